@@ -1,0 +1,7 @@
+"""Depthwise convolutions with hand-written gradients."""
+
+from keras_seqconv.ops.compilation import get_jit_compile as get_jit_compile
+from keras_seqconv.ops.compilation import jit_scope as jit_scope
+from keras_seqconv.ops.compilation import set_jit_compile as set_jit_compile
+from keras_seqconv.ops.convolution import dynamic_conv as dynamic_conv
+from keras_seqconv.ops.convolution import light_conv as light_conv

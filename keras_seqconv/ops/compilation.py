@@ -1,0 +1,236 @@
+"""Where it is decided how an op runs: compiled by XLA or as plain operations.
+
+Under TensorFlow the choice is made when a call is traced (or run eagerly):
+
+| where                                        | "auto"                  | True | False |
+|----------------------------------------------|-------------------------|------|-------|
+| inside an XLA-compiled function              | fused formula, inlined  | same | same  |
+| while a SavedModel is written                | plain operations        | same | same  |
+| eagerly, or in a graph that is not compiled  | what is faster          | XLA  | plain |
+
+The second row holds because a stock TensorFlow Serving refuses compiled functions. The
+compiled functions are shared by all layers and compiled once per shape; T is padded to
+one of few lengths (`bucket`) so that ragged batches do not compile each length.
+
+With JAX every call is compiled by `jax.jit` unless it is forbidden.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+
+import keras
+
+_jit_compile: bool | str = "auto"
+
+
+def set_jit_compile(jit_compile: bool | str) -> None:
+    """Force or forbid XLA for the ops of this package, in the whole process.
+
+    Graphs that are traced already keep what they were traced with: set this before the
+    first call of a model or of its `fit`.
+
+    Args:
+        jit_compile: "auto" (the default) takes what is faster, True always compiles,
+            False never does. Inside a function that is itself compiled by XLA, and
+            while a SavedModel is written, the setting changes nothing.
+
+    Raises:
+        ValueError: for any other value.
+    """
+    global _jit_compile
+    if jit_compile not in ("auto", True, False):
+        raise ValueError(
+            '`jit_compile` must be "auto", True or False. '
+            f"Received: jit_compile={jit_compile!r}"
+        )
+    _jit_compile = jit_compile
+
+
+def get_jit_compile() -> bool | str:
+    """The value of the last `set_jit_compile`, "auto" at the start."""
+    return _jit_compile
+
+
+@contextlib.contextmanager
+def jit_scope(jit_compile: bool | str) -> Iterator[None]:
+    """`set_jit_compile` for the length of a `with` block.
+
+    Example:
+
+    ```python
+    with keras_seqconv.ops.jit_scope(False):
+        model.fit(dataset)  # traced here, so it runs without XLA
+    ```
+    """
+    before = get_jit_compile()
+    set_jit_compile(jit_compile)
+    try:
+        yield
+    finally:
+        set_jit_compile(before)
+
+
+def run(
+    fused: Callable,
+    plain: Callable,
+    *tensors,
+    static: tuple = (),
+    auto: Callable | None = None,
+    inside_xla: bool = False,
+):
+    """Run one of two formulas for the same result, the way that fits the surroundings.
+
+    Args:
+        fused: formula for XLA, called as `fused(*tensors, *static)`.
+        plain: formula for uncompiled graphs, called in the same way.
+        tensors: tensors (B, T, ...), or (H, K) for a shared kernel.
+        static: hashable values; part of what a compiled function is cached by.
+        auto: formula that beats the compiled one in surroundings without XLA, if any.
+        inside_xla: the result will be compiled by XLA though the graph does not show
+            it: gradients of a compiled function are traced outside of it.
+
+    Returns:
+        What the formula returns; tensors (B, T, ...) are cut back to T.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return _run_with_jax(fused, plain, tensors, static)
+    if inside_xla or in_xla_context():
+        # Also here a function of its own (XLA inlines it): TensorFlow may reuse the
+        # surrounding trace where nothing is compiled.
+        if _in_save_context():
+            return fused(*tensors, *static)
+        return _run_compiled(fused, tensors, static, pad=False)
+    if _in_save_context() or _jit_compile is False:
+        return plain(*tensors, *static)
+    if _jit_compile == "auto" and auto is not None:
+        return auto(*tensors, *static)
+    return _run_compiled(fused, tensors, static, pad=True)
+
+
+def localized(*tensors):
+    """The tensors as tensors of the graph that is being built.
+
+    A custom gradient keeps its arguments in a closure. When TensorFlow differentiates
+    the graph of a gradient once more, arguments that came from a surrounding graph
+    would be out of scope there; their identities in the present graph are not.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return tensors
+    import tensorflow as tf
+
+    if tf.executing_eagerly():  # where identities would escape the tape
+        return tensors
+    return [tf.identity(tensor) for tensor in tensors]
+
+
+def _run_with_jax(fused, plain, tensors, static):
+    if keras.backend.backend() != "jax" or _jit_compile is False:
+        return plain(*tensors, *static)
+    return _jitted(fused, static)(*tensors)
+
+
+@functools.cache
+def _jitted(formula, static):
+    import jax
+
+    return jax.jit(lambda *tensors: formula(*tensors, *static))
+
+
+def _in_save_context() -> bool:
+    from tensorflow.python.saved_model import save_context
+
+    return save_context.in_save_context()
+
+
+def in_xla_context() -> bool:
+    """Whether TensorFlow is tracing a function that XLA will compile."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    if tf.executing_eagerly():
+        return False
+    return control_flow_util.GraphOrParentsInXlaContext(
+        tf.compat.v1.get_default_graph()
+    )
+
+
+def _run_compiled(formula, tensors, static, pad):
+    import tensorflow as tf
+
+    specs = tuple(
+        (_free_shape(tensor.shape), tensor.dtype.name, len(tensor.shape) == 2)
+        for tensor in tensors
+    )
+    function = _compiled(formula, static, specs)
+    if not pad:
+        return function(*tensors)
+    length = next(t for t in tensors if len(t.shape) > 2).shape[1]
+    if length is not None and length == bucket(length):
+        return function(*tensors)
+    if length is None:
+        length = tf.shape(next(t for t in tensors if len(t.shape) > 2))[1]
+    extra = bucket(length) - length
+    padded = [_padded(tensor, extra) for tensor in tensors]
+    results = function(*padded)
+    return tf.nest.map_structure(
+        lambda result: result[:, :length] if len(result.shape) > 2 else result, results
+    )
+
+
+def _padded(tensor, extra):
+    import tensorflow as tf
+
+    if len(tensor.shape) == 2:
+        return tensor
+    return tf.pad(tensor, [[0, 0], [0, extra]] + [[0, 0]] * (len(tensor.shape) - 2))
+
+
+def _free_shape(shape):
+    """The shape with B and T left open: one trace serves all of them."""
+    if len(shape) == 2:
+        return tuple(shape)
+    return (None, None, *shape[2:])
+
+
+@functools.cache
+def _compiled(formula, static, specs):
+    import tensorflow as tf
+
+    return tf.function(
+        lambda *tensors: formula(*tensors, *static),
+        input_signature=[tf.TensorSpec(shape, dtype) for shape, dtype, _ in specs],
+        jit_compile=True,
+        autograph=False,
+    )
+
+
+def _lengths() -> list[int]:
+    """1, 2, 4, then multiples of 8 with at most a quarter more than needed."""
+    lengths, step = [1, 2, 4, 8], 8
+    while lengths[-1] < 1 << 20:
+        if lengths[-1] >= 8 * step:
+            step *= 2
+        lengths.append(lengths[-1] + step)
+    return lengths
+
+
+BUCKETS = tuple(_lengths())
+
+
+def bucket(length):
+    """The smallest of the lengths that are compiled for which is at least `length`.
+
+    `length` is an int or a scalar int32 tensor; so is the result. Beyond the longest
+    bucket (a million positions) a length is its own bucket.
+    """
+    if isinstance(length, int):
+        return next((size for size in BUCKETS if size >= length), length)
+    import tensorflow as tf
+
+    table = tf.constant(BUCKETS, tf.int32)
+    place = tf.searchsorted(table, [length])[0]
+    inside = tf.minimum(place, len(BUCKETS) - 1)
+    return tf.maximum(length, table[inside])

@@ -1,0 +1,292 @@
+"""The two ops: what they accept, their gradients and their symbolic twins.
+
+Letters: B batch, T time, C channels, H heads, K taps, P zeros to the left.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_seqconv.ops import formulas
+from keras_seqconv.ops.compilation import in_xla_context, localized, run
+
+
+def light_conv(inputs, kernel, padding: str = "same"):
+    """Lightweight convolution: one kernel of K taps for all channels of a head.
+
+    `outputs[b, t, c] = sum_j kernel[c * H // C, j] * inputs[b, t + j - P, c]`, zeros
+    outside; P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al. 2019, Pay
+    Less Attention with Lightweight and Dynamic Convolutions, section 3; the softmax of
+    the kernel belongs to the layer). With H = C this is a depthwise convolution.
+
+    Args:
+        inputs: tensor (B, T, C), floating point. B and T may be zero or unknown.
+        kernel: tensor (H, K) of the same dtype, C a multiple of H, K >= 1; K may be
+            even and longer than T.
+        padding: "same" or "causal".
+
+    Returns:
+        Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
+        float32. Derivatives of any order exist for both arguments. A `KerasTensor`
+        among the arguments gives a `KerasTensor`.
+
+    Raises:
+        ValueError: for other ranks, shapes, dtypes or paddings, symbolic ones included.
+
+    Example:
+
+    ```python
+    averaged = keras_seqconv.ops.light_conv(inputs, keras.ops.full((8, 3), 1 / 3))
+    ```
+    """
+    return _call(_LightConvOperation, inputs, kernel, padding)
+
+
+def dynamic_conv(inputs, kernel, padding: str = "same"):
+    """Dynamic convolution: a kernel of K taps for each position and head.
+
+    `outputs[b, t, c] = sum_j kernel[b, t, c * H // C, j] * inputs[b, t + j - P, c]`,
+    zeros outside; P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al. 2019,
+    Pay Less Attention with Lightweight and Dynamic Convolutions, section 4; the kernel
+    comes from a layer).
+
+    Args:
+        inputs: tensor (B, T, C), floating point. B and T may be zero or unknown.
+        kernel: tensor (B, T, H, K) of the same dtype, C a multiple of H, K >= 1; K may
+            be even and longer than T.
+        padding: "same" or "causal".
+
+    Returns:
+        Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
+        float32. Memory is O(BTC + BTHK), forward and backward. Derivatives of any
+        order exist for both arguments. A `KerasTensor` among the arguments gives a
+        `KerasTensor`.
+
+    Raises:
+        ValueError: for other ranks, shapes, dtypes or paddings, symbolic ones included.
+    """
+    return _call(_DynamicConvOperation, inputs, kernel, padding)
+
+
+def _call(operation_class, inputs, kernel, padding):
+    operation = operation_class(padding)
+    if isinstance(inputs, keras.KerasTensor) or isinstance(kernel, keras.KerasTensor):
+        return operation(inputs, kernel)
+    return operation.call(inputs, kernel)
+
+
+class _DepthwiseOperation(keras.Operation):
+    """The op as a node of functional models, saved with its padding."""
+
+    def __init__(self, padding="same", name=None):
+        if padding not in ("same", "causal"):
+            raise ValueError(
+                f'`padding` must be "same" or "causal". Received: padding={padding!r}'
+            )
+        super().__init__(name=name)
+        self.padding = padding
+
+    def call(self, inputs, kernel):
+        inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
+        _check(self.formulas, inputs, kernel)
+        taps = kernel.shape[-1]
+        left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
+        return _convolve(self.formulas, inputs, kernel, left)
+
+    def compute_output_spec(self, inputs, kernel):
+        _check(self.formulas, inputs, kernel)
+        shape = list(inputs.shape)
+        if self.formulas is _DYNAMIC:  # what one argument leaves open the other tells
+            shape[:2] = [
+                known if known is not None else other
+                for known, other in zip(shape[:2], kernel.shape[:2], strict=True)
+            ]
+        return keras.KerasTensor(shape, dtype=_dtype(inputs))
+
+    def get_config(self):
+        return {"padding": self.padding, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+def _dtype(tensor) -> str:
+    return keras.backend.standardize_dtype(tensor.dtype)
+
+
+def _check(kind, inputs, kernel):
+    rank, letters = (3, "(B, T, C)")
+    if inputs.shape is None or len(inputs.shape) != rank:
+        raise ValueError(
+            f"`inputs` must have shape {letters}. Received: inputs.shape={inputs.shape}"
+        )
+    rank, letters = (2, "(H, K)") if kind is _LIGHT else (4, "(B, T, H, K)")
+    if kernel.shape is None or len(kernel.shape) != rank:
+        raise ValueError(
+            f"`kernel` must have shape {letters}. Received: kernel.shape={kernel.shape}"
+        )
+    shapes = (
+        f"Received: inputs.shape={tuple(inputs.shape)}, "
+        f"kernel.shape={tuple(kernel.shape)}"
+    )
+    channels, (heads, taps) = inputs.shape[-1], kernel.shape[-2:]
+    if channels is None or heads is None or taps is None:
+        raise ValueError(f"C of `inputs`, H and K of `kernel` must be known. {shapes}")
+    if heads < 1 or taps < 1:
+        raise ValueError(f"H and K of `kernel` must be at least 1. {shapes}")
+    if channels % heads:
+        raise ValueError(f"C of `inputs` must be a multiple of H of `kernel`. {shapes}")
+    if kind is _DYNAMIC:
+        pairs = zip(inputs.shape[:2], kernel.shape[:2], strict=True)
+        if any(a is not None and b is not None and a != b for a, b in pairs):
+            raise ValueError(f"B and T of `inputs` and `kernel` must agree. {shapes}")
+    dtypes = _dtype(inputs), _dtype(kernel)
+    if dtypes[0] not in ("float64", "float32", "float16", "bfloat16"):
+        raise ValueError(
+            "`inputs` must be float64, float32, float16 or bfloat16. "
+            f"Received: inputs.dtype={dtypes[0]}"
+        )
+    if dtypes[0] != dtypes[1]:
+        raise ValueError(
+            "`kernel` must have the dtype of `inputs`. "
+            f"Received: inputs.dtype={dtypes[0]}, kernel.dtype={dtypes[1]}"
+        )
+
+
+def _convolve(kind, inputs, kernel, left, inside_xla=False):
+    """The convolution with its gradient."""
+    inside_xla = inside_xla or in_xla_context()
+
+    @ops.custom_gradient
+    def convolve(inputs, kernel):
+        inputs, kernel = localized(inputs, kernel)
+        outputs = run(
+            kind.fused,
+            kind.plain,
+            inputs,
+            kernel,
+            static=(left,),
+            auto=kind.auto,
+            inside_xla=inside_xla,
+        )
+
+        def gradient(upstream, *_):
+            return _gradients(kind, upstream, inputs, kernel, left, inside_xla)
+
+        return ops.reshape(outputs, ops.shape(inputs)), gradient
+
+    return convolve(inputs, kernel)
+
+
+def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
+    """Both gradients of the convolution, with their own gradients.
+
+    dx = convolve(g, mirrored(kernel)) and dk = kernel_gradient(g, x) are linear in g.
+    For gradients u of dx and v of dk the gradient for g is
+    convolve(u, kernel) + convolve(x, v), and those for x and kernel are again the pair
+    of this function, with u in place of x and v in place of the kernel. So derivatives
+    of every order are made of the same products.
+    """
+
+    @ops.custom_gradient
+    def gradients(upstream, inputs, kernel):
+        upstream, inputs, kernel = localized(upstream, inputs, kernel)
+        by_inputs, by_kernel = run(
+            kind.fused_gradients,
+            kind.plain_gradients,
+            upstream,
+            inputs,
+            kernel,
+            static=(left,),
+            auto=kind.auto_gradients,
+            inside_xla=inside_xla,
+        )
+
+        def gradient(*second):
+            u, v = second[0] if isinstance(second[0], (tuple, list)) else second[:2]
+            by_upstream = _convolve(kind, u, kernel, left, inside_xla)
+            by_upstream = by_upstream + _convolve(kind, inputs, v, left, inside_xla)
+            return (by_upstream, *_gradients(kind, upstream, u, v, left, inside_xla))
+
+        by_inputs = ops.reshape(by_inputs, ops.shape(inputs))
+        return (by_inputs, by_kernel), gradient
+
+    return gradients(upstream, inputs, kernel)
+
+
+def _accumulate_in_float32(formula):
+    """The formula with half precision widened inside, results narrowed again."""
+
+    @functools.wraps(formula)
+    def widened(*arguments):
+        dtype = _dtype(arguments[0])
+        if dtype not in ("float16", "bfloat16"):
+            return formula(*arguments)
+        arguments = [
+            value if isinstance(value, int) else ops.cast(value, "float32")
+            for value in arguments
+        ]
+        results = formula(*arguments)
+        if isinstance(results, tuple):
+            return tuple(ops.cast(result, dtype) for result in results)
+        return ops.cast(results, dtype)
+
+    return widened
+
+
+def _both_gradients(convolve, kernel_gradient):
+    """(g, x, kernel, left) -> (dx, dk)."""
+
+    def gradients(upstream, inputs, kernel, left):
+        heads, taps = kernel.shape[-2:]
+        mirrored = formulas.mirrored(kernel, left)
+        return (
+            convolve(upstream, mirrored, taps - 1 - left),
+            kernel_gradient(upstream, inputs, heads, taps, left),
+        )
+
+    return gradients
+
+
+class _Formulas:
+    """The formulas of one op; `auto` ones serve surroundings without XLA."""
+
+    def __init__(self, fused, plain, kernel_gradient, auto=None, auto_gradients=None):
+        self.fused = _accumulate_in_float32(fused)
+        self.plain = _accumulate_in_float32(plain)
+        self.fused_gradients = _accumulate_in_float32(
+            _both_gradients(fused, kernel_gradient)
+        )
+        self.plain_gradients = _accumulate_in_float32(
+            _both_gradients(plain, kernel_gradient)
+        )
+        self.auto = auto and _accumulate_in_float32(auto)
+        self.auto_gradients = auto_gradients and _accumulate_in_float32(auto_gradients)
+
+
+_LIGHT = _Formulas(
+    fused=formulas.convolve_by_shifts,
+    plain=formulas.convolve_natively,
+    kernel_gradient=formulas.kernel_gradient_shared,
+    auto=formulas.convolve_natively,
+    auto_gradients=_both_gradients(
+        formulas.convolve_natively, formulas.kernel_gradient_shared
+    ),
+)
+_DYNAMIC = _Formulas(
+    fused=formulas.convolve_by_shifts,
+    plain=formulas.convolve_by_bands,
+    kernel_gradient=formulas.kernel_gradient_per_position,
+)
+
+
+@keras.saving.register_keras_serializable("keras_seqconv", "LightConvOperation")
+class _LightConvOperation(_DepthwiseOperation):
+    formulas = _LIGHT
+
+
+@keras.saving.register_keras_serializable("keras_seqconv", "DynamicConvOperation")
+class _DynamicConvOperation(_DepthwiseOperation):
+    formulas = _DYNAMIC

@@ -1,0 +1,209 @@
+"""The formulas of the depthwise convolutions and of their gradients.
+
+Letters: B batch, T time, C channels, H heads, R = C / H channels of a head, K taps,
+P zeros to the left ("left"), L block length, N number of blocks, W = L + K - 1.
+
+Everything follows from two products that are linear in both arguments:
+
+    convolve:         y[t, c]    = sum_j kernel[t, h(c), j] * x[t + j - P, c]
+    kernel_gradient:  dk[t, h, j] = sum_r g[t, h, r] * x[t + j - P, h, r]
+
+The gradient of `convolve` for its input is `convolve` again, with a mirrored kernel,
+and the gradients of all of them are these products once more (see convolution.py), so
+there is nothing here to differentiate automatically. A kernel is (H, K), shared by all
+positions (LightConv), or (B, T, H, K), one per position (DynamicConv).
+
+Two formulas for `convolve`, because no single one is fast everywhere (times in
+benchmarks/README.md):
+
+- `convolve_by_shifts`: K multiply-adds of shifted inputs. Under XLA they are one loop
+  that reads each input from cache; memory O(BTC). Uncompiled, each tap is a pass over
+  memory.
+- `convolve_by_bands` (kernel per position): the taps of L neighbouring positions are
+  written as an L x W band matrix and multiplied with the W inputs they reach: a batch
+  of small matrix products, which is what uncompiled graphs are good at. The same
+  products give the kernel gradient on both paths. L grows with K and not with T, so
+  the buffers are O(BTC + BTHK) too.
+"""
+
+import keras
+from keras import ops
+
+# Products of at least this many rows keep the matrix units busy; longer blocks than
+# K - 1 only add zeros to the band.
+SHORTEST_BLOCK = 32
+
+
+def convolve_by_shifts(inputs, kernel, left):
+    """`convolve` as K shifted multiply-adds: the formula for XLA.
+
+    Returns (B, T, H, R): a compiled function that ends here has a loop over the
+    channels of one head inside, a fifth faster than one over all C channels.
+    """
+    heads, taps = kernel.shape[-2:]
+    padded = _pad_time(_split_heads(inputs, heads), left, taps - 1 - left)
+    total = None
+    for tap in range(taps):
+        shifted = padded[:, tap : _stop(tap, taps)]
+        term = kernel[..., tap, None] * shifted
+        total = term if total is None else total + term
+    return total
+
+
+def convolve_by_bands(inputs, kernel, left):
+    """`convolve` for a kernel per position (B, T, H, K) as banded matrix products."""
+    heads, taps = kernel.shape[-2:]
+    length = ops.shape(inputs)[1]
+    block = _block_length(taps)
+    bands = _bands(_blocks(kernel, block))  # (B, H, N, L, W)
+    reached = _windows(_split_heads(inputs, heads), left, taps, block)
+    reached = ops.transpose(reached, (0, 3, 1, 2, 4))  # (B, H, N, W, R)
+    outputs = ops.transpose(ops.matmul(bands, reached), (0, 2, 3, 1, 4))
+    batch, count = ops.shape(outputs)[:2]
+    outputs = ops.reshape(outputs, (batch, count * block, inputs.shape[-1]))
+    return outputs[:, :length]
+
+
+def convolve_natively(inputs, kernel, left):
+    """`convolve` for a shared kernel (H, K) by the backend's depthwise convolution.
+
+    Fast where the backend calls a library (uncompiled TensorFlow), slow under XLA.
+    """
+    heads, taps = kernel.shape
+    if inputs.shape[1] == 0:  # shape inference rejects windows longer than the input
+        return inputs
+    per_channel = ops.repeat(
+        ops.transpose(kernel), inputs.shape[-1] // heads, axis=1
+    )  # (K, C)
+    if keras.backend.backend() != "tensorflow":
+        padded = _pad_time(inputs, left, taps - 1 - left)
+        return ops.depthwise_conv(padded, per_channel[..., None], padding="valid")
+    import tensorflow as tf
+
+    # Explicit padding spares a padded copy, which costs a fifth of the convolution.
+    outputs = tf.nn.depthwise_conv2d(
+        inputs[:, None],
+        per_channel[None, ..., None],
+        strides=[1, 1, 1, 1],
+        padding=[[0, 0], [0, 0], [left, taps - 1 - left], [0, 0]],
+    )
+    return outputs[:, 0]
+
+
+def mirrored(kernel, left):
+    """The kernel with which `convolve` (P = K - 1 - left) gives the input gradient.
+
+    x[s] reaches y[s - j + P] through tap j, so tap K - 1 - j of the mirrored kernel at
+    s is tap j of the kernel at s - j + P, and zero where that is outside.
+    """
+    taps = kernel.shape[-1]
+    if len(kernel.shape) == 2:
+        return ops.flip(kernel, axis=-1)
+    padded = _pad_time(kernel, taps - 1 - left, left)
+    columns = [
+        padded[:, tap : _stop(tap, taps), :, taps - 1 - tap] for tap in range(taps)
+    ]
+    return ops.stack(columns, axis=-1)
+
+
+def kernel_gradient_per_position(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` (B, T, H, K): block products, then the band of each."""
+    length = ops.shape(inputs)[1]
+    block = _block_length(taps)
+    rows = _blocks(_split_heads(upstream, heads), block)
+    rows = ops.transpose(rows, (0, 3, 1, 2, 4))  # (B, H, N, L, R)
+    reached = _windows(_split_heads(inputs, heads), left, taps, block)
+    reached = ops.transpose(reached, (0, 3, 1, 2, 4))  # (B, H, N, W, R)
+    products = ops.einsum("bhnlr,bhnwr->bhnlw", rows, reached)
+    band = _unbanded(products, taps)  # (B, H, N, L, K)
+    band = ops.transpose(band, (0, 2, 3, 1, 4))
+    batch, count = ops.shape(band)[:2]
+    return ops.reshape(band, (batch, count * block, heads, taps))[:, :length]
+
+
+def kernel_gradient_shared(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` summed over B and T (H, K).
+
+    All blocks of a sentence meet in one product whose inner axis is (N, R); summing
+    block products afterwards would write and read B * T * H * W numbers more.
+    """
+    block = _block_length(taps)
+    rows = _blocks(_split_heads(upstream, heads), block)
+    reached = _windows(_split_heads(inputs, heads), left, taps, block)
+    batch, count = ops.shape(rows)[:2]
+    inner = count * rows.shape[-1]
+    rows = ops.reshape(
+        ops.transpose(rows, (0, 3, 2, 1, 4)), (batch, heads, block, inner)
+    )
+    reached = ops.reshape(
+        ops.transpose(reached, (0, 3, 2, 1, 4)), (batch, heads, block + taps - 1, inner)
+    )
+    products = ops.einsum("bhlr,bhwr->bhlw", rows, reached)
+    # A product with ones: XLA on the CPU sums over leading axes one number at a time.
+    flat = ops.reshape(products, (batch, heads * block * (block + taps - 1)))
+    summed = ops.matmul(ops.ones((1, batch), flat.dtype), flat)
+    summed = ops.reshape(summed, (heads, block, block + taps - 1))
+    return ops.sum(_unbanded(summed, taps), axis=1)
+
+
+def _stop(tap, taps):
+    """End of the slice that starts at `tap` and leaves the padded length - K + 1."""
+    return tap - (taps - 1) or None
+
+
+def _block_length(taps):
+    return max(SHORTEST_BLOCK, -(-(taps - 1) // 16) * 16)
+
+
+def _split_heads(inputs, heads):
+    """(B, T, C) -> (B, T, H, R)."""
+    batch, length, channels = ops.shape(inputs)
+    return ops.reshape(inputs, (batch, length, heads, channels // heads))
+
+
+def _pad_time(tensor, before, after):
+    """Zeros around axis 1."""
+    others = [(0, 0)] * (len(tensor.shape) - 2)
+    return ops.pad(tensor, [(0, 0), (before, after), *others])
+
+
+def _blocks(tensor, block):
+    """(B, T, ...) -> (B, N, L, ...), zeros after T."""
+    length = ops.shape(tensor)[1]
+    tensor = _pad_time(tensor, 0, -length % block)
+    batch, padded, *rest = ops.shape(tensor)
+    return ops.reshape(tensor, (batch, padded // block, block, *rest))
+
+
+def _windows(tensor, left, taps, block):
+    """The positions that each block reaches: (B, T, H, R) -> (B, N, W, H, R).
+
+    Position w of window n is position n * L + w - P of the tensor. Blocks are at least
+    K - 1 long, so a window is a block and the head of the next one.
+    """
+    length = ops.shape(tensor)[1]
+    after = -length % block + block - left
+    blocks = _blocks(_pad_time(tensor, left, after), block)  # N + 1 of them
+    return ops.concatenate([blocks[:, :-1], blocks[:, 1:, : taps - 1]], axis=2)
+
+
+def _bands(kernel):
+    """(B, N, L, H, K) -> band matrices (B, H, N, L, W): row l holds its taps from l on.
+
+    Rows of W + 1 numbers read as rows of W move one place to the right each.
+    """
+    block, taps = kernel.shape[2], kernel.shape[4]
+    width = block + taps - 1
+    rows = ops.transpose(kernel, (0, 3, 1, 2, 4))
+    rows = ops.pad(rows, [(0, 0)] * 4 + [(0, block)])
+    batch, heads, count = ops.shape(rows)[:3]
+    flat = ops.reshape(rows, (batch, heads, count, block * (width + 1)))
+    return ops.reshape(flat[..., : block * width], (batch, heads, count, block, width))
+
+
+def _unbanded(products, taps):
+    """(..., L, W) -> (..., L, K): the reverse of `_bands`."""
+    *outer, block, width = ops.shape(products)
+    flat = ops.reshape(products, (*outer, block * width))
+    flat = ops.pad(flat, [(0, 0)] * len(outer) + [(0, block)])
+    return ops.reshape(flat, (*outer, block, width + 1))[..., :taps]

@@ -1,0 +1,45 @@
+"""What all tests share: quiet logs, strict skips, where the shared material lies."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--strict-skips",
+        action="store_true",
+        help="fail when a test was skipped (CI: nothing may be missing)",
+    )
+
+
+def pytest_sessionfinish(session, exitstatus):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not session.config.getoption("--strict-skips") or reporter is None:
+        return
+    skipped = reporter.stats.get("skipped", [])
+    if skipped and exitstatus == 0:
+        reporter.write_line(f"--strict-skips: {len(skipped)} skipped", red=True)
+        session.exitstatus = 1
+
+
+@pytest.fixture
+def golden():
+    """The folder of reference outputs; skips where it is missing."""
+    folder = SHARED / "golden"
+    if not folder.is_dir():
+        pytest.skip(f"reference outputs are missing: {folder}")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Every test draws the same random numbers, whatever ran before it."""
+    import keras
+
+    keras.utils.set_random_seed(1)

@@ -1,0 +1,239 @@
+"""How the ops run: exports without XLA, few compilations, forced choices."""
+
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv.ops import (
+    dynamic_conv,
+    get_jit_compile,
+    jit_scope,
+    light_conv,
+    set_jit_compile,
+)
+from keras_seqconv.ops.compilation import BUCKETS, bucket
+from tests.saved_models import compiled_functions
+
+pytestmark = pytest.mark.tensorflow
+
+
+class BothOps(keras.layers.Layer):
+    """A dynamic convolution followed by a light one."""
+
+    def build(self, inputs_shape):
+        self.dense = keras.layers.Dense(15)
+        self.dense.build(inputs_shape)
+        self.kernel = self.add_weight(shape=(3, 4))
+
+    def call(self, inputs):
+        batch, length = keras.ops.shape(inputs)[:2]
+        kernel = keras.ops.reshape(self.dense(inputs), (batch, length, 3, 5))
+        hidden = dynamic_conv(inputs, keras.ops.softmax(kernel), "causal")
+        return light_conv(hidden, keras.ops.convert_to_tensor(self.kernel))
+
+
+def model_and_inputs():
+    inputs = keras.Input((None, 6))
+    model = keras.Model(inputs, BothOps()(inputs))
+    return model, np.random.default_rng(0).normal(size=(2, 9, 6)).astype("float32")
+
+
+def has_compiled_call(graph) -> bool:
+    return any(
+        "_XlaMustCompile" in str(node.attr) for node in graph.as_graph_def().node
+    )
+
+
+def test_the_choice_can_be_forced():
+    import tensorflow as tf
+
+    inputs = tf.ones((2, 9, 6))
+    kernels = {light_conv: tf.ones((3, 4)), dynamic_conv: tf.ones((2, 9, 3, 4))}
+    seen = {}
+    for jit_compile in ("auto", True, False):
+        with jit_scope(jit_compile):
+            for op, kernel in kernels.items():
+                function = tf.function(lambda a, b, op=op: op(a, b))
+                graph = function.get_concrete_function(inputs, kernel).graph
+                seen[jit_compile, op.__name__] = has_compiled_call(graph)
+    assert seen == {
+        ("auto", "light_conv"): False,  # TensorFlow's own depthwise convolution wins
+        ("auto", "dynamic_conv"): True,
+        (True, "light_conv"): True,
+        (True, "dynamic_conv"): True,
+        (False, "light_conv"): False,
+        (False, "dynamic_conv"): False,
+    }
+
+
+def test_scope_restores_and_rejects():
+    assert get_jit_compile() == "auto"
+    with pytest.raises(RuntimeError), jit_scope(True):
+        assert get_jit_compile() is True
+        raise RuntimeError
+    assert get_jit_compile() == "auto"
+    with pytest.raises(ValueError, match="`jit_compile`.*'yes'"):
+        set_jit_compile("yes")
+    assert get_jit_compile() == "auto"
+
+
+def test_model_export_holds_no_compiled_function(tmp_path):
+    import tensorflow as tf
+
+    model, inputs = model_and_inputs()
+    expected = model.predict(inputs, verbose=0)  # traced before with XLA inside
+    model.export(tmp_path / "model", verbose=False)
+    assert compiled_functions(tmp_path / "model") == []
+    loaded = tf.saved_model.load(tmp_path / "model")
+    got = loaded.signatures["serve"](tf.constant(inputs))
+    np.testing.assert_allclose(
+        next(iter(got.values())).numpy(), expected, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_saved_model_stores_gradients_without_compiled_functions(tmp_path):
+    """Reloaded functions are trained further, by the gradients that were stored."""
+    import tensorflow as tf
+
+    model, inputs = model_and_inputs()
+    signature = [tf.TensorSpec((None, None, 6))]
+    module = tf.Module()
+    module.model = model
+    module.run = tf.function(model, input_signature=signature)
+    module.run(tf.constant(inputs))  # traced before with XLA inside
+
+    @tf.function(input_signature=signature)
+    def gradient(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = tf.reduce_sum(model(inputs) ** 2)
+        return tape.gradient(loss, inputs)
+
+    module.gradient = gradient
+    expected = gradient(tf.constant(inputs))
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path / "model", options=options)
+    assert compiled_functions(tmp_path / "model") == []
+    loaded = tf.saved_model.load(tmp_path / "model")
+    stored = loaded.gradient(tf.constant(inputs))
+    np.testing.assert_allclose(stored, expected, rtol=1e-4, atol=1e-4)
+    with tf.GradientTape() as tape:
+        values = tf.constant(inputs)
+        tape.watch(values)
+        loss = tf.reduce_sum(loaded.run(values) ** 2)
+    again = tape.gradient(loss, values)
+    np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_trace_from_inside_xla_is_fast_and_right_outside():
+    """TensorFlow reuses inner traces: one made under XLA runs later without."""
+    import tensorflow as tf
+
+    inputs, kernel = tf.ones((2, 9, 6)), tf.ones((3, 4))
+    inner = tf.function(lambda a: light_conv(a, kernel))
+    outer = tf.function(lambda a: inner(a), jit_compile=True)
+    np.testing.assert_allclose(outer(inputs), inner(inputs), rtol=1e-6)
+
+
+def test_gradient_of_a_compiled_function_avoids_the_native_convolution():
+    """XLA compiles depthwise convolutions to very slow loops on the CPU."""
+    import tensorflow as tf
+
+    inputs, kernel = tf.ones((2, 9, 6)), tf.ones((3, 4))
+    function = tf.function(lambda a, b: light_conv(a, b), jit_compile=True)
+    with tf.GradientTape() as tape:
+        tape.watch([inputs, kernel])
+        outputs = function(inputs, kernel)
+    tape.gradient(outputs, [inputs, kernel])
+    concrete = function.get_concrete_function(inputs, kernel)
+    forward, backward = concrete._delayed_rewrite_functions.forward_backward()
+    text = str(forward.definition) if hasattr(forward, "definition") else ""
+    text += str(backward.graph.as_graph_def())
+    assert "DepthwiseConv2dNative" not in text
+
+
+def test_lengths_that_are_compiled_waste_little():
+    for length in range(1, 3000):
+        size = bucket(length)
+        assert size in BUCKETS
+        assert length <= size < max(1.25 * length + 8, 8)
+
+
+COUNT_COMPILATIONS = """
+    import os, sys
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["XLA_FLAGS"] = "--xla_dump_to=" + sys.argv[1]
+    import numpy as np, tensorflow as tf
+    from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
+
+    @tf.function(input_signature=[
+        tf.TensorSpec((2, None, 4)), tf.TensorSpec((2, None, 2, 3)), tf.TensorSpec((2, 3))
+    ])
+    def layers(inputs, kernel, shared):
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, kernel, shared])
+            # two layers of each op: they share what is compiled
+            hidden = dynamic_conv(dynamic_conv(inputs, kernel), kernel)
+            hidden = light_conv(light_conv(hidden, shared), shared)
+        return tape.gradient(hidden, [inputs, kernel, shared])
+
+    with jit_scope(sys.argv[2] == "True" or "auto"):
+        for length in range(1, 201):
+            layers(tf.ones((2, length, 4)), tf.ones((2, length, 2, 3)), tf.ones((2, 3)))
+"""
+
+
+@pytest.mark.parametrize(("jit_compile", "ops"), [("auto", 1), ("True", 2)])
+def test_two_hundred_lengths_compile_few_modules(tmp_path, jit_compile, ops):
+    """At most a forward and a gradient module per op and bucket."""
+    code = textwrap.dedent(COUNT_COMPILATIONS)
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), jit_compile],
+        check=True,
+        timeout=300,
+    )
+    modules = {path.name.split(".")[0] for path in tmp_path.glob("module_*")}
+    buckets = [size for size in BUCKETS if size <= bucket(200)]
+    assert len(buckets) == 18
+    assert 0 < len(modules) <= 2 * ops * len(buckets)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("xla", [False, True])
+def test_no_buffer_grows_with_time_squared_or_with_channels_times_taps(dynamic, xla):
+    """Every tensor of forward and backward stays O(BTC + BTHK)."""
+    import re
+
+    import tensorflow as tf
+
+    batch, length, channels, heads, taps = 2, 2048, 64, 2, 31
+    shape = (batch, length, heads, taps) if dynamic else (heads, taps)
+
+    def run(inputs, kernel, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, kernel])
+            outputs = (dynamic_conv if dynamic else light_conv)(inputs, kernel)
+        return outputs, tape.gradient(outputs, [inputs, kernel], upstream)
+
+    specs = [tf.zeros((batch, length, channels)), tf.zeros(shape)]
+    specs.append(specs[0])
+    if xla:
+        function = tf.function(run, jit_compile=True)
+        text = function.experimental_get_compiler_ir(*specs)(stage="optimized_hlo")
+        entry = text[text.index("ENTRY") :]
+        found = re.findall(r"= f32\[([\d,]+)\]", entry)
+        sizes = [np.prod([int(n) for n in dims.split(",")]) for dims in found]
+    else:
+        with jit_scope(False):
+            graph = tf.function(run).get_concrete_function(*specs).graph
+        tensors = [output for node in graph.get_operations() for output in node.outputs]
+        sizes = [t.shape.num_elements() or 0 for t in tensors]
+    # 3: windows and bands of blocks of 32 are up to 62 / 31 times as large, and a bit
+    bound = 3 * (batch * length * channels + batch * length * heads * taps)
+    assert len(sizes) > 5
+    assert max(sizes) <= bound < batch * length * channels * taps
+    assert bound < batch * heads * length**2

@@ -1,0 +1,352 @@
+"""light_conv and dynamic_conv: values, gradients, dtypes, shapes and errors."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
+from tests.backends import compiled, gradients, modes, to_numpy
+from tests.ops import oracle
+
+JAX = keras.backend.backend() == "jax"
+TORCH = keras.backend.backend() == "torch"
+WIDE = "float64" if keras.backend.backend() == "tensorflow" else "float32"
+# Relative to the largest value of the reference.
+LIMITS = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+def case(batch, length, channels, heads, taps, dynamic, dtype="float32", seed=0):
+    """Inputs, kernel and an upstream gradient, rounded to `dtype`."""
+    rng = np.random.default_rng(seed)
+    leading = (batch, length) if dynamic else ()
+    shapes = (batch, length, channels), (*leading, heads, taps)
+    values = [rng.normal(size=shape) for shape in (*shapes, shapes[0])]
+    tensors = [
+        ops.cast(ops.convert_to_tensor(v.astype("float32")), dtype) for v in values
+    ]
+    return tensors
+
+
+def op_of(dynamic):
+    return dynamic_conv if dynamic else light_conv
+
+
+def assert_close(got, expected, limit):
+    got, expected = to_numpy(got), np.asarray(expected)
+    assert got.shape == expected.shape
+    scale = 1 + np.abs(expected).max(initial=0)
+    assert np.abs(got - expected).max(initial=0) <= limit * scale
+
+
+SHAPES = st.tuples(
+    st.integers(0, 3),  # B
+    st.integers(0, 9),  # T
+    st.integers(1, 3),  # H
+    st.integers(1, 3),  # R
+    st.integers(1, 12),  # K
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=SHAPES,
+    padding=st.sampled_from(["same", "causal"]),
+    dtype=st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
+    jit_compile=st.sampled_from(["auto", False]),
+)
+def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile):
+    batch, length, heads, ratio, taps = shape
+    dtype = WIDE if dtype == "float64" else dtype
+    inputs, kernel, _ = case(batch, length, heads * ratio, heads, taps, dynamic, dtype)
+    with jit_scope(jit_compile):
+        outputs = op_of(dynamic)(inputs, kernel, padding)
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    expected = oracle.convolve(to_numpy(inputs), to_numpy(kernel), padding)
+    assert_close(outputs, expected, LIMITS[dtype])
+
+
+# (B, T, C, H, K): odd and even K, K = 1, K > T, H = 1, H = C, K over a block, T over
+# several blocks and none at all.
+CASES = [
+    (2, 9, 12, 3, 3),
+    (2, 9, 12, 3, 4),
+    (2, 40, 8, 4, 31),
+    (1, 5, 8, 4, 31),
+    (3, 11, 6, 1, 5),
+    (1, 11, 6, 6, 5),
+    (2, 3, 4, 2, 1),
+    (1, 1, 2, 1, 7),
+    (2, 70, 4, 2, 45),
+    (0, 4, 4, 2, 3),
+    (2, 0, 4, 2, 3),
+]
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", CASES, ids=str)
+def test_gradients_equal_the_loops(shape, dynamic, padding):
+    inputs, kernel, upstream = case(*shape, dynamic)
+
+    def loss(inputs, kernel):
+        return ops.sum(op_of(dynamic)(inputs, kernel, padding) * upstream)
+
+    arrays = [to_numpy(value) for value in (upstream, inputs, kernel)]
+    expected = oracle.gradients(*arrays, padding)
+    for jit_compile in ("auto", False):
+        with jit_scope(jit_compile):
+            got = gradients(loss, inputs, kernel)
+        for one, other in zip(got, expected, strict=True):
+            assert_close(one, other, 1e-5)
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_all_ways_of_running_agree(dynamic, padding):
+    inputs, kernel, upstream = case(2, 21, 12, 3, 8, dynamic)
+
+    def values(inputs, kernel):
+        def loss(inputs, kernel):
+            return ops.sum(op_of(dynamic)(inputs, kernel, padding) ** 2)
+
+        outputs = op_of(dynamic)(inputs, kernel, padding)
+        return [outputs, *gradients(loss, inputs, kernel)]
+
+    reference = None
+    for jit_compile in ("auto", True, False):
+        with jit_scope(jit_compile):
+            for mode, function in modes(values).items():
+                got = [to_numpy(value) for value in function(inputs, kernel)]
+                reference = reference or got
+                for one, other in zip(got, reference, strict=True):
+                    message = f"{mode}, jit_compile={jit_compile}"
+                    np.testing.assert_allclose(
+                        one, other, rtol=1e-4, atol=1e-4, err_msg=message
+                    )
+
+
+@pytest.mark.skipif(TORCH, reason="torch differentiates once")
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_second_derivatives_equal_finite_differences(dynamic, jit):
+    """A gradient penalty, differentiated along random directions."""
+    inputs, kernel, _ = case(2, 7, 6, 3, 4, dynamic, WIDE)
+    directions = case(2, 7, 6, 3, 4, dynamic, WIDE, seed=1)[:2]
+
+    def penalty(inputs, kernel):
+        def loss(inputs, kernel):
+            return ops.sum(op_of(dynamic)(inputs, kernel, "causal") ** 3)
+
+        first = gradients(loss, inputs, kernel)
+        return sum(ops.sum(gradient**2) for gradient in first)
+
+    function = compiled(penalty) if jit else penalty
+    slope = sum(
+        float(ops.sum(gradient * direction))
+        for gradient, direction in zip(
+            gradients(function, inputs, kernel), directions, strict=True
+        )
+    )
+    step = 1e-6 if WIDE == "float64" else 3e-3
+    moved = [
+        float(
+            penalty(
+                *[v + s * d for v, d in zip((inputs, kernel), directions, strict=True)]
+            )
+        )
+        for s in (step, -step)
+    ]
+    numeric = (moved[0] - moved[1]) / (2 * step)
+    assert abs(numeric - slope) <= (1e-6 if WIDE == "float64" else 2e-2) * abs(slope)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_equal_finite_differences_in_float64(dynamic, padding):
+    arguments = case(2, 6, 4, 2, 5, dynamic, "float64")
+    inputs, kernel, upstream = (to_numpy(value) for value in arguments)
+
+    def loss(inputs, kernel):
+        return ops.sum(op_of(dynamic)(inputs, kernel, padding) * upstream)
+
+    got = [to_numpy(value) for value in gradients(loss, *arguments[:2])]
+    for place, array in enumerate((inputs, kernel)):
+        for index in np.ndindex(array.shape):
+            values = []
+            for step in (1e-6, -1e-6):
+                moved = [inputs.copy(), kernel.copy()]
+                moved[place][index] += step
+                values.append(float(loss(*moved)))
+            numeric = (values[0] - values[1]) / 2e-6
+            assert abs(numeric - got[place][index]) < 1e-7
+
+
+def test_equals_fairseq(golden):
+    cases = json.loads((golden / "ops.json").read_text())
+    arrays = np.load(golden / "ops.npz")
+    assert cases
+    for prefix, spec in cases.items():
+        tensor = {
+            name.removeprefix(prefix): arrays[name]
+            for name in arrays.files
+            if name.startswith(prefix)
+        }
+        heads, taps = spec["num_heads"], spec["kernel_size"]
+
+        def outputs(x, weight, bias, prefix=prefix, heads=heads, taps=taps, spec=spec):
+            if prefix.startswith("light/"):
+                kernel = ops.softmax(weight, axis=-1)
+                return light_conv(x, kernel, spec["padding"]) + bias
+            logits = ops.matmul(x, ops.transpose(weight))
+            logits = ops.reshape(logits, (*x.shape[:2], heads, taps))
+            kernel = ops.softmax(logits, axis=-1)
+            return dynamic_conv(x, kernel, spec["padding"]) + bias
+
+        name = "weight" if "weight" in tensor else "weight_linear"
+        arguments = [ops.convert_to_tensor(tensor[key]) for key in ("x", name, "bias")]
+        assert_close(outputs(*arguments), tensor["y"], 1e-5)
+        got = gradients(lambda *a: ops.sum(outputs(*a) * tensor["dy"]), *arguments)
+        for gradient, key in zip(got, ("dx", f"d{name}", "dbias"), strict=True):
+            assert_close(gradient, tensor[key], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+def test_half_precision_accumulates_in_float32(dynamic, dtype, jit_compile):
+    """1 + 255 * 0.001: adding in half precision would lose most of the small terms."""
+    taps = 256
+    inputs = ops.ones((1, taps, 1), dtype)
+    row = np.full(taps, 0.001, "float32")
+    row[0] = 1.0
+    kernel = ops.cast(ops.convert_to_tensor(row[None]), dtype)
+    exact = to_numpy(kernel).astype("float64").sum()
+    if dynamic:
+        kernel = ops.broadcast_to(kernel, (1, taps, 1, taps))
+    with jit_scope(jit_compile):
+        last = to_numpy(op_of(dynamic)(inputs, kernel, "causal"))[0, -1, 0]
+    assert abs(last - exact) <= exact * {"float16": 2**-11, "bfloat16": 2**-8}[dtype]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("padding", ["same", "causal"])
+def test_zeros_behind_the_end_change_nothing(dynamic, padding):
+    inputs, kernel, _ = case(2, 9, 6, 3, 5, dynamic)
+    longer = ops.pad(inputs, [(0, 0), (0, 6), (0, 0)])
+    if dynamic:
+        padded = ops.pad(kernel, [(0, 0), (0, 6), (0, 0), (0, 0)])
+    else:
+        padded = kernel
+    outputs = op_of(dynamic)(longer, padded, padding)[:, :9]
+    assert_close(outputs, to_numpy(op_of(dynamic)(inputs, kernel, padding)), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kernel", "padding", "words"),
+    [
+        ((2, 5), (2, 3), "same", ["inputs", "(B, T, C)", "(2, 5)"]),
+        ((2, 5, 4), (3,), "same", ["kernel", "(H, K)", "(3,)"]),
+        ((2, 5, 4), (3, 3), "same", ["inputs", "multiple", "(2, 5, 4)", "(3, 3)"]),
+        ((2, 5, 4), (2, 0), "same", ["kernel", "at least 1", "(2, 0)"]),
+        ((2, 5, 4), (0, 2), "same", ["kernel", "at least 1", "(0, 2)"]),
+        ((2, 5, 4), (2, 3), "valid", ["padding", "valid"]),
+        ((2, 5, None), (2, 3), "same", ["inputs", "known"]),
+    ],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_errors_name_argument_rule_and_value(inputs, kernel, padding, words, symbolic):
+    if symbolic:
+        arguments = keras.KerasTensor(inputs), keras.KerasTensor(kernel)
+    elif None in inputs:
+        return
+    else:
+        arguments = np.zeros(inputs, "float32"), np.zeros(kernel, "float32")
+    with pytest.raises(ValueError) as error:
+        light_conv(*arguments, padding)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_errors_of_dynamic_kernels_and_dtypes(symbolic):
+    make = keras.KerasTensor if symbolic else ops.zeros
+    wrong = [
+        (make((2, 5, 4)), make((2, 3)), "(B, T, H, K)"),
+        (make((2, 5, 4)), make((2, 6, 2, 3)), "agree"),
+        (make((2, 5, 4)), make((3, 5, 2, 3)), "agree"),
+        (make((2, 5, 4), "int32"), make((2, 5, 2, 3), "int32"), "int32"),
+        (make((2, 5, 4)), make((2, 5, 2, 3), "float16"), "float16"),
+    ]
+    for inputs, kernel, word in wrong:
+        with pytest.raises(ValueError, match="`(inputs|kernel)`") as error:
+            dynamic_conv(inputs, kernel)
+        assert word in str(error.value)
+
+
+def test_symbolic_shapes():
+    light = light_conv(keras.KerasTensor((None, None, 6)), keras.KerasTensor((3, 5)))
+    assert light.shape == (None, None, 6)
+    outputs = dynamic_conv(
+        keras.KerasTensor((None, 7, 6), "bfloat16"),
+        keras.KerasTensor((4, None, 3, 5), "bfloat16"),
+    )
+    assert outputs.shape == (4, 7, 6)
+    assert outputs.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+def test_functional_model_with_the_ops_reloads(tmp_path, padding):
+    inputs = keras.Input((None, 6))
+    kernel = keras.layers.Reshape((-1, 3, 5))(keras.layers.Dense(15)(inputs))
+    hidden = dynamic_conv(inputs, ops.softmax(kernel), padding)
+    shared = keras.Input(batch_shape=(3, 4))
+    outputs = light_conv(hidden, shared, padding)
+    model = keras.Model([inputs, shared], outputs)
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=s).astype("float32") for s in ((3, 8, 6), (3, 4))]
+    expected = to_numpy(model(values))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(again(values), expected, 1e-6)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
+    import tensorflow as tf
+
+    kernel_shape = (None, None, 3, 4) if dynamic else (3, 4)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((None, None, 6)),
+            tf.TensorSpec(kernel_shape),
+            tf.TensorSpec((None, None, 6)),
+        ],
+        jit_compile=jit,
+    )
+    def run(inputs, kernel, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, kernel])
+            outputs = op_of(dynamic)(inputs, kernel, "causal")
+        assert outputs.shape[-1] == 6
+        return outputs, tape.gradient(outputs, [inputs, kernel], upstream)
+
+    with jit_scope(jit_compile):
+        for batch, length in [(2, 5), (1, 40), (0, 3), (2, 0), (1, 1)]:
+            arguments = case(batch, length, 6, 3, 4, dynamic)
+            outputs, got = run(*arguments)
+            inputs, kernel, upstream = (to_numpy(value) for value in arguments)
+            assert_close(outputs, oracle.convolve(inputs, kernel, "causal"), 1e-5)
+            expected = oracle.gradients(upstream, inputs, kernel, "causal")
+            for one, other in zip(got, expected, strict=True):
+                assert_close(one, other, 1e-5)
