@@ -5,13 +5,12 @@ BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
 EXTRAS = mt,jax,plot,test
 
-.PHONY: help quickstart test test-slow test-jax test-torch lint format bench clean
+.PHONY: help quickstart test test-slow lint format bench clean
 
 help:
 	@echo "make quickstart  set up .venv and train the small example model"
 	@echo "make test        set up .venv and run the quick tests (TensorFlow, then JAX)"
 	@echo "make test-slow   the tests that take minutes"
-	@echo "make test-torch  the tests of ops and layers on PyTorch, in a venv of its own"
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make bench       the benchmark tables (minutes)"
 	@echo "PYTHON=python3.12 make ...  chooses the interpreter (3.11 to 3.13)"
@@ -26,7 +25,7 @@ $(VENV)/stamp: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 quickstart: $(VENV)/stamp
-	$(BIN)/keras-seqconv quickstart
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/keras-seqconv quickstart
 
 test: $(VENV)/stamp
 	$(BIN)/python -m pytest -m "not slow"
@@ -34,18 +33,6 @@ test: $(VENV)/stamp
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -m slow
-
-# "torch==2.13.0" is a CPU build where the machine offers one; PyPI's has CUDA (GBs).
-.venvs/torch/stamp: setup.cfg constraints.txt
-	$(PYTHON) -m venv .venvs/torch
-	.venvs/torch/bin/python -m pip install --quiet --disable-pip-version-check \
-	  torch==2.13.0
-	.venvs/torch/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable ".[test]"
-	touch $@
-
-test-torch: .venvs/torch/stamp
-	KERAS_BACKEND=torch .venvs/torch/bin/python -m pytest -m "not slow and not tensorflow" tests/ops tests/layers
 
 lint: $(VENV)/stamp
 	$(BIN)/ruff check .
@@ -59,4 +46,4 @@ bench: $(VENV)/stamp
 	$(BIN)/python benchmarks/ops.py
 
 clean:
-	rm -rf $(VENV) .venvs build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info

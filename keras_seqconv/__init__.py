@@ -1,5 +1,14 @@
 """Convolutional sequence learning for Keras 3."""
 
+import keras as _keras
+
+if _keras.backend.backend() not in ("tensorflow", "jax"):
+    raise ImportError(
+        "keras_seqconv works on the Keras backends tensorflow and jax. Set the "
+        "environment variable KERAS_BACKEND to one of them before importing Keras. "
+        f"Received: KERAS_BACKEND={_keras.backend.backend()}"
+    )
+
 from keras_seqconv import layers as layers
 from keras_seqconv import ops as ops
 from keras_seqconv.version import __version__ as __version__

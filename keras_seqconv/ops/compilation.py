@@ -2,11 +2,11 @@
 
 Under TensorFlow the choice is made when a call is traced (or run eagerly):
 
-| where                                        | "auto"                  | True | False |
-|----------------------------------------------|-------------------------|------|-------|
-| inside an XLA-compiled function              | fused formula, inlined  | same | same  |
-| while a SavedModel is written                | plain operations        | same | same  |
-| eagerly, or in a graph that is not compiled  | what is faster          | XLA  | plain |
+| where                             | "auto"       | True         | False        |
+|-----------------------------------|--------------|--------------|--------------|
+| inside a function compiled by XLA | fused, inline| fused, inline| fused, inline|
+| while a SavedModel is written     | plain        | plain        | plain        |
+| eagerly, in an uncompiled graph   | the faster   | fused, by XLA| plain        |
 
 The second row holds because a stock TensorFlow Serving refuses compiled functions. The
 compiled functions are shared by all layers and compiled once per shape; T is padded to
@@ -93,19 +93,21 @@ def run(
     Returns:
         What the formula returns; tensors (B, T, ...) are cut back to T.
     """
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() == "jax":
         return _run_with_jax(fused, plain, tensors, static)
     if inside_xla or in_xla_context():
-        # Also here a function of its own (XLA inlines it): TensorFlow may reuse the
-        # surrounding trace where nothing is compiled.
         if _in_save_context():
             return fused(*tensors, *static)
-        return _run_compiled(fused, tensors, static, pad=False)
-    if _in_save_context() or _jit_compile is False:
+        # Also here a function of its own (XLA inlines it): TensorFlow may reuse the
+        # surrounding trace where nothing is compiled.
+        return _function(fused, static, tensors, jit_compile=True)(*tensors)
+    if _in_save_context():
         return plain(*tensors, *static)
-    if _jit_compile == "auto" and auto is not None:
-        return auto(*tensors, *static)
-    return _run_compiled(fused, tensors, static, pad=True)
+    if _jit_compile is False or (_jit_compile == "auto" and auto is not None):
+        return _run_uncompiled(
+            plain if _jit_compile is False else auto, tensors, static
+        )
+    return _run_compiled(fused, tensors, static)
 
 
 def localized(*tensors):
@@ -115,7 +117,7 @@ def localized(*tensors):
     the graph of a gradient once more, arguments that came from a surrounding graph
     would be out of scope there; their identities in the present graph are not.
     """
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() == "jax":
         return tensors
     import tensorflow as tf
 
@@ -125,7 +127,7 @@ def localized(*tensors):
 
 
 def _run_with_jax(fused, plain, tensors, static):
-    if keras.backend.backend() != "jax" or _jit_compile is False:
+    if _jit_compile is False:
         return plain(*tensors, *static)
     return _jitted(fused, static)(*tensors)
 
@@ -145,7 +147,7 @@ def _in_save_context() -> bool:
 
 def in_xla_context() -> bool:
     """Whether TensorFlow is tracing a function that XLA will compile."""
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() == "jax":
         return False
     import tensorflow as tf
     from tensorflow.python.ops import control_flow_util
@@ -157,24 +159,27 @@ def in_xla_context() -> bool:
     )
 
 
-def _run_compiled(formula, tensors, static, pad):
+def _run_uncompiled(formula, tensors, static):
     import tensorflow as tf
 
-    specs = tuple(
-        (_free_shape(tensor.shape), tensor.dtype.name, len(tensor.shape) == 2)
-        for tensor in tensors
-    )
-    function = _compiled(formula, static, specs)
-    if not pad:
-        return function(*tensors)
-    length = next(t for t in tensors if len(t.shape) > 2).shape[1]
-    if length is not None and length == bucket(length):
-        return function(*tensors)
+    if tf.executing_eagerly():  # one call of a graph instead of many small ones
+        return _function(formula, static, tensors, jit_compile=False)(*tensors)
+    return formula(*tensors, *static)
+
+
+def _run_compiled(formula, tensors, static):
+    """By XLA, with T padded to a bucket; shared kernels (H, K) have no T."""
+    import tensorflow as tf
+
+    function = _function(formula, static, tensors, jit_compile=True)
+    sequence = next(tensor for tensor in tensors if len(tensor.shape) > 2)
+    length = sequence.shape[1]
     if length is None:
-        length = tf.shape(next(t for t in tensors if len(t.shape) > 2))[1]
+        length = tf.shape(sequence)[1]
+    elif length == bucket(length):
+        return function(*tensors)
     extra = bucket(length) - length
-    padded = [_padded(tensor, extra) for tensor in tensors]
-    results = function(*padded)
+    results = function(*[_padded(tensor, extra) for tensor in tensors])
     return tf.nest.map_structure(
         lambda result: result[:, :length] if len(result.shape) > 2 else result, results
     )
@@ -188,21 +193,23 @@ def _padded(tensor, extra):
     return tf.pad(tensor, [[0, 0], [0, extra]] + [[0, 0]] * (len(tensor.shape) - 2))
 
 
-def _free_shape(shape):
-    """The shape with B and T left open: one trace serves all of them."""
-    if len(shape) == 2:
-        return tuple(shape)
-    return (None, None, *shape[2:])
+def _function(formula, static, tensors, jit_compile):
+    """The formula as a `tf.function`, one for all lengths and batch sizes."""
+    specs = tuple(
+        (tuple(shape) if len(shape) == 2 else (None, None, *shape[2:]), dtype.name)
+        for shape, dtype in ((tensor.shape, tensor.dtype) for tensor in tensors)
+    )
+    return _cached_function(formula, static, specs, jit_compile)
 
 
 @functools.cache
-def _compiled(formula, static, specs):
+def _cached_function(formula, static, specs, jit_compile):
     import tensorflow as tf
 
     return tf.function(
         lambda *tensors: formula(*tensors, *static),
-        input_signature=[tf.TensorSpec(shape, dtype) for shape, dtype, _ in specs],
-        jit_compile=True,
+        input_signature=[tf.TensorSpec(shape, dtype) for shape, dtype in specs],
+        jit_compile=jit_compile,
         autograph=False,
     )
 

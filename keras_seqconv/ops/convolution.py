@@ -155,6 +155,15 @@ def _check(kind, inputs, kernel):
         )
 
 
+def _constant(*tensors):
+    """The tensors without their history.
+
+    The gradients are written here. A tape that still recorded what runs inside would
+    make TensorFlow compile a second, slower version of it that keeps intermediates.
+    """
+    return [ops.stop_gradient(tensor) for tensor in tensors]
+
+
 def _convolve(kind, inputs, kernel, left, inside_xla=False):
     """The convolution with its gradient."""
     inside_xla = inside_xla or in_xla_context()
@@ -165,8 +174,7 @@ def _convolve(kind, inputs, kernel, left, inside_xla=False):
         outputs = run(
             kind.fused,
             kind.plain,
-            inputs,
-            kernel,
+            *_constant(inputs, kernel),
             static=(left,),
             auto=kind.auto,
             inside_xla=inside_xla,
@@ -196,9 +204,7 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
         by_inputs, by_kernel = run(
             kind.fused_gradients,
             kind.plain_gradients,
-            upstream,
-            inputs,
-            kernel,
+            *_constant(upstream, inputs, kernel),
             static=(left,),
             auto=kind.auto_gradients,
             inside_xla=inside_xla,

@@ -75,7 +75,7 @@ def convolve_natively(inputs, kernel, left):
     per_channel = ops.repeat(
         ops.transpose(kernel), inputs.shape[-1] // heads, axis=1
     )  # (K, C)
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() == "jax":
         padded = _pad_time(inputs, left, taps - 1 - left)
         return ops.depthwise_conv(padded, per_channel[..., None], padding="valid")
     import tensorflow as tf

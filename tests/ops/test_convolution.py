@@ -13,8 +13,6 @@ from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
 from tests.backends import compiled, gradients, modes, to_numpy
 from tests.ops import oracle
 
-JAX = keras.backend.backend() == "jax"
-TORCH = keras.backend.backend() == "torch"
 WIDE = "float64" if keras.backend.backend() == "tensorflow" else "float32"
 # Relative to the largest value of the reference.
 LIMITS = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
@@ -53,7 +51,8 @@ SHAPES = st.tuples(
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@settings(max_examples=40, deadline=None)
+# JAX compiles every shape anew, so it gets fewer.
+@settings(max_examples=40 if WIDE == "float64" else 10, deadline=None)
 @given(
     shape=SHAPES,
     padding=st.sampled_from(["same", "causal"]),
@@ -131,7 +130,6 @@ def test_all_ways_of_running_agree(dynamic, padding):
                     )
 
 
-@pytest.mark.skipif(TORCH, reason="torch differentiates once")
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_second_derivatives_equal_finite_differences(dynamic, jit):
@@ -240,11 +238,8 @@ def test_half_precision_accumulates_in_float32(dynamic, dtype, jit_compile):
 def test_zeros_behind_the_end_change_nothing(dynamic, padding):
     inputs, kernel, _ = case(2, 9, 6, 3, 5, dynamic)
     longer = ops.pad(inputs, [(0, 0), (0, 6), (0, 0)])
-    if dynamic:
-        padded = ops.pad(kernel, [(0, 0), (0, 6), (0, 0), (0, 0)])
-    else:
-        padded = kernel
-    outputs = op_of(dynamic)(longer, padded, padding)[:, :9]
+    more = ops.pad(kernel, [(0, 0), (0, 6), (0, 0), (0, 0)]) if dynamic else kernel
+    outputs = op_of(dynamic)(longer, more, padding)[:, :9]
     assert_close(outputs, to_numpy(op_of(dynamic)(inputs, kernel, padding)), 1e-6)
 
 
@@ -257,15 +252,12 @@ def test_zeros_behind_the_end_change_nothing(dynamic, padding):
         ((2, 5, 4), (2, 0), "same", ["kernel", "at least 1", "(2, 0)"]),
         ((2, 5, 4), (0, 2), "same", ["kernel", "at least 1", "(0, 2)"]),
         ((2, 5, 4), (2, 3), "valid", ["padding", "valid"]),
-        ((2, 5, None), (2, 3), "same", ["inputs", "known"]),
     ],
 )
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_errors_name_argument_rule_and_value(inputs, kernel, padding, words, symbolic):
     if symbolic:
         arguments = keras.KerasTensor(inputs), keras.KerasTensor(kernel)
-    elif None in inputs:
-        return
     else:
         arguments = np.zeros(inputs, "float32"), np.zeros(kernel, "float32")
     with pytest.raises(ValueError) as error:
@@ -288,6 +280,11 @@ def test_errors_of_dynamic_kernels_and_dtypes(symbolic):
         with pytest.raises(ValueError, match="`(inputs|kernel)`") as error:
             dynamic_conv(inputs, kernel)
         assert word in str(error.value)
+
+
+def test_unknown_channels_are_an_error():
+    with pytest.raises(ValueError, match="`inputs`.*must be known.*None"):
+        light_conv(keras.KerasTensor((2, 5, None)), keras.KerasTensor((2, 3)))
 
 
 def test_symbolic_shapes():

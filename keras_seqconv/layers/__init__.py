@@ -1,0 +1,20 @@
+"""Layers for convolutional sequence models, and attention as their baseline."""
+
+from keras_seqconv.layers.attention import MultiHeadAttention as MultiHeadAttention
+from keras_seqconv.layers.conv_s2s import ConvS2SAttention as ConvS2SAttention
+from keras_seqconv.layers.conv_s2s import ConvS2SBlock as ConvS2SBlock
+from keras_seqconv.layers.conv_s2s import ScaledResidual as ScaledResidual
+from keras_seqconv.layers.conv_s2s import ScaleGradient as ScaleGradient
+from keras_seqconv.layers.convolution import DynamicConv as DynamicConv
+from keras_seqconv.layers.convolution import LightConv as LightConv
+from keras_seqconv.layers.feed_forward import FeedForward as FeedForward
+from keras_seqconv.layers.feed_forward import Residual as Residual
+from keras_seqconv.layers.modules import GLU as GLU
+from keras_seqconv.layers.modules import DynamicConvModule as DynamicConvModule
+from keras_seqconv.layers.modules import LightConvModule as LightConvModule
+from keras_seqconv.layers.modules import QueryConvModule as QueryConvModule
+from keras_seqconv.layers.modules import SurplusDynamicConv as SurplusDynamicConv
+from keras_seqconv.layers.position import PositionEncoding as PositionEncoding
+from keras_seqconv.layers.weight_norm import ConvS2SInitializer as ConvS2SInitializer
+from keras_seqconv.layers.weight_norm import WeightNormConv1D as WeightNormConv1D
+from keras_seqconv.layers.weight_norm import WeightNormDense as WeightNormDense

@@ -1,0 +1,29 @@
+"""Checks of constructor arguments that several layers share."""
+
+
+def check_positive_integer(name: str, value: int) -> int:
+    """`value`, or ValueError unless it is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"`{name}` must be a positive integer. Received: {name}={value!r}"
+        )
+    return value
+
+
+def check_rate(name: str, value: float) -> float:
+    """`value`, or ValueError unless it is a dropout rate, 0 <= rate < 1."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value < 1:
+        raise ValueError(
+            f"`{name}` must be at least 0 and less than 1. Received: {name}={value!r}"
+        )
+    return value
+
+
+def check_choice(name: str, value, choices: tuple):
+    """`value`, or ValueError unless it is one of `choices`."""
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {choices}. Received: {name}={value!r}"
+        )
+    return value

@@ -1,0 +1,476 @@
+"""Multi-head attention with incremental self- and cross-attention.
+
+Letters: B batch, T target time (queries), S source time (keys and values), C channels,
+H heads, D channels of a head, G beams of a sentence, n new positions of a step.
+"""
+
+import functools
+import math
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+
+# Finite, so that a row without any key gives finite (and then zeroed) probabilities;
+# so large that every float32 logit vanishes beside it.
+_MASKED_LOGIT = -1e30
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class MultiHeadAttention(keras.layers.Layer):
+    """Scaled dot-product attention of several heads.
+
+    With queries q = D^-1/2 (x Wq + bq), keys k = y' Wk + bk and values v = y Wv + bv,
+    split into heads h:
+
+        outputs[b, t] = bo + sum_h (sum_s p[b, h, t, s] v[b, s, h]) Wo[h]
+        p[b, h, t] = softmax_s(q[b, t, h] . k[b, s, h])   over the s that are not masked
+
+    (Vaswani et al. 2017, Attention Is All You Need, section 3.2; fairseq
+    `MultiheadAttention`, which also scales after the projection.) The softmax runs in
+    float32. A query that may attend to nothing gets the output bias alone.
+
+    Args:
+        num_heads: number of heads H.
+        head_dim: channels D of a head; C // H by default.
+        output_dim: channels of the outputs; C by default.
+        use_causal_mask: query t attends to the positions s <= t only.
+        dropout: rate of the dropout on the probabilities, `attention_dropout` of the
+            papers.
+        use_bias: whether the four projections have biases.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Call arguments:
+        inputs: tensor (B, T, C), the queries.
+        value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
+            is self-attention.
+        key: tensor (B, S, channels); `value` by default.
+        mask: boolean (B, T), True for real tokens of `inputs`. It hides keys in
+            self-attention, and nothing in cross-attention; the outputs carry it on.
+        value_mask: boolean (B, S), True for real tokens of `value`.
+        attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
+            key; combined with the other masks by "and".
+        training: whether to apply dropout.
+        inputs_mask: what Keras calls `mask` when it hands on the mask attached to
+            `inputs` beside a second tensor argument.
+
+    Masks attached to `inputs` and `value` (`Embedding(mask_zero=True)`) arrive by
+    themselves.
+
+    Input shape: (B, T, C). Output shape: (B, T, output_dim).
+
+    Weights: `query_kernel`, `key_kernel`, `value_kernel` (channels, H, D) with biases
+    (H, D), `output_kernel` (H, D, output_dim) with bias (output_dim,). Glorot-uniform
+    on the matrix (channels, H * D), query, key and value with gain 1/sqrt(2).
+
+    Raises:
+        ValueError: for arguments outside these rules; in `build` when C is not a
+            multiple of `num_heads` and `head_dim` is not given, or when key and value
+            differ in length.
+
+    Incremental use. Self-attention with `use_causal_mask=True`: `get_initial_state`
+    and `step`. Cross-attention: `project_memory` once, then `attend`.
+
+    Example:
+
+    ```python
+    layer = keras_seqconv.layers.MultiHeadAttention(num_heads=8, use_causal_mask=True)
+    outputs = layer(keras.random.normal((2, 10, 512)))
+    state = layer.get_initial_state(batch_size=2, max_length=50)
+    output, state = layer.step(keras.random.normal((2, 1, 512)), state)
+    ```
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int | None = None,
+        output_dim: int | None = None,
+        use_causal_mask: bool = False,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = check_positive_integer("num_heads", num_heads)
+        if head_dim is not None:
+            check_positive_integer("head_dim", head_dim)
+        if output_dim is not None:
+            check_positive_integer("output_dim", output_dim)
+        self.head_dim = head_dim
+        self.output_dim = output_dim
+        self.use_causal_mask = use_causal_mask
+        self.dropout = check_rate("dropout", dropout)
+        self.use_bias = use_bias
+        self.seed = seed
+        if dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def build(self, inputs_shape, value_shape=None, key_shape=None):
+        value_shape = inputs_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        _check_shapes(inputs_shape, value_shape, key_shape)
+        channels = inputs_shape[-1]
+        if self.head_dim is None and channels % self.num_heads:
+            raise ValueError(
+                "The channels of `inputs` must be a multiple of `num_heads` when "
+                f"`head_dim` is not given. Received: inputs.shape={inputs_shape}, "
+                f"num_heads={self.num_heads}"
+            )
+        heads = (self.num_heads, self.head_dim or channels // self.num_heads)
+        width, outputs = math.prod(heads), self.output_dim or channels
+        # All three start a factor 1/sqrt(2) smaller, as if they were one matrix
+        # (C, 3 * H * D) split into parts.
+        gain = math.sqrt(0.5)
+        for name, fan_in in (
+            ("query", channels),
+            ("key", key_shape[-1]),
+            ("value", value_shape[-1]),
+        ):
+            limit = gain * math.sqrt(6 / (fan_in + width))
+            self._add_projection(name, (fan_in, *heads), heads, limit)
+        limit = math.sqrt(6 / (width + outputs))
+        self._add_projection("output", (*heads, outputs), (outputs,), limit)
+
+    def _add_projection(self, name, kernel_shape, bias_shape, limit):
+        """Make `<name>_kernel`, uniform in [-limit, limit], and `<name>_bias`."""
+        kernel = self.add_weight(
+            name=f"{name}_kernel",
+            shape=kernel_shape,
+            initializer=keras.initializers.RandomUniform(-limit, limit),
+        )
+        bias = None
+        if self.use_bias:
+            bias = self.add_weight(
+                name=f"{name}_bias", shape=bias_shape, initializer="zeros"
+            )
+        setattr(self, f"{name}_kernel", kernel)
+        setattr(self, f"{name}_bias", bias)
+
+    def call(
+        self,
+        inputs,
+        value=None,
+        key=None,
+        mask=None,
+        value_mask=None,
+        attention_mask=None,
+        training=None,
+        inputs_mask=None,
+    ):
+        if value is None:
+            value = inputs
+            mask = inputs_mask if mask is None else mask
+            value_mask = mask if value_mask is None else value_mask
+        memory = self.project_memory(value, key)
+        heads = self._attend(
+            self._project_query(inputs),
+            memory,
+            self._allowed(inputs, value, value_mask, attention_mask),
+            training=training,
+        )
+        return self._project_output(heads)
+
+    def attention_weights(
+        self,
+        inputs,
+        value=None,
+        key=None,
+        mask=None,
+        value_mask=None,
+        attention_mask=None,
+    ):
+        """The probabilities that `call` uses without dropout.
+
+        Arguments as in `call`, except that masks attached to tensors are not seen.
+
+        Returns:
+            Tensor (B, H, T, S), float32. Rows of queries that may attend to nothing are
+            zero, all others sum to 1.
+        """
+        if value is None:
+            value = inputs
+            value_mask = mask if value_mask is None else value_mask
+        self._check_built()
+        allowed = self._allowed(inputs, value, value_mask, attention_mask)
+        key = value if key is None else key
+        keys = self._project(key, self.key_kernel, self.key_bias)
+        weights = self._probabilities(self._project_query(inputs), keys, allowed)
+        if allowed is not None:
+            weights = ops.where(_any_key(allowed), weights, 0.0)
+        return ops.cast(weights, "float32")
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """State before the first position, for `step`.
+
+        Args:
+            batch_size: rows of the batch, all beams counted; int or scalar tensor.
+            max_length: most positions that the steps will add up to.
+
+        Returns:
+            `{"keys": (B, max_length, H, D), "values": (B, max_length, H, D),
+            "position": () int32}`.
+
+        Raises:
+            ValueError: without `max_length`, when not causal, or before `build`.
+        """
+        self._check_causal()
+        self._check_built()
+        if max_length is None:
+            raise ValueError(
+                "Attention keeps all past positions in a state of fixed size: "
+                "`max_length` must be given. Received: max_length=None"
+            )
+        shape = (batch_size, max_length, *self.key_kernel.shape[1:])
+        return {
+            "keys": ops.zeros(shape, dtype=self.compute_dtype),
+            "values": ops.zeros(shape, dtype=self.compute_dtype),
+            "position": ops.zeros((), dtype="int32"),
+        }
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Causal self-attention of n >= 1 new positions over themselves and the past.
+
+        Args:
+            inputs: tensor (B, n, C).
+            state: what `get_initial_state` or the last `step` returned.
+
+        Returns:
+            Outputs (B, n, output_dim) and the new state. Once the positions exceed
+            `max_length` all outputs are NaN: a graph cannot raise, and silence would
+            overwrite the past.
+
+        Raises:
+            ValueError: when not causal, or when n alone exceeds `max_length`.
+        """
+        self._check_causal()
+        new, max_length = ops.shape(inputs)[1], ops.shape(state["keys"])[1]
+        if _known(new, max_length) and new > max_length:
+            raise ValueError(
+                f"`inputs` has more positions than the state holds. Received: "
+                f"inputs.shape={tuple(inputs.shape)}, max_length={max_length}"
+            )
+        position = state["position"]
+        fits = position + new <= max_length
+        start = ops.minimum(position, max_length - new)
+        added = self.project_memory(inputs)
+        memory = {name: _write(state[name], added[name], start) for name in added}
+        allowed = _causal_mask(new, max_length, position)
+        heads = self._attend(self._project_query(inputs), memory, allowed)
+        outputs = ops.where(fits, self._project_output(heads), float("nan"))
+        return outputs, {**memory, "position": position + new}
+
+    def project_memory(self, value, key=None) -> dict:
+        """Keys and values of a source, computed once for any number of `attend`.
+
+        Args:
+            value: tensor (B, S, channels).
+            key: tensor (B, S, channels); `value` by default.
+
+        Returns:
+            `{"keys": (B, S, H, D), "values": (B, S, H, D)}`.
+        """
+        self._check_built()
+        key = value if key is None else key
+        return {
+            "keys": self._project(key, self.key_kernel, self.key_bias),
+            "values": self._project(value, self.value_kernel, self.value_bias),
+        }
+
+    def attend(self, inputs, memory: dict, memory_mask=None):
+        """Cross-attention to a projected memory, which all beams of a sentence share.
+
+        Args:
+            inputs: tensor (B * G, n, C); the G rows of one sentence are adjacent.
+            memory: what `project_memory` returned for the B sentences.
+            memory_mask: boolean (B, S), True for real tokens.
+
+        Returns:
+            Tensor (B * G, n, output_dim), equal to `call` with the value and its mask
+            repeated G times. G follows from the shapes.
+
+        Raises:
+            ValueError: for a causal layer, or when the rows of `inputs` are known not
+                to be a multiple of those of `memory`.
+        """
+        if self.use_causal_mask:
+            raise ValueError(
+                "`attend` needs a layer without look-ahead mask. "
+                "Received: use_causal_mask=True"
+            )
+        rows, new = ops.shape(inputs)[:2]
+        sentences = ops.shape(memory["keys"])[0]
+        if _known(rows, sentences) and rows % sentences:
+            raise ValueError(
+                "The rows of `inputs` must be a multiple of those of `memory`. "
+                f"Received: inputs.shape={tuple(inputs.shape)}, {sentences} rows"
+            )
+        query = self._project_query(inputs)
+        heads = query.shape[2:]
+        # The beams become further query positions, so nothing is repeated.
+        query = ops.reshape(query, (sentences, rows // sentences * new, *heads))
+        attended = self._attend(query, memory, _key_mask(memory_mask))
+        attended = ops.reshape(attended, (rows, new, *heads))
+        return self._project_output(attended)
+
+    def _project(self, inputs, kernel, bias):
+        """inputs (B, T, C), kernel (C, H, D), bias (H, D) -> (B, T, H, D)."""
+        channels, heads, head_dim = kernel.shape
+        inputs = ops.cast(inputs, self.compute_dtype)
+        kernel = ops.reshape(
+            ops.cast(kernel, self.compute_dtype), (channels, heads * head_dim)
+        )
+        batch, length = ops.shape(inputs)[:2]
+        outputs = ops.matmul(ops.reshape(inputs, (-1, channels)), kernel)
+        if bias is not None:
+            outputs += ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
+        return ops.reshape(outputs, (batch, length, heads, head_dim))
+
+    def _project_query(self, inputs):
+        query = self._project(inputs, self.query_kernel, self.query_bias)
+        return query * self.query_kernel.shape[-1] ** -0.5
+
+    def _project_output(self, heads):
+        """(B, T, H, D) -> (B, T, output_dim)."""
+        num_heads, head_dim, output_dim = self.output_kernel.shape
+        kernel = ops.reshape(
+            ops.cast(self.output_kernel, self.compute_dtype), (-1, output_dim)
+        )
+        batch, length = ops.shape(heads)[:2]
+        outputs = ops.matmul(ops.reshape(heads, (-1, num_heads * head_dim)), kernel)
+        if self.output_bias is not None:
+            outputs += ops.cast(self.output_bias, self.compute_dtype)
+        return ops.reshape(outputs, (batch, length, output_dim))
+
+    def _probabilities(self, query, keys, allowed):
+        """query (B, T, H, D), keys (B, S, H, D) -> (B, H, T, S), at least float32.
+
+        Where `allowed` holds for no key the row is uniform and must not be used.
+        """
+        query = ops.transpose(query, (0, 2, 1, 3))
+        logits = ops.matmul(query, ops.transpose(keys, (0, 2, 3, 1)))
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        logits = ops.cast(logits, dtype)
+        if allowed is not None:
+            logits = ops.where(allowed, logits, _MASKED_LOGIT)
+        return ops.softmax(logits, axis=-1)
+
+    def _attend(self, query, memory, allowed, training=False):
+        """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""
+        weights = self._probabilities(query, memory["keys"], allowed)
+        if training and self.dropout > 0:
+            weights = keras.random.dropout(
+                weights, self.dropout, seed=self.seed_generator
+            )
+        weights = ops.cast(weights, self.compute_dtype)
+        values = ops.transpose(memory["values"], (0, 2, 1, 3))
+        heads = ops.matmul(weights, values)  # (B, H, T, D)
+        if allowed is not None:
+            # Zeroing here and not in `weights` is a factor S / D cheaper.
+            heads = ops.where(_any_key(allowed), heads, 0.0)
+        return ops.transpose(heads, (0, 2, 1, 3))
+
+    def _allowed(self, inputs, value, value_mask, attention_mask):
+        """All masks as one, broadcastable to (B, H, T, S), or None."""
+        masks = []
+        if value_mask is not None:
+            masks.append(_key_mask(value_mask))
+        if attention_mask is not None:
+            attention_mask = ops.cast(attention_mask, "bool")
+            rank = len(attention_mask.shape)
+            if rank not in (2, 3):
+                raise ValueError(
+                    "`attention_mask` must have shape (B, T, S) or (T, S). Received: "
+                    f"attention_mask.shape={tuple(attention_mask.shape)}"
+                )
+            if rank == 2:
+                attention_mask = attention_mask[None]
+            masks.append(attention_mask[:, None])
+        if self.use_causal_mask:
+            masks.append(_causal_mask(ops.shape(inputs)[1], ops.shape(value)[1]))
+        return functools.reduce(ops.logical_and, masks) if masks else None
+
+    def _check_causal(self):
+        if not self.use_causal_mask:
+            raise ValueError(
+                "Steps need attention to the past only. Received: use_causal_mask=False"
+            )
+
+    def _check_built(self):
+        if not self.built:
+            raise ValueError(
+                f"Layer '{self.name}' has no weights yet: `build` or call it first."
+            )
+
+    def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
+        return (*inputs_shape[:-1], self.output_dim or inputs_shape[-1])
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "output_dim": self.output_dim,
+            "use_causal_mask": self.use_causal_mask,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "seed": self.seed,
+        }
+
+
+def _check_shapes(inputs_shape, value_shape, key_shape):
+    shapes = {"inputs": inputs_shape, "value": value_shape, "key": key_shape}
+    for name, shape in shapes.items():
+        if len(shape) != 3 or shape[-1] is None:
+            raise ValueError(
+                f"`{name}` must have shape (batch, time, channels) with known "
+                f"channels. Received: {name}.shape={shape}"
+            )
+    if _known(value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
+        raise ValueError(
+            "`key` and `value` must have the same length. Received: "
+            f"key.shape={key_shape}, value.shape={value_shape}"
+        )
+
+
+def _known(*sizes):
+    """Whether these sizes are numbers already when the graph is made."""
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _key_mask(mask):
+    """(B, S) -> (B, 1, 1, S)."""
+    return None if mask is None else ops.cast(mask, "bool")[:, None, None, :]
+
+
+def _causal_mask(queries, keys, offset=0):
+    """(1, 1, queries, keys); query t is at position t + offset."""
+    last = ops.arange(queries, dtype="int32") + offset
+    return (ops.arange(keys, dtype="int32") <= last[:, None])[None, None]
+
+
+def _any_key(allowed):
+    """Which queries may attend to anything, broadcastable to (B, H, T, 1)."""
+    return ops.any(allowed, axis=-1, keepdims=True)
+
+
+def _write(cache, rows, start):
+    """Put rows (B, n, H, D) into cache (B, max_length, H, D) from position start.
+
+    A scatter, not `ops.slice_update`: on TensorFlow the latter is an XLA op, which is
+    compiled on its own in every graph and refused by a stock TensorFlow Serving.
+    """
+    batch, new, heads, head_dim = ops.shape(rows)
+    time = ops.arange(new, dtype="int32") + start
+    row = ops.arange(batch, dtype="int32")
+    indices = ops.stack(ops.meshgrid(row, time, indexing="ij"), axis=-1)  # (B, n, 2)
+    return ops.scatter_update(
+        cache,
+        # Flat: Keras takes a list of indices to the same meaning on every backend.
+        ops.reshape(indices, (-1, 2)),
+        ops.reshape(rows, (-1, heads, head_dim)),
+    )

@@ -1,0 +1,430 @@
+"""Layers of ConvS2S: gated convolution, residual, attention, gradient scale.
+
+Gehring et al. 2017, Convolutional Sequence to Sequence Learning, as in fairseq.
+Letters: B batch, T target time, S source time, C channels, E embedding width, K kernel,
+G beams of one sentence, n new positions.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers.arguments import check_positive_integer
+from keras_seqconv.layers.weight_norm import (
+    ConvS2SInitializer,
+    WeightNormConv1D,
+    WeightNormDense,
+    _check_number,
+    _known_width,
+)
+
+_SQRT_HALF = math.sqrt(0.5)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ScaleGradient(keras.layers.Layer):
+    """Identity whose gradient is multiplied by a constant.
+
+    `outputs = inputs`, `d inputs = scale * d outputs`. ConvS2S scales the gradient of
+    its encoder by 1 / (2 * number of attention layers), as every attention sends one
+    through the keys and one through the values (the paper's Normalization Strategy;
+    fairseq).
+
+    Args:
+        scale: finite number.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: floating-point tensor of any shape. Finite: infinite values become NaN.
+
+    Output shape:
+        That of the input. A mask is kept.
+
+    Raises:
+        ValueError: if `scale` is not a finite number.
+
+    Example:
+
+    ```python
+    outputs = keras_seqconv.layers.ScaleGradient(1 / 6)(encoder_outputs)
+    ```
+    """
+
+    def __init__(self, scale: float, **kwargs):
+        super().__init__(**kwargs)
+        _check_number("scale", scale)
+        self.scale = scale
+        self.supports_masking = True
+
+    def call(self, inputs):
+        # x * s + stop(x) * (1 - s) rounds in half precision; here the second term is
+        # exactly zero. Plain operations also keep every higher derivative and, unlike
+        # a custom gradient, forward-mode differentiation on JAX.
+        constant = ops.stop_gradient(inputs)
+        return constant + (inputs - constant) * self.scale
+
+    def compute_output_shape(self, input_shape) -> tuple:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ScaledResidual(keras.layers.Layer):
+    """Residual connection of ConvS2S, which halves the variance of the sum.
+
+    `outputs = (inputs + skip) * sqrt(0.5)` (the paper's Normalization Strategy). A skip
+    tensor of another width goes through a `WeightNormDense` first.
+
+    Args:
+        folded: True makes the projection in its plain form, see `WeightNormDense`.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: tensor (B, T, C).
+        skip: tensor (B, T, C or any other known width).
+
+    Output shape:
+        (B, T, C). The mask of `inputs` is kept.
+
+    Raises:
+        ValueError: if a width is unknown.
+
+    Example:
+
+    ```python
+    block = keras_seqconv.layers.ConvS2SBlock(256, 3, residual=False)
+    outputs = keras_seqconv.layers.ScaledResidual()(block(inputs), inputs)
+    ```
+    """
+
+    def __init__(self, folded: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.folded = folded
+        self.projection = None
+        self.supports_masking = True
+
+    def build(self, inputs_shape, skip_shape):
+        width = _known_width("inputs", inputs_shape)
+        if _known_width("skip", skip_shape) != width:
+            self.projection = WeightNormDense(
+                width, folded=self.folded, dtype=self.dtype_policy, name="projection"
+            )
+            self.projection.build(skip_shape)
+
+    def call(self, inputs, skip):
+        if self.projection is not None:
+            skip = self.projection(skip)
+        return (inputs + skip) * _SQRT_HALF
+
+    def fold(self) -> None:
+        """Replace v and g of the projection, if there is one, by a plain kernel."""
+        if self.projection is not None:
+            self.projection.fold()
+        self.folded = True
+
+    def compute_output_shape(self, inputs_shape) -> tuple:
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "folded": self.folded}
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ConvS2SBlock(keras.layers.Layer):
+    """One gated convolution of ConvS2S, with its residual connection.
+
+    ```
+    y = convolution(dropout(masked inputs))     2 * filters channels
+    y = y[..., :filters] * sigmoid(y[..., filters:])
+    outputs = (y + inputs) * sqrt(0.5)
+    ```
+
+    (the paper's Convolutional Block Structure; fairseq). The convolution, a
+    `WeightNormConv1D`, starts from `ConvS2SInitializer(dropout, gain=4.0)`. The skip
+    tensor is the input of the block, neither masked nor dropped, projected where its
+    width is not `filters`.
+
+    `residual=False` returns y alone, in a full pass and in steps. With `ScaledResidual`
+    behind it, this builds what a block cannot hold: attention between the gate and the
+    residual, or a residual from further back.
+
+    Args:
+        filters: positive integer, output channels.
+        kernel_size: positive integer K, also even.
+        padding: "same" (encoder) or "causal" (decoder).
+        dropout: rate for the input of the convolution, in [0, 1).
+        residual: whether to add the input.
+        seed: seed of the dropout, an integer or None.
+        folded: True makes all weights in their plain form, see `WeightNormConv1D`.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: tensor (B, T, C).
+        mask: boolean (B, T), True for real tokens. The others count as zeros, as if the
+            sequence ended there.
+        training: whether dropout is active.
+
+    Output shape:
+        (B, T, filters). The mask is kept; outputs of masked positions mean nothing.
+
+    Raises:
+        ValueError: if an argument breaks its rule, the input width is unknown, or a
+            state is asked for with `padding="same"`.
+
+    Example:
+
+    ```python
+    block = keras_seqconv.layers.ConvS2SBlock(256, 3, padding="causal", dropout=0.1)
+    inputs = keras.random.normal((2, 7, 256))
+    outputs = block(inputs)  # (2, 7, 256)
+    state = block.get_initial_state(batch_size=2)
+    first, state = block.step(inputs[:, :1], state)  # outputs[:, :1]
+    ```
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        padding: str = "same",
+        dropout: float = 0.0,
+        residual: bool = True,
+        seed: int | None = None,
+        folded: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive_integer("filters", filters)
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.padding = padding
+        self.dropout = dropout
+        self.residual = residual
+        self.seed = seed
+        self.folded = folded
+        self.supports_masking = True
+        # Sub-layer and initializer check `kernel_size`, `padding` and `dropout`.
+        self.convolution = WeightNormConv1D(
+            2 * filters,
+            kernel_size,
+            padding=padding,
+            kernel_initializer=ConvS2SInitializer(dropout=dropout, gain=4.0),
+            folded=folded,
+            dtype=self.dtype_policy,
+            name="convolution",
+        )
+        self.scaled_residual = None
+        if residual:
+            self.scaled_residual = ScaledResidual(
+                folded=folded, dtype=self.dtype_policy, name="scaled_residual"
+            )
+        if dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape):
+        self.convolution.build(input_shape)
+        if self.scaled_residual is not None:
+            output_shape = self.compute_output_shape(input_shape)
+            self.scaled_residual.build(output_shape, input_shape)
+
+    def call(self, inputs, mask=None, training=None):
+        x = inputs
+        if mask is not None:
+            mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
+            x = ops.where(mask, x, ops.zeros_like(x))
+        if training and self.dropout > 0:
+            x = keras.random.dropout(x, self.dropout, seed=self.seed_generator)
+        return self._gate_and_add(self.convolution(x), inputs)
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """Zeros for the K - 1 inputs before the first: {"inputs": (B, K - 1, C)}."""
+        return self.convolution.get_initial_state(batch_size, max_length)
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs of n >= 1 new positions without dropout, and the state after them."""
+        convolved, state = self.convolution.step(inputs, state)
+        return self._gate_and_add(convolved, inputs), state
+
+    def fold(self) -> None:
+        """Replace v and g of all weights by plain kernels, see `WeightNormConv1D`."""
+        self.convolution.fold()
+        if self.scaled_residual is not None:
+            self.scaled_residual.fold()
+        self.folded = True
+
+    def _gate_and_add(self, convolved, skip):
+        outputs = ops.glu(convolved, axis=-1)
+        if self.scaled_residual is None:
+            return outputs
+        return self.scaled_residual(outputs, skip)
+
+    def compute_output_shape(self, input_shape) -> tuple:
+        return (*input_shape[:-1], self.filters)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "padding": self.padding,
+            "dropout": self.dropout,
+            "residual": self.residual,
+            "seed": self.seed,
+            "folded": self.folded,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ConvS2SAttention(keras.layers.Layer):
+    """Attention of one ConvS2S decoder layer ("multi-step attention").
+
+    ```
+    query   = (in_projection(inputs) + target_embeddings) * sqrt(0.5)
+    weights = softmax over real source positions of query @ keys^T
+    context = sqrt(m) * weights @ values        m = number of real source positions
+    outputs = (out_projection(context) + inputs) * sqrt(0.5)
+    ```
+
+    (the paper's Multi-step Attention and Normalization Strategy; fairseq). Scores are
+    not divided by sqrt(E). Both projections are `WeightNormDense`. A sentence without
+    any real source position gets context 0.
+
+    No output depends on other target positions, so decoding in steps needs no state:
+    call the layer on the new positions. Beams need no copies of the source: `inputs`
+    and `target_embeddings` may have batch B * G, the G rows of a sentence side by side,
+    while `keys`, `values` and their mask keep batch B. G follows from the shapes.
+
+    Args:
+        folded: True makes all weights in their plain form, see `WeightNormDense`.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: tensor (B * G, T, C), state of the decoder layer.
+        target_embeddings: tensor (B * G, T, E), embedded inputs of the decoder.
+        keys: tensor (B, S, E), outputs of the encoder.
+        values: tensor (B, S, any width), keys plus embeddings of the source in ConvS2S.
+        keys_mask: boolean (B, S), True for real tokens. Filled from the mask that
+            `keys` carries, if it is not given.
+
+    Output shape:
+        (B * G, T, C). The mask of `inputs` is kept.
+
+    Raises:
+        ValueError: if an argument breaks its rule or a width is unknown or differs.
+
+    Example:
+
+    ```python
+    attention = keras_seqconv.layers.ConvS2SAttention()
+    decoded, embedded = keras.random.normal((2, 5, 64)), keras.random.normal((2, 5, 32))
+    keys, values = keras.random.normal((2, 9, 32)), keras.random.normal((2, 9, 32))
+    outputs = attention(decoded, embedded, keys, values)  # (2, 5, 64)
+    weights = attention.attention_weights(decoded, embedded, keys)  # (2, 5, 9)
+    ```
+    """
+
+    def __init__(self, folded: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.folded = folded
+        self.in_projection = None
+        self.out_projection = None
+        self.supports_masking = True
+
+    def build(self, inputs_shape, target_embeddings_shape, keys_shape, values_shape):
+        width = _known_width("inputs", inputs_shape)
+        embed_dim = _known_width("target_embeddings", target_embeddings_shape)
+        if _known_width("keys", keys_shape) != embed_dim:
+            raise ValueError(
+                "`keys` must be as wide as `target_embeddings`. Received: "
+                f"keys.shape={tuple(keys_shape)}, "
+                f"target_embeddings.shape={tuple(target_embeddings_shape)}"
+            )
+        _known_width("values", values_shape)
+        self.in_projection = self._projection(embed_dim, "in_projection")
+        self.in_projection.build(inputs_shape)
+        self.out_projection = self._projection(width, "out_projection")
+        self.out_projection.build(values_shape)
+
+    def _projection(self, units, name):
+        return WeightNormDense(
+            units, folded=self.folded, dtype=self.dtype_policy, name=name
+        )
+
+    def call(self, inputs, target_embeddings, keys, values, keys_mask=None):
+        query = self._query(inputs, target_embeddings, keys)
+        weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
+        context = ops.einsum("bts,bse->bte", weights, values)
+        context = context * self._context_scale(keys, keys_mask)
+        context = _unfold_beams(context, inputs, keys)
+        return (self.out_projection(context) + inputs) * _SQRT_HALF
+
+    def attention_weights(self, inputs, target_embeddings, keys, keys_mask=None):
+        """Weights (B * G, T, S) in float32; the arguments are those of the call."""
+        inputs = ops.cast(inputs, self.compute_dtype)
+        target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
+        keys = ops.cast(keys, self.compute_dtype)
+        query = self._query(inputs, target_embeddings, keys)
+        return _unfold_beams(_softmax(query, keys, keys_mask), inputs, keys)
+
+    def fold(self) -> None:
+        """Replace v and g of both projections by plain kernels."""
+        if self.built:
+            self.in_projection.fold()
+            self.out_projection.fold()
+        self.folded = True
+
+    def _query(self, inputs, target_embeddings, keys):
+        query = (self.in_projection(inputs) + target_embeddings) * _SQRT_HALF
+        return _fold_beams(query, keys)
+
+    def _context_scale(self, keys, keys_mask):
+        if keys_mask is None:
+            count = ops.cast(ops.shape(keys)[1], "float32")
+        else:
+            count = ops.sum(ops.cast(keys_mask, "float32"), axis=1)[:, None, None]
+        return ops.cast(ops.sqrt(count), self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape) -> tuple:
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "folded": self.folded}
+
+
+def _softmax(query, keys, keys_mask):
+    """Attention weights (B, T, S) in float32; 0 for masked keys, also if all are."""
+    # einsum: its gradient takes half the time of `matmul(query, transpose(keys))`
+    # where TensorFlow does not compile, and the same under XLA.
+    scores = ops.cast(ops.einsum("bte,bse->bts", query, keys), "float32")
+    if keys_mask is None:
+        return ops.softmax(scores, axis=-1)
+    mask = ops.expand_dims(ops.cast(keys_mask, "bool"), axis=1)
+    scores = ops.where(mask, scores, ops.full_like(scores, -1e9))
+    weights = ops.softmax(scores, axis=-1)
+    return ops.where(mask, weights, ops.zeros_like(weights))
+
+
+def _same_batch(a, b):
+    return a.shape[0] is not None and a.shape[0] == b.shape[0]
+
+
+def _fold_beams(query, keys):
+    """(B * G, T, E) to (B, G * T, E): beams are further positions of their sentence."""
+    if _same_batch(query, keys):
+        return query
+    batch = ops.shape(keys)[0]
+    rows, length = ops.shape(query)[:2]
+    # Not -1 for the second size: it cannot be inferred of an empty batch.
+    sentences = max(batch, 1) if isinstance(batch, int) else ops.maximum(batch, 1)
+    return ops.reshape(query, (batch, rows * length // sentences, query.shape[-1]))
+
+
+def _unfold_beams(outputs, inputs, keys):
+    """(B, G * T, ...) back to the (B * G, T, ...) of `inputs`."""
+    if _same_batch(inputs, keys):
+        return outputs
+    rows, length = ops.shape(inputs)[:2]
+    return ops.reshape(outputs, (rows, length, ops.shape(outputs)[-1]))

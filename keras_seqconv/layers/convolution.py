@@ -1,0 +1,536 @@
+"""The sequence mixers of the package: LightConv and DynamicConv.
+
+Letters: B batch, T time, C channels, H heads, R = C / H channels of a head, K taps,
+n new positions of a step.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers.arguments import (
+    check_choice,
+    check_positive_integer,
+    check_rate,
+)
+from keras_seqconv.ops import dynamic_conv, light_conv
+
+
+class _HeadConvolution(keras.layers.Layer):
+    """What LightConv and DynamicConv share: heads, padding, DropConnect, bias, steps.
+
+    Sub-classes add the kernel, `_kernel(batch, length, ...)`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        kernel_size,
+        padding,
+        kernel_softmax,
+        weight_dropout,
+        weight_dropout_mask,
+        use_bias,
+        seed,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = check_positive_integer("num_heads", num_heads)
+        self.kernel_size = check_positive_integer("kernel_size", kernel_size)
+        self.padding = check_choice("padding", padding, ("same", "causal"))
+        self.kernel_softmax = kernel_softmax
+        self.weight_dropout = check_rate("weight_dropout", weight_dropout)
+        self.weight_dropout_mask = check_choice(
+            "weight_dropout_mask", weight_dropout_mask, ("shared", "position")
+        )
+        self.use_bias = use_bias
+        self.seed = seed
+        if weight_dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def _build_channels(self, inputs_shape):
+        channels = inputs_shape[-1]
+        if channels is None or channels % self.num_heads:
+            raise ValueError(
+                "The channels of `inputs` must be a multiple of `num_heads`. "
+                f"Received: inputs.shape={tuple(inputs_shape)}, "
+                f"num_heads={self.num_heads}"
+            )
+        self.channels = channels
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(channels,), initializer="zeros"
+            )
+
+    @property
+    def _softmax_dtype(self):
+        return keras.backend.result_type(self.compute_dtype, "float32")
+
+    def _convolve(self, inputs, kernel):
+        kernel = ops.cast(kernel, self.compute_dtype)
+        op = light_conv if len(kernel.shape) == 2 else dynamic_conv
+        return op(inputs, kernel, self.padding)
+
+    def _add_bias(self, outputs):
+        if self.bias is None:
+            return outputs
+        return outputs + ops.cast(self.bias, self.compute_dtype)
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """The state before the first position: zeros for the last K - 1 inputs.
+
+        Args:
+            batch_size: int or scalar tensor, B.
+            max_length: not needed here; other sequence mixers need it.
+
+        Returns:
+            `{"inputs": (B, K - 1, C)}` in the compute dtype.
+
+        Raises:
+            ValueError: when the layer is not causal or not built.
+        """
+        self._require_causal("get_initial_state")
+        shape = (batch_size, self.kernel_size - 1, self.channels)
+        return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
+
+    def _require_causal(self, method):
+        if self.padding != "causal":
+            raise ValueError(
+                f'`{method}` needs padding="causal": with other padding an output '
+                "depends on inputs that come later. "
+                f"Received: padding={self.padding!r}"
+            )
+        if not self.built:
+            raise ValueError(
+                f"`{method}` needs the number of channels: call the layer or its "
+                "`build` first. Received: built=False"
+            )
+
+    def _window(self, inputs, state):
+        """The inputs (B, K - 1 + n, C) that n new outputs reach, and the new state."""
+        window = ops.concatenate([state["inputs"], inputs], axis=1)
+        batch, count = ops.shape(inputs)[:2]
+        # A slice of known size: loops need a state of known shape.
+        size = (batch, self.kernel_size - 1, self.channels)
+        return window, ops.slice(window, (0, count, 0), size)
+
+    def _convolve_window(self, window, kernel):
+        """The last n outputs for the window and a kernel (H, K) or (B, n, H, K)."""
+        taps = self.kernel_size
+        if window.shape[1] == taps:
+            return self._convolve_last(window, kernel)
+        if len(kernel.shape) == 4:
+            kernel = ops.pad(kernel, [(0, 0), (taps - 1, 0), (0, 0), (0, 0)])
+        return self._convolve(window, kernel)[:, taps - 1 :]
+
+    def _convolve_last(self, window, kernel):
+        """One output: all taps of the window at once, summed in float32."""
+        batch = ops.shape(window)[0]
+        heads, taps = self.num_heads, self.kernel_size
+        split = (batch, taps, heads, self.channels // heads)
+        window = ops.cast(ops.reshape(window, split), self._softmax_dtype)
+        if len(kernel.shape) == 4:
+            kernel = kernel[:, 0]
+        kernel = ops.cast(kernel, self.compute_dtype)  # rounded as in the full pass
+        kernel = ops.cast(kernel, self._softmax_dtype)
+        kernel = ops.swapaxes(kernel, -1, -2)[..., None]  # ([B,] K, H, 1)
+        outputs = ops.reshape(
+            ops.sum(kernel * window, axis=1), (batch, 1, self.channels)
+        )
+        return ops.cast(outputs, self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape):
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "kernel_size": self.kernel_size,
+            "padding": self.padding,
+            "kernel_softmax": self.kernel_softmax,
+            "weight_dropout": self.weight_dropout,
+            "weight_dropout_mask": self.weight_dropout_mask,
+            "use_bias": self.use_bias,
+            "seed": self.seed,
+        }
+
+
+def _zero_masked(inputs, mask):
+    if mask is None:
+        return inputs
+    return ops.where(ops.expand_dims(mask, -1), inputs, ops.zeros_like(inputs))
+
+
+def _softmax(logits):
+    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
+        return ops.ones_like(logits)
+    return ops.softmax(logits, axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class LightConv(_HeadConvolution):
+    """Lightweight convolution: depthwise, normalised, kernels shared within a head.
+
+        taps = softmax(kernel)
+        outputs[b, t, c] = sum_j taps[c * H // C, j] * inputs[b, t + j - P, c]
+
+    with zeros outside, P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al.
+    2019, Pay Less Attention with Lightweight and Dynamic Convolutions, section 3).
+
+    Weights: `kernel` (H, K), uniform with fairseq's limit sqrt(6 / (K + H K)), which
+    with the softmax starts near an average of the K positions; `bias` (C,), zeros.
+    The softmax is computed in float32 under every dtype policy.
+
+    A plain depthwise convolution is the special case `num_heads=C,
+    kernel_softmax=False`.
+
+    Args:
+        num_heads: H, a divisor of C.
+        kernel_size: K >= 1; may be even, and longer than T.
+        padding: "same" or "causal".
+        kernel_softmax: normalise the taps of each head by a softmax.
+        weight_dropout: rate of DropConnect: taps that are dropped after the softmax in
+            training, the others scaled by 1 / (1 - rate), never renormalised.
+        weight_dropout_mask: "shared" draws one mask (H, K) for all of the batch, as
+            fairseq's CUDA code does and at no cost; "position" draws one for each
+            position of each row, (B, T, H, K), as fairseq's PyTorch code does.
+        use_bias: add a bias to the outputs.
+        kernel_initializer: instead of the limit above.
+        seed: seed of DropConnect.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Call arguments:
+        inputs: tensor (B, T, C).
+        mask: boolean (B, T), True for real tokens; other inputs count as zero.
+        training: whether to apply DropConnect.
+
+    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+
+    Raises:
+        ValueError: for arguments outside these rules, C not a multiple of H, and steps
+            of a layer that is not causal.
+
+    Example:
+
+    ```python
+    layer = keras_seqconv.layers.LightConv(8, 31, padding="causal")
+    outputs = layer(keras.random.normal((2, 100, 512)))
+    ```
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        kernel_size: int,
+        padding: str = "same",
+        kernel_softmax: bool = True,
+        weight_dropout: float = 0.0,
+        weight_dropout_mask: str = "shared",
+        use_bias: bool = False,
+        kernel_initializer=None,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            kernel_size,
+            padding,
+            kernel_softmax,
+            weight_dropout,
+            weight_dropout_mask,
+            use_bias,
+            seed,
+            **kwargs,
+        )
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, inputs_shape):
+        self._build_channels(inputs_shape)
+        heads, taps = self.num_heads, self.kernel_size
+        limit = (6 / (taps + heads * taps)) ** 0.5
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(heads, taps),
+            initializer=self.kernel_initializer
+            or keras.initializers.RandomUniform(-limit, limit),
+            autocast=False,  # the softmax is computed in float32
+        )
+
+    def call(self, inputs, mask=None, training=None):
+        inputs = _zero_masked(inputs, mask)
+        kernel = self.normalized_kernel()
+        if training and self.weight_dropout > 0:
+            kernel = self._drop(kernel, ops.shape(inputs)[:2])
+        return self._add_bias(self._convolve(inputs, kernel))
+
+    def normalized_kernel(self):
+        """The kernel (H, K) as it is applied, in float32 (or float64)."""
+        kernel = ops.cast(self.kernel, self._softmax_dtype)
+        return _softmax(kernel) if self.kernel_softmax else kernel
+
+    def _drop(self, kernel, positions):
+        if self.weight_dropout_mask == "position":
+            kernel = ops.broadcast_to(kernel, (*positions, *kernel.shape))
+        return keras.random.dropout(
+            kernel, self.weight_dropout, seed=self.seed_generator
+        )
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs for n >= 1 new positions of a causal layer.
+
+        Args:
+            inputs: tensor (B, n, C), the inputs that follow those seen so far.
+            state: from `get_initial_state` or the last step.
+
+        Returns:
+            Outputs (B, n, C), equal to those of the full pass at these positions, and
+            the state for the next step.
+        """
+        self._require_causal("step")
+        inputs = ops.cast(inputs, self.compute_dtype)
+        window, last = self._window(inputs, state)
+        outputs = self._convolve_window(window, self.normalized_kernel())
+        return self._add_bias(outputs), {"inputs": last}
+
+    def get_config(self) -> dict:
+        initializer = self.kernel_initializer
+        return {
+            **super().get_config(),
+            "kernel_initializer": initializer
+            and keras.initializers.serialize(initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class DynamicConv(_HeadConvolution):
+    """Dynamic convolution: LightConv with kernels that each position makes itself.
+
+        kernel[b, t, h, :] = softmax(query[b, t] W[:, h, :])
+        outputs[b, t, c] = sum_j kernel[b, t, c * H // C, j] * inputs[b, t + j - P, c]
+
+    with zeros outside, P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al.
+    2019, Pay Less Attention with Lightweight and Dynamic Convolutions, section 4). The
+    softmax is always over all K taps, also where T < K, and computed in float32 under
+    every dtype policy; a full pass therefore equals any split into steps.
+
+    Weights: the kernel generator, a `Dense` of H * K outputs (h * K + j is tap j of
+    head h) without bias, uniform within 1 / sqrt(width of the query) as in fairseq;
+    `bias` (C,), zeros.
+
+    Args:
+        num_heads: H, a divisor of C.
+        kernel_size: K >= 1; may be even, and longer than T.
+        padding: "same" or "causal".
+        kernel_softmax: normalise the taps of each kernel by a softmax. The authors
+            report that training diverges without.
+        weight_dropout: rate of DropConnect: taps that are dropped after the softmax in
+            training, the others scaled by 1 / (1 - rate), never renormalised.
+        weight_dropout_mask: "position" draws a mask for each position of each row,
+            (B, T, H, K), as fairseq does; "shared" one mask (H, K) for all.
+        use_bias: add a bias to the outputs (`conv_bias` of fairseq).
+        use_kernel_bias: add a bias to the kernel generator (`bias` of fairseq).
+        renormalize_padding: leave taps outside of the sequence out of the softmax
+            (`renorm_padding` of fairseq), so that a kernel sums to 1 also at the edges.
+            Masked positions count as outside, so padding changes no result (fairseq
+            counts them as inside: for that, zero them yourself and pass no mask).
+        query_groups: split the channels of the query into so many contiguous groups;
+            each makes the kernels of its share of the heads, all with one generator
+            of H * K / query_groups outputs. Divides H and the width of the query.
+        kernel_initializer: of the generator, instead of the limit above.
+        seed: seed of DropConnect.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Call arguments:
+        inputs: tensor (B, T, C).
+        query: tensor (B, T, channels) that the kernels are made from; `inputs` (after
+            masking) when None.
+        mask: boolean (B, T), True for real tokens; other inputs count as zero.
+        inputs_mask: where Keras puts the mask of `inputs` when there is a query.
+        training: whether to apply DropConnect.
+
+    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+
+    Raises:
+        ValueError: for arguments outside these rules, C not a multiple of H, and steps
+            of a layer that is not causal.
+
+    Example:
+
+    ```python
+    layer = keras_seqconv.layers.DynamicConv(8, 31, padding="causal")
+    outputs = layer(keras.random.normal((2, 100, 512)))
+    ```
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        kernel_size: int,
+        padding: str = "same",
+        kernel_softmax: bool = True,
+        weight_dropout: float = 0.0,
+        weight_dropout_mask: str = "position",
+        use_bias: bool = False,
+        use_kernel_bias: bool = False,
+        renormalize_padding: bool = False,
+        query_groups: int = 1,
+        kernel_initializer=None,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            kernel_size,
+            padding,
+            kernel_softmax,
+            weight_dropout,
+            weight_dropout_mask,
+            use_bias,
+            seed,
+            **kwargs,
+        )
+        if renormalize_padding and not kernel_softmax:
+            raise ValueError(
+                "`renormalize_padding` changes the softmax and needs "
+                "`kernel_softmax`. Received: kernel_softmax=False"
+            )
+        self.query_groups = check_positive_integer("query_groups", query_groups)
+        if num_heads % query_groups:
+            raise ValueError(
+                "`num_heads` must be a multiple of `query_groups`. "
+                f"Received: num_heads={num_heads}, query_groups={query_groups}"
+            )
+        self.use_kernel_bias = use_kernel_bias
+        self.renormalize_padding = renormalize_padding
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, inputs_shape, query_shape=None):
+        self._build_channels(inputs_shape)
+        query_shape = query_shape or inputs_shape
+        width = query_shape[-1]
+        if width is None or width % self.query_groups:
+            raise ValueError(
+                "The channels of `query` must be a multiple of `query_groups`. "
+                f"Received: query.shape={tuple(query_shape)}, "
+                f"query_groups={self.query_groups}"
+            )
+        width //= self.query_groups
+        limit = width**-0.5
+        self.kernel_generator = keras.layers.Dense(
+            self._generated(),
+            use_bias=self.use_kernel_bias,
+            kernel_initializer=self.kernel_initializer
+            or keras.initializers.RandomUniform(-limit, limit),
+            bias_initializer=keras.initializers.RandomUniform(-limit, limit),
+            dtype=self.dtype_policy,
+            name="kernel_generator",
+        )
+        self.kernel_generator.build((None, None, self.query_groups, width))
+
+    def _generated(self):
+        """Numbers that the generator makes of one group of the query."""
+        return self.num_heads // self.query_groups * self.kernel_size
+
+    def call(self, inputs, query=None, mask=None, inputs_mask=None, training=None):
+        mask = inputs_mask if mask is None else mask
+        inputs = _zero_masked(inputs, mask)
+        real = None
+        if self.renormalize_padding:
+            taps = self.kernel_size
+            left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
+            real = ops.ones(ops.shape(inputs)[:2], "bool") if mask is None else mask
+            real = ops.pad(ops.cast(real, "int32"), [(0, 0), (left, taps - 1 - left)])
+        kernel = self._kernel(inputs if query is None else query, real)
+        if training and self.weight_dropout > 0:
+            kernel = self._drop(kernel)
+        return self._add_bias(self._convolve(inputs, kernel))
+
+    def _kernel(self, query, real=None):
+        """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
+        batch, length, width = ops.shape(query)
+        groups = (batch, length, self.query_groups, width // self.query_groups)
+        logits = self.kernel_generator(ops.reshape(query, groups))
+        logits = ops.cast(logits, self._softmax_dtype)
+        return self._normalized(logits, (batch, length), real)
+
+    def _normalized(self, logits, positions, real):
+        shape = (*positions, self.num_heads, self.kernel_size)
+        logits = ops.reshape(logits, shape)
+        if not self.kernel_softmax:
+            return logits
+        if real is None:
+            return _softmax(logits)
+        taps = self.kernel_size
+        reached = [real[:, j : j - (taps - 1) or None] for j in range(taps)]
+        reached = ops.expand_dims(ops.stack(reached, axis=-1) > 0, axis=2)
+        kernel = _softmax(ops.where(reached, logits, -1e9))
+        return ops.where(reached, kernel, ops.zeros_like(kernel))
+
+    def _drop(self, kernel):
+        noise_shape = None
+        if self.weight_dropout_mask == "shared":
+            noise_shape = (1, 1, self.num_heads, self.kernel_size)
+        return keras.random.dropout(
+            kernel, self.weight_dropout, noise_shape, seed=self.seed_generator
+        )
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """The state before the first position: zeros for the last K - 1 inputs.
+
+        Args:
+            batch_size: int or scalar tensor, B.
+            max_length: not needed here; other sequence mixers need it.
+
+        Returns:
+            `{"inputs": (B, K - 1, C)}` in the compute dtype; with
+            `renormalize_padding` also `"real"`, int32 (B, K - 1): which of them are
+            inside of the sequence.
+
+        Raises:
+            ValueError: when the layer is not causal or not built.
+        """
+        state = super().get_initial_state(batch_size, max_length)
+        if self.renormalize_padding:
+            state["real"] = ops.zeros((batch_size, self.kernel_size - 1), "int32")
+        return state
+
+    def step(self, inputs, state: dict, query=None) -> tuple:
+        """Outputs for n >= 1 new positions of a causal layer.
+
+        Args:
+            inputs: tensor (B, n, C), the inputs that follow those seen so far.
+            state: from `get_initial_state` or the last step.
+            query: tensor (B, n, channels) of the same positions, for a layer that is
+                called with a query.
+
+        Returns:
+            Outputs (B, n, C), equal to those of the full pass at these positions, and
+            the state for the next step.
+        """
+        self._require_causal("step")
+        inputs = ops.cast(inputs, self.compute_dtype)
+        window, last = self._window(inputs, state)
+        state, real = {"inputs": last}, state.get("real")
+        if self.renormalize_padding:
+            batch, count = ops.shape(inputs)[:2]
+            real = ops.concatenate([real, ops.ones((batch, count), "int32")], axis=1)
+            size = (batch, self.kernel_size - 1)
+            state["real"] = ops.slice(real, (0, count), size)
+        kernel = self._kernel(inputs if query is None else query, real)
+        return self._add_bias(self._convolve_window(window, kernel)), state
+
+    def compute_output_shape(self, inputs_shape, query_shape=None):
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        initializer = self.kernel_initializer
+        return {
+            **super().get_config(),
+            "use_kernel_bias": self.use_kernel_bias,
+            "renormalize_padding": self.renormalize_padding,
+            "query_groups": self.query_groups,
+            "kernel_initializer": initializer
+            and keras.initializers.serialize(initializer),
+        }

@@ -1,0 +1,305 @@
+"""The position-wise network and the residual wrapper of one sub-layer.
+
+Letters: B batch, T time, C channels, n new positions of a step.
+"""
+
+import inspect
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class FeedForward(keras.layers.Layer):
+    """Two linear maps with an activation between them, the same at every position.
+
+        outputs = dropout(activation(x W1 + b1)) W2 + b2
+
+    (Vaswani et al. 2017, Attention Is All You Need, section 3.3, with ReLU; fairseq
+    `fc1`, `fc2`.)
+
+    Args:
+        intermediate_dim: channels between the two maps.
+        activation: name or function, applied elementwise.
+        dropout: rate of the dropout after the activation, `activation_dropout` or
+            `relu_dropout` of the papers.
+        kernel_initializer: of both kernels; biases start at zero.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Call arguments:
+        inputs: tensor (..., C).
+        training: whether to apply dropout.
+
+    Input shape: (..., C). Output shape: (..., C). The mask is kept.
+
+    Raises:
+        ValueError: for arguments outside these rules.
+
+    Example:
+
+    ```python
+    outputs = keras_seqconv.layers.FeedForward(2048)(keras.ops.zeros((2, 10, 512)))
+    ```
+    """
+
+    def __init__(
+        self,
+        intermediate_dim: int,
+        activation="relu",
+        dropout: float = 0.0,
+        kernel_initializer="glorot_uniform",
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = check_positive_integer(
+            "intermediate_dim", intermediate_dim
+        )
+        self.activation = keras.activations.get(activation)
+        self.dropout = check_rate("dropout", dropout)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.seed = seed
+        if dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        if inputs_shape[-1] is None:
+            raise ValueError(
+                "The channels of `inputs` must be known. "
+                f"Received: inputs.shape={inputs_shape}"
+            )
+        self.intermediate_dense = self._dense(
+            self.intermediate_dim, "intermediate_dense", activation=self.activation
+        )
+        self.intermediate_dense.build(inputs_shape)
+        self.output_dense = self._dense(inputs_shape[-1], "output_dense")
+        self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
+
+    def _dense(self, units, name, activation=None):
+        # A copy: one initializer object gives the same numbers again and again.
+        return keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def call(self, inputs, training=None):
+        hidden = self.intermediate_dense(inputs)
+        if training and self.dropout > 0:
+            hidden = keras.random.dropout(
+                hidden, self.dropout, seed=self.seed_generator
+            )
+        return self.output_dense(hidden)
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """The empty state: nothing of the past is needed."""
+        return {}
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs (B, n, C) for new positions (B, n, C), and the state unchanged."""
+        return self.call(inputs), state
+
+    def compute_output_shape(self, inputs_shape):
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "seed": self.seed,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class Residual(keras.layers.Layer):
+    """One sub-layer with dropout, residual connection and layer normalization.
+
+        normalize_first=False:  outputs = LN(x + dropout(layer(x)))
+        normalize_first=True:   outputs = x + dropout(layer(LN(x)))
+
+    (Post-norm of Vaswani et al. 2017, Attention Is All You Need, section 5.4, and
+    pre-norm, `normalize_before` of fairseq.)
+
+    Args:
+        layer: the sub-layer; its outputs must have the shape of its inputs.
+        dropout: rate of the dropout on the outputs of `layer`.
+        normalize_first: pre-norm instead of post-norm.
+        epsilon: added to the variance in the normalization.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Call arguments:
+        inputs: tensor (B, T, C).
+        value, key: tensors (B, S, channels), for cross-attention.
+        mask: boolean (B, T), True for real tokens of `inputs`.
+        value_mask: boolean (B, S), True for real tokens of `value`.
+        attention_mask: boolean (B, T, S) or (T, S).
+        training: whether to apply dropout.
+
+    Each argument reaches the wrapped layer if its `call` names it, and is left out
+    otherwise, so that one loop can call all sub-layers of a block alike. Masks attached
+    to `inputs` and `value` arrive by themselves.
+
+    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+
+    Raises:
+        ValueError: for arguments outside these rules, and in `build` when `layer`
+            changes the shape.
+
+    Example:
+
+    ```python
+    attention = keras_seqconv.layers.MultiHeadAttention(num_heads=8)
+    layer = keras_seqconv.layers.Residual(attention, dropout=0.1)
+    outputs = layer(keras.ops.ones((2, 7, 512)), value=keras.ops.ones((2, 9, 512)))
+    ```
+    """
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        dropout: float = 0.0,
+        normalize_first: bool = False,
+        epsilon: float = 1e-5,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(f"`layer` must be a Keras layer. Received: layer={layer}")
+        if isinstance(epsilon, bool) or not epsilon > 0:
+            raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
+        self.layer = layer
+        self.dropout = check_rate("dropout", dropout)
+        self.normalize_first = normalize_first
+        self.epsilon = epsilon
+        self.seed = seed
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=epsilon, dtype=self.dtype_policy, name="layer_norm"
+        )
+        if dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def build(self, inputs_shape, value_shape=None, key_shape=None):
+        shapes = {"value_shape": value_shape, "key_shape": key_shape}
+        if not self.layer.built:
+            self.layer.build(inputs_shape, **_accepted(self.layer.build, shapes))
+        specs = {
+            name: None if shape is None else self._spec(shape)
+            for name, shape in (("value", value_shape), ("key", key_shape))
+        }
+        outputs = self.layer.compute_output_spec(
+            self._spec(inputs_shape), **_accepted(self.layer.call, specs)
+        )
+        if not _agree(outputs.shape, inputs_shape):
+            raise ValueError(
+                "`layer` must keep the shape of its inputs. Received: "
+                f"inputs.shape={tuple(inputs_shape)}, outputs of {self.layer.name} "
+                f"with shape {tuple(outputs.shape)}"
+            )
+        self.layer_norm.build(inputs_shape)
+
+    def _spec(self, shape):
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def call(
+        self,
+        inputs,
+        value=None,
+        key=None,
+        mask=None,
+        value_mask=None,
+        attention_mask=None,
+        training=None,
+    ):
+        further = {
+            "value": value,
+            "key": key,
+            "mask": mask,
+            "value_mask": value_mask,
+            "attention_mask": attention_mask,
+            "training": training,
+        }
+        return self._surround(
+            inputs,
+            lambda x: self.layer(x, **_accepted(self.layer.call, further)),
+            training,
+        )
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """State of the wrapped layer before the first position."""
+        return self.layer.get_initial_state(batch_size, max_length=max_length)
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs for n >= 1 new positions (B, n, C), and the wrapped layer's state."""
+
+        def step(x):
+            nonlocal state
+            outputs, state = self.layer.step(x, state)
+            return outputs
+
+        return self._surround(ops.cast(inputs, self.compute_dtype), step), state
+
+    def attend(self, inputs, memory: dict, memory_mask=None):
+        """Incremental cross-attention around `MultiHeadAttention.attend`."""
+        return self._surround(
+            ops.cast(inputs, self.compute_dtype),
+            lambda x: self.layer.attend(x, memory, memory_mask=memory_mask),
+        )
+
+    def _surround(self, inputs, sublayer, training=False):
+        """Residual connection, dropout and normalization around `sublayer`."""
+        outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)
+        if training and self.dropout > 0:
+            outputs = keras.random.dropout(
+                outputs, self.dropout, seed=self.seed_generator
+            )
+        outputs = inputs + ops.cast(outputs, self.compute_dtype)
+        return outputs if self.normalize_first else self.layer_norm(outputs)
+
+    def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "layer": keras.saving.serialize_keras_object(self.layer),
+            "dropout": self.dropout,
+            "normalize_first": self.normalize_first,
+            "epsilon": self.epsilon,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        layer = keras.saving.deserialize_keras_object(
+            config["layer"], custom_objects=custom_objects
+        )
+        return cls(**{**config, "layer": layer})
+
+
+def _agree(first, second):
+    """Whether two shapes can be the same, as far as they are known."""
+    return len(first) == len(second) and all(
+        a is None or b is None or a == b for a, b in zip(first, second, strict=True)
+    )
+
+
+def _accepted(function, arguments):
+    """Those of the arguments that are given and that the function names."""
+    names = inspect.signature(function).parameters
+    return {
+        name: argument
+        for name, argument in arguments.items()
+        if argument is not None and name in names
+    }

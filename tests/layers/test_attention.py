@@ -1,0 +1,595 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv.layers.attention import MultiHeadAttention
+from tests.backends import compiled, layer_gradients, modes, to_numpy
+from tests.layers.check_layer import check_layer, check_steps
+
+BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
+CLOSE = dict(rtol=1e-4, atol=1e-5)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def lengths_mask(lengths, size):
+    return np.arange(size)[None] < np.array(lengths)[:, None]
+
+
+def randomized(layer, *shapes):
+    """Build the layer and give it weights, biases too, that all differ."""
+    layer.build(*shapes)
+    rng = np.random.default_rng(7)
+    layer.set_weights([0.5 * rng.normal(size=w.shape) for w in layer.weights])
+    return layer
+
+
+def reference(layer, query, value=None, key=None, allowed=None):
+    """Outputs and probabilities by loops in float64."""
+    value = query if value is None else value
+    key = value if key is None else key
+    names = ("query", "key", "value", "output")
+    kernel = {n: to_numpy(getattr(layer, f"{n}_kernel")).astype(float) for n in names}
+    bias = {n: to_numpy(getattr(layer, f"{n}_bias")).astype(float) for n in names}
+    heads, head_dim, channels = kernel["output"].shape
+    batch, target, source = query.shape[0], query.shape[1], value.shape[1]
+    if allowed is None:
+        allowed = np.ones((batch, target, source), bool)
+    outputs = np.zeros((batch, target, channels))
+    weights = np.zeros((batch, heads, target, source))
+    for b in range(batch):
+        for h in range(heads):
+            q = query[b] @ kernel["query"][:, h] + bias["query"][h]
+            k = key[b] @ kernel["key"][:, h] + bias["key"][h]
+            v = value[b] @ kernel["value"][:, h] + bias["value"][h]
+            for t in range(target):
+                attended = np.zeros(head_dim)
+                visible = [s for s in range(source) if allowed[b, t, s]]
+                scores = [np.exp(q[t] @ k[s] / np.sqrt(head_dim)) for s in visible]
+                for s, score in zip(visible, scores, strict=True):
+                    weights[b, h, t, s] = score / sum(scores)
+                    attended += weights[b, h, t, s] * v[s]
+                outputs[b, t] += attended @ kernel["output"][h]
+    return outputs + bias["output"], weights
+
+
+SELF_CASES = {
+    "plain": {},
+    "padding": dict(mask=lengths_mask([3, 5], TARGET)),
+    "left padding": dict(mask=lengths_mask([3, 5], TARGET)[:, ::-1]),
+    "attention mask (T, S)": dict(attention_mask=random(TARGET, TARGET) > -0.5),
+    "attention mask (B, T, S)": dict(
+        attention_mask=random(BATCH, TARGET, TARGET) > -0.5
+    ),
+    "all masks": dict(
+        mask=lengths_mask([3, 5], TARGET),
+        attention_mask=random(BATCH, TARGET, TARGET) > -0.5,
+    ),
+}
+
+
+def allowed_of(mask=None, attention_mask=None, value_mask=None, causal=False, size=5):
+    allowed = np.ones((BATCH, TARGET, size), bool)
+    if mask is not None:
+        allowed &= mask[:, None]
+    if value_mask is not None:
+        allowed &= value_mask[:, None]
+    if attention_mask is not None:
+        allowed &= attention_mask
+    if causal:
+        allowed &= np.tri(TARGET, size, dtype=bool)
+    return allowed
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", SELF_CASES)
+def test_self_attention_equals_loops(case, causal):
+    masks = SELF_CASES[case]
+    inputs = random(BATCH, TARGET, CHANNELS)
+    layer = randomized(MultiHeadAttention(HEADS, use_causal_mask=causal), inputs.shape)
+    allowed = allowed_of(**masks, causal=causal)
+    outputs, weights = reference(layer, inputs, allowed=allowed)
+    np.testing.assert_allclose(to_numpy(layer(inputs, **masks)), outputs, **CLOSE)
+    got = layer.attention_weights(inputs, **masks)
+    assert keras.backend.standardize_dtype(got.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(got), weights, **CLOSE)
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+def test_cross_attention_equals_loops(with_key):
+    query, value = random(BATCH, TARGET, CHANNELS), random(BATCH, SOURCE, 7, seed=1)
+    key = random(BATCH, SOURCE, 9, seed=2) if with_key else None
+    shapes = [query.shape, value.shape] + ([key.shape] if with_key else [])
+    layer = MultiHeadAttention(3, head_dim=4, output_dim=10)
+    layer = randomized(layer, *shapes)
+    masks = dict(
+        value_mask=lengths_mask([4, 6], SOURCE),
+        attention_mask=random(BATCH, TARGET, SOURCE) > -0.5,
+    )
+    allowed = allowed_of(**masks, size=SOURCE)
+    outputs, weights = reference(layer, query, value, key, allowed)
+    got = layer(query, value=value, key=key, **masks)
+    np.testing.assert_allclose(to_numpy(got), outputs, **CLOSE)
+    got = layer.attention_weights(query, value=value, key=key, **masks)
+    np.testing.assert_allclose(to_numpy(got), weights, **CLOSE)
+
+
+def test_equals_keras_with_the_same_weights():
+    query, value = random(BATCH, TARGET, CHANNELS), random(BATCH, SOURCE, CHANNELS)
+    value_mask = lengths_mask([4, 6], SOURCE)
+    theirs = keras.layers.MultiHeadAttention(HEADS, CHANNELS // HEADS)
+    theirs.build(query.shape, value.shape)
+    ours = randomized(MultiHeadAttention(HEADS), query.shape, value.shape)
+    # query, key, value and output, each kernel then bias: the order of Keras, too
+    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
+    theirs.set_weights(ours.get_weights())
+    expected, scores = theirs(
+        query, value, value_mask=value_mask, return_attention_scores=True
+    )
+    np.testing.assert_allclose(
+        to_numpy(ours(query, value=value, value_mask=value_mask)),
+        to_numpy(expected),
+        **CLOSE,
+    )
+    weights = ours.attention_weights(query, value=value, value_mask=value_mask)
+    np.testing.assert_allclose(to_numpy(weights), to_numpy(scores), **CLOSE)
+    causal = MultiHeadAttention(HEADS, use_causal_mask=True)
+    causal.build(query.shape)
+    causal.set_weights(ours.get_weights())
+    np.testing.assert_allclose(
+        to_numpy(causal(query)),
+        to_numpy(theirs(query, query, use_causal_mask=True)),
+        **CLOSE,
+    )
+
+
+def test_initial_weights():
+    keras.utils.set_random_seed(0)
+    layer = MultiHeadAttention(8, head_dim=16, output_dim=96)
+    layer.build((None, None, 128), (None, None, 64))
+    # Glorot on the flat matrix (fan in, H * D), gain 1/sqrt(2) but for the output
+    limits = {
+        "query": np.sqrt(0.5 * 6 / (128 + 128)),
+        "key": np.sqrt(0.5 * 6 / (64 + 128)),
+        "value": np.sqrt(0.5 * 6 / (64 + 128)),
+        "output": np.sqrt(6 / (128 + 96)),
+    }
+    for name, limit in limits.items():
+        kernel = to_numpy(getattr(layer, f"{name}_kernel"))
+        assert 0.99 * limit < np.abs(kernel).max() <= limit
+        assert abs(kernel.mean()) < 0.05 * limit
+        assert np.isclose(kernel.std(), limit / np.sqrt(3), rtol=0.05)
+        assert not np.any(to_numpy(getattr(layer, f"{name}_bias")))
+    key, value = to_numpy(layer.key_kernel), to_numpy(layer.value_kernel)
+    assert np.abs(key - value).mean() > 0.1 * limits["key"]
+    square = MultiHeadAttention(4)
+    square.build((None, None, 512))
+    bound = np.sqrt(6 / (4 * 512))  # fairseq, 2019: one matrix (3d, d)
+    assert np.isclose(np.abs(to_numpy(square.query_kernel)).max(), bound, rtol=1e-3)
+
+
+def test_without_biases():
+    layer = MultiHeadAttention(HEADS, use_bias=False)
+    inputs = random(BATCH, TARGET, CHANNELS)
+    outputs = to_numpy(layer(inputs))
+    assert len(layer.weights) == 4
+    with_zero_biases = MultiHeadAttention(HEADS)
+    with_zero_biases.build(inputs.shape)
+    for name in ("query", "key", "value", "output"):
+        kernel = getattr(layer, f"{name}_kernel")
+        getattr(with_zero_biases, f"{name}_kernel").assign(kernel)
+    np.testing.assert_allclose(outputs, to_numpy(with_zero_biases(inputs)), **CLOSE)
+    assert not np.any(to_numpy(layer(inputs, mask=np.zeros((BATCH, TARGET), bool))))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_queries_without_any_key_get_the_output_bias(policy, causal):
+    mask = np.array([[False] * TARGET, [False, False, True, True, False]])
+    layer = MultiHeadAttention(HEADS, use_causal_mask=causal, dtype=policy)
+    layer = randomized(layer, (None, None, CHANNELS))
+    inputs = random(BATCH, TARGET, CHANNELS)
+    outputs = to_numpy(layer(inputs, mask=mask))
+    bias = to_numpy(layer.output_bias)
+    blind = ~allowed_of(mask=mask, causal=causal).any(-1)
+    assert blind[0].all() and blind[1].any() == causal
+    wanted = np.broadcast_to(bias, outputs.shape)
+    np.testing.assert_allclose(outputs[blind], wanted[blind], rtol=1e-2)
+    assert np.abs(outputs - bias)[~blind].max() > 0.1
+    weights = to_numpy(layer.attention_weights(inputs, mask=mask))
+    assert not np.any(np.moveaxis(weights, 1, 2)[blind])
+    gradients = layer_gradients(layer, lambda x: layer(x, mask=mask), inputs)
+    assert all(np.all(np.isfinite(to_numpy(g))) for g in gradients)
+    assert not np.any(to_numpy(gradients[0])[0])
+
+
+def test_padding_never_changes_a_result():
+    layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+    inputs = random(1, 4, CHANNELS)
+    alone = to_numpy(layer(inputs))
+    junk = 50 * random(1, 3, CHANNELS, seed=1)
+    real, padding = np.ones((1, 4), bool), np.zeros((1, 3), bool)
+    right = layer(
+        np.concatenate([inputs, junk], 1), mask=np.concatenate([real, padding], 1)
+    )
+    np.testing.assert_allclose(to_numpy(right)[:, :4], alone, **CLOSE)
+    left = layer(
+        np.concatenate([junk, inputs], 1), mask=np.concatenate([padding, real], 1)
+    )
+    np.testing.assert_allclose(to_numpy(left)[:, 3:], alone, **CLOSE)
+    query = random(1, 2, CHANNELS, seed=2)
+    cross = layer(
+        query,
+        value=np.concatenate([inputs, junk], 1),
+        value_mask=np.concatenate([real, padding], 1),
+    )
+    expected = to_numpy(layer(query, value=inputs))
+    np.testing.assert_allclose(to_numpy(cross), expected, **CLOSE)
+
+
+class TestMasksOfEmbeddings:
+    """Masks that Keras attaches to tensors must arrive without being passed."""
+
+    source = np.array([[3, 4, 5, 0, 0, 0], [1, 2, 3, 4, 5, 6]])
+    target = np.array([[1, 2, 0, 0, 0], [1, 2, 3, 4, 5]])
+
+    def embedding(self):
+        normal = keras.initializers.RandomNormal(stddev=1.0, seed=3)
+        return keras.layers.Embedding(9, CHANNELS, normal, mask_zero=True)
+
+    def test_self_attention(self):
+        embedding = self.embedding()
+        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        given = to_numpy(layer(to_numpy(embedding(self.target)), mask=self.target != 0))
+        np.testing.assert_allclose(
+            to_numpy(layer(embedding(self.target))), given, **CLOSE
+        )
+        inputs = keras.Input((None,), dtype="int32")
+        model = keras.Model(inputs, layer(embedding(inputs)))
+        got = model.predict(self.target, verbose=0)
+        np.testing.assert_allclose(got, given, **CLOSE)
+
+    def test_self_attention_beside_an_attention_mask(self):
+        embedding = self.embedding()
+        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        attention_mask = np.tri(TARGET, dtype=bool)[::-1].copy()
+        embedded = embedding(self.target)
+        given = layer(
+            to_numpy(embedded), mask=self.target != 0, attention_mask=attention_mask
+        )
+        got = layer(embedded, attention_mask=attention_mask)
+        np.testing.assert_allclose(to_numpy(got), to_numpy(given), **CLOSE)
+        inputs = keras.Input((None,), dtype="int32")
+        outputs = layer(embedding(inputs), attention_mask=attention_mask)
+        got = keras.Model(inputs, outputs).predict(self.target, verbose=0)
+        np.testing.assert_allclose(got, to_numpy(given), **CLOSE)
+
+    def test_cross_attention(self, tmp_path):
+        embedding = self.embedding()
+        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        query, value = embedding(self.target), embedding(self.source)
+        given = to_numpy(
+            layer(to_numpy(query), value=to_numpy(value), value_mask=self.source != 0)
+        )
+        without = to_numpy(layer(to_numpy(query), value=to_numpy(value)))
+        assert np.abs(without - given).max() > 1e-3
+        outputs = layer(query, value=value)
+        np.testing.assert_allclose(to_numpy(outputs), given, **CLOSE)
+        source = keras.Input((None,), dtype="int32")
+        target = keras.Input((None,), dtype="int32")
+        outputs = layer(embedding(target), value=embedding(source))
+        # the mask of the queries goes on
+        pooled = keras.layers.GlobalAveragePooling1D()(outputs)
+        model = keras.Model([source, target], [outputs, pooled])
+        model.save(tmp_path / "model.keras")
+        for case in (model, keras.saving.load_model(tmp_path / "model.keras")):
+            got, pooled = case.predict([self.source, self.target], verbose=0)
+            np.testing.assert_allclose(got, given, **CLOSE)
+            np.testing.assert_allclose(pooled[0], given[0, :2].mean(0), **CLOSE)
+
+
+def test_cross_attention_layers_build_from_symbolic_and_saved_shapes(tmp_path):
+    target, source = keras.Input((None, 8)), keras.Input((None, 6))
+    keys = keras.Input((None, 4))
+    outputs = MultiHeadAttention(HEADS)(target, value=source, key=keys)
+    model = keras.Model([target, source, keys], outputs)
+    layer = model.layers[-1]
+    assert layer.query_kernel.shape == (8, 2, 4)
+    assert layer.value_kernel.shape == (6, 2, 4)
+    assert layer.key_kernel.shape == (4, 2, 4)
+    assert outputs.shape == (None, None, 8)
+    values = [random(2, 3, 8), random(2, 5, 6), random(2, 5, 4)]
+    expected = model.predict(values, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(values, verbose=0), expected, **CLOSE)
+
+
+def test_layer_manners_self_attention():
+    inputs = random(BATCH, TARGET, CHANNELS)
+    check_layer(
+        lambda: MultiHeadAttention(HEADS, dropout=0.1, seed=1),
+        inputs,
+        inputs.shape,
+        trainable=8,
+        seed_generators=1,
+        mask=lengths_mask([3, 5], TARGET),
+    )
+
+
+def test_layer_manners_cross_attention():
+    inputs = random(BATCH, TARGET, CHANNELS)
+    check_layer(
+        lambda: MultiHeadAttention(HEADS, head_dim=3, output_dim=6),
+        inputs,
+        (BATCH, TARGET, 6),
+        call_kwargs=dict(
+            value=random(BATCH, SOURCE, 7), value_mask=lengths_mask([4, 6], SOURCE)
+        ),
+        trainable=8,
+    )
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_attention_to_one_masked_and_one_real_key_is_exact(policy):
+    """The masked logit vanishes however large the others are."""
+    layer = MultiHeadAttention(1, dtype=policy)
+    layer = randomized(layer, (None, None, 4))
+    inputs = random(1, 2, 4) * np.array([[[1.0], [1e4]]], "float32")
+    weights = layer.attention_weights(inputs, mask=np.array([[True, False]]))
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+    np.testing.assert_array_equal(to_numpy(weights)[0, 0], [[1, 0], [1, 0]])
+
+
+def test_dropout_acts_on_probabilities_in_training_only():
+    inputs = random(1, 40, 4)
+    layer = MultiHeadAttention(1, dropout=0.5, seed=3)
+    layer.build(inputs.shape)
+    identity = np.eye(4, dtype="float32")
+    zero = np.zeros((4, 4), "float32")
+    # zero queries: uniform probabilities; values and outputs pass through
+    layer.query_kernel.assign(zero.reshape(4, 1, 4))
+    layer.value_kernel.assign(identity.reshape(4, 1, 4))
+    layer.output_kernel.assign(identity.reshape(1, 4, 4))
+    ones = np.ones_like(inputs)
+    np.testing.assert_allclose(to_numpy(layer(ones)), ones, **CLOSE)
+    rows = to_numpy(layer(ones, training=True))[0, :, 0]
+    # each row is 2/40 times the number of kept keys out of 40
+    kept = rows * 20
+    np.testing.assert_allclose(kept, np.round(kept), atol=1e-4)
+    assert len(set(np.round(kept))) > 3 and abs(kept.mean() - 20) < 2
+    assert np.any(to_numpy(layer(ones, training=True))[0, :, 0] != rows)
+    again = MultiHeadAttention(1, dropout=0.5, seed=3)
+    again.build(inputs.shape)
+    again.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(to_numpy(again(ones, training=True))[0, :, 0], rows)
+    assert not hasattr(MultiHeadAttention(1), "seed_generator")
+
+
+class TestSteps:
+    def make(self, **kwargs):
+        layer = MultiHeadAttention(HEADS, use_causal_mask=True, **kwargs)
+        return randomized(layer, (None, None, CHANNELS))
+
+    @pytest.mark.parametrize("max_length", [TARGET, 9])
+    def test_any_split_equals_the_full_pass(self, max_length):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        check_steps(self.make(), inputs, max_length=max_length)
+        check_steps(self.make(dropout=0.3), inputs, max_length=max_length)
+
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    def test_half_precision(self, policy):
+        layer = self.make(dtype=policy)
+        inputs = random(BATCH, TARGET, CHANNELS)
+        state = layer.get_initial_state(BATCH, max_length=TARGET)
+        assert keras.backend.standardize_dtype(state["keys"].dtype) == policy[6:]
+        assert keras.backend.standardize_dtype(state["position"].dtype) == "int32"
+        first, state = layer.step(inputs[:, :2], state)
+        second, state = layer.step(inputs[:, 2:], state)
+        assert keras.backend.standardize_dtype(second.dtype) == policy[6:]
+        assert keras.backend.standardize_dtype(state["keys"].dtype) == policy[6:]
+        got = np.concatenate([to_numpy(first), to_numpy(second)], 1)
+        np.testing.assert_allclose(got, to_numpy(layer(inputs)), atol=0.1)
+
+    def test_past_the_maximum_everything_is_nan(self):
+        layer = self.make()
+        inputs = random(BATCH, 4, CHANNELS)
+        for function in modes(layer.step).values():
+            state = layer.get_initial_state(BATCH, max_length=6)
+            outputs, state = function(inputs, state)
+            assert np.all(np.isfinite(to_numpy(outputs)))
+            outputs, state = function(inputs, state)
+            assert np.all(np.isnan(to_numpy(outputs)))
+            outputs, state = function(inputs, state)
+            assert np.all(np.isnan(to_numpy(outputs)))
+
+    def test_misuse(self):
+        with pytest.raises(ValueError, match="max_length"):
+            self.make().get_initial_state(2)
+        layer = self.make()
+        with pytest.raises(ValueError, match="more positions"):
+            layer.step(random(1, 4, CHANNELS), layer.get_initial_state(1, 3))
+        free = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        with pytest.raises(ValueError, match="use_causal_mask=False"):
+            free.get_initial_state(2, max_length=3)
+        with pytest.raises(ValueError, match="use_causal_mask=False"):
+            free.step(random(1, 1, CHANNELS), {})
+        with pytest.raises(ValueError, match="no weights"):
+            MultiHeadAttention(HEADS, use_causal_mask=True).get_initial_state(1, 3)
+
+    @pytest.mark.tensorflow
+    def test_unknown_sizes_in_a_plain_graph_without_xla_ops(self):
+        """A stock TensorFlow Serving runs no XLA at all."""
+        import tensorflow as tf
+
+        layer = self.make()
+        inputs = random(BATCH, TARGET, CHANNELS)
+
+        @tf.function(
+            input_signature=[tf.TensorSpec((None, None, CHANNELS))], autograph=False
+        )
+        def both(inputs):
+            state = layer.get_initial_state(tf.shape(inputs)[0], max_length=8)
+            first, state = layer.step(inputs[:, :2], state)
+            second, state = layer.step(inputs[:, 2:], state)
+            return tf.concat([first, second], 1)
+
+        np.testing.assert_allclose(
+            to_numpy(both(inputs)), to_numpy(layer(inputs)), **CLOSE
+        )
+        graph = both.get_concrete_function().graph.as_graph_def()
+        found = {node.op for node in graph.node}
+        found |= {n.op for f in graph.library.function for n in f.node_def}
+        assert not [name for name in found if "xla" in name.lower()]
+
+
+class TestAttend:
+    @pytest.mark.parametrize("beams", [1, 3])
+    def test_equals_call_with_a_repeated_memory(self, beams):
+        value = random(BATCH, SOURCE, 7)
+        mask = lengths_mask([4, 6], SOURCE)
+        layer = MultiHeadAttention(HEADS, output_dim=6)
+        layer = randomized(layer, (None, None, CHANNELS), value.shape)
+        memory = layer.project_memory(value)
+        assert set(memory) == {"keys", "values"}
+        assert memory["keys"].shape == memory["values"].shape == (BATCH, SOURCE, 2, 4)
+        for new in (1, 3):
+            inputs = random(BATCH * beams, new, CHANNELS, seed=new)
+            expected = layer(
+                inputs,
+                value=np.repeat(value, beams, 0),
+                value_mask=np.repeat(mask, beams, 0),
+            )
+            for name, function in modes(layer.attend).items():
+                got = function(inputs, memory, mask)
+                np.testing.assert_allclose(
+                    to_numpy(got), to_numpy(expected), err_msg=name, **CLOSE
+                )
+
+    def test_separate_keys_and_no_mask(self):
+        inputs, value = random(BATCH, 3, CHANNELS), random(BATCH, SOURCE, 7)
+        key = random(BATCH, SOURCE, 5, seed=4)
+        layer = MultiHeadAttention(HEADS)
+        layer = randomized(layer, inputs.shape, value.shape, key.shape)
+        got = layer.attend(inputs, layer.project_memory(value, key))
+        expected = layer(inputs, value=value, key=key)
+        np.testing.assert_allclose(to_numpy(got), to_numpy(expected), **CLOSE)
+
+    def test_sentences_without_any_source_token(self):
+        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        memory = layer.project_memory(random(BATCH, SOURCE, CHANNELS))
+        mask = lengths_mask([0, 6], SOURCE)
+        got = to_numpy(layer.attend(random(4, 1, CHANNELS), memory, mask))
+        wanted = np.broadcast_to(to_numpy(layer.output_bias), got.shape)
+        np.testing.assert_allclose(got[:2], wanted[:2], **CLOSE)
+        assert np.abs(got[2:] - wanted[2:]).max() > 0.1
+
+    def test_half_precision(self):
+        layer = MultiHeadAttention(HEADS, dtype="mixed_bfloat16")
+        layer = randomized(layer, (None, None, CHANNELS))
+        value = random(BATCH, SOURCE, CHANNELS)
+        inputs = random(BATCH, 2, CHANNELS, seed=1)
+        memory = layer.project_memory(value)
+        assert keras.backend.standardize_dtype(memory["keys"].dtype) == "bfloat16"
+        got = layer.attend(inputs, memory)
+        assert keras.backend.standardize_dtype(got.dtype) == "bfloat16"
+        expected = to_numpy(layer(inputs, value=value))
+        np.testing.assert_allclose(to_numpy(got), expected, atol=0.1)
+
+    @pytest.mark.tensorflow
+    def test_unknown_sizes(self):
+        import tensorflow as tf
+
+        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        value, mask = random(BATCH, SOURCE, CHANNELS), lengths_mask([4, 6], SOURCE)
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec((None, None, CHANNELS)),
+                tf.TensorSpec((None, None, CHANNELS)),
+                tf.TensorSpec((None, None), tf.bool),
+            ],
+            autograph=False,
+        )
+        def attend(inputs, value, mask):
+            return layer.attend(inputs, layer.project_memory(value), mask)
+
+        for beams in (1, 4):
+            inputs = random(BATCH * beams, 2, CHANNELS, seed=beams)
+            expected = layer(
+                inputs,
+                value=np.repeat(value, beams, 0),
+                value_mask=np.repeat(mask, beams, 0),
+            )
+            got = attend(inputs, value, mask)
+            np.testing.assert_allclose(to_numpy(got), to_numpy(expected), **CLOSE)
+
+    def test_misuse(self):
+        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+        memory = layer.project_memory(random(2, SOURCE, CHANNELS))
+        with pytest.raises(ValueError, match="multiple"):
+            layer.attend(random(3, 1, CHANNELS), memory)
+        causal = MultiHeadAttention(HEADS, use_causal_mask=True)
+        causal = randomized(causal, (None, None, CHANNELS))
+        with pytest.raises(ValueError, match="use_causal_mask=True"):
+            causal.attend(random(2, 1, CHANNELS), memory)
+
+
+def test_compiled_training_gradients_equal_eager_ones():
+    layer = randomized(
+        MultiHeadAttention(HEADS, use_causal_mask=True), (None, None, CHANNELS)
+    )
+    inputs = random(BATCH, TARGET, CHANNELS)
+    mask = lengths_mask([3, 5], TARGET)[:, ::-1]
+
+    def gradients(inputs):
+        return layer_gradients(layer, lambda x: layer(x, mask=mask), inputs)
+
+    pairs = zip(gradients(inputs), compiled(gradients)(inputs), strict=True)
+    for eager, fused in pairs:
+        np.testing.assert_allclose(to_numpy(fused), to_numpy(eager), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        dict(num_heads=0),
+        dict(num_heads=True),
+        dict(num_heads=2.0),
+        dict(num_heads=2, head_dim=0),
+        dict(num_heads=2, output_dim=-1),
+        dict(num_heads=2, dropout=1.0),
+        dict(num_heads=2, dropout=-0.1),
+    ],
+)
+def test_bad_arguments_are_named(arguments):
+    name = list(arguments)[-1]
+    with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
+        MultiHeadAttention(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "match"),
+    [
+        ([(2, 5, 9)], "multiple of `num_heads`"),
+        ([(2, 8)], "`inputs` must have shape"),
+        ([(2, 5, None)], "`inputs` must have shape"),
+        ([(2, 5, 8), (2, 8)], "`value` must have shape"),
+        ([(2, 5, 8), (2, 6, 8), (2, 7, 8)], "same length"),
+    ],
+)
+def test_bad_shapes_are_refused(shapes, match):
+    with pytest.raises(ValueError, match=match):
+        MultiHeadAttention(HEADS).build(*shapes)
+
+
+def test_attention_masks_of_another_rank_are_refused():
+    layer = MultiHeadAttention(HEADS)
+    with pytest.raises(ValueError, match="attention_mask"):
+        layer(
+            random(BATCH, TARGET, CHANNELS),
+            attention_mask=ops.ones((BATCH, 1, TARGET, TARGET), dtype="bool"),
+        )

@@ -1,0 +1,318 @@
+"""LightConv and DynamicConv against loops, fairseq's outputs and their own steps."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqconv.layers import DynamicConv, LightConv
+from tests.backends import layer_gradients, to_numpy
+from tests.layers.check_layer import check_layer, check_steps
+from tests.ops import oracle
+
+BOTH = [LightConv, DynamicConv]
+INPUTS = np.random.default_rng(0).normal(size=(2, 7, 6)).astype("float32")
+MASK = np.arange(7) < np.array([[7], [4]])
+
+
+def softmax(values):
+    values = np.exp(values - values.max(axis=-1, keepdims=True))
+    return values / values.sum(axis=-1, keepdims=True)
+
+
+def dynamic_kernel(layer, query):
+    """(B, T, H, K), softmax of the generator; written from the definition."""
+    logits = query @ to_numpy(layer.kernel_generator.kernel)
+    shape = (*query.shape[:2], layer.num_heads, layer.kernel_size)
+    return softmax(logits.reshape(shape))
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("layer_class", BOTH)
+def test_manners(layer_class, padding):
+    def make():
+        return layer_class(3, 4, padding=padding, use_bias=True, seed=1)
+
+    check_layer(make, INPUTS, (2, 7, 6), trainable=2, mask=MASK)
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "arguments"),
+    [
+        (LightConv, {"weight_dropout": 0.2, "weight_dropout_mask": "position"}),
+        (LightConv, {"weight_dropout": 0.2, "kernel_softmax": False}),
+        (LightConv, {"kernel_initializer": keras.initializers.GlorotUniform(seed=0)}),
+        (DynamicConv, {"weight_dropout": 0.2, "weight_dropout_mask": "shared"}),
+        (DynamicConv, {"renormalize_padding": True, "use_kernel_bias": True}),
+        (DynamicConv, {"query_groups": 3, "kernel_softmax": False}),
+    ],
+)
+def test_manners_of_options(layer_class, arguments):
+    def make():
+        return layer_class(3, 4, seed=1, **arguments)
+
+    drops = int("weight_dropout" in arguments)
+    check_layer(make, INPUTS, (2, 7, 6), seed_generators=drops, mask=MASK)
+
+
+def test_manners_with_a_query():
+    query = np.random.default_rng(1).normal(size=(2, 7, 4)).astype("float32")
+    check_layer(
+        lambda: DynamicConv(3, 4), INPUTS, (2, 7, 6), call_kwargs={"query": query}
+    )
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("kernel_softmax", [True, False])
+def test_light_conv_equals_the_loops(padding, kernel_softmax):
+    layer = LightConv(
+        3, 4, padding=padding, kernel_softmax=kernel_softmax, use_bias=True
+    )
+    layer.build(INPUTS.shape)
+    layer.bias.assign(np.arange(6.0))
+    kernel = to_numpy(layer.kernel)
+    kernel = softmax(kernel) if kernel_softmax else kernel
+    zeroed = np.where(MASK[..., None], INPUTS, 0)
+    expected = oracle.convolve(zeroed, kernel, padding) + np.arange(6.0)
+    outputs = to_numpy(layer(INPUTS, mask=MASK))
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+def test_dynamic_conv_equals_the_loops(padding):
+    """Kernels come from the zeroed inputs, as in fairseq's encoder."""
+    layer = DynamicConv(3, 4, padding=padding, use_bias=True)
+    layer.build(INPUTS.shape)
+    layer.bias.assign(np.arange(6.0))
+    zeroed = np.where(MASK[..., None], INPUTS, 0)
+    kernel = dynamic_kernel(layer, zeroed)
+    expected = oracle.convolve(zeroed, kernel, padding) + np.arange(6.0)
+    outputs = to_numpy(layer(INPUTS, mask=MASK))
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+def test_dynamic_conv_with_query_groups_equals_the_loops():
+    """Group p of the query makes the kernels of heads p * H / P and following."""
+    query = np.random.default_rng(1).normal(size=(2, 7, 4)).astype("float32")
+    layer = DynamicConv(6, 3, query_groups=2)
+    outputs = to_numpy(layer(INPUTS, query=query))
+    weight = to_numpy(layer.kernel_generator.kernel)
+    assert weight.shape == (2, 3 * 3)
+    kernel = np.zeros((2, 7, 6, 3))
+    for head in range(6):
+        group, inside = divmod(head, 3)
+        part = query[..., 2 * group : 2 * group + 2] @ weight
+        kernel[:, :, head] = softmax(part[..., 3 * inside : 3 * inside + 3])
+    expected = oracle.convolve(INPUTS, kernel, "same")
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+def test_heads_are_contiguous_blocks_of_channels():
+    """Kernel 0 shifts the first half of the channels, kernel 1 keeps the second."""
+    layer = LightConv(2, 2, padding="causal", kernel_softmax=False)
+    layer.build((None, None, 6))
+    layer.kernel.assign([[1.0, 0.0], [0.0, 1.0]])
+    outputs = to_numpy(layer(INPUTS))
+    np.testing.assert_array_equal(outputs[:, 1:, :3], INPUTS[:, :-1, :3])
+    np.testing.assert_array_equal(outputs[..., 3:], INPUTS[..., 3:])
+
+
+@pytest.mark.parametrize(
+    ("padding", "expected"), [("causal", [4, 10, 17]), ("same", [10, 17, 8])]
+)
+def test_published_values_of_light_conv(padding, expected):
+    """Taps 1/7, 2/7, 4/7 on 7, 14, 21 (spec/fairseq.md 1.8)."""
+    layer = LightConv(1, 3, padding=padding)
+    layer.build((None, None, 1))
+    layer.kernel.assign(np.log([[1.0, 2.0, 4.0]]))
+    outputs = to_numpy(layer(np.array([[[7.0], [14.0], [21.0]]], "float32")))
+    np.testing.assert_allclose(outputs[0, :, 0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("renormalize", "expected"), [(False, [0.6, 1.8, 3.6]), (True, [3.0, 4.5, 6.0])]
+)
+def test_published_values_of_dynamic_conv_shorter_than_its_kernel(
+    renormalize, expected
+):
+    """K = 5, even taps, inputs 3, 6, 9 (spec/fairseq.md 2.3 and 2.5), also in steps."""
+    layer = DynamicConv(
+        1,
+        5,
+        padding="causal",
+        renormalize_padding=renormalize,
+        kernel_initializer="zeros",
+    )
+    inputs = np.array([[[3.0], [6.0], [9.0]]], "float32")
+    np.testing.assert_allclose(to_numpy(layer(inputs))[0, :, 0], expected, rtol=1e-6)
+    check_steps(layer, inputs)
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("arguments", [{}, {"renormalize_padding": True}])
+def test_padding_changes_nothing(padding, arguments):
+    """Longer batches and left padding: the same outputs at the real positions."""
+    layer = DynamicConv(3, 5, padding=padding, **arguments)
+    plain = to_numpy(layer(INPUTS))
+    junk = np.full((2, 4, 6), 9.0, "float32")
+    real = np.ones((2, 7), bool)
+    fill = np.zeros((2, 4), bool)
+    right = layer(
+        np.concatenate([INPUTS, junk], 1), mask=np.concatenate([real, fill], 1)
+    )
+    left = layer(
+        np.concatenate([junk, INPUTS], 1), mask=np.concatenate([fill, real], 1)
+    )
+    np.testing.assert_allclose(to_numpy(right)[:, :7], plain, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(left)[:, 4:], plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer_class", BOTH)
+@settings(max_examples=8, deadline=None)
+@given(taps=st.integers(1, 9), length=st.integers(2, 6), heads=st.sampled_from([1, 2]))
+def test_steps_equal_the_full_pass(layer_class, taps, length, heads):
+    layer = layer_class(heads, taps, padding="causal", use_bias=True)
+    check_steps(layer, INPUTS[:, :length, :4])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"renormalize_padding": True}, {"query_groups": 2}]
+)
+def test_steps_of_options(arguments):
+    check_steps(DynamicConv(2, 4, padding="causal", **arguments), INPUTS[..., :4])
+
+
+@pytest.mark.parametrize("layer_class", BOTH)
+def test_steps_in_half_precision(layer_class):
+    layer = layer_class(3, 4, padding="causal", dtype="mixed_bfloat16")
+    full = to_numpy(layer(INPUTS))
+    state = layer.get_initial_state(2)
+    for t in range(7):
+        outputs, state = layer.step(INPUTS[:, t : t + 1], state)
+        assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+        assert keras.backend.standardize_dtype(state["inputs"].dtype) == "bfloat16"
+        np.testing.assert_allclose(to_numpy(outputs)[:, 0], full[:, t], atol=0.02)
+
+
+@pytest.mark.parametrize("layer_class", BOTH)
+def test_steps_need_a_causal_layer(layer_class):
+    layer = layer_class(3, 4)
+    layer.build(INPUTS.shape)
+    with pytest.raises(ValueError, match='`step` needs padding="causal".*same'):
+        layer.step(INPUTS, {})
+    with pytest.raises(ValueError, match="`get_initial_state` needs padding"):
+        layer.get_initial_state(2)
+    with pytest.raises(ValueError, match="needs the number of channels"):
+        layer_class(3, 4, padding="causal").get_initial_state(2)
+
+
+@pytest.mark.parametrize("granularity", ["shared", "position"])
+@pytest.mark.parametrize("layer_class", BOTH)
+def test_drop_connect(layer_class, granularity):
+    """Taps are dropped or scaled by 1 / (1 - rate), with the chosen granularity."""
+    layer = layer_class(
+        2, 3, weight_dropout=0.5, weight_dropout_mask=granularity, seed=3,
+        kernel_initializer="zeros",
+    )  # fmt: skip
+    inputs = np.ones((4, 50, 2), "float32")
+    inner = to_numpy(layer(inputs, training=True))[:, 1:-1]
+    np.testing.assert_allclose(to_numpy(layer(inputs))[:, 1:-1], 1, rtol=1e-5)
+    thirds = inner / (2 / 3)  # each of three taps is 0 or 1/3 * 2
+    np.testing.assert_allclose(thirds, np.round(thirds), atol=1e-5)
+    different = {tuple(np.round(row)) for row in thirds.reshape(-1, 2)}
+    if granularity == "shared":
+        assert len(different) == 1
+        again = to_numpy(layer(inputs, training=True))[:, 1:-1]
+        for _ in range(9):
+            again = np.concatenate(
+                [again, to_numpy(layer(inputs, training=True))[:, 1:-1]]
+            )
+        assert len({tuple(row) for row in again.reshape(-1, 2)}) > 1
+    else:
+        assert len(different) > 4
+        assert abs(inner.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("arguments", [{}, {"renormalize_padding": True}])
+def test_fully_masked_rows_give_zeros(policy, arguments):
+    mask = np.array([[True] * 7, [False] * 7])
+    for layer in (
+        LightConv(3, 4, dtype=policy),
+        DynamicConv(3, 4, dtype=policy, **arguments),
+    ):
+        outputs = to_numpy(layer(INPUTS, mask=mask))
+        assert np.all(outputs[1] == 0)
+        assert np.all(np.isfinite(outputs))
+        found = layer_gradients(layer, lambda x, f=layer: f(x, mask=mask), INPUTS)
+        assert all(np.all(np.isfinite(to_numpy(gradient))) for gradient in found)
+        assert np.all(to_numpy(found[0])[1] == 0)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_softmax_is_computed_in_float32(policy):
+    """Logits that differ by less than half precision shows still order the taps."""
+    layer = LightConv(1, 2, padding="causal", dtype=policy)
+    layer.build((None, None, 1))
+    layer.kernel.assign([[100.0, 100.01]])
+    kernel = to_numpy(layer.normalized_kernel())
+    np.testing.assert_allclose(kernel, softmax(np.array([[100.0, 100.01]])), rtol=1e-5)
+
+
+def test_initial_limits():
+    light, dynamic = LightConv(4, 31), DynamicConv(4, 31)
+    light.build((None, None, 512))
+    dynamic.build((None, None, 512))
+    for weight, limit in (
+        (light.kernel, (6 / (31 + 4 * 31)) ** 0.5),  # 0.1967, spec/fairseq.md 1.2
+        (dynamic.kernel_generator.kernel, 512**-0.5),
+    ):
+        largest = np.abs(to_numpy(weight)).max()
+        assert 0.9 * limit < largest <= limit
+
+
+def test_masks_of_embeddings_arrive():
+    """`mask_zero=True` is enough, with a query too."""
+    ids = np.array([[5, 3, 4, 0, 0], [1, 2, 3, 4, 5]])
+    embedding = keras.layers.Embedding(6, 6, mask_zero=True)
+    layer = DynamicConv(3, 5)
+    short = to_numpy(layer(embedding(ids[:, :3])))[0]
+    padded = to_numpy(layer(embedding(ids)))[0, :3]
+    np.testing.assert_allclose(padded, short, atol=1e-6)
+    symbol = keras.Input((None,), dtype="int32")
+    embedded = embedding(symbol)
+    asked = DynamicConv(3, 5)
+    model = keras.Model(symbol, asked(embedded, query=ops.tanh(embedded)))
+    short = to_numpy(model(ids[:, :3]))[0]
+    np.testing.assert_allclose(to_numpy(model(ids))[0, :3], short, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_heads": 0}, "`num_heads` must be a positive integer.*num_heads=0"),
+        ({"num_heads": True}, "`num_heads`.*True"),
+        ({"kernel_size": 2.0}, "`kernel_size`.*2.0"),
+        ({"padding": "valid"}, "`padding`.*valid"),
+        ({"weight_dropout": 1.0}, "`weight_dropout`.*1.0"),
+        ({"weight_dropout": -0.1}, "`weight_dropout`.*-0.1"),
+        ({"weight_dropout_mask": "row"}, "`weight_dropout_mask`.*row"),
+    ],
+)
+@pytest.mark.parametrize("layer_class", BOTH)
+def test_wrong_arguments(layer_class, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        layer_class(**{"num_heads": 2, "kernel_size": 3, **arguments})
+
+
+def test_wrong_shapes_and_combinations():
+    with pytest.raises(ValueError, match="multiple of `num_heads`.*6.*num_heads=4"):
+        LightConv(4, 3)(INPUTS)
+    with pytest.raises(ValueError, match="multiple of `query_groups`"):
+        DynamicConv(3, 3, query_groups=2)
+    with pytest.raises(ValueError, match="`query`.*multiple of `query_groups`"):
+        DynamicConv(2, 3, query_groups=2)(INPUTS, query=INPUTS[..., :3])
+    with pytest.raises(ValueError, match="`renormalize_padding`"):
+        DynamicConv(3, 3, kernel_softmax=False, renormalize_padding=True)

@@ -1,0 +1,352 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv.layers.attention import MultiHeadAttention
+from keras_seqconv.layers.feed_forward import FeedForward, Residual
+from tests.backends import modes, to_numpy
+from tests.layers.check_layer import check_layer, check_steps
+
+BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
+CLOSE = dict(rtol=1e-4, atol=1e-5)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def lengths_mask(lengths, size):
+    return np.arange(size)[None] < np.array(lengths)[:, None]
+
+
+def randomized(layer, *shapes):
+    layer.build(*shapes)
+    rng = np.random.default_rng(7)
+    layer.set_weights([0.5 * rng.normal(size=w.shape) for w in layer.weights])
+    return layer
+
+
+def embedding():
+    normal = keras.initializers.RandomNormal(stddev=1.0, seed=3)
+    return keras.layers.Embedding(9, CHANNELS, normal, mask_zero=True)
+
+
+def normalized(x, norm):
+    """Layer normalization over the channels, by its formula."""
+    x = np.asarray(x, float)
+    gamma, beta = to_numpy(norm.gamma), to_numpy(norm.beta)
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+
+
+class TestFeedForward:
+    def test_equals_the_formula(self):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        layer = randomized(FeedForward(12), inputs.shape)
+        w1, b1, w2, b2 = (to_numpy(w) for w in layer.weights)
+        assert w1.shape == (CHANNELS, 12) and w2.shape == (12, CHANNELS)
+        expected = np.zeros(inputs.shape)
+        for b in range(BATCH):
+            for t in range(TARGET):
+                expected[b, t] = np.maximum(inputs[b, t] @ w1 + b1, 0) @ w2 + b2
+        np.testing.assert_allclose(to_numpy(layer(inputs)), expected, **CLOSE)
+
+    def test_layer_manners(self):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        check_layer(
+            lambda: FeedForward(12, activation="gelu", dropout=0.2, seed=1),
+            inputs,
+            inputs.shape,
+            trainable=4,
+            seed_generators=1,
+        )
+        check_steps(randomized(FeedForward(12), inputs.shape), inputs)
+
+    def test_the_mask_of_an_embedding_is_kept(self):
+        ids = np.array([[3, 4, 0, 0], [1, 2, 3, 4]])
+        embedded = embedding()(ids)
+        outputs = FeedForward(12)(embedded)
+        pooled = to_numpy(keras.layers.GlobalAveragePooling1D()(outputs))
+        real = to_numpy(outputs)[0, :2]
+        np.testing.assert_allclose(pooled[0], real.mean(0), **CLOSE)
+
+    def test_initial_weights(self):
+        layer = FeedForward(96)
+        layer.build((None, None, 64))
+        limit = np.sqrt(6 / (64 + 96))
+        for dense in (layer.intermediate_dense, layer.output_dense):
+            kernel = to_numpy(dense.kernel)
+            assert 0.99 * limit < np.abs(kernel).max() <= limit
+            assert not np.any(to_numpy(dense.bias))
+        ones = FeedForward(3, kernel_initializer="ones")
+        ones.build((None, None, 2))
+        assert np.all(to_numpy(ones.output_dense.kernel) == 1)
+
+    def test_dropout_after_the_activation(self):
+        """Dropped hidden units of value 2 come out as 0 or 4; the biases never drop."""
+        layer = FeedForward(1, activation="sigmoid", dropout=0.5, seed=1)
+        layer.build((None, None, 1))
+        layer.set_weights([np.zeros((1, 1)), np.zeros(1), np.ones((1, 1)), np.ones(1)])
+        zeros = np.zeros((1, 200, 1), "float32")
+        np.testing.assert_allclose(to_numpy(layer(zeros)), 1.5)
+        values, counts = np.unique(
+            to_numpy(layer(zeros, training=True)), return_counts=1
+        )
+        np.testing.assert_allclose(values, [1.0, 2.0])
+        assert min(counts) > 60
+        assert not hasattr(FeedForward(1), "seed_generator")
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            dict(intermediate_dim=0),
+            dict(intermediate_dim=True),
+            dict(intermediate_dim=2.0),
+            dict(intermediate_dim=2, dropout=1.0),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments):
+        name = list(arguments)[-1]
+        with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
+            FeedForward(**arguments)
+
+    def test_bad_shapes_are_refused(self):
+        with pytest.raises(ValueError, match="channels of `inputs`"):
+            FeedForward(3).build((None, None, None))
+
+
+class Halved(keras.layers.Layer):
+    """Takes nothing but its inputs."""
+
+    def call(self, inputs):
+        return inputs / 2
+
+
+class Noted(keras.layers.Layer):
+    """Writes down what it was called with."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.supports_masking = True
+        self.note = seen.update
+
+    def call(self, inputs, mask=None, training=None):
+        self.note(mask=mask, training=training)
+        return inputs
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+
+class TestResidual:
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_equals_the_formula(self, normalize_first):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        inner = FeedForward(12)
+        layer = Residual(inner, normalize_first=normalize_first)
+        layer = randomized(layer, inputs.shape)
+        got = to_numpy(layer(inputs))
+        if normalize_first:
+            x = normalized(inputs, layer.layer_norm).astype("float32")
+            expected = inputs + to_numpy(inner(x))
+        else:
+            expected = normalized(inputs + to_numpy(inner(inputs)), layer.layer_norm)
+        np.testing.assert_allclose(got, expected, **CLOSE)
+
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_layer_manners(self, normalize_first):
+        inputs = random(BATCH, TARGET, CHANNELS)
+
+        def make():
+            attention = MultiHeadAttention(HEADS, use_causal_mask=True)
+            return Residual(
+                attention, dropout=0.1, normalize_first=normalize_first, seed=1
+            )
+
+        mask = lengths_mask([3, 5], TARGET)
+        check_layer(
+            make, inputs, inputs.shape, trainable=10, seed_generators=1, mask=mask
+        )
+        layer = randomized(
+            Residual(
+                MultiHeadAttention(HEADS, use_causal_mask=True),
+                normalize_first=normalize_first,
+            ),
+            inputs.shape,
+        )
+        check_steps(layer, inputs, max_length=TARGET)
+
+    def test_layer_manners_with_cross_attention(self):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        check_layer(
+            lambda: Residual(MultiHeadAttention(HEADS), normalize_first=True),
+            inputs,
+            inputs.shape,
+            call_kwargs=dict(
+                value=random(BATCH, SOURCE, 7),
+                value_mask=lengths_mask([4, 6], SOURCE),
+            ),
+            trainable=10,
+        )
+
+    def test_feed_forward_steps_have_no_state(self):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        layer = randomized(Residual(FeedForward(12)), inputs.shape)
+        assert layer.get_initial_state(BATCH, max_length=3) == {}
+        check_steps(layer, inputs)
+
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_attached_masks_reach_the_attention(self, normalize_first, tmp_path):
+        source_ids = np.array([[3, 4, 5, 0, 0, 0], [1, 2, 3, 4, 5, 6]])
+        target_ids = np.array([[1, 2, 0, 0, 0], [1, 2, 3, 4, 5]])
+        embed = embedding()
+        itself = Residual(MultiHeadAttention(HEADS), normalize_first=normalize_first)
+        cross = Residual(MultiHeadAttention(HEADS), normalize_first=normalize_first)
+        source = keras.Input((None,), dtype="int32")
+        target = keras.Input((None,), dtype="int32")
+        outputs = itself(embed(target))
+        outputs = cross(outputs, value=embed(source))
+        pooled = keras.layers.GlobalAveragePooling1D()(outputs)
+        model = keras.Model([source, target], [outputs, pooled])
+        expected = itself(to_numpy(embed(target_ids)), mask=target_ids != 0)
+        expected = cross(
+            to_numpy(expected),
+            value=to_numpy(embed(source_ids)),
+            value_mask=source_ids != 0,
+        )
+        expected = to_numpy(expected)
+        model.save(tmp_path / "model.keras")
+        for case in (model, keras.saving.load_model(tmp_path / "model.keras")):
+            got, mean = case.predict([source_ids, target_ids], verbose=0)
+            np.testing.assert_allclose(got, expected, **CLOSE)
+            np.testing.assert_allclose(mean[0], expected[0, :2].mean(0), **CLOSE)
+
+    def test_attached_mask_beside_another_tensor(self):
+        """Keras fills `mask` only where there is one tensor."""
+        ids = np.array([[1, 2, 0, 0, 0], [1, 2, 3, 4, 5]])
+        embedded = embedding()(ids)
+        layer = Residual(MultiHeadAttention(HEADS))
+        attention_mask = np.tri(TARGET, dtype=bool)[::-1].copy()
+        got = layer(embedded, attention_mask=attention_mask)
+        given = layer(to_numpy(embedded), mask=ids != 0, attention_mask=attention_mask)
+        np.testing.assert_allclose(to_numpy(got), to_numpy(given), **CLOSE)
+        inner = layer.layer(embedded, attention_mask=attention_mask)
+        expected = normalized(to_numpy(embedded) + to_numpy(inner), layer.layer_norm)
+        np.testing.assert_allclose(to_numpy(got), expected, **CLOSE)
+
+    def test_arguments_go_where_they_are_accepted(self):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        mask = lengths_mask([3, 5], TARGET)
+        further = dict(value=random(BATCH, SOURCE, 7), mask=mask)
+        layer = Residual(Halved())
+        plain = to_numpy(layer(inputs))
+        expected = normalized(1.5 * inputs, layer.layer_norm)
+        np.testing.assert_allclose(plain, expected, **CLOSE)
+        np.testing.assert_array_equal(to_numpy(layer(inputs, **further)), plain)
+        seen = {}
+        layer = Residual(Noted(seen))
+        layer(inputs, training=True, **further)
+        np.testing.assert_array_equal(to_numpy(seen["mask"]), mask)
+        assert seen["training"] is True
+        layer(inputs)
+        assert seen["mask"] is None and not seen["training"]
+
+    def test_wraps_layers_of_keras(self, tmp_path):
+        inputs, value = random(BATCH, TARGET, CHANNELS), random(BATCH, SOURCE, 7)
+        attention = keras.layers.MultiHeadAttention(HEADS, 4)
+        symbols = [keras.Input((None, CHANNELS)), keras.Input((None, 7))]
+        x = Residual(attention)(symbols[0], value=symbols[1])
+        dense = keras.layers.Dense(CHANNELS, activation="tanh")
+        outputs = Residual(keras.Sequential([dense]))(x)
+        model = keras.Model(symbols, outputs)
+        got = model.predict([inputs, value], verbose=0)
+        norm = keras.layers.LayerNormalization()
+        norm.build(inputs.shape)  # gamma 1, beta 0
+        first = normalized(inputs + to_numpy(attention(inputs, value)), norm)
+        second = normalized(first + to_numpy(dense(first)), norm)
+        np.testing.assert_allclose(got, second, **CLOSE)
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_allclose(
+            again.predict([inputs, value], verbose=0), got, **CLOSE
+        )
+
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_attend_equals_call(self, normalize_first):
+        inner = MultiHeadAttention(HEADS)
+        layer = Residual(inner, normalize_first=normalize_first)
+        value, mask = random(BATCH, SOURCE, 7), lengths_mask([4, 6], SOURCE)
+        layer = randomized(layer, (None, None, CHANNELS), value.shape)
+        inputs = random(BATCH * 3, 2, CHANNELS, seed=1)
+        expected = layer(
+            inputs, value=np.repeat(value, 3, 0), value_mask=np.repeat(mask, 3, 0)
+        )
+        memory = inner.project_memory(value)
+        for name, function in modes(layer.attend).items():
+            got = to_numpy(function(ops.convert_to_tensor(inputs), memory, mask))
+            np.testing.assert_allclose(got, to_numpy(expected), err_msg=name, **CLOSE)
+
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_dropout_on_the_sub_layer_only(self, normalize_first):
+        layer = Residual(
+            keras.layers.Identity(), 0.5, normalize_first=normalize_first, seed=1
+        )
+        inputs = random(1, 50, CHANNELS)
+        layer.build(inputs.shape)
+        got = to_numpy(layer(inputs, training=True))
+        if normalize_first:
+            x = normalized(inputs, layer.layer_norm)
+            rates = (got - inputs) / x
+            np.testing.assert_allclose(rates, 2 * np.round(rates / 2), atol=1e-3)
+            assert 0.4 < (rates > 1).mean() < 0.6
+        else:
+            np.testing.assert_allclose(got.mean(-1), 0, atol=1e-5)
+            assert np.abs(got - to_numpy(layer(inputs))).max() > 0.1
+        np.testing.assert_array_equal(to_numpy(layer(inputs)), to_numpy(layer(inputs)))
+
+    def test_training_reaches_dropout_inside(self):
+        inputs = random(1, 50, CHANNELS)
+        layer = Residual(FeedForward(12, dropout=0.5, seed=1))
+        still = to_numpy(layer(inputs))
+        np.testing.assert_array_equal(to_numpy(layer(inputs, training=False)), still)
+        moved = to_numpy(layer(inputs, training=True))
+        assert np.abs(moved - still).max() > 0.1
+        # past `__call__`, where Keras does not hand `training` on by itself
+        weights = layer.trainable_variables, layer.non_trainable_variables
+        moved, _ = layer.stateless_call(*weights, inputs, training=True)
+        assert np.abs(to_numpy(moved) - still).max() > 0.1
+
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_half_precision_steps(self, policy, normalize_first):
+        inner = MultiHeadAttention(HEADS, use_causal_mask=True, dtype=policy)
+        layer = Residual(inner, normalize_first=normalize_first, dtype=policy)
+        inputs = random(BATCH, TARGET, CHANNELS)
+        layer = randomized(layer, inputs.shape)
+        state = layer.get_initial_state(BATCH, max_length=TARGET)
+        first, state = layer.step(inputs[:, :2], state)
+        second, state = layer.step(inputs[:, 2:], state)
+        assert keras.backend.standardize_dtype(second.dtype) == policy[6:]
+        got = np.concatenate([to_numpy(first), to_numpy(second)], 1)
+        np.testing.assert_allclose(got, to_numpy(layer(inputs)), atol=0.1)
+
+    def test_a_layer_that_changes_the_width_is_refused(self):
+        for inner in (keras.layers.Dense(7), MultiHeadAttention(HEADS, output_dim=4)):
+            with pytest.raises(ValueError, match="`layer` must keep the shape"):
+                Residual(inner)(random(BATCH, TARGET, CHANNELS))
+        with pytest.raises(ValueError, match="`layer` must keep the shape"):
+            Residual(keras.layers.LSTM(CHANNELS))(keras.Input((None, CHANNELS)))
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            dict(layer="relu"),
+            dict(layer=FeedForward(3), dropout=1.0),
+            dict(layer=FeedForward(3), epsilon=0),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments):
+        name = list(arguments)[-1]
+        with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
+            Residual(**arguments)

@@ -1,0 +1,160 @@
+"""GLU and the modules of the papers against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv.layers import (
+    GLU,
+    DynamicConvModule,
+    LightConvModule,
+    QueryConvModule,
+)
+from tests.backends import to_numpy
+from tests.layers.check_layer import check_layer, check_steps
+from tests.layers.test_convolution import softmax
+from tests.ops import oracle
+
+INPUTS = np.random.default_rng(0).normal(size=(2, 6, 4)).astype("float32")
+MASK = np.arange(6) < np.array([[6], [3]])
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def dense(layer, inputs):
+    return inputs @ to_numpy(layer.kernel) + to_numpy(layer.bias)
+
+
+def gate(values, kind):
+    if kind == "none":
+        return values
+    first, second = np.split(values, 2, axis=-1)
+    return (np.tanh(first) if kind == "gau" else first) * sigmoid(second)
+
+
+def test_glu():
+    check_layer(GLU, INPUTS, (2, 6, 2), trainable=0)
+    masked = keras.layers.Masking()(keras.Input((None, 4)))
+    assert GLU()(masked)._keras_mask is not None
+    expected = INPUTS[..., :2] * sigmoid(INPUTS[..., 2:])
+    np.testing.assert_allclose(to_numpy(GLU()(INPUTS)), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"`inputs` must be even.*\(2, 6, 3\)"):
+        GLU()(INPUTS[..., :3])
+
+
+@pytest.mark.parametrize("module_class", [LightConvModule, DynamicConvModule])
+def test_manners(module_class):
+    def make():
+        return module_class(2, 3, conv_dim=6, weight_dropout=0.1, seed=0)
+
+    check_layer(make, INPUTS, (2, 6, 4), trainable=5, seed_generators=1, mask=MASK)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"gate": "glu", "weight_dropout": 0.1},
+        {"gate": "gau", "query_groups": 2, "permute_channels": True},
+        {"query_groups": 2, "compat": True},
+    ],
+)
+def test_manners_of_the_query_projected_module(arguments):
+    def make():
+        return QueryConvModule(2, 3, conv_dim=8, query_dim=6, seed=0, **arguments)
+
+    drops = int("weight_dropout" in arguments)
+    check_layer(make, INPUTS, (2, 6, 4), trainable=7, seed_generators=drops, mask=MASK)
+
+
+@pytest.mark.parametrize("use_glu", [True, False])
+@pytest.mark.parametrize("module_class", [LightConvModule, DynamicConvModule])
+def test_modules_equal_their_formula(module_class, use_glu):
+    module = module_class(2, 3, conv_dim=6, use_glu=use_glu, padding="causal")
+    outputs = to_numpy(module(INPUTS, mask=MASK))
+    values = gate(dense(module.input_projection, INPUTS), "glu" if use_glu else "none")
+    values = np.where(MASK[..., None], values, 0)
+    if module_class is LightConvModule:
+        kernel = softmax(to_numpy(module.convolution.kernel))
+    else:
+        logits = values @ to_numpy(module.convolution.kernel_generator.kernel)
+        kernel = softmax(logits.reshape(2, 6, 2, 3))
+    hidden = oracle.convolve(values, kernel, "causal")
+    expected = dense(module.output_projection, hidden)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["none", "glu", "gau"])
+@pytest.mark.parametrize(("groups", "compat"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("permute", [False, True])
+def test_query_projected_module_equals_its_formula(kind, groups, compat, permute):
+    """spec/fairseq.md 6.1 and 6.2, groups and heads as loops."""
+    heads, taps, conv_dim, query_dim = 2, 3, 8, 6
+    module = QueryConvModule(
+        heads, taps, conv_dim=conv_dim, query_dim=query_dim, gate=kind,
+        query_groups=groups, compat=compat, permute_channels=permute, seed=4,
+    )  # fmt: skip
+    outputs = to_numpy(module(INPUTS, mask=MASK))
+    values = gate(dense(module.input_projection, INPUTS), kind)
+    if permute:
+        order = to_numpy(module.permutation).astype(int)
+        assert sorted(order) == list(range(conv_dim))
+        values = values[..., order]
+    values = np.where(MASK[..., None], values, 0)
+    query = gate(dense(module.query_projection, INPUTS), kind)  # never masked
+    generator = to_numpy(module.convolution.kernel_generator.kernel)
+    width = query_dim // groups
+    kernel = np.zeros((2, 6, groups * heads, taps))
+    for group in range(groups):
+        made = query[..., group * width : (group + 1) * width] @ generator
+        per_head = made.reshape(2, 6, heads, -1)
+        if compat:
+            assert per_head.shape[-1] == groups * taps
+        kernel[:, :, group * heads : (group + 1) * heads] = softmax(per_head)[
+            ..., :taps
+        ]
+    hidden = oracle.convolve(values, kernel, "same")
+    expected = dense(module.output_projection, hidden)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LightConvModule(2, 4, padding="causal"),
+        lambda: DynamicConvModule(2, 4, padding="causal"),
+        lambda: QueryConvModule(
+            2, 3, padding="causal", conv_dim=8, query_dim=6, gate="glu",
+            query_groups=2, permute_channels=True,
+        ),
+        lambda: QueryConvModule(1, 9, padding="causal", query_groups=2, compat=True),
+    ],
+)  # fmt: skip
+def test_steps_equal_the_full_pass(make):
+    check_steps(make(), INPUTS)
+
+
+def test_parameters_are_those_of_the_original():
+    """IWSLT sizes, spec/fairseq.md 6.5: query projection and generator at width 256."""
+    module = QueryConvModule(4, 31, conv_dim=512, query_dim=256)
+    module.build((None, None, 512))
+    assert module.query_projection.count_params() == 131_328
+    assert module.convolution.kernel_generator.count_params() == 256 * 4 * 31
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="`gate`.*relu"):
+        QueryConvModule(2, 3, gate="relu")
+    with pytest.raises(ValueError, match="`conv_dim`.*0"):
+        LightConvModule(2, 3, conv_dim=0)
+    with pytest.raises(ValueError, match="`query_dim`.*-1"):
+        QueryConvModule(2, 3, query_dim=-1)
+    with pytest.raises(ValueError, match="`query_groups`.*0"):
+        QueryConvModule(2, 3, query_groups=0)
+    with pytest.raises(ValueError, match="multiple of `num_heads`"):
+        LightConvModule(3, 3)(INPUTS)
+    with pytest.raises(ValueError, match='`step` needs padding="causal"'):
+        module = DynamicConvModule(2, 3)
+        module.build(INPUTS.shape)
+        module.step(INPUTS, {})

@@ -1,0 +1,358 @@
+"""Weight normalisation: the kernel it makes, both layers, folding, the initializer."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv.layers.weight_norm import (
+    ConvS2SInitializer,
+    WeightNormConv1D,
+    WeightNormDense,
+)
+from tests.backends import layer_gradients, to_numpy
+from tests.layers.check_layer import check_layer, check_steps
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def randomize(layer):
+    """Give every weight other values, so that g is not ||v|| and has both signs."""
+    for seed, weight in enumerate(layer.weights):
+        weight.assign(random(*weight.shape, seed=100 + seed))
+
+
+def normalize(v, g):
+    """One output after the other: g times v over the length of v."""
+    kernel = np.empty_like(v)
+    for o in range(v.shape[-1]):
+        length = np.sqrt(sum(value**2 for value in v[..., o].ravel()))
+        kernel[..., o] = g[o] * v[..., o] / length
+    return kernel
+
+
+def convolve(inputs, kernel, bias, padding):
+    batch, time, _ = inputs.shape
+    taps, _, filters = kernel.shape
+    left = taps - 1 if padding == "causal" else (taps - 1) // 2
+    outputs = np.zeros((batch, time, filters), "float32") + bias
+    for t in range(time):
+        for j in range(taps):
+            if 0 <= t + j - left < time:
+                outputs[:, t] += inputs[:, t + j - left] @ kernel[j]
+    return outputs
+
+
+def weights_of(layer):
+    return [to_numpy(weight) for weight in (layer.v, layer.g, layer.bias)]
+
+
+LAYERS = {
+    "dense": lambda **kwargs: WeightNormDense(5, **kwargs),
+    "same": lambda **kwargs: WeightNormConv1D(5, 4, **kwargs),
+    "causal": lambda **kwargs: WeightNormConv1D(5, 4, padding="causal", **kwargs),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_manners(make):
+    check_layer(make, random(2, 7, 3), (2, 7, 5), trainable=3)
+
+
+@pytest.mark.parametrize("make", [LAYERS["dense"], LAYERS["causal"]])
+def test_manners_folded_without_bias(make):
+    def plain():
+        return make(folded=True, use_bias=False)
+
+    check_layer(plain, random(2, 7, 3), (2, 7, 5), trainable=1)
+
+
+def test_dense_normalizes_every_output():
+    layer = WeightNormDense(5)
+    layer.build((None, 3))
+    assert layer.v.shape == (3, 5) and layer.g.shape == (5,)
+    randomize(layer)
+    v, g, bias = weights_of(layer)
+    inputs = random(4, 3)
+    expected = inputs @ normalize(v, g) + bias
+    np.testing.assert_allclose(to_numpy(layer(inputs)), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("time", [1, 3, 7])
+def test_conv_is_a_weighted_sum_of_neighbours(kernel_size, padding, time):
+    layer = WeightNormConv1D(5, kernel_size, padding=padding)
+    layer.build((None, None, 3))
+    assert layer.v.shape == (kernel_size, 3, 5) and layer.g.shape == (5,)
+    randomize(layer)
+    v, g, bias = weights_of(layer)
+    inputs = random(2, time, 3)
+    expected = convolve(inputs, normalize(v, g), bias, padding)
+    np.testing.assert_allclose(to_numpy(layer(inputs)), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_first_kernel_is_the_sampled_one(make):
+    layer = make(kernel_initializer=keras.initializers.RandomNormal(0, 0.7, seed=3))
+    layer.build((None, None, 3))
+    sampled = keras.initializers.RandomNormal(0, 0.7, seed=3)(layer.v.shape)
+    kernel = to_numpy(layer.effective_kernel())
+    np.testing.assert_allclose(kernel, to_numpy(sampled), **TOLERANCE)
+
+
+def test_first_kernel_is_the_sampled_one_when_built_in_a_stateless_scope():
+    layer = WeightNormConv1D(5, 3)
+    with keras.StatelessScope():
+        layer.build((None, None, 4))
+    v, g, _ = weights_of(layer)
+    np.testing.assert_allclose(g, np.sqrt(np.sum(v**2, axis=(0, 1))), rtol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_first_kernel_is_the_sampled_one_when_built_in_a_graph():
+    import tensorflow as tf
+
+    layer = WeightNormDense(5)
+    tf.function(lambda inputs: layer(inputs))(random(2, 3))
+    v, g, _ = weights_of(layer)
+    np.testing.assert_allclose(g, np.sqrt(np.sum(v**2, axis=0)), rtol=1e-5)
+
+
+def test_gradients_follow_the_paper():
+    layer = WeightNormDense(5)
+    layer.build((None, 3))
+    randomize(layer)
+    v, g, bias = weights_of(layer)
+    inputs = random(4, 3)
+    _, got_v, got_g, _ = layer_gradients(layer, layer, inputs)
+    length = np.sqrt(np.sum(v**2, axis=0))
+    # Of the loss sum(outputs**2), then equation 3 of Salimans & Kingma.
+    by_kernel = inputs.T @ (2 * (inputs @ normalize(v, g) + bias))
+    by_g = np.sum(by_kernel * v, axis=0) / length
+    by_v = g / length * by_kernel - g * by_g / length**2 * v
+    np.testing.assert_allclose(to_numpy(got_g), by_g, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(to_numpy(got_v), by_v, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_a_zero_direction_gives_zeros_and_finite_gradients(make):
+    layer = make()
+    layer.build((None, None, 3))
+    v = to_numpy(layer.v)
+    v[..., 1] = 0.0
+    layer.v.assign(v)
+    inputs = random(2, 7, 3)
+    assert np.all(to_numpy(layer(inputs))[..., 1] == 0.0)
+    for gradient in layer_gradients(layer, layer, inputs):
+        assert np.all(np.isfinite(to_numpy(gradient)))
+    layer.fold()
+    assert np.all(to_numpy(layer(inputs))[..., 1] == 0.0)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "float16"])
+def test_the_norm_does_not_overflow_in_half_precision(policy):
+    layer = WeightNormDense(5, dtype=policy)
+    layer.build((None, 64))
+    layer.v.assign(300 * np.ones((64, 5)))  # 300**2 is beyond float16
+    layer.g.assign(np.arange(5))
+    outputs = to_numpy(layer(np.ones((1, 64), "float32")))
+    np.testing.assert_allclose(outputs[0], 8 * np.arange(5), rtol=2e-3)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_kernel_is_rounded_to_half_precision_only_once(policy):
+    layer = WeightNormDense(64, dtype=policy)
+    layer.build((None, 16))
+    randomize(layer)
+    v, g, bias = weights_of(layer)
+    layer.bias.assign(0 * bias)
+    kernel = layer.effective_kernel()
+    assert keras.backend.standardize_dtype(kernel.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(kernel), normalize(v, g), **TOLERANCE)
+    # The products with ones and zeros are exact.
+    outputs = layer(np.eye(16, dtype="float32"))
+    rounded = ops.cast(kernel, layer.compute_dtype)
+    assert np.array_equal(to_numpy(outputs), to_numpy(rounded))
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3])
+def test_steps_equal_the_full_pass(kernel_size):
+    layer = WeightNormConv1D(5, kernel_size, padding="causal")
+    layer.build((None, None, 3))
+    randomize(layer)
+    check_steps(layer, random(2, 7, 3))
+    state = layer.get_initial_state(4)
+    assert {k: tuple(v.shape) for k, v in state.items()} == {
+        "inputs": (4, kernel_size - 1, 3)
+    }
+    layer.fold()
+    check_steps(layer, random(2, 7, 3))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_steps_compute_in_half_precision(policy):
+    layer = WeightNormConv1D(5, 3, padding="causal", dtype=policy)
+    inputs = random(2, 4, 3)
+    full = layer(inputs)
+    state = layer.get_initial_state(2)
+    first, state = layer.step(inputs[:, :1], state)
+    rest, state = layer.step(inputs[:, 1:], state)
+    for value in (first, rest, state["inputs"]):
+        assert keras.backend.standardize_dtype(value.dtype) == layer.compute_dtype
+    parts = np.concatenate([to_numpy(first), to_numpy(rest)], axis=1)
+    np.testing.assert_allclose(parts, to_numpy(full), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.tensorflow
+def test_steps_with_unknown_batch_and_length_in_a_graph():
+    import tensorflow as tf
+
+    layer = WeightNormConv1D(5, 3, padding="causal")
+    inputs = random(2, 7, 3)
+    full = to_numpy(layer(inputs))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 3])] * 2)
+    def run(first, rest):
+        state = layer.get_initial_state(tf.shape(first)[0])
+        first, state = layer.step(first, state)
+        assert state["inputs"].shape[1:] == (2, 3)
+        rest, state = layer.step(rest, state)
+        return tf.concat([first, rest], axis=1)
+
+    for size in (1, 4):
+        parts = to_numpy(run(inputs[:, :size], inputs[:, size:]))
+        np.testing.assert_allclose(parts, full, **TOLERANCE)
+
+
+def test_a_state_needs_causal_padding_and_a_built_layer():
+    layer = WeightNormConv1D(5, 3)
+    layer.build((None, None, 3))
+    with pytest.raises(ValueError, match="causal"):
+        layer.get_initial_state(2)
+    with pytest.raises(ValueError, match="causal"):
+        layer.step(random(2, 1, 3), {"inputs": random(2, 2, 3)})
+    with pytest.raises(ValueError, match="built"):
+        WeightNormConv1D(5, 3, padding="causal").get_initial_state(2)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_folding_keeps_the_outputs_also_after_reloading(make, policy, tmp_path):
+    layer = make(dtype=policy)
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, layer(inputs))
+    randomize(layer)
+    x = random(2, 7, 3)
+    before = model.predict(x, verbose=0)
+    kernel = normalize(*weights_of(layer)[:2])
+    layer.fold()
+    layer.fold()
+    # A function that was traced before and one that is traced now.
+    np.testing.assert_allclose(model.predict(x, verbose=0), before, **TOLERANCE)
+    np.testing.assert_allclose(to_numpy(model(x)), before, **TOLERANCE)
+    assert layer.v is None and layer.g is None and layer.get_config()["folded"]
+    np.testing.assert_allclose(to_numpy(layer.kernel), kernel, **TOLERANCE)
+    assert [w.name for w in layer.trainable_weights] == ["kernel", "bias"]
+    model.save(tmp_path / "folded.keras")
+    again = keras.saving.load_model(tmp_path / "folded.keras")
+    assert [w.name for w in again.trainable_weights] == ["kernel", "bias"]
+    np.testing.assert_allclose(again.predict(x, verbose=0), before, **TOLERANCE)
+
+
+def test_a_folded_layer_can_be_trained():
+    layer = WeightNormDense(5)
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, layer(inputs))
+    layer.fold()
+    before = to_numpy(layer.kernel)
+    model.compile("sgd", "mse")
+    model.fit(random(4, 3), random(4, 5), verbose=0)
+    assert np.any(to_numpy(layer.kernel) != before)
+
+
+def test_folding_before_building_makes_a_plain_layer():
+    layer = WeightNormDense(5)
+    layer.fold()
+    layer.build((None, 3))
+    assert [w.name for w in layer.weights] == ["kernel", "bias"]
+
+
+@pytest.mark.tensorflow
+def test_export_of_a_folded_layer_holds_only_the_kernel(tmp_path):
+    import tensorflow as tf
+
+    layer = WeightNormConv1D(5, 3)
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, layer(inputs))
+    randomize(layer)
+    x = random(2, 7, 3)
+    before = to_numpy(model(x))
+    layer.fold()
+    model.export(tmp_path, verbose=False)
+    served = tf.saved_model.load(tmp_path)
+    assert sorted(tuple(v.shape) for v in served.variables) == [(3, 3, 5), (5,)]
+    np.testing.assert_allclose(to_numpy(served.serve(x)), before, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "shape, fan_in", [((400, 500), 400), ((5, 80, 500), 400), ((3, 100, 1), 300)]
+)
+@pytest.mark.parametrize("dropout, gain", [(0.0, 1.0), (0.2, 4.0)])
+def test_initializer_has_the_variance_of_the_paper(shape, fan_in, dropout, gain):
+    initializer = ConvS2SInitializer(dropout=dropout, gain=gain, seed=1)
+    values = to_numpy(initializer(shape))
+    stddev = np.sqrt(gain * (1 - dropout) / fan_in)
+    error = 5 * stddev / np.sqrt(values.size)  # five standard errors
+    assert abs(values.mean()) < error
+    assert abs(values.std() - stddev) < error
+    if values.size > 1e5:
+        assert np.abs(values).max() > 3 * stddev, "the distribution is truncated"
+
+
+def test_initializer_survives_its_configuration():
+    initializer = ConvS2SInitializer(dropout=0.2, gain=4.0, seed=1)
+    config = keras.initializers.serialize(initializer)
+    assert config["registered_name"] == "keras_seqconv>ConvS2SInitializer"
+    again = keras.initializers.deserialize(config)
+    assert again.get_config() == {"dropout": 0.2, "gain": 4.0, "seed": 1}
+    assert np.array_equal(to_numpy(again((3, 4))), to_numpy(initializer((3, 4))))
+
+
+def test_layers_without_a_seed_start_differently():
+    first, second = WeightNormDense(5), WeightNormDense(5)
+    first.build((None, 3))
+    second.build((None, 3))
+    assert np.any(to_numpy(first.v) != to_numpy(second.v))
+
+
+def test_default_initializers():
+    dense, conv = WeightNormDense(5), WeightNormConv1D(5, 3)
+    assert dense.kernel_initializer.get_config()["gain"] == 1.0
+    assert conv.kernel_initializer.get_config()["gain"] == 4.0
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: WeightNormDense(0), "`units`.*units=0"),
+        (lambda: WeightNormDense(True), "`units`.*units=True"),
+        (lambda: WeightNormConv1D(2.0, 3), "`filters`.*filters=2.0"),
+        (lambda: WeightNormConv1D(2, 0), "`kernel_size`.*kernel_size=0"),
+        (lambda: WeightNormConv1D(2, 3, padding="valid"), "`padding`.*'valid'"),
+        (lambda: ConvS2SInitializer(dropout=1.0), "`dropout`.*dropout=1.0"),
+        (lambda: ConvS2SInitializer(dropout=-0.1), "`dropout`.*dropout=-0.1"),
+        (lambda: ConvS2SInitializer(dropout="a"), "`dropout`.*dropout='a'"),
+        (lambda: ConvS2SInitializer(gain=0), "`gain`.*gain=0"),
+        (lambda: ConvS2SInitializer(gain=float("nan")), "`gain`.*gain=nan"),
+        (lambda: WeightNormDense(2).build((None, None)), "last axis"),
+        (lambda: WeightNormConv1D(2, 3).build((2, 3, None)), "last axis"),
+    ],
+)
+def test_errors_name_what_was_received(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

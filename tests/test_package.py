@@ -1,0 +1,241 @@
+"""The package as a whole: imports, backends, the wheel, the command line, README."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_seqconv"
+pytestmark = pytest.mark.tensorflow
+
+# What a module may import from the package, by the first part of its path: design.md,
+# "Arrows run one way". Leaves import no sibling.
+ALLOWED = {
+    "__init__": {"layers", "ops", "version"},
+    "version": set(),
+    "ops": set(),
+    "layers": {"ops"},
+    "quickstart": {"layers"},
+    "cli": {"quickstart", "version"},
+}
+# Needed by no one who only imports the package.
+OPTIONAL = [
+    "jax", "torch", "tensorflow_text", "tensorflow_datasets", "tensorboard",
+    "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "babel", "num2words",
+    "matplotlib", "tensorflow_serving", "pytest",
+]  # fmt: skip
+
+
+def run_python(code: str, *, folder=ROOT, **environment):
+    """A fresh process; its output, or its error as the test's failure."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=folder,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of this package that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "keras_seqconv":
+                found |= {f"keras_seqconv.{alias.name}" for alias in node.names}
+            else:
+                found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.split(".")[0] == "keras_seqconv"}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_imports_run_one_way():
+    graph = {}
+    for path in PACKAGE.rglob("*.py"):
+        part = part_of(path)
+        assert part in ALLOWED, f"{path} is new: add it to ALLOWED"
+        module = ".".join(("keras_seqconv", *path.relative_to(PACKAGE).parts))
+        module = module.removesuffix(".py").removesuffix(".__init__")
+        graph[module] = imports_of(path)
+        for name in graph[module]:
+            other = name.split(".")[1]
+            assert other == part or other in ALLOWED[part], f"{path} imports {name}"
+
+    def visit(module, above):
+        assert module not in above, f"import cycle: {' -> '.join((*above, module))}"
+        for name in graph.get(module, ()):
+            visit(name, (*above, module))
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_import_needs_no_optional_package():
+    code = f"""
+    import sys
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in {OPTIONAL!r}:
+                raise ModuleNotFoundError(name)
+    sys.meta_path.insert(0, Block())
+    import keras_seqconv, keras_seqconv.cli
+    """
+    run_python(code)
+
+
+def test_jax_backend_works_without_tensorflow():
+    """Ops, a layer, training and a step where importing TensorFlow is impossible."""
+    code = """
+    import sys
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "tensorflow":
+                raise ModuleNotFoundError(name)
+    sys.meta_path.insert(0, Block())
+    import keras, numpy as np
+    import keras_seqconv as ks
+    inputs = np.ones((2, 9, 6), "float32")
+    ks.ops.light_conv(inputs, np.ones((3, 4), "float32"))
+    ks.ops.dynamic_conv(inputs, np.ones((2, 9, 3, 4), "float32"), "causal")
+    layer = ks.layers.DynamicConvModule(3, 4, padding="causal")
+    model = keras.Sequential([keras.Input((None, 6)), layer])
+    model.compile("adam", "mse")
+    model.fit(inputs, inputs, verbose=0)
+    full = layer(inputs)
+    outputs, _ = layer.step(inputs, layer.get_initial_state(2))
+    assert np.allclose(outputs, full, atol=1e-5)
+    assert not any(name.split(".")[0] == "tensorflow" for name in sys.modules)
+    print("fine")
+    """
+    assert "fine" in run_python(code, KERAS_BACKEND="jax")
+
+
+def test_other_backends_are_refused_clearly():
+    code = """
+    try:
+        import keras_seqconv
+    except ImportError as error:
+        print(error)
+    """
+    message = run_python(code, KERAS_BACKEND="numpy")
+    assert "tensorflow and jax" in message
+    assert "KERAS_BACKEND=numpy" in message
+
+
+def test_command_line(capsys):
+    from keras_seqconv import __version__
+    from keras_seqconv.cli import main
+
+    for arguments, status, words in [
+        (["--version"], 0, __version__),
+        (["--help"], 0, "quickstart"),
+        ([], 2, "required: COMMAND"),
+        (["train-everything"], 2, "invalid choice: 'train-everything'"),
+        (["quickstart", "--epochs", "0"], 2, "must be a positive integer, not '0'"),
+    ]:
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == status
+        printed = capsys.readouterr()
+        assert words in printed.out + printed.err
+
+
+@pytest.mark.slow
+def test_quickstart_learns_to_count():
+    from keras_seqconv.quickstart import main
+
+    assert main() >= 0.95
+
+
+@pytest.mark.slow
+def test_wheel_works_in_an_empty_environment(tmp_path):
+    """Built, installed beside nothing but its dependencies, and used from there."""
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("keras_seqconv-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+    subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
+    code = """
+    import keras_seqconv as ks, numpy as np, sys
+    assert "site-packages" in ks.__file__
+    print(ks.layers.DynamicConv(2, 3)(np.ones((1, 5, 4), "float32")).shape)
+    """
+    done = subprocess.run(
+        [python, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "(1, 5, 4)" in done.stdout
+    command = tmp_path / "venv" / "bin" / "keras-seqconv"
+    done = subprocess.run(
+        [command, "--version"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip()
+
+
+def readme_examples() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(readme_examples())))
+def test_readme_examples_run(number, tmp_path):
+    run_python(readme_examples()[number], folder=tmp_path, PYTHONPATH=str(ROOT))
+
+
+def docstring_examples() -> list[tuple[str, str]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                text = ast.get_docstring(node) or ""
+                for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+                    found.append((node.name, code))
+    return found
+
+
+def test_docstring_examples_run():
+    """All in one process; names that an example takes for granted are given here."""
+    import keras
+
+    import keras_seqconv
+
+    examples = docstring_examples()
+    assert len(examples) > 10
+    for name, code in examples:
+        given = {
+            "keras": keras,
+            "keras_seqconv": keras_seqconv,
+            "inputs": keras.random.normal((2, 10, 512)),
+        }
+        if name == "jit_scope":
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            given |= {"model": model, "dataset": given["inputs"][:, 0]}
+            code = code.replace(
+                "fit(dataset)", "fit(dataset, dataset[:, :1], verbose=0)"
+            )
+        exec(textwrap.dedent(code), given)
