@@ -149,12 +149,13 @@ class PositionEncoding(keras.layers.Layer):
 
     def _check_length(self, length):
         """Refuse what the learned table cannot hold, if that is known already."""
-        if self.kind == "learned" and isinstance(length, int):
-            if length > self.max_length:
-                raise ValueError(
-                    "The sequence must not be longer than `max_length`. Received: "
-                    f"length={length}, max_length={self.max_length}"
-                )
+        if self.kind != "learned" or not isinstance(length, int):
+            return
+        if length > self.max_length:
+            raise ValueError(
+                "The sequence must not be longer than `max_length`. Received: "
+                f"length={length}, max_length={self.max_length}"
+            )
 
     def _encode(self, positions, channels):
         """positions (T,) int32 -> encodings (T, C) in the compute dtype."""
