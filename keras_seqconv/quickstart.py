@@ -107,7 +107,8 @@ def main(epochs: int = 30) -> float:
     losses = history.history["loss"]
     print(
         f"{model.count_params():,} parameters, {epochs} epochs in "
-        f"{time.perf_counter() - started:.0f} s, loss {losses[0]:.2f} -> {losses[-1]:.2f}"
+        f"{time.perf_counter() - started:.0f} s, "
+        f"loss {losses[0]:.2f} -> {losses[-1]:.2f}"
     )
     lines = counting_lines(unseen)
     split = [len(" ".join(line.split()[:GIVEN])) + 1 for line in lines]

@@ -4,7 +4,10 @@ from pathlib import Path
 
 
 def compiled_functions(folder: str | Path) -> list[str]:
-    """Functions and nodes of a SavedModel that demand XLA; a stock server has none."""
+    """Functions and nodes of a SavedModel that demand XLA; a stock server has none.
+
+    Some single ops do as well: `keras.ops.slice_update` is XlaDynamicUpdateSlice.
+    """
     from tensorflow.core.protobuf import saved_model_pb2
 
     model = saved_model_pb2.SavedModel()
@@ -20,6 +23,8 @@ def compiled_functions(folder: str | Path) -> list[str]:
         found += [
             f"{owner}/{node.name}"
             for owner, node in nodes
-            if node.attr["_XlaMustCompile"].b or node.attr["_XlaCompile"].b
+            if node.attr["_XlaMustCompile"].b
+            or node.attr["_XlaCompile"].b
+            or node.op.startswith("Xla")
         ]
     return found

@@ -1,4 +1,6 @@
-"""Checks of constructor arguments that several layers share."""
+"""Checks of arguments and shapes that several layers share."""
+
+import math
 
 
 def check_positive_integer(name: str, value: int) -> int:
@@ -27,3 +29,23 @@ def check_choice(name: str, value, choices: tuple):
             f"`{name}` must be one of {choices}. Received: {name}={value!r}"
         )
     return value
+
+
+def check_number(name: str, value: float) -> float:
+    """`value`, or ValueError unless it is a finite number."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise ValueError(
+            f"`{name}` must be a finite number. Received: {name}={value!r}"
+        )
+    return value
+
+
+def known_width(name: str, shape: tuple) -> int:
+    """The last axis of the shape of `name`, or ValueError when it is unknown."""
+    if shape[-1] is None:
+        raise ValueError(
+            f"The last axis of `{name}` must have a known size. "
+            f"Received: {name}.shape={tuple(shape)}"
+        )
+    return shape[-1]

@@ -304,7 +304,7 @@ class MultiHeadAttention(keras.layers.Layer):
             )
         rows, new = ops.shape(inputs)[:2]
         sentences = ops.shape(memory["keys"])[0]
-        if _known(rows, sentences) and rows % sentences:
+        if _known(rows, sentences) and rows % max(sentences, 1):
             raise ValueError(
                 "The rows of `inputs` must be a multiple of those of `memory`. "
                 f"Received: inputs.shape={tuple(inputs.shape)}, {sentences} rows"
@@ -312,7 +312,10 @@ class MultiHeadAttention(keras.layers.Layer):
         query = self._project_query(inputs)
         heads = query.shape[2:]
         # The beams become further query positions, so nothing is repeated.
-        query = ops.reshape(query, (sentences, rows // sentences * new, *heads))
+        # Of an empty batch the number of beams does not matter.
+        static = isinstance(sentences, int)
+        beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
+        query = ops.reshape(query, (sentences, beams * new, *heads))
         attended = self._attend(query, memory, _key_mask(memory_mask))
         attended = ops.reshape(attended, (rows, new, *heads))
         return self._project_output(attended)

@@ -10,13 +10,15 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_positive_integer
+from keras_seqconv.layers.arguments import (
+    check_number,
+    check_positive_integer,
+    known_width,
+)
 from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
     WeightNormDense,
-    _check_number,
-    _known_width,
 )
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -53,7 +55,7 @@ class ScaleGradient(keras.layers.Layer):
 
     def __init__(self, scale: float, **kwargs):
         super().__init__(**kwargs)
-        _check_number("scale", scale)
+        check_number("scale", scale)
         self.scale = scale
         self.supports_masking = True
 
@@ -107,8 +109,8 @@ class ScaledResidual(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, inputs_shape, skip_shape):
-        width = _known_width("inputs", inputs_shape)
-        if _known_width("skip", skip_shape) != width:
+        width = known_width("inputs", inputs_shape)
+        if known_width("skip", skip_shape) != width:
             self.projection = WeightNormDense(
                 width, folded=self.folded, dtype=self.dtype_policy, name="projection"
             )
@@ -334,15 +336,15 @@ class ConvS2SAttention(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, inputs_shape, target_embeddings_shape, keys_shape, values_shape):
-        width = _known_width("inputs", inputs_shape)
-        embed_dim = _known_width("target_embeddings", target_embeddings_shape)
-        if _known_width("keys", keys_shape) != embed_dim:
+        width = known_width("inputs", inputs_shape)
+        embed_dim = known_width("target_embeddings", target_embeddings_shape)
+        if known_width("keys", keys_shape) != embed_dim:
             raise ValueError(
                 "`keys` must be as wide as `target_embeddings`. Received: "
                 f"keys.shape={tuple(keys_shape)}, "
                 f"target_embeddings.shape={tuple(target_embeddings_shape)}"
             )
-        _known_width("values", values_shape)
+        known_width("values", values_shape)
         self.in_projection = self._projection(embed_dim, "in_projection")
         self.in_projection.build(inputs_shape)
         self.out_projection = self._projection(width, "out_projection")

@@ -145,15 +145,16 @@ class Residual(keras.layers.Layer):
         attention_mask: boolean (B, T, S) or (T, S).
         training: whether to apply dropout.
 
-    Each argument reaches the wrapped layer if its `call` names it, and is left out
-    otherwise, so that one loop can call all sub-layers of a block alike. Masks attached
-    to `inputs` and `value` arrive by themselves.
+    Masks and `training` reach the wrapped layer if its `call` names them, and are left
+    out otherwise, so that one loop can call all sub-layers of a block alike. Masks
+    attached to `inputs` and `value` arrive by themselves.
 
     Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
 
     Raises:
-        ValueError: for arguments outside these rules, and in `build` when `layer`
-            changes the shape.
+        ValueError: for arguments outside these rules, for `value`, `key` or
+            `attention_mask` when `layer` does not take them, and in `build` when
+            `layer` changes the shape.
 
     Example:
 
@@ -222,19 +223,28 @@ class Residual(keras.layers.Layer):
         attention_mask=None,
         training=None,
     ):
-        further = {
-            "value": value,
-            "key": key,
+        chosen = {"value": value, "key": key, "attention_mask": attention_mask}
+        further = chosen | {
             "mask": mask,
             "value_mask": value_mask,
-            "attention_mask": attention_mask,
             "training": training,
         }
+        self._check_taken(chosen)
         return self._surround(
             inputs,
             lambda x: self.layer(x, **_accepted(self.layer.call, further)),
             training,
         )
+
+    def _check_taken(self, arguments):
+        """Refuse arguments that a caller chose and the wrapped layer would not see."""
+        taken = _accepted(self.layer.call, arguments)
+        for name, argument in arguments.items():
+            if argument is not None and name not in taken:
+                raise ValueError(
+                    f"`{name}` cannot be passed on: {type(self.layer).__name__} does "
+                    f"not take it. Received: {name} of shape {tuple(argument.shape)}"
+                )
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """State of the wrapped layer before the first position."""

@@ -3,15 +3,15 @@
 Letters: B batch, T time, C channels, K kernel.
 """
 
-import math
-
 import keras
 from keras import ops
 
 from keras_seqconv.layers.arguments import (
     check_choice,
+    check_number,
     check_positive_integer,
     check_rate,
+    known_width,
 )
 
 
@@ -43,7 +43,7 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
 
     def __init__(self, dropout: float = 0.0, gain: float = 1.0, seed=None):
         check_rate("dropout", dropout)
-        _check_number("gain", gain)
+        check_number("gain", gain)
         if gain <= 0:
             raise ValueError(f"`gain` must be positive. Received: gain={gain!r}")
         super().__init__(
@@ -213,7 +213,7 @@ class WeightNormDense(_WeightNorm):
         self.units = units
 
     def build(self, input_shape):
-        width = _known_width("inputs", input_shape)
+        width = known_width("inputs", input_shape)
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
         self._add_weights((width, self.units))
 
@@ -297,7 +297,7 @@ class WeightNormConv1D(_WeightNorm):
         self.padding = padding
 
     def build(self, input_shape):
-        width = _known_width("inputs", input_shape)
+        width = known_width("inputs", input_shape)
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: width})
         self._input_width = width
         self._add_weights((self.kernel_size, width, self.filters))
@@ -371,20 +371,3 @@ class WeightNormConv1D(_WeightNorm):
             "kernel_size": self.kernel_size,
             "padding": self.padding,
         }
-
-
-def _known_width(name, shape):
-    if shape[-1] is None:
-        raise ValueError(
-            f"The last axis of `{name}` must have a known size. "
-            f"Received: {name}.shape={tuple(shape)}"
-        )
-    return shape[-1]
-
-
-def _check_number(name, value):
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
-        raise ValueError(
-            f"`{name}` must be a finite number. Received: {name}={value!r}"
-        )

@@ -29,8 +29,8 @@ benchmarks/README.md):
 import keras
 from keras import ops
 
-# Products of at least this many rows keep the matrix units busy; longer blocks than
-# K - 1 only add zeros to the band.
+# Products of at least this many rows keep the matrix units busy; blocks much longer
+# than K only add zeros to the band.
 SHORTEST_BLOCK = 32
 
 
@@ -53,15 +53,15 @@ def convolve_by_shifts(inputs, kernel, left):
 def convolve_by_bands(inputs, kernel, left):
     """`convolve` for a kernel per position (B, T, H, K) as banded matrix products."""
     heads, taps = kernel.shape[-2:]
-    length = ops.shape(inputs)[1]
+    batch, length, channels = ops.shape(inputs)
     block = _block_length(taps)
-    bands = _bands(_blocks(kernel, block))  # (B, H, N, L, W)
-    reached = _windows(_split_heads(inputs, heads), left, taps, block)
-    reached = ops.transpose(reached, (0, 3, 1, 2, 4))  # (B, H, N, W, R)
-    outputs = ops.transpose(ops.matmul(bands, reached), (0, 2, 3, 1, 4))
-    batch, count = ops.shape(outputs)[:2]
-    outputs = ops.reshape(outputs, (batch, count * block, inputs.shape[-1]))
-    return outputs[:, :length]
+    bands = _bands(_blocks(ops.transpose(kernel, (0, 2, 1, 3)), block))
+    reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
+    outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
+    padded = ops.shape(outputs)[2] * block
+    outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
+    outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
+    return ops.reshape(outputs, (batch, length, channels))
 
 
 def convolve_natively(inputs, kernel, left):
@@ -108,17 +108,15 @@ def mirrored(kernel, left):
 
 def kernel_gradient_per_position(upstream, inputs, heads, taps, left):
     """`kernel_gradient` (B, T, H, K): block products, then the band of each."""
-    length = ops.shape(inputs)[1]
+    batch, length, _ = ops.shape(inputs)
     block = _block_length(taps)
-    rows = _blocks(_split_heads(upstream, heads), block)
-    rows = ops.transpose(rows, (0, 3, 1, 2, 4))  # (B, H, N, L, R)
-    reached = _windows(_split_heads(inputs, heads), left, taps, block)
-    reached = ops.transpose(reached, (0, 3, 1, 2, 4))  # (B, H, N, W, R)
+    rows = _blocks(_heads_first(upstream, heads), block)  # (B, H, N, L, R)
+    reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
     products = ops.einsum("bhnlr,bhnwr->bhnlw", rows, reached)
     band = _unbanded(products, taps)  # (B, H, N, L, K)
-    band = ops.transpose(band, (0, 2, 3, 1, 4))
-    batch, count = ops.shape(band)[:2]
-    return ops.reshape(band, (batch, count * block, heads, taps))[:, :length]
+    padded = ops.shape(band)[2] * block
+    band = ops.reshape(band, (batch, heads, padded, taps))[:, :, :length]
+    return ops.transpose(band, (0, 2, 1, 3))
 
 
 def kernel_gradient_shared(upstream, inputs, heads, taps, left):
@@ -128,21 +126,19 @@ def kernel_gradient_shared(upstream, inputs, heads, taps, left):
     block products afterwards would write and read B * T * H * W numbers more.
     """
     block = _block_length(taps)
-    rows = _blocks(_split_heads(upstream, heads), block)
-    reached = _windows(_split_heads(inputs, heads), left, taps, block)
-    batch, count = ops.shape(rows)[:2]
-    inner = count * rows.shape[-1]
-    rows = ops.reshape(
-        ops.transpose(rows, (0, 3, 2, 1, 4)), (batch, heads, block, inner)
-    )
-    reached = ops.reshape(
-        ops.transpose(reached, (0, 3, 2, 1, 4)), (batch, heads, block + taps - 1, inner)
-    )
+    width = block + taps - 1
+    rows = _blocks(_heads_first(upstream, heads), block)
+    batch, _, count, _, ratio = ops.shape(rows)
+    rows = ops.transpose(rows, (0, 1, 3, 2, 4))  # (B, H, L, N, R)
+    rows = ops.reshape(rows, (batch, heads, block, count * ratio))
+    padded, places = _windows(inputs, heads, left, taps, block)
+    reached = ops.take(padded, ops.transpose(places), axis=2)  # (B, H, W, N, R)
+    reached = ops.reshape(reached, (batch, heads, width, count * ratio))
     products = ops.einsum("bhlr,bhwr->bhlw", rows, reached)
     # A product with ones: XLA on the CPU sums over leading axes one number at a time.
-    flat = ops.reshape(products, (batch, heads * block * (block + taps - 1)))
+    flat = ops.reshape(products, (batch, heads * block * width))
     summed = ops.matmul(ops.ones((1, batch), flat.dtype), flat)
-    summed = ops.reshape(summed, (heads, block, block + taps - 1))
+    summed = ops.reshape(summed, (heads, block, width))
     return ops.sum(_unbanded(summed, taps), axis=1)
 
 
@@ -167,35 +163,40 @@ def _pad_time(tensor, before, after):
     return ops.pad(tensor, [(0, 0), (before, after), *others])
 
 
+def _heads_first(inputs, heads):
+    """(B, T, C) -> (B, H, T, R)."""
+    return ops.transpose(_split_heads(inputs, heads), (0, 2, 1, 3))
+
+
 def _blocks(tensor, block):
-    """(B, T, ...) -> (B, N, L, ...), zeros after T."""
-    length = ops.shape(tensor)[1]
-    tensor = _pad_time(tensor, 0, -length % block)
-    batch, padded, *rest = ops.shape(tensor)
-    return ops.reshape(tensor, (batch, padded // block, block, *rest))
+    """(B, H, T, ...) -> (B, H, N, L, ...), zeros after T."""
+    length = ops.shape(tensor)[2]
+    tensor = ops.pad(tensor, [(0, 0), (0, 0), (0, -length % block), (0, 0)])
+    batch, heads, padded, last = ops.shape(tensor)
+    return ops.reshape(tensor, (batch, heads, padded // block, block, last))
 
 
-def _windows(tensor, left, taps, block):
-    """The positions that each block reaches: (B, T, H, R) -> (B, N, W, H, R).
+def _windows(inputs, heads, left, taps, block):
+    """What each block reaches, as a tensor (B, H, time, R) and places (N, W) in it.
 
-    Position w of window n is position n * L + w - P of the tensor. Blocks are at least
-    K - 1 long, so a window is a block and the head of the next one.
+    Position w of window n is position n * L + w - P of the inputs.
     """
-    length = ops.shape(tensor)[1]
-    after = -length % block + block - left
-    blocks = _blocks(_pad_time(tensor, left, after), block)  # N + 1 of them
-    return ops.concatenate([blocks[:, :-1], blocks[:, 1:, : taps - 1]], axis=2)
+    length = ops.shape(inputs)[1]
+    after = -length % block + taps - 1 - left
+    heads_first = _heads_first(inputs, heads)
+    padded = ops.pad(heads_first, [(0, 0), (0, 0), (left, after), (0, 0)])
+    starts = ops.arange((length + block - 1) // block) * block
+    return padded, starts[:, None] + ops.arange(block + taps - 1)[None]
 
 
 def _bands(kernel):
-    """(B, N, L, H, K) -> band matrices (B, H, N, L, W): row l holds its taps from l on.
+    """(B, H, N, L, K) -> band matrices (B, H, N, L, W): row l holds its taps from l on.
 
     Rows of W + 1 numbers read as rows of W move one place to the right each.
     """
-    block, taps = kernel.shape[2], kernel.shape[4]
+    block, taps = kernel.shape[3:]
     width = block + taps - 1
-    rows = ops.transpose(kernel, (0, 3, 1, 2, 4))
-    rows = ops.pad(rows, [(0, 0)] * 4 + [(0, block)])
+    rows = ops.pad(kernel, [(0, 0)] * 4 + [(0, block)])
     batch, heads, count = ops.shape(rows)[:3]
     flat = ops.reshape(rows, (batch, heads, count, block * (width + 1)))
     return ops.reshape(flat[..., : block * width], (batch, heads, count, block, width))

@@ -593,3 +593,20 @@ def test_attention_masks_of_another_rank_are_refused():
             random(BATCH, TARGET, CHANNELS),
             attention_mask=ops.ones((BATCH, 1, TARGET, TARGET), dtype="bool"),
         )
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_attend_of_no_sentences(unknown):
+    layer = MultiHeadAttention(2)
+    layer.build((None, None, 4), (None, None, 4))
+
+    def attend(inputs, value):
+        return layer.attend(inputs, layer.project_memory(value))
+
+    inputs, value = ops.zeros((0, 1, 4)), ops.zeros((0, 5, 4))
+    if unknown and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        spec = tf.TensorSpec((None, None, 4))
+        attend = tf.function(attend, input_signature=[spec, spec])
+    assert tuple(attend(inputs, value).shape) == (0, 1, 4)

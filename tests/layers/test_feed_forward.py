@@ -350,3 +350,11 @@ class TestResidual:
         name = list(arguments)[-1]
         with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
             Residual(**arguments)
+
+
+@pytest.mark.parametrize("name", ["value", "key", "attention_mask"])
+def test_residual_refuses_what_its_layer_does_not_take(name):
+    residual = Residual(FeedForward(8))
+    inputs = np.ones((2, 3, 4), "float32")
+    with pytest.raises(ValueError, match=f"`{name}` cannot be passed on: FeedForward"):
+        residual(inputs, **{name: np.ones((2, 3, 4), "float32")})

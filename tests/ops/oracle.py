@@ -1,4 +1,4 @@
-"""The definition of the ops as loops over NumPy arrays, nothing shared with the code."""
+"""The definition of the ops as NumPy loops; nothing is shared with the code."""
 
 import numpy as np
 

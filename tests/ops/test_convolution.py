@@ -1,5 +1,6 @@
 """light_conv and dynamic_conv: values, gradients, dtypes, shapes and errors."""
 
+import functools
 import json
 
 import keras
@@ -186,33 +187,35 @@ def test_gradients_equal_finite_differences_in_float64(dynamic, padding):
             assert abs(numeric - got[place][index]) < 1e-7
 
 
+def fairseq_layer(spec, light, x, weight, bias):
+    """The layer of a golden case: softmax (and generator) around the op."""
+    heads, taps = spec["num_heads"], spec["kernel_size"]
+    if light:
+        return light_conv(x, ops.softmax(weight, axis=-1), spec["padding"]) + bias
+    logits = ops.matmul(x, ops.transpose(weight))
+    kernel = ops.softmax(ops.reshape(logits, (*x.shape[:2], heads, taps)), axis=-1)
+    return dynamic_conv(x, kernel, spec["padding"]) + bias
+
+
 def test_equals_fairseq(golden):
     cases = json.loads((golden / "ops.json").read_text())
     arrays = np.load(golden / "ops.npz")
-    assert cases
+    assert len(cases) >= 18
     for prefix, spec in cases.items():
-        tensor = {
-            name.removeprefix(prefix): arrays[name]
-            for name in arrays.files
-            if name.startswith(prefix)
-        }
-        heads, taps = spec["num_heads"], spec["kernel_size"]
+        light = prefix.startswith("light/")
+        layer = functools.partial(fairseq_layer, spec, light)
+        weight = "weight" if light else "weight_linear"
+        names = ("x", weight, "bias")
+        arguments = [ops.convert_to_tensor(arrays[prefix + name]) for name in names]
+        upstream = arrays[prefix + "dy"]
+        loss = functools.partial(weighted_sum, layer, upstream)
+        assert_close(layer(*arguments), arrays[prefix + "y"], 1e-5)
+        for name, gradient in zip(names, gradients(loss, *arguments), strict=True):
+            assert_close(gradient, arrays[f"{prefix}d{name}"], 1e-5)
 
-        def outputs(x, weight, bias, prefix=prefix, heads=heads, taps=taps, spec=spec):
-            if prefix.startswith("light/"):
-                kernel = ops.softmax(weight, axis=-1)
-                return light_conv(x, kernel, spec["padding"]) + bias
-            logits = ops.matmul(x, ops.transpose(weight))
-            logits = ops.reshape(logits, (*x.shape[:2], heads, taps))
-            kernel = ops.softmax(logits, axis=-1)
-            return dynamic_conv(x, kernel, spec["padding"]) + bias
 
-        name = "weight" if "weight" in tensor else "weight_linear"
-        arguments = [ops.convert_to_tensor(tensor[key]) for key in ("x", name, "bias")]
-        assert_close(outputs(*arguments), tensor["y"], 1e-5)
-        got = gradients(lambda *a: ops.sum(outputs(*a) * tensor["dy"]), *arguments)
-        for gradient, key in zip(got, ("dx", f"d{name}", "dbias"), strict=True):
-            assert_close(gradient, tensor[key], 1e-5)
+def weighted_sum(layer, upstream, *arguments):
+    return ops.sum(layer(*arguments) * upstream)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
