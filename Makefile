@@ -4,6 +4,8 @@ VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
 EXTRAS = mt,jax,plot,test
+# What runs on the JAX backend in the quick suite; all of it is in test-slow.
+JAX_TESTS = tests/ops tests/layers/test_convolution.py
 
 .PHONY: help quickstart test test-slow lint format bench clean
 
@@ -28,11 +30,12 @@ quickstart: $(VENV)/stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/keras-seqconv quickstart
 
 test: $(VENV)/stamp
-	$(BIN)/python -m pytest -m "not slow"
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -m "not slow and not tensorflow" tests/ops tests/layers
+	$(BIN)/python -m pytest -n auto -m "not slow"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not slow and not tensorflow" $(JAX_TESTS)
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -m slow
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers
 
 lint: $(VENV)/stamp
 	$(BIN)/ruff check .

@@ -3,13 +3,13 @@
     python benchmarks/ops.py               # all tables, about 15 minutes
     python benchmarks/ops.py --only main   # the setting that the targets are set for
 
-Rows of one table are timed in turns within one process, so that a machine that
-changes its speed changes all of them; times are medians in milliseconds, with the
-quartiles of the forward + backward times. "forward + backward" computes the outputs and the gradients
-of inputs and kernel (of inputs and weights for layers). MB is the peak of TensorFlow's
-allocator during one call, results included, inputs not. GB/s are the bytes of a perfect
-op (inputs, kernel and outputs moved once; with the gradients for forward + backward)
-over the time.
+Rows of one table are timed in turns within one process, so that a machine that changes
+its speed changes all of them; times are medians in milliseconds, with the quartiles of
+the forward + backward times. "forward + backward" computes the outputs and the
+gradients of inputs and kernel (of inputs and weights for layers). MB is the peak of
+TensorFlow's allocator during one call, results included, inputs not. GB/s are the bytes
+of a perfect op (inputs, kernel and outputs moved once; with the gradients for forward +
+backward) over the time.
 """
 
 import argparse

@@ -52,13 +52,17 @@ def imports_of(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            if node.module == "keras_seqconv":
-                found |= {f"keras_seqconv.{alias.name}" for alias in node.names}
-            else:
-                found.add(node.module)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if is_module(name) else node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return {name for name in found if name.split(".")[0] == "keras_seqconv"}
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def part_of(path: Path) -> str:

@@ -49,7 +49,7 @@ class ScaleGradient(keras.layers.Layer):
     Example:
 
     ```python
-    outputs = keras_seqconv.layers.ScaleGradient(1 / 6)(encoder_outputs)
+    outputs = keras_seqconv.layers.ScaleGradient(1 / 6)(inputs)
     ```
     """
 

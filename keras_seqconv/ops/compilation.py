@@ -110,22 +110,6 @@ def run(
     return _run_compiled(fused, tensors, static)
 
 
-def localized(*tensors):
-    """The tensors as tensors of the graph that is being built.
-
-    A custom gradient keeps its arguments in a closure. When TensorFlow differentiates
-    the graph of a gradient once more, arguments that came from a surrounding graph
-    would be out of scope there; their identities in the present graph are not.
-    """
-    if keras.backend.backend() == "jax":
-        return tensors
-    import tensorflow as tf
-
-    if tf.executing_eagerly():  # where identities would escape the tape
-        return tensors
-    return [tf.identity(tensor) for tensor in tensors]
-
-
 def _run_with_jax(fused, plain, tensors, static):
     if _jit_compile is False:
         return plain(*tensors, *static)

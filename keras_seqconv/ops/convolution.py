@@ -9,7 +9,8 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops import formulas
-from keras_seqconv.ops.compilation import in_xla_context, localized, run
+from keras_seqconv.ops.compilation import in_xla_context, run
+from keras_seqconv.ops.gradients import with_gradient
 
 
 def light_conv(inputs, kernel, padding: str = "same"):
@@ -155,37 +156,26 @@ def _check(kind, inputs, kernel):
         )
 
 
-def _constant(*tensors):
-    """The tensors without their history.
-
-    The gradients are written here. A tape that still recorded what runs inside would
-    make TensorFlow compile a second, slower version of it that keeps intermediates.
-    """
-    return [ops.stop_gradient(tensor) for tensor in tensors]
-
-
 def _convolve(kind, inputs, kernel, left, inside_xla=False):
     """The convolution with its gradient."""
     inside_xla = inside_xla or in_xla_context()
 
-    @ops.custom_gradient
     def convolve(inputs, kernel):
-        inputs, kernel = localized(inputs, kernel)
         outputs = run(
             kind.fused,
             kind.plain,
-            *_constant(inputs, kernel),
+            inputs,
+            kernel,
             static=(left,),
             auto=kind.auto,
             inside_xla=inside_xla,
         )
+        return ops.reshape(outputs, ops.shape(inputs))
 
-        def gradient(upstream, *_):
-            return _gradients(kind, upstream, inputs, kernel, left, inside_xla)
+    def gradient(upstream, inputs, kernel):
+        return _gradients(kind, upstream, inputs, kernel, left, inside_xla)
 
-        return ops.reshape(outputs, ops.shape(inputs)), gradient
-
-    return convolve(inputs, kernel)
+    return with_gradient(convolve, gradient)(inputs, kernel)
 
 
 def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
@@ -198,28 +188,26 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     of every order are made of the same products.
     """
 
-    @ops.custom_gradient
     def gradients(upstream, inputs, kernel):
-        upstream, inputs, kernel = localized(upstream, inputs, kernel)
         by_inputs, by_kernel = run(
             kind.fused_gradients,
             kind.plain_gradients,
-            *_constant(upstream, inputs, kernel),
+            upstream,
+            inputs,
+            kernel,
             static=(left,),
             auto=kind.auto_gradients,
             inside_xla=inside_xla,
         )
+        return ops.reshape(by_inputs, ops.shape(inputs)), by_kernel
 
-        def gradient(*second):
-            u, v = second[0] if isinstance(second[0], (tuple, list)) else second[:2]
-            by_upstream = _convolve(kind, u, kernel, left, inside_xla)
-            by_upstream = by_upstream + _convolve(kind, inputs, v, left, inside_xla)
-            return (by_upstream, *_gradients(kind, upstream, u, v, left, inside_xla))
+    def gradient(second, upstream, inputs, kernel):
+        u, v = second
+        by_upstream = _convolve(kind, u, kernel, left, inside_xla)
+        by_upstream = by_upstream + _convolve(kind, inputs, v, left, inside_xla)
+        return (by_upstream, *_gradients(kind, upstream, u, v, left, inside_xla))
 
-        by_inputs = ops.reshape(by_inputs, ops.shape(inputs))
-        return (by_inputs, by_kernel), gradient
-
-    return gradients(upstream, inputs, kernel)
+    return with_gradient(gradients, gradient)(upstream, inputs, kernel)
 
 
 def _accumulate_in_float32(formula):
@@ -273,7 +261,7 @@ class _Formulas:
 
 
 _LIGHT = _Formulas(
-    fused=formulas.convolve_by_shifts,
+    fused=formulas.convolve_under_xla,
     plain=formulas.convolve_natively,
     kernel_gradient=formulas.kernel_gradient_shared,
     auto=formulas.convolve_natively,
@@ -282,7 +270,7 @@ _LIGHT = _Formulas(
     ),
 )
 _DYNAMIC = _Formulas(
-    fused=formulas.convolve_by_shifts,
+    fused=formulas.convolve_under_xla,
     plain=formulas.convolve_by_bands,
     kernel_gradient=formulas.kernel_gradient_per_position,
 )

@@ -13,17 +13,17 @@ and the gradients of all of them are these products once more (see convolution.p
 there is nothing here to differentiate automatically. A kernel is (H, K), shared by all
 positions (LightConv), or (B, T, H, K), one per position (DynamicConv).
 
-Two formulas for `convolve`, because no single one is fast everywhere (times in
+Formulas for `convolve`, because no single one is fast everywhere (times in
 benchmarks/README.md):
 
 - `convolve_by_shifts`: K multiply-adds of shifted inputs. Under XLA they are one loop
   that reads each input from cache; memory O(BTC). Uncompiled, each tap is a pass over
   memory.
-- `convolve_by_bands` (kernel per position): the taps of L neighbouring positions are
-  written as an L x W band matrix and multiplied with the W inputs they reach: a batch
-  of small matrix products, which is what uncompiled graphs are good at. The same
-  products give the kernel gradient on both paths. L grows with K and not with T, so
-  the buffers are O(BTC + BTHK) too.
+- `convolve_by_bands`: the taps of L neighbouring positions are written as an L x W
+  band matrix and multiplied with the W inputs they reach: a batch of small matrix
+  products, which is what uncompiled graphs are good at, and XLA for long kernels. The
+  same products give the kernel gradient on both paths. L grows with K and not with T,
+  so the buffers are O(BTC + BTHK) too.
 """
 
 import keras
@@ -33,9 +33,19 @@ from keras import ops
 # than K only add zeros to the band.
 SHORTEST_BLOCK = 32
 
+# From here on the band matrices win under XLA, and far beyond (K 255) its loop over
+# shifted inputs is no longer vectorised and takes ten times as long.
+MOST_SHIFTS = 64
+
+
+def convolve_under_xla(inputs, kernel, left):
+    """`convolve` by the formula that XLA makes faster for this K."""
+    shifts = kernel.shape[-1] <= MOST_SHIFTS
+    return (convolve_by_shifts if shifts else convolve_by_bands)(inputs, kernel, left)
+
 
 def convolve_by_shifts(inputs, kernel, left):
-    """`convolve` as K shifted multiply-adds: the formula for XLA.
+    """`convolve` as K shifted multiply-adds.
 
     Returns (B, T, H, R): a compiled function that ends here has a loop over the
     channels of one head inside, a fifth faster than one over all C channels.
@@ -51,11 +61,16 @@ def convolve_by_shifts(inputs, kernel, left):
 
 
 def convolve_by_bands(inputs, kernel, left):
-    """`convolve` for a kernel per position (B, T, H, K) as banded matrix products."""
+    """`convolve` as products of band matrices, one for all blocks or one for each."""
     heads, taps = kernel.shape[-2:]
     batch, length, channels = ops.shape(inputs)
     block = _block_length(taps)
-    bands = _bands(_blocks(ops.transpose(kernel, (0, 2, 1, 3)), block))
+    if len(kernel.shape) == 2:
+        kernel = kernel[None, :, None, None]
+        blocks = ops.broadcast_to(kernel, (1, heads, 1, block, taps))
+    else:
+        blocks = _blocks(ops.transpose(kernel, (0, 2, 1, 3)), block)
+    bands = _bands(blocks)
     reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
     outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
     padded = ops.shape(outputs)[2] * block
@@ -96,14 +111,12 @@ def mirrored(kernel, left):
     x[s] reaches y[s - j + P] through tap j, so tap K - 1 - j of the mirrored kernel at
     s is tap j of the kernel at s - j + P, and zero where that is outside.
     """
-    taps = kernel.shape[-1]
     if len(kernel.shape) == 2:
         return ops.flip(kernel, axis=-1)
-    padded = _pad_time(kernel, taps - 1 - left, left)
-    columns = [
-        padded[:, tap : _stop(tap, taps), :, taps - 1 - tap] for tap in range(taps)
-    ]
-    return ops.stack(columns, axis=-1)
+    taps, length = kernel.shape[-1], ops.shape(kernel)[1]
+    rows = ops.flip(ops.transpose(kernel, (0, 2, 3, 1)), axis=2)  # (B, H, K, T)
+    rows = ops.pad(rows, [(0, 0), (0, 0), (0, 0), (taps - 1 - left, left)])
+    return ops.transpose(_unbanded(rows, length), (0, 3, 1, 2))
 
 
 def kernel_gradient_per_position(upstream, inputs, heads, taps, left):

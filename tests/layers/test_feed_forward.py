@@ -238,7 +238,7 @@ class TestResidual:
     def test_arguments_go_where_they_are_accepted(self):
         inputs = random(BATCH, TARGET, CHANNELS)
         mask = lengths_mask([3, 5], TARGET)
-        further = dict(value=random(BATCH, SOURCE, 7), mask=mask)
+        further = dict(value_mask=lengths_mask([4, 6], SOURCE), mask=mask)
         layer = Residual(Halved())
         plain = to_numpy(layer(inputs))
         expected = normalized(1.5 * inputs, layer.layer_norm)

@@ -71,8 +71,8 @@ def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile)
     assert_close(outputs, expected, LIMITS[dtype])
 
 
-# (B, T, C, H, K): odd and even K, K = 1, K > T, H = 1, H = C, K over a block, T over
-# several blocks and none at all.
+# (B, T, C, H, K): odd and even K, K = 1, K > T, H = 1, H = C, K over a block and over
+# what XLA shifts, T over several blocks and none at all.
 CASES = [
     (2, 9, 12, 3, 3),
     (2, 9, 12, 3, 4),
@@ -83,6 +83,7 @@ CASES = [
     (2, 3, 4, 2, 1),
     (1, 1, 2, 1, 7),
     (2, 70, 4, 2, 45),
+    (1, 90, 4, 2, 80),
     (0, 4, 4, 2, 3),
     (2, 0, 4, 2, 3),
 ]
