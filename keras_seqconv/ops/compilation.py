@@ -76,7 +76,7 @@ def run(
     plain: Callable,
     *tensors,
     static: tuple = (),
-    auto: Callable | None = None,
+    prefer_plain: bool = False,
     inside_xla: bool = False,
 ):
     """Run one of two formulas for the same result, the way that fits the surroundings.
@@ -86,7 +86,7 @@ def run(
         plain: formula for uncompiled graphs, called in the same way.
         tensors: tensors (B, T, ...), or (H, K) for a shared kernel.
         static: hashable values; part of what a compiled function is cached by.
-        auto: formula that beats the compiled one in surroundings without XLA, if any.
+        prefer_plain: the plain formula is the faster one in surroundings without XLA.
         inside_xla: the result will be compiled by XLA though the graph does not show
             it: gradients of a compiled function are traced outside of it.
 
@@ -103,10 +103,8 @@ def run(
         return _function(fused, static, tensors, jit_compile=True)(*tensors)
     if _in_save_context():
         return plain(*tensors, *static)
-    if _jit_compile is False or (_jit_compile == "auto" and auto is not None):
-        return _run_uncompiled(
-            plain if _jit_compile is False else auto, tensors, static
-        )
+    if _jit_compile is False or (_jit_compile == "auto" and prefer_plain):
+        return _run_uncompiled(plain, tensors, static)
     return _run_compiled(fused, tensors, static)
 
 

@@ -167,7 +167,7 @@ def _convolve(kind, inputs, kernel, left, inside_xla=False):
             inputs,
             kernel,
             static=(left,),
-            auto=kind.auto,
+            prefer_plain=kind.prefer_plain,
             inside_xla=inside_xla,
         )
         return ops.reshape(outputs, ops.shape(inputs))
@@ -196,7 +196,7 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
             inputs,
             kernel,
             static=(left,),
-            auto=kind.auto_gradients,
+            prefer_plain=kind.prefer_plain,
             inside_xla=inside_xla,
         )
         return ops.reshape(by_inputs, ops.shape(inputs)), by_kernel
@@ -244,35 +244,52 @@ def _both_gradients(convolve, kernel_gradient):
     return gradients
 
 
-class _Formulas:
-    """The formulas of one op; `auto` ones serve surroundings without XLA."""
+def _fused_kernel_gradient(upstream, inputs, heads, taps, left):
+    few = taps <= formulas.FEW_TAPS
+    by = (
+        formulas.kernel_gradient_by_taps
+        if few
+        else formulas.kernel_gradient_per_position
+    )
+    return by(upstream, inputs, heads, taps, left)
 
-    def __init__(self, fused, plain, kernel_gradient, auto=None, auto_gradients=None):
-        self.fused = _accumulate_in_float32(fused)
-        self.plain = _accumulate_in_float32(plain)
-        self.fused_gradients = _accumulate_in_float32(
-            _both_gradients(fused, kernel_gradient)
-        )
-        self.plain_gradients = _accumulate_in_float32(
-            _both_gradients(plain, kernel_gradient)
-        )
-        self.auto = auto and _accumulate_in_float32(auto)
-        self.auto_gradients = auto_gradients and _accumulate_in_float32(auto_gradients)
+
+def _fused_shared_kernel_gradient(upstream, inputs, heads, taps, left):
+    arguments = (upstream, inputs, heads, taps, left)
+    if taps <= formulas.FEW_TAPS:
+        return ops.sum(formulas.kernel_gradient_by_taps(*arguments), axis=(0, 1))
+    return formulas.kernel_gradient_shared(*arguments)
+
+
+def _plain_shared_kernel_gradient(upstream, inputs, heads, taps, left):
+    tensorflow = keras.backend.backend() == "tensorflow"
+    few = taps <= formulas.FEW_NATIVE_TAPS and tensorflow
+    by = formulas.kernel_gradient_natively if few else formulas.kernel_gradient_shared
+    return by(upstream, inputs, heads, taps, left)
+
+
+class _Formulas:
+    """The formulas of one op, for XLA (`fused`) and for uncompiled graphs (`plain`).
+
+    Each is a pair: the convolution, and the gradient for the kernel.
+    """
+
+    def __init__(self, fused, plain, prefer_plain=False):
+        self.fused = _accumulate_in_float32(fused[0])
+        self.plain = _accumulate_in_float32(plain[0])
+        self.fused_gradients = _accumulate_in_float32(_both_gradients(*fused))
+        self.plain_gradients = _accumulate_in_float32(_both_gradients(*plain))
+        self.prefer_plain = prefer_plain
 
 
 _LIGHT = _Formulas(
-    fused=formulas.convolve_under_xla,
-    plain=formulas.convolve_natively,
-    kernel_gradient=formulas.kernel_gradient_shared,
-    auto=formulas.convolve_natively,
-    auto_gradients=_both_gradients(
-        formulas.convolve_natively, formulas.kernel_gradient_shared
-    ),
+    fused=(formulas.convolve_under_xla, _fused_shared_kernel_gradient),
+    plain=(formulas.convolve_natively, _plain_shared_kernel_gradient),
+    prefer_plain=True,
 )
 _DYNAMIC = _Formulas(
-    fused=formulas.convolve_under_xla,
-    plain=formulas.convolve_by_bands,
-    kernel_gradient=formulas.kernel_gradient_per_position,
+    fused=(formulas.convolve_under_xla, _fused_kernel_gradient),
+    plain=(formulas.convolve_by_bands, formulas.kernel_gradient_per_position),
 )
 
 

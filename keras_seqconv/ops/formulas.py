@@ -38,6 +38,12 @@ SHORTEST_BLOCK = 32
 MOST_SHIFTS = 64
 
 
+# Up to here taps one by one cost less than the products of blocks: under XLA, and by
+# TensorFlow's own depthwise gradient.
+FEW_TAPS = 8
+FEW_NATIVE_TAPS = 4
+
+
 def convolve_under_xla(inputs, kernel, left):
     """`convolve` by the formula that XLA makes faster for this K."""
     shifts = kernel.shape[-1] <= MOST_SHIFTS
@@ -48,13 +54,18 @@ def convolve_by_shifts(inputs, kernel, left):
     """`convolve` as K shifted multiply-adds.
 
     Returns (B, T, H, R): a compiled function that ends here has a loop over the
-    channels of one head inside, a fifth faster than one over all C channels.
+    channels of one head inside, faster than one over all C channels.
     """
     heads, taps = kernel.shape[-2:]
-    padded = _pad_time(_split_heads(inputs, heads), left, taps - 1 - left)
+    rows = _split_heads(inputs, heads)
+    # Rows of 2 KB or 4 KB share few sets of the first cache, which then cannot hold the
+    # K rows that are read together: one head more in the padded copy takes half of the
+    # time at C 1024, a tenth at C 512.
+    more_heads = 1 if inputs.shape[-1] % 512 == 0 and heads >= 4 else 0
+    padded = ops.pad(rows, [(0, 0), (left, taps - 1 - left), (0, more_heads), (0, 0)])
     total = None
     for tap in range(taps):
-        shifted = padded[:, tap : _stop(tap, taps)]
+        shifted = padded[:, tap : _stop(tap, taps), :heads]
         term = kernel[..., tap, None] * shifted
         total = term if total is None else total + term
     return total
@@ -87,9 +98,12 @@ def convolve_natively(inputs, kernel, left):
     heads, taps = kernel.shape
     if inputs.shape[1] == 0:  # shape inference rejects windows longer than the input
         return inputs
-    per_channel = ops.repeat(
-        ops.transpose(kernel), inputs.shape[-1] // heads, axis=1
-    )  # (K, C)
+    ratio = inputs.shape[-1] // heads
+    # As `repeat`, which costs more than a short convolution does.
+    per_channel = ops.broadcast_to(
+        ops.transpose(kernel)[..., None], (taps, heads, ratio)
+    )
+    per_channel = ops.reshape(per_channel, (taps, heads * ratio))
     if keras.backend.backend() == "jax":
         padded = _pad_time(inputs, left, taps - 1 - left)
         return ops.depthwise_conv(padded, per_channel[..., None], padding="valid")
@@ -114,9 +128,32 @@ def mirrored(kernel, left):
     if len(kernel.shape) == 2:
         return ops.flip(kernel, axis=-1)
     taps, length = kernel.shape[-1], ops.shape(kernel)[1]
+    if taps <= FEW_TAPS:
+        padded = _pad_time(kernel, taps - 1 - left, left)
+        columns = [
+            padded[:, tap : _stop(tap, taps), :, taps - 1 - tap] for tap in range(taps)
+        ]
+        return ops.stack(columns, axis=-1)
     rows = ops.flip(ops.transpose(kernel, (0, 2, 3, 1)), axis=2)  # (B, H, K, T)
     rows = ops.pad(rows, [(0, 0), (0, 0), (0, 0), (taps - 1 - left, left)])
     return ops.transpose(_unbanded(rows, length), (0, 3, 1, 2))
+
+
+def kernel_gradient_by_taps(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` (B, T, H, K), tap by tap: for XLA and few taps."""
+    batch, length, channels = ops.shape(inputs)
+    ratio = channels // heads
+    # Summed in two stages: XLA vectorises the first, over an axis that is not the
+    # last, and leaves little to the second, which it does not.
+    lanes = 8 if ratio % 8 == 0 else ratio
+    lanes_of = (batch, length, heads, ratio // lanes, lanes)
+    padded = _pad_time(inputs, left, taps - 1 - left)
+    columns = []
+    for tap in range(taps):
+        products = upstream * padded[:, tap : _stop(tap, taps)]
+        lane_sums = ops.sum(ops.reshape(products, lanes_of), axis=3)
+        columns.append(ops.sum(lane_sums, axis=-1))
+    return ops.stack(columns, axis=-1)
 
 
 def kernel_gradient_per_position(upstream, inputs, heads, taps, left):
@@ -153,6 +190,27 @@ def kernel_gradient_shared(upstream, inputs, heads, taps, left):
     summed = ops.matmul(ops.ones((1, batch), flat.dtype), flat)
     summed = ops.reshape(summed, (heads, block, width))
     return ops.sum(_unbanded(summed, taps), axis=1)
+
+
+def kernel_gradient_natively(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` summed over B and T (H, K), by TensorFlow: for few taps."""
+    import tensorflow as tf
+
+    channels = inputs.shape[-1]
+    if inputs.shape[1] == 0:  # shape inference rejects windows longer than the input
+        return tf.zeros((heads, taps), inputs.dtype)
+    per_channel = tf.nn.depthwise_conv2d_backprop_filter(
+        inputs[:, None],
+        (1, taps, channels, 1),
+        upstream[:, None],
+        strides=[1, 1, 1, 1],
+        padding=[[0, 0], [0, 0], [left, taps - 1 - left], [0, 0]],
+    )
+    per_channel = ops.reshape(per_channel, (taps, heads, channels // heads))
+    kernel_gradient = ops.transpose(ops.sum(per_channel, axis=-1))
+    # Of an empty batch TensorFlow returns memory that it has not written.
+    empty = tf.equal(tf.size(inputs), 0)
+    return tf.where(empty, tf.zeros_like(kernel_gradient), kernel_gradient)
 
 
 def _stop(tap, taps):

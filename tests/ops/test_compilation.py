@@ -160,8 +160,8 @@ def test_gradient_of_a_compiled_function_avoids_the_native_convolution(monkeypat
             outputs = function(inputs, kernel)
         return tape.gradient(outputs, [inputs, kernel])
 
-    monkeypatch.setattr(convolution._LIGHT, "auto", refuse)
-    monkeypatch.setattr(convolution._LIGHT, "auto_gradients", refuse)
+    monkeypatch.setattr(convolution._LIGHT, "plain", refuse)
+    monkeypatch.setattr(convolution._LIGHT, "plain_gradients", refuse)
     assert all(np.all(np.isfinite(gradient)) for gradient in differentiate())
     function = tf.function(lambda a, b: light_conv(a, b))
     with pytest.raises(AssertionError, match="native formula"):

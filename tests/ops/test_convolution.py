@@ -72,7 +72,7 @@ def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile)
 
 
 # (B, T, C, H, K): odd and even K, K = 1, K > T, H = 1, H = C, K over a block and over
-# what XLA shifts, T over several blocks and none at all.
+# what XLA shifts, T over several blocks and none at all, sums in lanes, wide rows.
 CASES = [
     (2, 9, 12, 3, 3),
     (2, 9, 12, 3, 4),
@@ -84,6 +84,8 @@ CASES = [
     (1, 1, 2, 1, 7),
     (2, 70, 4, 2, 45),
     (1, 90, 4, 2, 80),
+    (2, 10, 48, 3, 7),
+    (2, 6, 512, 4, 3),
     (0, 4, 4, 2, 3),
     (2, 0, 4, 2, 3),
 ]
