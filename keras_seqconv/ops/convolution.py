@@ -170,12 +170,19 @@ def _convolve(kind, inputs, kernel, left, inside_xla=False):
             prefer_plain=kind.prefer_plain,
             inside_xla=inside_xla,
         )
-        return ops.reshape(outputs, ops.shape(inputs))
+        return _heads_joined(outputs, inputs)
 
     def gradient(upstream, inputs, kernel):
         return _gradients(kind, upstream, inputs, kernel, left, inside_xla)
 
     return with_gradient(convolve, gradient)(inputs, kernel)
+
+
+def _heads_joined(outputs, inputs):
+    """(B, T, H, R) or (B, T, C) -> (B, T, C)."""
+    if len(outputs.shape) == 3:
+        return outputs
+    return ops.reshape(outputs, ops.shape(inputs))
 
 
 def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
@@ -188,6 +195,9 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     of every order are made of the same products.
     """
 
+    # Between those two numbers of taps XLA has the faster kernel gradient.
+    native = not formulas.FEW_NATIVE_TAPS < kernel.shape[-1] <= formulas.FEW_TAPS
+
     def gradients(upstream, inputs, kernel):
         by_inputs, by_kernel = run(
             kind.fused_gradients,
@@ -196,10 +206,10 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
             inputs,
             kernel,
             static=(left,),
-            prefer_plain=kind.prefer_plain,
+            prefer_plain=kind.prefer_plain and native,
             inside_xla=inside_xla,
         )
-        return ops.reshape(by_inputs, ops.shape(inputs)), by_kernel
+        return _heads_joined(by_inputs, inputs), by_kernel
 
     def gradient(second, upstream, inputs, kernel):
         u, v = second

@@ -43,14 +43,15 @@ def _with_tensorflow(function, gradient):
 
     @tf.custom_gradient
     def differentiable(*tensors):
-        if not tf.executing_eagerly():
+        if tf.executing_eagerly():
+            # A tape that recorded what runs inside would make TensorFlow compile a
+            # second, slower version of it that keeps intermediates.
+            outputs = function(*[tf.stop_gradient(tensor) for tensor in tensors])
+        else:
             # The gradient below keeps its arguments. When the graph of a gradient is
             # differentiated, those from a surrounding graph would be out of scope.
-            # (Eagerly an identity would escape the tape.)
             tensors = [tf.identity(tensor) for tensor in tensors]
-        # A tape that recorded what runs inside would make TensorFlow compile a second,
-        # slower version of it that keeps intermediates.
-        outputs = function(*[tf.stop_gradient(tensor) for tensor in tensors])
+            outputs = function(*tensors)
 
         def backward(*upstream):
             single = not isinstance(outputs, tuple)
