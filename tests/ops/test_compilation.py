@@ -140,11 +140,14 @@ def test_a_trace_from_inside_xla_is_fast_and_right_outside():
     np.testing.assert_allclose(outer(inputs), inner(inputs), rtol=1e-6)
 
 
-def test_gradient_of_a_compiled_function_avoids_the_native_convolution(monkeypatch):
+@pytest.mark.parametrize("order", [1, 2])
+def test_gradients_of_compiled_functions_avoid_the_native_convolution(
+    monkeypatch, order
+):
     """XLA compiles depthwise convolutions to very slow loops on the CPU.
 
-    The gradient of a compiled function is traced where nothing shows that XLA will
-    compile it too.
+    The second derivative of a compiled function is traced where nothing shows that XLA
+    will compile it too.
     """
     import tensorflow as tf
 
@@ -152,20 +155,22 @@ def test_gradient_of_a_compiled_function_avoids_the_native_convolution(monkeypat
         raise AssertionError("the native formula was chosen")
 
     inputs, kernel = tf.ones((2, 9, 6)), tf.ones((3, 4))
-    function = tf.function(lambda a, b: light_conv(a, b), jit_compile=True)
 
-    def differentiate():
-        with tf.GradientTape() as tape:
-            tape.watch([inputs, kernel])
-            outputs = function(inputs, kernel)
-        return tape.gradient(outputs, [inputs, kernel])
+    def differentiate(jit_compile):
+        function = tf.function(lambda a: light_conv(a, kernel), jit_compile=jit_compile)
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                value = tf.reduce_sum(function(inputs) ** 3)
+            gradient = inner.gradient(value, inputs)
+        return gradient if order == 1 else outer.gradient(gradient, inputs)
 
     monkeypatch.setattr(convolution._LIGHT, "plain", refuse)
     monkeypatch.setattr(convolution._LIGHT, "plain_gradients", refuse)
-    assert all(np.all(np.isfinite(gradient)) for gradient in differentiate())
-    function = tf.function(lambda a, b: light_conv(a, b))
+    assert np.all(np.isfinite(differentiate(jit_compile=True)))
     with pytest.raises(AssertionError, match="native formula"):
-        differentiate()
+        differentiate(jit_compile=False)
 
 
 def test_lengths_that_are_compiled_waste_little():
@@ -182,11 +187,6 @@ COUNT_COMPILATIONS = """
     import numpy as np, tensorflow as tf
     from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
 
-    @tf.function(input_signature=[
-        tf.TensorSpec((2, None, 4)),
-        tf.TensorSpec((2, None, 2, 3)),
-        tf.TensorSpec((2, 3)),
-    ])
     def layers(inputs, kernel, shared):
         with tf.GradientTape() as tape:
             tape.watch([inputs, kernel, shared])
@@ -195,18 +195,25 @@ COUNT_COMPILATIONS = """
             hidden = light_conv(light_conv(hidden, shared), shared)
         return tape.gradient(hidden, [inputs, kernel, shared])
 
+    if sys.argv[3] == "graph":
+        layers = tf.function(layers, input_signature=[
+            tf.TensorSpec((2, None, 4)),
+            tf.TensorSpec((2, None, 2, 3)),
+            tf.TensorSpec((2, 3)),
+        ])
     with jit_scope(sys.argv[2] == "True" or "auto"):
         for length in range(1, 201):
             layers(tf.ones((2, length, 4)), tf.ones((2, length, 2, 3)), tf.ones((2, 3)))
 """
 
 
+@pytest.mark.parametrize("mode", ["graph", "eager"])
 @pytest.mark.parametrize(("jit_compile", "ops"), [("auto", 1), ("True", 2)])
-def test_two_hundred_lengths_compile_few_modules(tmp_path, jit_compile, ops):
+def test_two_hundred_lengths_compile_few_modules(tmp_path, jit_compile, ops, mode):
     """At most a forward and a gradient module per op and bucket."""
     code = textwrap.dedent(COUNT_COMPILATIONS)
     subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), jit_compile],
+        [sys.executable, "-c", code, str(tmp_path), jit_compile, mode],
         check=True,
         timeout=300,
     )
