@@ -274,8 +274,8 @@ def torch_calls(case):
 
 
 def time_in_turns(ready, budget=1.0, rounds=8):
-    """Seconds per call of every row, measured round by round."""
-    times = {name: ([], []) for name in ready}
+    """Seconds per call of every row and column, measured round by round."""
+    times = {name: tuple([] for _ in calls) for name, calls in ready.items()}
     for _ in range(rounds):
         for name, calls in ready.items():
             for call, found in zip(calls, times[name], strict=True):
@@ -361,6 +361,28 @@ def print_scaling():
     print("| 4096 / 512 | " + " | ".join(f"{cell:.1f}" for cell in ratio) + " |")
 
 
+def print_pair():
+    """The forward that is TensorFlow's own: what do the nodes around it cost?"""
+    print("\n### LightConv and tf.nn.depthwise_conv2d alone: forward, uncompiled, ms\n")
+    print("| setting | ours | tf.nn.depthwise_conv2d | ratio |")
+    print("|---|---|---|---|")
+    for name in ("main", "K 3", "K 7", "C 1024, H 16"):
+        case = Case(*SETTINGS[name])
+        arguments = (case.inputs, case.light)
+        ready = {
+            row: (graphs(function, False, arguments),)
+            for row, function in (("ours", light_conv), ("native", case.native))
+        }
+        times = {row: [] for row in ready}
+        for turn in range(30):  # each of the two comes first in half of the rounds
+            order = sorted(ready, reverse=bool(turn % 2))
+            pair = {row: ready[row] for row in order}
+            for row, (found,) in time_in_turns(pair, budget=0.05, rounds=1).items():
+                times[row] += found
+        ours, native = (np.median(times[row]) * 1e3 for row in ("ours", "native"))
+        print(f"| {name} | {ours:.3f} | {native:.3f} | {ours / native:.2f} |")
+
+
 def print_machine():
     with open("/proc/cpuinfo") as lines:
         model = next(
@@ -390,13 +412,17 @@ def print_machine():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=[*SETTINGS, "scaling"], help="one setting")
+    parser.add_argument(
+        "--only", choices=[*SETTINGS, "pair", "scaling"], help="one part"
+    )
     arguments = parser.parse_args()
     print_machine()
     for name, setting in SETTINGS.items():
         if arguments.only in (None, name):
             for kind in ("LightConv", "DynamicConv"):
                 print_table(name, Case(*setting), kind)
+    if arguments.only in (None, "pair"):
+        print_pair()
     if arguments.only in (None, "scaling"):
         print_scaling()
 

@@ -100,23 +100,22 @@ def convolve_natively(inputs, kernel, left):
         return inputs
     ratio = inputs.shape[-1] // heads
     # As `repeat`, which costs more than a short convolution does.
-    per_channel = ops.broadcast_to(
-        ops.transpose(kernel)[..., None], (taps, heads, ratio)
-    )
-    per_channel = ops.reshape(per_channel, (taps, heads * ratio))
+    per_channel = ops.expand_dims(ops.transpose(kernel), -1)
+    per_channel = ops.broadcast_to(per_channel, (taps, heads, ratio))
     if keras.backend.backend() == "jax":
         padded = _pad_time(inputs, left, taps - 1 - left)
-        return ops.depthwise_conv(padded, per_channel[..., None], padding="valid")
+        per_channel = ops.reshape(per_channel, (taps, heads * ratio, 1))
+        return ops.depthwise_conv(padded, per_channel, padding="valid")
     import tensorflow as tf
 
     # Explicit padding spares a padded copy, which costs a fifth of the convolution.
     outputs = tf.nn.depthwise_conv2d(
-        inputs[:, None],
-        per_channel[None, ..., None],
+        tf.expand_dims(inputs, 1),
+        tf.reshape(per_channel, (1, taps, heads * ratio, 1)),
         strides=[1, 1, 1, 1],
         padding=[[0, 0], [0, 0], [left, taps - 1 - left], [0, 0]],
     )
-    return outputs[:, 0]
+    return tf.squeeze(outputs, 1)
 
 
 def mirrored(kernel, left):
