@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+from keras_seqconv.layers.beams import fold_beams, unfold_beams
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.
@@ -302,23 +303,16 @@ class MultiHeadAttention(keras.layers.Layer):
                 "`attend` needs a layer without look-ahead mask. "
                 "Received: use_causal_mask=True"
             )
-        rows, new = ops.shape(inputs)[:2]
-        sentences = ops.shape(memory["keys"])[0]
+        rows, sentences = ops.shape(inputs)[0], ops.shape(memory["keys"])[0]
         if _known(rows, sentences) and rows % max(sentences, 1):
             raise ValueError(
                 "The rows of `inputs` must be a multiple of those of `memory`. "
                 f"Received: inputs.shape={tuple(inputs.shape)}, {sentences} rows"
             )
-        query = self._project_query(inputs)
-        heads = query.shape[2:]
         # The beams become further query positions, so nothing is repeated.
-        # Of an empty batch the number of beams does not matter.
-        static = isinstance(sentences, int)
-        beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
-        query = ops.reshape(query, (sentences, beams * new, *heads))
+        query = fold_beams(self._project_query(inputs), memory["keys"])
         attended = self._attend(query, memory, _key_mask(memory_mask))
-        attended = ops.reshape(attended, (rows, new, *heads))
-        return self._project_output(attended)
+        return self._project_output(unfold_beams(attended, inputs))
 
     def _project(self, inputs, kernel, bias):
         """inputs (B, T, C), kernel (C, H, D), bias (H, D) -> (B, T, H, D)."""

@@ -15,6 +15,7 @@ from keras_seqconv.layers.arguments import (
     check_positive_integer,
     known_width,
 )
+from keras_seqconv.layers.beams import fold_beams, unfold_beams
 from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
@@ -360,7 +361,7 @@ class ConvS2SAttention(keras.layers.Layer):
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.einsum("bts,bse->bte", weights, values)
         context = context * self._context_scale(keys, keys_mask)
-        context = _unfold_beams(context, inputs, keys)
+        context = unfold_beams(context, inputs)
         return (self.out_projection(context) + inputs) * _SQRT_HALF
 
     def attention_weights(self, inputs, target_embeddings, keys, keys_mask=None):
@@ -369,7 +370,8 @@ class ConvS2SAttention(keras.layers.Layer):
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)
         query = self._query(inputs, target_embeddings, keys)
-        return _unfold_beams(_softmax(query, keys, keys_mask), inputs, keys)
+        weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
+        return ops.cast(weights, "float32")
 
     def fold(self) -> None:
         """Replace v and g of both projections by plain kernels."""
@@ -380,13 +382,14 @@ class ConvS2SAttention(keras.layers.Layer):
 
     def _query(self, inputs, target_embeddings, keys):
         query = (self.in_projection(inputs) + target_embeddings) * _SQRT_HALF
-        return _fold_beams(query, keys)
+        return fold_beams(query, keys)
 
     def _context_scale(self, keys, keys_mask):
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
         if keys_mask is None:
-            count = ops.cast(ops.shape(keys)[1], "float32")
+            count = ops.cast(ops.shape(keys)[1], dtype)
         else:
-            count = ops.sum(ops.cast(keys_mask, "float32"), axis=1)[:, None, None]
+            count = ops.sum(ops.cast(keys_mask, dtype), axis=1)[:, None, None]
         return ops.cast(ops.sqrt(count), self.compute_dtype)
 
     def compute_output_shape(self, inputs_shape) -> tuple:
@@ -397,36 +400,14 @@ class ConvS2SAttention(keras.layers.Layer):
 
 
 def _softmax(query, keys, keys_mask):
-    """Attention weights (B, T, S) in float32; 0 for masked keys, also if all are."""
+    """Attention weights (B, T, S), at least float32; 0 for masked keys, even all."""
     # einsum: its gradient takes half the time of `matmul(query, transpose(keys))`
     # where TensorFlow does not compile, and the same under XLA.
-    scores = ops.cast(ops.einsum("bte,bse->bts", query, keys), "float32")
+    scores = ops.einsum("bte,bse->bts", query, keys)
+    scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
     if keys_mask is None:
         return ops.softmax(scores, axis=-1)
     mask = ops.expand_dims(ops.cast(keys_mask, "bool"), axis=1)
     scores = ops.where(mask, scores, ops.full_like(scores, -1e9))
     weights = ops.softmax(scores, axis=-1)
     return ops.where(mask, weights, ops.zeros_like(weights))
-
-
-def _same_batch(a, b):
-    return a.shape[0] is not None and a.shape[0] == b.shape[0]
-
-
-def _fold_beams(query, keys):
-    """(B * G, T, E) to (B, G * T, E): beams are further positions of their sentence."""
-    if _same_batch(query, keys):
-        return query
-    batch = ops.shape(keys)[0]
-    rows, length = ops.shape(query)[:2]
-    # Not -1 for the second size: it cannot be inferred of an empty batch.
-    sentences = max(batch, 1) if isinstance(batch, int) else ops.maximum(batch, 1)
-    return ops.reshape(query, (batch, rows * length // sentences, query.shape[-1]))
-
-
-def _unfold_beams(outputs, inputs, keys):
-    """(B, G * T, ...) back to the (B * G, T, ...) of `inputs`."""
-    if _same_batch(inputs, keys):
-        return outputs
-    rows, length = ops.shape(inputs)[:2]
-    return ops.reshape(outputs, (rows, length, ops.shape(outputs)[-1]))

@@ -18,7 +18,7 @@ from keras_seqconv.ops import dynamic_conv, light_conv
 class _HeadConvolution(keras.layers.Layer):
     """What LightConv and DynamicConv share: heads, padding, DropConnect, bias, steps.
 
-    Sub-classes add the kernel, `_kernel(batch, length, ...)`.
+    Sub-classes make the kernel, and apply it in `call` and `step`.
     """
 
     def __init__(

@@ -94,11 +94,14 @@ class _ConvolutionModule(keras.layers.Layer):
         self.weight_dropout_mask = weight_dropout_mask
         self.seed = seed
         self.supports_masking = True
+        granularity = {}
+        if weight_dropout_mask is not None:
+            granularity["weight_dropout_mask"] = weight_dropout_mask
         self.convolution = self._convolution(
             kernel_size=kernel_size,
             padding=padding,
             weight_dropout=weight_dropout,
-            weight_dropout_mask=weight_dropout_mask,
+            **granularity,
             seed=seed,
             dtype=self.dtype_policy,
             name="convolution",
@@ -185,7 +188,9 @@ class LightConvModule(_ConvolutionModule):
         conv_dim: channels inside; those of the inputs when None.
         use_glu: halve a projection of twice the width by a GLU; without it the first
             map has no activation.
-        kernel_softmax, weight_dropout, weight_dropout_mask, seed: see `LightConv`.
+        kernel_softmax, weight_dropout, seed: see `LightConv`.
+        weight_dropout_mask: "shared" or "position"; None is the default of the
+            convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
         **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
@@ -217,7 +222,7 @@ class LightConvModule(_ConvolutionModule):
         use_glu: bool = True,
         kernel_softmax: bool = True,
         weight_dropout: float = 0.0,
-        weight_dropout_mask: str = "shared",
+        weight_dropout_mask: str | None = None,
         seed: int | None = None,
         **kwargs,
     ):
@@ -261,8 +266,7 @@ class DynamicConvModule(LightConvModule):
     section 4, figure 2c; fairseq `linear1`, `conv`, `linear2`.) The kernels are made
     from what is convolved: after the GLU and, with a mask, after zeroing.
 
-    Arguments, shapes and errors as `LightConvModule`; `weight_dropout_mask` is
-    "position" unless it is given, see `DynamicConv`.
+    Arguments, shapes and errors as `LightConvModule`.
 
     Example:
 
@@ -273,32 +277,6 @@ class DynamicConvModule(LightConvModule):
     """
 
     convolution_class = DynamicConv
-
-    def __init__(
-        self,
-        num_heads: int,
-        kernel_size: int,
-        padding: str = "same",
-        conv_dim: int | None = None,
-        use_glu: bool = True,
-        kernel_softmax: bool = True,
-        weight_dropout: float = 0.0,
-        weight_dropout_mask: str = "position",
-        seed: int | None = None,
-        **kwargs,
-    ):
-        super().__init__(
-            num_heads,
-            kernel_size,
-            padding,
-            conv_dim,
-            use_glu,
-            kernel_softmax,
-            weight_dropout,
-            weight_dropout_mask,
-            seed,
-            **kwargs,
-        )
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -362,7 +340,7 @@ class QueryConvModule(_ConvolutionModule):
         query_groups: int = 1,
         permute_channels: bool = False,
         weight_dropout: float = 0.0,
-        weight_dropout_mask: str = "position",
+        weight_dropout_mask: str | None = None,
         compat: bool = False,
         seed: int | None = None,
         **kwargs,

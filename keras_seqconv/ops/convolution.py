@@ -90,15 +90,15 @@ class _DepthwiseOperation(keras.Operation):
 
     def call(self, inputs, kernel):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
-        _check(self.formulas, inputs, kernel)
+        _check(self.kind, inputs, kernel)
         taps = kernel.shape[-1]
         left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
-        return _convolve(self.formulas, inputs, kernel, left)
+        return _convolve(self.kind, inputs, kernel, left)
 
     def compute_output_spec(self, inputs, kernel):
-        _check(self.formulas, inputs, kernel)
+        _check(self.kind, inputs, kernel)
         shape = list(inputs.shape)
-        if self.formulas is _DYNAMIC:  # what one argument leaves open the other tells
+        if self.kind is _DYNAMIC:  # what one argument leaves open the other tells
             shape[:2] = [
                 known if known is not None else other
                 for known, other in zip(shape[:2], kernel.shape[:2], strict=True)
@@ -118,16 +118,16 @@ def _dtype(tensor) -> str:
 
 
 def _check(kind, inputs, kernel):
-    rank, letters = (3, "(B, T, C)")
-    if inputs.shape is None or len(inputs.shape) != rank:
-        raise ValueError(
-            f"`inputs` must have shape {letters}. Received: inputs.shape={inputs.shape}"
-        )
-    rank, letters = (2, "(H, K)") if kind is _LIGHT else (4, "(B, T, H, K)")
-    if kernel.shape is None or len(kernel.shape) != rank:
-        raise ValueError(
-            f"`kernel` must have shape {letters}. Received: kernel.shape={kernel.shape}"
-        )
+    kernel_letters = "(H, K)" if kind is _LIGHT else "(B, T, H, K)"
+    for name, tensor, letters in (
+        ("inputs", inputs, "(B, T, C)"),
+        ("kernel", kernel, kernel_letters),
+    ):
+        if tensor.shape is None or len(tensor.shape) != len(letters.split(",")):
+            raise ValueError(
+                f"`{name}` must have shape {letters}. "
+                f"Received: {name}.shape={tensor.shape}"
+            )
     shapes = (
         f"Received: inputs.shape={tuple(inputs.shape)}, "
         f"kernel.shape={tuple(kernel.shape)}"
@@ -195,9 +195,6 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     of every order are made of the same products.
     """
 
-    # Between those two numbers of taps XLA has the faster kernel gradient.
-    native = not formulas.FEW_NATIVE_TAPS < kernel.shape[-1] <= formulas.FEW_TAPS
-
     def gradients(upstream, inputs, kernel):
         by_inputs, by_kernel = run(
             kind.fused_gradients,
@@ -206,7 +203,7 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
             inputs,
             kernel,
             static=(left,),
-            prefer_plain=kind.prefer_plain and native,
+            prefer_plain=not kind.gradients_prefer_xla(kernel.shape[-1]),
             inside_xla=inside_xla,
         )
         return _heads_joined(by_inputs, inputs), by_kernel
@@ -254,60 +251,41 @@ def _both_gradients(convolve, kernel_gradient):
     return gradients
 
 
-def _fused_kernel_gradient(upstream, inputs, heads, taps, left):
-    few = taps <= formulas.FEW_TAPS
-    by = (
-        formulas.kernel_gradient_by_taps
-        if few
-        else formulas.kernel_gradient_per_position
-    )
-    return by(upstream, inputs, heads, taps, left)
-
-
-def _fused_shared_kernel_gradient(upstream, inputs, heads, taps, left):
-    arguments = (upstream, inputs, heads, taps, left)
-    if taps <= formulas.FEW_TAPS:
-        return ops.sum(formulas.kernel_gradient_by_taps(*arguments), axis=(0, 1))
-    return formulas.kernel_gradient_shared(*arguments)
-
-
-def _plain_shared_kernel_gradient(upstream, inputs, heads, taps, left):
-    tensorflow = keras.backend.backend() == "tensorflow"
-    few = taps <= formulas.FEW_NATIVE_TAPS and tensorflow
-    by = formulas.kernel_gradient_natively if few else formulas.kernel_gradient_shared
-    return by(upstream, inputs, heads, taps, left)
-
-
 class _Formulas:
     """The formulas of one op, for XLA (`fused`) and for uncompiled graphs (`plain`).
 
-    Each is a pair: the convolution, and the gradient for the kernel.
+    Each is a pair: the convolution, and the gradient for the kernel. `prefer_plain` and
+    `gradients_prefer_xla`, asked with K, tell which is faster where XLA is not around.
     """
 
-    def __init__(self, fused, plain, prefer_plain=False):
+    def __init__(
+        self, fused, plain, prefer_plain=False, gradients_prefer_xla=lambda taps: True
+    ):
         self.fused = _accumulate_in_float32(fused[0])
         self.plain = _accumulate_in_float32(plain[0])
         self.fused_gradients = _accumulate_in_float32(_both_gradients(*fused))
         self.plain_gradients = _accumulate_in_float32(_both_gradients(*plain))
         self.prefer_plain = prefer_plain
+        self.gradients_prefer_xla = gradients_prefer_xla
 
 
 _LIGHT = _Formulas(
-    fused=(formulas.convolve_under_xla, _fused_shared_kernel_gradient),
-    plain=(formulas.convolve_natively, _plain_shared_kernel_gradient),
+    fused=(formulas.convolve_under_xla, formulas.shared_kernel_gradient_under_xla),
+    plain=(formulas.convolve_natively, formulas.shared_kernel_gradient_without_xla),
     prefer_plain=True,
+    gradients_prefer_xla=formulas.shared_kernel_gradient_prefers_xla,
 )
 _DYNAMIC = _Formulas(
-    fused=(formulas.convolve_under_xla, _fused_kernel_gradient),
-    plain=(formulas.convolve_by_bands, formulas.kernel_gradient_per_position),
+    fused=(formulas.convolve_under_xla, formulas.kernel_gradient_under_xla),
+    plain=(formulas.convolve_by_bands, formulas.kernel_gradient_by_blocks),
 )
 
 
 @keras.saving.register_keras_serializable("keras_seqconv", "LightConvOperation")
 class _LightConvOperation(_DepthwiseOperation):
-    formulas = _LIGHT
+    kind = _LIGHT
 
 
 @keras.saving.register_keras_serializable("keras_seqconv", "DynamicConvOperation")
 class _DynamicConvOperation(_DepthwiseOperation):
-    formulas = _DYNAMIC
+    kind = _DYNAMIC

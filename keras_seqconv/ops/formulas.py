@@ -37,7 +37,6 @@ SHORTEST_BLOCK = 32
 # shifted inputs is no longer vectorised and takes ten times as long.
 MOST_SHIFTS = 64
 
-
 # Up to here taps one by one cost less than the products of blocks: under XLA, and by
 # TensorFlow's own depthwise gradient.
 FEW_TAPS = 8
@@ -138,6 +137,33 @@ def mirrored(kernel, left):
     return ops.transpose(_unbanded(rows, length), (0, 3, 1, 2))
 
 
+def kernel_gradient_under_xla(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` (B, T, H, K) by the formula that XLA makes faster."""
+    few = taps <= FEW_TAPS
+    by = kernel_gradient_by_taps if few else kernel_gradient_by_blocks
+    return by(upstream, inputs, heads, taps, left)
+
+
+def shared_kernel_gradient_under_xla(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` (H, K), summed over B and T, likewise."""
+    arguments = (upstream, inputs, heads, taps, left)
+    if taps <= FEW_TAPS:
+        return ops.sum(kernel_gradient_by_taps(*arguments), axis=(0, 1))
+    return shared_kernel_gradient_by_blocks(*arguments)
+
+
+def shared_kernel_gradient_without_xla(upstream, inputs, heads, taps, left):
+    """`kernel_gradient` (H, K) by the faster formula of an uncompiled graph."""
+    few = taps <= FEW_NATIVE_TAPS and keras.backend.backend() == "tensorflow"
+    by = shared_kernel_gradient_natively if few else shared_kernel_gradient_by_blocks
+    return by(upstream, inputs, heads, taps, left)
+
+
+def shared_kernel_gradient_prefers_xla(taps):
+    """Whether XLA has the faster of these two: between few taps and few native ones."""
+    return FEW_NATIVE_TAPS < taps <= FEW_TAPS
+
+
 def kernel_gradient_by_taps(upstream, inputs, heads, taps, left):
     """`kernel_gradient` (B, T, H, K), tap by tap: for XLA and few taps."""
     batch, length, channels = ops.shape(inputs)
@@ -155,7 +181,7 @@ def kernel_gradient_by_taps(upstream, inputs, heads, taps, left):
     return ops.stack(columns, axis=-1)
 
 
-def kernel_gradient_per_position(upstream, inputs, heads, taps, left):
+def kernel_gradient_by_blocks(upstream, inputs, heads, taps, left):
     """`kernel_gradient` (B, T, H, K): block products, then the band of each."""
     batch, length, _ = ops.shape(inputs)
     block = _block_length(taps)
@@ -168,7 +194,7 @@ def kernel_gradient_per_position(upstream, inputs, heads, taps, left):
     return ops.transpose(band, (0, 2, 1, 3))
 
 
-def kernel_gradient_shared(upstream, inputs, heads, taps, left):
+def shared_kernel_gradient_by_blocks(upstream, inputs, heads, taps, left):
     """`kernel_gradient` summed over B and T (H, K).
 
     All blocks of a sentence meet in one product whose inner axis is (N, R); summing
@@ -191,7 +217,7 @@ def kernel_gradient_shared(upstream, inputs, heads, taps, left):
     return ops.sum(_unbanded(summed, taps), axis=1)
 
 
-def kernel_gradient_natively(upstream, inputs, heads, taps, left):
+def shared_kernel_gradient_natively(upstream, inputs, heads, taps, left):
     """`kernel_gradient` summed over B and T (H, K), by TensorFlow: for few taps."""
     import tensorflow as tf
 

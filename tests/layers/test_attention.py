@@ -6,25 +6,10 @@ from keras import ops
 from keras_seqconv.layers.attention import MultiHeadAttention
 from tests.backends import compiled, layer_gradients, modes, to_numpy
 from tests.layers.check_layer import check_layer, check_steps
+from tests.layers.values import lengths_mask, random, randomized
 
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
 CLOSE = dict(rtol=1e-4, atol=1e-5)
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def lengths_mask(lengths, size):
-    return np.arange(size)[None] < np.array(lengths)[:, None]
-
-
-def randomized(layer, *shapes):
-    """Build the layer and give it weights, biases too, that all differ."""
-    layer.build(*shapes)
-    rng = np.random.default_rng(7)
-    layer.set_weights([0.5 * rng.normal(size=w.shape) for w in layer.weights])
-    return layer
 
 
 def reference(layer, query, value=None, key=None, allowed=None):

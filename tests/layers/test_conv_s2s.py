@@ -16,13 +16,10 @@ from keras_seqconv.layers.conv_s2s import (
 from keras_seqconv.layers.weight_norm import WeightNormDense
 from tests.backends import gradients, layer_gradients, to_numpy
 from tests.layers.check_layer import check_layer, check_steps
+from tests.layers.values import random
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 MASK = np.array([[True] * 7, [True] * 4 + [False] * 3])
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def randomize(layer):
@@ -612,3 +609,17 @@ def test_golden_decoder(golden):
     logits = to_numpy(golden_linear(weights, "decoder.fc3")(x))
     limit = 1e-4 * max(1.0, np.abs(expected["logits"]).max() / 5)
     np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=limit)
+
+
+@pytest.mark.tensorflow
+def test_attention_in_float64_is_float64_throughout():
+    rng = np.random.default_rng(0)
+    h, g, keys, values = (rng.normal(size=(2, 5, 4)) for _ in range(4))
+    layer = ConvS2SAttention(dtype="float64")
+    outputs = to_numpy(layer(h, g, keys, values, keys_mask=MASK[:, :5]))
+    query = (linear(layer.in_projection, h) + g) * np.sqrt(0.5)
+    weights = np.where(MASK[:, None, :5], np.exp(query @ keys.swapaxes(1, 2)), 0)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    context = weights @ values * np.sqrt(MASK[:, :5].sum(axis=1))[:, None, None]
+    expected = (linear(layer.out_projection, context) + h) * np.sqrt(0.5)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-12, atol=1e-12)

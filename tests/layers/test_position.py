@@ -8,6 +8,7 @@ from keras import ops
 from keras_seqconv.layers.position import PositionEncoding
 from tests.backends import layer_gradients, modes, to_numpy
 from tests.layers.check_layer import check_layer, check_steps
+from tests.layers.values import random
 
 BATCH, LENGTH, CHANNELS = 2, 6, 8
 CLOSE = dict(rtol=1e-5, atol=1e-6)
@@ -16,10 +17,6 @@ KINDS = {
     "paper": dict(layout="paper"),
     "learned": dict(kind="learned", max_length=9),
 }
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def encodings(layer, length, channels=CHANNELS):

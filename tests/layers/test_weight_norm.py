@@ -12,12 +12,9 @@ from keras_seqconv.layers.weight_norm import (
 )
 from tests.backends import layer_gradients, to_numpy
 from tests.layers.check_layer import check_layer, check_steps
+from tests.layers.values import random
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def randomize(layer):
