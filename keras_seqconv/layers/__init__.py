@@ -7,6 +7,7 @@ from keras_seqconv.layers.conv_s2s import ScaledResidual as ScaledResidual
 from keras_seqconv.layers.conv_s2s import ScaleGradient as ScaleGradient
 from keras_seqconv.layers.convolution import DynamicConv as DynamicConv
 from keras_seqconv.layers.convolution import LightConv as LightConv
+from keras_seqconv.layers.embedding import TokenEmbedding as TokenEmbedding
 from keras_seqconv.layers.feed_forward import FeedForward as FeedForward
 from keras_seqconv.layers.feed_forward import Residual as Residual
 from keras_seqconv.layers.modules import GLU as GLU

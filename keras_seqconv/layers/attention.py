@@ -200,7 +200,23 @@ class MultiHeadAttention(keras.layers.Layer):
         allowed = self._allowed(inputs, value, value_mask, attention_mask)
         key = value if key is None else key
         keys = self._project(key, self.key_kernel, self.key_bias)
-        weights = self._probabilities(self._project_query(inputs), keys, allowed)
+        return self._shown_weights(self._project_query(inputs), keys, allowed)
+
+    def memory_weights(self, inputs, memory: dict, memory_mask=None):
+        """The probabilities that `attend` uses.
+
+        Arguments as of `attend`.
+
+        Returns:
+            Tensor (B * G, H, n, S), float32, rows as in `attention_weights`.
+        """
+        query = fold_beams(self._project_query(inputs), memory["keys"])
+        weights = self._shown_weights(query, memory["keys"], _key_mask(memory_mask))
+        weights = ops.transpose(weights, (0, 2, 1, 3))  # (B, G * n, H, S)
+        return ops.transpose(unfold_beams(weights, inputs), (0, 2, 1, 3))
+
+    def _shown_weights(self, query, keys, allowed):
+        weights = self._probabilities(query, keys, allowed)
         if allowed is not None:
             weights = ops.where(_any_key(allowed), weights, 0.0)
         return ops.cast(weights, "float32")

@@ -267,6 +267,12 @@ class Residual(keras.layers.Layer):
             lambda x: self.layer.attend(x, memory, memory_mask=memory_mask),
         )
 
+    def memory_weights(self, inputs, memory: dict, memory_mask=None):
+        """The probabilities that `attend` uses, as the wrapped layer returns them."""
+        x = ops.cast(inputs, self.compute_dtype)
+        x = self.layer_norm(x) if self.normalize_first else x
+        return self.layer.memory_weights(x, memory, memory_mask=memory_mask)
+
     def _surround(self, inputs, sublayer, training=False):
         """Residual connection, dropout and normalization around `sublayer`."""
         outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)

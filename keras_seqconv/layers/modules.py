@@ -8,7 +8,11 @@ n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_choice, check_positive_integer
+from keras_seqconv.layers.arguments import (
+    check_choice,
+    check_positive_integer,
+    check_rate,
+)
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 
 
@@ -77,6 +81,7 @@ class _ConvolutionModule(keras.layers.Layer):
         padding,
         conv_dim,
         gate,
+        input_dropout,
         weight_dropout,
         weight_dropout_mask,
         seed,
@@ -90,6 +95,9 @@ class _ConvolutionModule(keras.layers.Layer):
             check_positive_integer("conv_dim", conv_dim)
         self.conv_dim = conv_dim
         self.gate = check_choice("gate", gate, ("none", "glu", "gau"))
+        self.input_dropout = check_rate("input_dropout", input_dropout)
+        if input_dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
         self.weight_dropout = weight_dropout
         self.weight_dropout_mask = weight_dropout_mask
         self.seed = seed
@@ -143,6 +151,10 @@ class _ConvolutionModule(keras.layers.Layer):
         return {"inputs": _gated(self.input_projection(inputs), self.gate)}
 
     def call(self, inputs, mask=None, training=None):
+        if training and self.input_dropout > 0:
+            inputs = keras.random.dropout(
+                inputs, self.input_dropout, seed=self.seed_generator
+            )
         hidden = self.convolution(
             **self._projected(inputs), mask=mask, training=training
         )
@@ -168,6 +180,7 @@ class _ConvolutionModule(keras.layers.Layer):
             "kernel_size": self.kernel_size,
             "padding": self.padding,
             "conv_dim": self.conv_dim,
+            "input_dropout": self.input_dropout,
             "weight_dropout": self.weight_dropout,
             "weight_dropout_mask": self.weight_dropout_mask,
             "seed": self.seed,
@@ -189,6 +202,7 @@ class LightConvModule(_ConvolutionModule):
         use_glu: halve a projection of twice the width by a GLU; without it the first
             map has no activation.
         kernel_softmax, weight_dropout, seed: see `LightConv`.
+        input_dropout: rate of a dropout on the inputs.
         weight_dropout_mask: "shared" or "position"; None is the default of the
             convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
         **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
@@ -196,7 +210,7 @@ class LightConvModule(_ConvolutionModule):
     Call arguments:
         inputs: tensor (B, T, C).
         mask: boolean (B, T), True for real tokens.
-        training: whether to apply DropConnect.
+        training: whether to apply dropout and DropConnect.
 
     Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
 
@@ -221,6 +235,7 @@ class LightConvModule(_ConvolutionModule):
         conv_dim: int | None = None,
         use_glu: bool = True,
         kernel_softmax: bool = True,
+        input_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         weight_dropout_mask: str | None = None,
         seed: int | None = None,
@@ -233,6 +248,7 @@ class LightConvModule(_ConvolutionModule):
             padding,
             conv_dim,
             "glu" if use_glu else "none",
+            input_dropout,
             weight_dropout,
             weight_dropout_mask,
             seed,
@@ -304,6 +320,7 @@ class QueryConvModule(_ConvolutionModule):
         permute_channels: permute the channels of the values by a fixed random
             permutation, `conv_mixed` of the original, stored as a weight and not
             undone.
+        input_dropout: rate of a dropout on the inputs, in front of both projections.
         weight_dropout, weight_dropout_mask, seed: see `DynamicConv`; `seed` also
             draws the permutation.
         compat: for P > 1 do as the original: the generator makes P * K numbers per
@@ -314,7 +331,7 @@ class QueryConvModule(_ConvolutionModule):
     Call arguments:
         inputs: tensor (B, T, C).
         mask: boolean (B, T), True for real tokens.
-        training: whether to apply DropConnect.
+        training: whether to apply dropout and DropConnect.
 
     Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
 
@@ -339,6 +356,7 @@ class QueryConvModule(_ConvolutionModule):
         gate: str = "none",
         query_groups: int = 1,
         permute_channels: bool = False,
+        input_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         weight_dropout_mask: str | None = None,
         compat: bool = False,
@@ -356,6 +374,7 @@ class QueryConvModule(_ConvolutionModule):
             padding,
             conv_dim,
             gate,
+            input_dropout,
             weight_dropout,
             weight_dropout_mask,
             seed,

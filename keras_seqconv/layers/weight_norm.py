@@ -3,6 +3,10 @@
 Letters: B batch, T time, C channels, K kernel.
 """
 
+import contextlib
+import contextvars
+import types
+
 import keras
 from keras import ops
 
@@ -58,6 +62,31 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
     def get_config(self) -> dict:
         seed = super().get_config()["seed"]
         return {"dropout": self.dropout, "gain": self.gain, "seed": seed}
+
+
+_GIVEN_KERNELS = contextvars.ContextVar(
+    "given kernels", default=types.MappingProxyType({})
+)
+
+
+def make_kernels(layers: list) -> list:
+    """The kernels of weight-normalised layers, to be made once before a loop."""
+    return [ops.cast(layer.effective_kernel(), layer.compute_dtype) for layer in layers]
+
+
+@contextlib.contextmanager
+def given_kernels(layers: list, kernels: list):
+    """Within it, these layers use these kernels and compute no norms.
+
+    A loop that decodes step by step would otherwise normalise all weights in every
+    step, which costs more than the products with the few rows of a step.
+    """
+    ids = map(id, layers)
+    token = _GIVEN_KERNELS.set(dict(zip(ids, kernels, strict=True)))
+    try:
+        yield
+    finally:
+        _GIVEN_KERNELS.reset(token)
 
 
 class _WeightNorm(keras.layers.Layer):
@@ -141,7 +170,10 @@ class _WeightNorm(keras.layers.Layer):
         return ops.cast(ops.sqrt(square), dtype or self.variable_dtype)
 
     def _compute_kernel(self):
-        return ops.cast(self.effective_kernel(), self.compute_dtype)
+        kernel = _GIVEN_KERNELS.get().get(id(self))
+        if kernel is None:
+            kernel = ops.cast(self.effective_kernel(), self.compute_dtype)
+        return kernel
 
     def _add_bias(self, outputs):
         if self.bias is None:

@@ -1,0 +1,206 @@
+"""The stacks of encoders and decoders: options of a side, blocks, the loop over them.
+
+Letters: B batch, T time, C channels.
+"""
+
+import dataclasses
+
+import keras
+
+from keras_seqconv.layers import (
+    DynamicConvModule,
+    FeedForward,
+    LightConvModule,
+    MultiHeadAttention,
+    PositionEncoding,
+    QueryConvModule,
+    Residual,
+    TokenEmbedding,
+)
+from keras_seqconv.layers.arguments import check_choice, check_positive_integer
+from keras_seqconv.models.parts import Embedder, Seeds
+
+MIXERS = ("light_conv", "dynamic_conv", "query_conv", "attention")
+SIDES = ("encoder", "decoder")
+
+
+def of_side(name: str, value, side: str):
+    """The value of an option that may be given as {"encoder": ..., "decoder": ...}."""
+    if not isinstance(value, dict):
+        return value
+    if set(value) != set(SIDES):
+        raise ValueError(
+            f"`{name}` must be one value or have the keys {SIDES}. "
+            f"Received: {name}={value!r}"
+        )
+    return value[side]
+
+
+def of_layers(name: str, value, num_layers: int) -> list:
+    """One value for each layer: given one by one, or one for all."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * num_layers
+    if len(value) not in (1, num_layers):
+        raise ValueError(
+            f"`{name}` must hold one entry, or one for each of {num_layers} layers. "
+            f"Received: {name}={value!r}"
+        )
+    return list(value) * (num_layers if len(value) == 1 else 1)
+
+
+def default_kernel_sizes(num_layers: int) -> list[int]:
+    """3, 7, 15 and then 31, as in Wu et al. 2019, section 5.1 (their first 7)."""
+    return [*(3, 7, 15)[:num_layers], *[31] * (num_layers - 3)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One layer of a stack, each part with residual and normalization around it.
+
+    A plain record: the layers belong to the model that calls them.
+    """
+
+    mixer: Residual
+    attention: Residual | None
+    feed_forward: Residual
+
+
+def run(blocks: list[Block], x, mix, attend=None):
+    """x (B, T, C) through all blocks.
+
+    The one loop of the full and of the incremental pass, which differ in how they mix
+    positions (`mix(mixer, x)`) and look at the source (`attend(attention, x)`).
+    """
+    for block in blocks:
+        x = mix(block.mixer, x)
+        if block.attention is not None:
+            x = attend(block.attention, x)
+        x = block.feed_forward(x)
+    return x
+
+
+def make_blocks(
+    options: dict, num_layers: int, *, causal: bool, source: bool, seeds: Seeds
+) -> list[Block]:
+    """Blocks from the options of one side, the arguments of a model's constructor.
+
+    Args:
+        options: without sides.
+        num_layers: how many.
+        causal: positions look at the past only.
+        source: with attention to a source.
+        seeds: of the model.
+    """
+    mixers = of_layers("mixer", options["mixer"], num_layers)
+    kernel_sizes = options["kernel_sizes"]
+    if kernel_sizes is None:
+        kernel_sizes = default_kernel_sizes(num_layers)
+    kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
+
+    def residual(layer):
+        return Residual(
+            layer,
+            dropout=options["dropout"],
+            normalize_first=options["normalize_first"],
+            seed=seeds.next(),
+            dtype=options["dtype"],
+        )
+
+    return [
+        Block(
+            residual(_mixer(mixer, kernel_size, options, causal, seeds)),
+            residual(_attention(options, seeds)) if source else None,
+            residual(_feed_forward(options, seeds)),
+        )
+        for mixer, kernel_size in zip(mixers, kernel_sizes, strict=True)
+    ]
+
+
+def _mixer(mixer, kernel_size, options, causal, seeds):
+    check_choice("mixer", mixer, MIXERS)
+    if mixer == "attention":
+        return _attention(options, seeds, use_causal_mask=causal)
+    arguments = {
+        "num_heads": options["num_conv_heads"] or options["num_heads"],
+        "kernel_size": kernel_size,
+        "padding": "causal" if causal else "same",
+        "conv_dim": options["conv_dim"],
+        "input_dropout": options["input_dropout"],
+        "weight_dropout": options["weight_dropout"],
+        "weight_dropout_mask": options["weight_dropout_mask"],
+        "seed": seeds.next(),
+        "dtype": options["dtype"],
+    }
+    if mixer == "query_conv":
+        names = ("query_dim", "gate", "query_groups", "permute_channels", "compat")
+        return QueryConvModule(**arguments, **{name: options[name] for name in names})
+    if options["gate"] == "gau":
+        raise ValueError(
+            '`gate` may be "gau" for the mixer "query_conv" only. '
+            f'Received: gate="gau", mixer={mixer!r}'
+        )
+    module = LightConvModule if mixer == "light_conv" else DynamicConvModule
+    return module(
+        **arguments,
+        use_glu=options["gate"] == "glu",
+        kernel_softmax=options["kernel_softmax"],
+    )
+
+
+def _attention(options, seeds, **arguments):
+    return MultiHeadAttention(
+        options["num_heads"],
+        output_dim=options["hidden_dim"],
+        dropout=options["attention_dropout"],
+        seed=seeds.next(),
+        dtype=options["dtype"],
+        **arguments,
+    )
+
+
+def _feed_forward(options, seeds):
+    return FeedForward(
+        options["intermediate_dim"],
+        activation=options["activation"],
+        dropout=options["activation_dropout"],
+        seed=seeds.next(),
+        dtype=options["dtype"],
+    )
+
+
+def make_embedder(tokens: TokenEmbedding, options: dict, seeds: Seeds) -> Embedder:
+    """What turns ids into the inputs of a stack, from the options of one side."""
+    check_positive_integer("hidden_dim", options["hidden_dim"])
+    width, dtype = options["hidden_dim"], options["dtype"]
+    projection = position = None
+    if tokens.embedding_dim != width:
+        projection = linear(width, dtype)
+    kind = options["positions"]
+    if kind is not None:
+        max_length = options["max_length"] if kind == "learned" else None
+        position = PositionEncoding(kind, max_length=max_length, dtype=dtype)
+    dropout = keras.layers.Dropout(options["dropout"], seed=seeds.next(), dtype=dtype)
+    return Embedder(tokens, projection, position, dropout)
+
+
+def make_tokens(vocabulary_size: int, options: dict, name: str) -> TokenEmbedding:
+    """The table of one side, its vectors scaled by the root of the model's width."""
+    return TokenEmbedding(
+        vocabulary_size,
+        options["embedding_dim"] or options["hidden_dim"],
+        scale=options["hidden_dim"] ** 0.5,
+        dtype=options["dtype"],
+        name=name,
+    )
+
+
+def make_final_norm(options: dict):
+    """The normalization behind a pre-norm stack, or None."""
+    if not (options["normalize_first"] and options["final_norm"]):
+        return None
+    return keras.layers.LayerNormalization(epsilon=1e-5, dtype=options["dtype"])
+
+
+def linear(units: int, dtype) -> keras.layers.Layer:
+    """A linear map without bias, Glorot-uniform as in fairseq."""
+    return keras.layers.Dense(units, use_bias=False, dtype=dtype)

@@ -1,0 +1,344 @@
+"""ConvS2S: gated convolutions on both sides and attention in the decoder's layers.
+
+Letters: B sentences, S source time, T target time, C channels, E embedding width,
+V target vocabulary, G beams of a sentence, n new positions of a step.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers import (
+    ConvS2SInitializer,
+    PositionEncoding,
+    ScaledResidual,
+    ScaleGradient,
+    TokenEmbedding,
+    WeightNormDense,
+)
+from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
+from keras_seqconv.models.blocks import of_side
+from keras_seqconv.models.convolutions import ConvolutionStack, parse_convolutions
+from keras_seqconv.models.model import SequenceModel, constructor_arguments
+from keras_seqconv.models.parts import Embedder, Mixing, Seeds
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ConvS2S(SequenceModel):
+    """Convolutional sequence to sequence learning, with multi-step attention.
+
+    (Gehring et al. 2017, Convolutional Sequence to Sequence Learning; fairseq `fconv`.)
+
+        logits = model({"source_ids": (B, S), "target_ids": (B, T)})   (B, T, V) float32
+
+    `target_ids` are what the decoder sees: the start token and the target without its
+    end. Padding (`pad_id`) follows from the ids and changes no result, on either side
+    of a source and to the right of a target.
+
+    The gradient that reaches the encoder is divided by twice the number of attention
+    layers. Everything but the embeddings is weight-normalised; `fold` ends that.
+
+    Options marked (sides) take one value for both, or {"encoder": ..., "decoder": ...}.
+
+    Args:
+        source_vocabulary_size: number of source ids.
+        target_vocabulary_size: number of target ids, V.
+        embedding_dim: width E of the token and position embeddings (sides); the outputs
+            of the encoder have the width of its embeddings.
+        convolutions: (channels, kernel_size[, residual]) of each layer as a list, or in
+            fairseq's notation: "[(512, 3)] * 9 + [(1024, 3)] * 4" (sides). `residual`
+            is how many layers back the residual comes from: 1, the default, is the
+            layer's own input, 0 none.
+        output_dim: width of what the output matrix multiplies.
+        attention: whether the decoder's layers look at the source: one bool, or a list
+            with one for each layer; at least one of them True.
+        share_output_embedding: the output matrix is the target embedding; needs
+            `output_dim` equal to the decoder's `embedding_dim`.
+        dropout: rate on the embeddings, in front of each convolution and of the output.
+        positions: learned position embeddings on both sides; False for none.
+        max_length: rows of the position tables.
+        pad_id, start_id, end_id, unk_id: special ids, fairseq's by default.
+        seed: of all dropouts, an integer or None.
+        dtype: dtype or policy of all layers. Logits are float32 under mixed policies.
+        name: of the model.
+
+    Raises:
+        ValueError: for arguments outside these rules.
+
+    Example:
+
+    ```python
+    model = keras_seqconv.models.ConvS2S(
+        1000, 1000, embedding_dim=32, convolutions="[(32, 3)] * 2", output_dim=32
+    )
+    inputs = {"source_ids": [[5, 6, 7, 2]], "target_ids": [[2, 8, 9]]}
+    inputs = {name: keras.ops.array(ids) for name, ids in inputs.items()}
+    logits = model(inputs)  # (1, 3, 1000)
+    weights = model.attention_weights(inputs)  # (1, 3, 4)
+    ```
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        *,
+        embedding_dim=512,
+        convolutions="[(512, 3)] * 20",
+        output_dim: int = 256,
+        attention=True,
+        share_output_embedding: bool = False,
+        dropout: float = 0.1,
+        positions: bool = True,
+        max_length: int = 1024,
+        pad_id: int = 1,
+        start_id: int = 2,
+        end_id: int = 2,
+        unk_id: int = 3,
+        seed: int | None = None,
+        dtype=None,
+        name: str | None = None,
+    ):
+        config = constructor_arguments(locals())
+        check_rate("dropout", dropout)
+        self.pad_id = pad_id
+        self.target_vocabulary_size = target_vocabulary_size
+        seeds = Seeds(seed)
+        source_layers, target_layers = (
+            parse_convolutions(of_side("convolutions", convolutions, side))
+            for side in ("encoder", "decoder")
+        )
+        attentions = _attentions(attention, len(target_layers))
+        dtype = config["dtype"]
+        self.source_embedder, self.target_embedder = (
+            self._embedder(config, side, seeds) for side in ("encoder", "decoder")
+        )
+        self.encoder_input, self.decoder_input = (
+            _dense(layers[0].channels, dropout, dtype)
+            for layers in (source_layers, target_layers)
+        )
+        shared = {"dropout": dropout, "seeds": seeds, "dtype": dtype}
+        self.encoder_stack = ConvolutionStack(
+            source_layers,
+            padding="same",
+            attention=[False] * len(source_layers),
+            **shared,
+        )
+        self.decoder_stack = ConvolutionStack(
+            target_layers, padding="causal", attention=attentions, **shared
+        )
+        width = self.source_embedder.tokens.embedding_dim
+        self.encoder_output = _dense(width, 0.0, dtype)
+        self.gradient_scale = ScaleGradient(1 / (2 * sum(attentions)), dtype=dtype)
+        self.encoder_sum = ScaledResidual(dtype=dtype)
+        self.decoder_output = _dense(output_dim, 0.0, dtype)
+        self.output_dropout = keras.layers.Dropout(
+            dropout, seed=seeds.next(), dtype=dtype
+        )
+        self.output_dense = None
+        if not share_output_embedding:
+            self.output_dense = _dense(target_vocabulary_size, dropout, dtype)
+        elif output_dim != self.target_embedder.tokens.embedding_dim:
+            raise ValueError(
+                "`output_dim` must be the width of the target embedding with "
+                f"share_output_embedding=True. Received: output_dim={output_dim}, "
+                f"embedding_dim={embedding_dim}"
+            )
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        logits = self.decode(target_ids, *self.encode(source_ids))
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        super().__init__(inputs, logits, config, name)
+
+    def _embedder(self, config, side, seeds):
+        source = side == "encoder"
+        tokens = TokenEmbedding(
+            config["source_vocabulary_size" if source else "target_vocabulary_size"],
+            of_side("embedding_dim", config["embedding_dim"], side),
+            use_bias=config["share_output_embedding"] and not source,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+            dtype=config["dtype"],
+            name="source_embedding" if source else "target_embedding",
+        )
+        position = None
+        if config["positions"]:
+            check_positive_integer("max_length", config["max_length"])
+            position = PositionEncoding(
+                "learned",
+                max_length=config["max_length"],
+                embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+                dtype=config["dtype"],
+            )
+        dropout = keras.layers.Dropout(
+            config["dropout"], seed=seeds.next(), dtype=config["dtype"]
+        )
+        return Embedder(tokens, None, position, dropout)
+
+    @property
+    def max_target_length(self) -> int | None:
+        """Most target positions, the start included; None without a limit."""
+        return self.target_embedder.max_length
+
+    def encode(self, source_ids) -> tuple:
+        """Source ids (B, S) -> keys (B, S, E), values (B, S, E) and the mask (B, S)."""
+        mask = ops.not_equal(source_ids, self.pad_id)
+        embedded = self.source_embedder(source_ids, mask)
+        x = self.encoder_stack.run(
+            self.encoder_input(embedded), lambda block, x: block(x, mask=mask)
+        )
+        keys = self.gradient_scale(self.encoder_output(x))
+        return keys, self.encoder_sum(keys, embedded), mask
+
+    def decode(self, target_ids, keys, values, mask):
+        """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
+        embedded = self.target_embedder(target_ids)
+        x = self.decoder_stack.run(
+            self.decoder_input(embedded),
+            lambda block, x: block(x),
+            lambda attention, x: attention(x, embedded, keys, values, keys_mask=mask),
+        )
+        return self._logits(x)
+
+    def _logits(self, x):
+        x = self.output_dropout(self.decoder_output(x))
+        if self.output_dense is None:
+            return self.target_embedder.tokens(x, reverse=True)
+        logits = self.output_dense(x)
+        return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+
+    def attention_weights(self, inputs: dict):
+        """Where the decoder looks in the source: sum over layers / number of layers.
+
+        Layers without attention count among the number, as in fairseq.
+
+        Args:
+            inputs: as of the model.
+
+        Returns:
+            Tensor (B, T, S), float32.
+        """
+        keys, values, mask = self.encode(inputs["source_ids"])
+        embedded = self.target_embedder(inputs["target_ids"])
+        weights = []
+
+        def attend(attention, x):
+            weights.append(
+                attention.attention_weights(x, embedded, keys, keys_mask=mask)
+            )
+            return attention(x, embedded, keys, values, keys_mask=mask)
+
+        x = self.decoder_input(embedded)
+        self.decoder_stack.run(x, lambda block, x: block(x), attend)
+        return sum(weights) / len(self.decoder_stack.blocks)
+
+    def get_initial_state(
+        self,
+        source_ids,
+        num_beams: int = 1,
+        max_length: int | None = None,
+        return_attention: bool = False,
+    ) -> dict:
+        """Encode a source and prepare the steps of the decoder.
+
+        Args:
+            source_ids: integers (B, S).
+            num_beams: rows G of each sentence in the steps.
+            max_length: most target positions that the steps will add up to, to check
+                it against the learned positions.
+            return_attention: keep `state["beams"]["attention"]`, (B * G, S) float32,
+                where the last position of the last step looked.
+
+        Returns:
+            `{"shared": ..., "beams": ...}`, see `SequenceModel`.
+        """
+        keys, values, mask = self.encode(source_ids)
+        rows = ops.shape(source_ids)[0] * num_beams
+        shared = {"keys": keys, "values": values, "mask": mask}
+        shared["kernels"] = make_kernels(self._decoder_weight_norms())
+        if self.output_dense is None:
+            shared["output_kernel"] = self.target_embedder.tokens.output_kernel()
+        beams = {
+            "position": self.target_embedder.get_initial_state(rows, max_length),
+            "mixers": [
+                block.get_initial_state(rows, max_length)
+                for block in self.decoder_stack.blocks
+            ],
+        }
+        if return_attention:
+            width = ops.shape(source_ids)[1]
+            beams["attention"] = ops.zeros((rows, width), dtype="float32")
+        return {"shared": shared, "beams": beams}
+
+    def _decoder_weight_norms(self):
+        """The layers whose kernels the steps use."""
+        dense = [self.decoder_input, self.decoder_output, self.output_dense]
+        return [*filter(None, dense), *self.decoder_stack.weight_norms()]
+
+    def step(self, ids, state: dict) -> tuple:
+        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
+
+        The same layers as `decode`, at a cost that does not depend on the position.
+        """
+        with given_kernels(self._decoder_weight_norms(), state["shared"]["kernels"]):
+            return self._step(ids, state["shared"], state["beams"])
+
+    def _step(self, ids, shared, beams):
+        keys, values, mask = shared["keys"], shared["values"], shared["mask"]
+        embedded, position = self.target_embedder.step(ids, beams["position"])
+        mix, weights = Mixing(beams["mixers"]), []
+
+        def attend(attention, x):
+            if "attention" in beams:
+                weights.append(
+                    attention.attention_weights(x, embedded, keys, keys_mask=mask)
+                )
+            return attention(x, embedded, keys, values, keys_mask=mask)
+
+        x = self.decoder_stack.run(self.decoder_input(embedded), mix, attend)
+        beams = {**beams, "position": position, "mixers": mix.new_states}
+        if weights:
+            beams["attention"] = sum(weights)[:, -1] / len(mix.new_states)
+        logits = self._step_logits(x[:, -1], shared)
+        return logits, {"shared": shared, "beams": beams}
+
+    def _step_logits(self, x, shared):
+        if self.output_dense is not None:
+            return self._logits(x)
+        logits = ops.matmul(self.decoder_output(x), shared["output_kernel"])
+        return self.target_embedder.tokens.to_logits(logits)
+
+    def fold(self) -> None:
+        """Replace all weight-normalised weights by plain kernels, for serving.
+
+        Outputs stay the same. A compiled model that is to be trained on must be
+        compiled again.
+        """
+        for stack in (self.encoder_stack, self.decoder_stack):
+            stack.fold()
+        for dense in (self.encoder_input, self.encoder_output):
+            dense.fold()
+        for dense in (self.decoder_input, self.decoder_output, self.output_dense):
+            if dense is not None:
+                dense.fold()
+
+
+def _attentions(attention, num_layers):
+    """One bool for each decoder layer."""
+    wanted = attention
+    if isinstance(attention, bool):
+        wanted = [attention] * num_layers
+    right = isinstance(wanted, (list, tuple)) and len(wanted) == num_layers
+    if not right or not all(isinstance(one, bool) for one in wanted) or not any(wanted):
+        raise ValueError(
+            "`attention` must be True or a list of one bool for each of the "
+            f"{num_layers} decoder layers, at least one of them True. "
+            f"Received: attention={attention!r}"
+        )
+    return list(wanted)
+
+
+def _dense(units, dropout, dtype):
+    """Weight-normalised, its variance corrected for the dropout in front of it."""
+    return WeightNormDense(
+        units, kernel_initializer=ConvS2SInitializer(dropout=dropout), dtype=dtype
+    )

@@ -1,0 +1,154 @@
+"""Stacks of gated convolutions: their specifications, and the loop over them.
+
+Letters: B batch, T time, C channels, E embedding width, K kernel.
+"""
+
+import ast
+from typing import NamedTuple
+
+from keras_seqconv.layers import ConvS2SAttention, ConvS2SBlock, ScaledResidual
+from keras_seqconv.models.parts import Seeds
+
+
+class Convolution(NamedTuple):
+    """One layer: output channels, taps, and how far back its residual comes from.
+
+    `residual` counts backwards in [input, output of layer 1, output of layer 2, ...]:
+    1 is the input of this layer, 0 is no residual.
+    """
+
+    channels: int
+    kernel_size: int
+    residual: int = 1
+
+
+def parse_convolutions(specification) -> list[Convolution]:
+    """Layers from fairseq's notation or from a list.
+
+    Args:
+        specification: list of (channels, kernel_size[, residual]), or a text like
+            "[(512, 3)] * 9 + [(1024, 3, 2)]", of which lists, numbers, + and * are
+            understood and nothing is executed.
+
+    Raises:
+        ValueError: for anything else, and for a residual from before the first input.
+    """
+    entries = specification
+    if isinstance(specification, str):
+        try:
+            entries = _value(ast.parse(specification.strip(), mode="eval").body)
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise _wrong(specification, "it cannot be read") from error
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise _wrong(specification, "it holds no layer")
+    layers = []
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, (list, tuple)) or len(entry) not in (2, 3):
+            raise _wrong(specification, f"layer {number} is {entry!r}")
+        layer = Convolution(*entry)
+        if not all(type(value) is int for value in layer) or min(layer[:2]) < 1:
+            raise _wrong(specification, f"layer {number} is {entry!r}")
+        if not 0 <= layer.residual <= number:
+            raise _wrong(
+                specification,
+                f"the residual of layer {number} must be 0 to {number}, "
+                f"not {layer.residual}",
+            )
+        layers.append(layer)
+    return layers
+
+
+def _wrong(specification, reason):
+    return ValueError(
+        "`convolutions` must be a list of (channels, kernel_size[, residual]), all of "
+        'them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]": '
+        f"{reason}. Received: convolutions={specification!r}"
+    )
+
+
+def _value(node):
+    """The value of an expression of lists, tuples, integers, + and *."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.List(elts=entries):
+            return [_value(entry) for entry in entries]
+        case ast.Tuple(elts=entries):
+            return tuple(_value(entry) for entry in entries)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _value(left) + _value(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _value(left) * _value(right)
+    raise ValueError(ast.dump(node))
+
+
+class ConvolutionStack:
+    """Gated convolutions with residuals, and attention between the two where asked.
+
+    A plain record: the layers belong to the model that calls them. The residual of
+    layer i comes from `residual` entries back and is `ScaledResidual`.
+    """
+
+    def __init__(
+        self,
+        convolutions: list[Convolution],
+        *,
+        padding: str,
+        attention: list[bool],
+        dropout: float,
+        seeds: Seeds,
+        dtype,
+    ):
+        self.convolutions = convolutions
+        self.blocks = [
+            ConvS2SBlock(
+                layer.channels,
+                layer.kernel_size,
+                padding=padding,
+                dropout=dropout,
+                residual=False,
+                seed=seeds.next(),
+                dtype=dtype,
+            )
+            for layer in convolutions
+        ]
+        self.attentions = [
+            ConvS2SAttention(dtype=dtype) if wanted else None for wanted in attention
+        ]
+        self.residuals = [
+            ScaledResidual(dtype=dtype) if layer.residual else None
+            for layer in convolutions
+        ]
+
+    def run(self, x, convolve, attend=None):
+        """x (B, T, C) through all layers.
+
+        The one loop of the full and of the incremental pass, which differ in how they
+        convolve (`convolve(block, x)`) and look at the source (`attend(attention, x)`).
+        """
+        outputs = [x]
+        for layer, block, attention, residual in zip(
+            self.convolutions, self.blocks, self.attentions, self.residuals, strict=True
+        ):
+            x = convolve(block, outputs[-1])
+            if attention is not None:
+                x = attend(attention, x)
+            if residual is not None:
+                x = residual(x, outputs[-layer.residual])
+            outputs.append(x)
+        return outputs[-1]
+
+    def weight_norms(self) -> list:
+        """Every weight-normalised layer, once built."""
+        found = [block.convolution for block in self.blocks]
+        for attention in filter(None, self.attentions):
+            found += [attention.in_projection, attention.out_projection]
+        for residual in filter(None, self.residuals):
+            found += [residual.projection] if residual.projection else []
+        return found
+
+    def fold(self) -> None:
+        """Replace all weights v and g by plain kernels."""
+        for layer in (*self.blocks, *self.attentions, *self.residuals):
+            if layer is not None:
+                layer.fold()

@@ -1,0 +1,80 @@
+"""Parts that the models of every family are made of.
+
+Letters: B batch, T time, E width of the embedding, n new positions of a step.
+"""
+
+import dataclasses
+import itertools
+
+import keras
+
+from keras_seqconv.layers import PositionEncoding, TokenEmbedding
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeds:
+    """A different seed for every layer of a model, or None for all."""
+
+    first: int | None
+    used: itertools.count = dataclasses.field(default_factory=itertools.count)
+
+    def next(self) -> int | None:
+        number = next(self.used)
+        return None if self.first is None else self.first + number
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedder:
+    """Tokens and positions to the inputs of a stack.
+
+        x = dropout(projection(table[ids]) + position)
+
+    A plain record: the layers belong to the model that calls them. (The projection
+    stands where fairseq has it, between the scaled embedding and the position.)
+    """
+
+    tokens: TokenEmbedding
+    projection: keras.layers.Layer | None
+    position: PositionEncoding | None
+    dropout: keras.layers.Dropout
+
+    def __call__(self, ids, mask=None):
+        """ids (B, T) -> (B, T, E); positions count the real tokens of the mask."""
+        x = self._embed(ids)
+        if self.position is not None:
+            x = self.position(x, mask=mask)
+        return self.dropout(x)
+
+    def get_initial_state(self, batch_size, max_length) -> dict:
+        if self.position is None:
+            return {}
+        return self.position.get_initial_state(batch_size, max_length)
+
+    def step(self, ids, state: dict) -> tuple:
+        """New ids (B, n) -> (B, n, E), and the state after them."""
+        x = self._embed(ids)
+        if self.position is None:
+            return x, state
+        return self.position.step(x, state)
+
+    def _embed(self, ids):
+        x = self.tokens(ids)
+        return x if self.projection is None else self.projection(x)
+
+    @property
+    def max_length(self) -> int | None:
+        """Most positions that can be embedded, None without a limit."""
+        return None if self.position is None else self.position.max_length
+
+
+class Mixing:
+    """The mixers' side of a step: gives each its state and collects the new ones."""
+
+    def __init__(self, states: list):
+        self.states = states
+        self.new_states = []
+
+    def __call__(self, mixer, x):
+        x, state = mixer.step(x, self.states[len(self.new_states)])
+        self.new_states.append(state)
+        return x
