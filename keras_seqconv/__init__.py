@@ -9,6 +9,12 @@ if _keras.backend.backend() not in ("tensorflow", "jax"):
         f"Received: KERAS_BACKEND={_keras.backend.backend()}"
     )
 
+from keras_seqconv import convert as convert
+from keras_seqconv import decoding as decoding
 from keras_seqconv import layers as layers
+from keras_seqconv import models as models
 from keras_seqconv import ops as ops
+from keras_seqconv.language_generator import LanguageGenerator as LanguageGenerator
+from keras_seqconv.translator import Translator as Translator
+from keras_seqconv.translator import load as load
 from keras_seqconv.version import __version__ as __version__

@@ -1,5 +1,7 @@
 """Layers for convolutional sequence models, and attention as their baseline."""
 
+from keras_seqconv.layers.adaptive import AdaptiveInput as AdaptiveInput
+from keras_seqconv.layers.adaptive import AdaptiveSoftmax as AdaptiveSoftmax
 from keras_seqconv.layers.attention import MultiHeadAttention as MultiHeadAttention
 from keras_seqconv.layers.conv_s2s import ConvS2SAttention as ConvS2SAttention
 from keras_seqconv.layers.conv_s2s import ConvS2SBlock as ConvS2SBlock

@@ -31,6 +31,13 @@ def check_choice(name: str, value, choices: tuple):
     return value
 
 
+def check_boolean(name: str, value: bool) -> bool:
+    """`value`, or ValueError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+    return value
+
+
 def check_number(name: str, value: float) -> float:
     """`value`, or ValueError unless it is a finite number."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

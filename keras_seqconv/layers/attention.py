@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv.layers.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
+from keras_seqconv.ops.dropout import dropout
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.
@@ -199,7 +200,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self._check_built()
         allowed = self._allowed(inputs, value, value_mask, attention_mask)
         key = value if key is None else key
-        keys = self._project(key, self.key_kernel, self.key_bias)
+        keys = self._project_heads(key, self.key_kernel, self.key_bias)
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
     def memory_weights(self, inputs, memory: dict, memory_mask=None):
@@ -229,7 +230,7 @@ class MultiHeadAttention(keras.layers.Layer):
             max_length: most positions that the steps will add up to.
 
         Returns:
-            `{"keys": (B, max_length, H, D), "values": (B, max_length, H, D),
+            `{"keys": (B, H, max_length, D), "values": (B, H, max_length, D),
             "position": () int32}`.
 
         Raises:
@@ -242,7 +243,8 @@ class MultiHeadAttention(keras.layers.Layer):
                 "Attention keeps all past positions in a state of fixed size: "
                 "`max_length` must be given. Received: max_length=None"
             )
-        shape = (batch_size, max_length, *self.key_kernel.shape[1:])
+        heads, head_dim = self.key_kernel.shape[1:]
+        shape = (batch_size, heads, max_length, head_dim)
         return {
             "keys": ops.zeros(shape, dtype=self.compute_dtype),
             "values": ops.zeros(shape, dtype=self.compute_dtype),
@@ -265,7 +267,7 @@ class MultiHeadAttention(keras.layers.Layer):
             ValueError: when not causal, or when n alone exceeds `max_length`.
         """
         self._check_causal()
-        new, max_length = ops.shape(inputs)[1], ops.shape(state["keys"])[1]
+        new, max_length = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
         if _known(new, max_length) and new > max_length:
             raise ValueError(
                 f"`inputs` has more positions than the state holds. Received: "
@@ -289,13 +291,14 @@ class MultiHeadAttention(keras.layers.Layer):
             key: tensor (B, S, channels); `value` by default.
 
         Returns:
-            `{"keys": (B, S, H, D), "values": (B, S, H, D)}`.
+            `{"keys": (B, H, S, D), "values": (B, H, S, D)}`, as the products of every
+            `attend` read them.
         """
         self._check_built()
         key = value if key is None else key
         return {
-            "keys": self._project(key, self.key_kernel, self.key_bias),
-            "values": self._project(value, self.value_kernel, self.value_bias),
+            "keys": self._project_heads(key, self.key_kernel, self.key_bias),
+            "values": self._project_heads(value, self.value_kernel, self.value_bias),
         }
 
     def attend(self, inputs, memory: dict, memory_mask=None):
@@ -343,6 +346,10 @@ class MultiHeadAttention(keras.layers.Layer):
             outputs += ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
         return ops.reshape(outputs, (batch, length, heads, head_dim))
 
+    def _project_heads(self, inputs, kernel, bias):
+        """inputs (B, S, C), kernel (C, H, D), bias (H, D) -> (B, H, S, D)."""
+        return ops.transpose(self._project(inputs, kernel, bias), (0, 2, 1, 3))
+
     def _project_query(self, inputs):
         query = self._project(inputs, self.query_kernel, self.query_bias)
         return query * self.query_kernel.shape[-1] ** -0.5
@@ -360,12 +367,12 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.reshape(outputs, (batch, length, output_dim))
 
     def _probabilities(self, query, keys, allowed):
-        """query (B, T, H, D), keys (B, S, H, D) -> (B, H, T, S), at least float32.
+        """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.
 
         Where `allowed` holds for no key the row is uniform and must not be used.
         """
         query = ops.transpose(query, (0, 2, 1, 3))
-        logits = ops.matmul(query, ops.transpose(keys, (0, 2, 3, 1)))
+        logits = ops.einsum("bhtd,bhsd->bhts", query, keys)
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         logits = ops.cast(logits, dtype)
         if allowed is not None:
@@ -376,12 +383,9 @@ class MultiHeadAttention(keras.layers.Layer):
         """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""
         weights = self._probabilities(query, memory["keys"], allowed)
         if training and self.dropout > 0:
-            weights = keras.random.dropout(
-                weights, self.dropout, seed=self.seed_generator
-            )
+            weights = dropout(weights, self.dropout, self.seed_generator)
         weights = ops.cast(weights, self.compute_dtype)
-        values = ops.transpose(memory["values"], (0, 2, 1, 3))
-        heads = ops.matmul(weights, values)  # (B, H, T, D)
+        heads = ops.matmul(weights, memory["values"])  # (B, H, T, D)
         if allowed is not None:
             # Zeroing here and not in `weights` is a factor S / D cheaper.
             heads = ops.where(_any_key(allowed), heads, 0.0)
@@ -472,18 +476,19 @@ def _any_key(allowed):
 
 
 def _write(cache, rows, start):
-    """Put rows (B, n, H, D) into cache (B, max_length, H, D) from position start.
+    """Put rows (B, H, n, D) into cache (B, H, max_length, D) from position start.
 
     A scatter, not `ops.slice_update`: on TensorFlow the latter is an XLA op, which is
     compiled on its own in every graph and refused by a stock TensorFlow Serving.
     """
-    batch, new, heads, head_dim = ops.shape(rows)
+    batch, heads, new, head_dim = ops.shape(rows)
     time = ops.arange(new, dtype="int32") + start
-    row = ops.arange(batch, dtype="int32")
-    indices = ops.stack(ops.meshgrid(row, time, indexing="ij"), axis=-1)  # (B, n, 2)
-    return ops.scatter_update(
-        cache,
+    row = ops.arange(batch * heads, dtype="int32")
+    indices = ops.stack(ops.meshgrid(row, time, indexing="ij"), axis=-1)
+    written = ops.scatter_update(
+        ops.reshape(cache, (-1, ops.shape(cache)[2], head_dim)),
         # Flat: Keras takes a list of indices to the same meaning on every backend.
         ops.reshape(indices, (-1, 2)),
-        ops.reshape(rows, (-1, heads, head_dim)),
+        ops.reshape(rows, (-1, head_dim)),
     )
+    return ops.reshape(written, ops.shape(cache))

@@ -21,6 +21,7 @@ from keras_seqconv.layers.weight_norm import (
     WeightNormConv1D,
     WeightNormDense,
 )
+from keras_seqconv.ops.dropout import dropout
 
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -239,7 +240,7 @@ class ConvS2SBlock(keras.layers.Layer):
             mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
             x = ops.where(mask, x, ops.zeros_like(x))
         if training and self.dropout > 0:
-            x = keras.random.dropout(x, self.dropout, seed=self.seed_generator)
+            x = dropout(x, self.dropout, self.seed_generator)
         return self._gate_and_add(self.convolution(x), inputs)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:

@@ -13,6 +13,7 @@ from keras_seqconv.layers.arguments import (
     check_rate,
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
+from keras_seqconv.ops.dropout import dropout
 
 
 class _HeadConvolution(keras.layers.Layer):
@@ -125,20 +126,19 @@ class _HeadConvolution(keras.layers.Layer):
         return self._convolve(window, kernel)[:, taps - 1 :]
 
     def _convolve_last(self, window, kernel):
-        """One output: all taps of the window at once, summed in float32."""
-        batch = ops.shape(window)[0]
-        heads, taps = self.num_heads, self.kernel_size
-        split = (batch, taps, heads, self.channels // heads)
-        window = ops.cast(ops.reshape(window, split), self._softmax_dtype)
+        """One output: each row's window (K, C) times its kernels (H, K).
+
+        Of the products (H, C) a channel needs the one of its head. The others are
+        computed in vain, H times the work, and still this takes a third of the time of
+        a sum of weighted inputs, which goes through memory K * C long several times.
+        """
         if len(kernel.shape) == 4:
             kernel = kernel[:, 0]
-        kernel = ops.cast(kernel, self.compute_dtype)  # rounded as in the full pass
-        kernel = ops.cast(kernel, self._softmax_dtype)
-        kernel = ops.swapaxes(kernel, -1, -2)[..., None]  # ([B,] K, H, 1)
-        outputs = ops.reshape(
-            ops.sum(kernel * window, axis=1), (batch, 1, self.channels)
-        )
-        return ops.cast(outputs, self.compute_dtype)
+        kernel = ops.cast(kernel, self.compute_dtype)  # ([B,] H, K)
+        products = ops.matmul(kernel, window)  # (B, H, C)
+        heads, width = self.num_heads, self.channels // self.num_heads
+        own = ops.repeat(ops.eye(heads, dtype=self.compute_dtype), width, axis=1)
+        return ops.sum(products * own, axis=1, keepdims=True)
 
     def compute_output_shape(self, inputs_shape):
         return tuple(inputs_shape)
@@ -273,9 +273,7 @@ class LightConv(_HeadConvolution):
     def _drop(self, kernel, positions):
         if self.weight_dropout_mask == "position":
             kernel = ops.broadcast_to(kernel, (*positions, *kernel.shape))
-        return keras.random.dropout(
-            kernel, self.weight_dropout, seed=self.seed_generator
-        )
+        return dropout(kernel, self.weight_dropout, self.seed_generator)
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs for n >= 1 new positions of a causal layer.

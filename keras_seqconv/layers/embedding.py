@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.arguments import (
-    check_number,
     check_positive_integer,
     known_width,
 )
@@ -17,7 +16,7 @@ from keras_seqconv.layers.arguments import (
 class TokenEmbedding(keras.layers.Layer):
     """A table of vectors, one for each token, that can also be read backwards.
 
-        forwards:  outputs[b, t] = scale * table[ids[b, t]]
+        forwards:  outputs[b, t] = table[ids[b, t]]
         backwards: logits[b, t, v] = x[b, t] . table[v] (+ bias[v])    in float32
 
     Backwards it is the output matrix that shares its numbers with the input (Press &
@@ -32,7 +31,6 @@ class TokenEmbedding(keras.layers.Layer):
     Args:
         vocabulary_size: V.
         embedding_dim: E.
-        scale: factor of the vectors: sqrt(E) in the Transformer, 1 in ConvS2S.
         use_bias: add a bias to the logits.
         embeddings_initializer: instead of the normal distribution above.
         **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
@@ -49,7 +47,7 @@ class TokenEmbedding(keras.layers.Layer):
     Example:
 
     ```python
-    embedding = keras_seqconv.layers.TokenEmbedding(1000, 64, scale=8.0)
+    embedding = keras_seqconv.layers.TokenEmbedding(1000, 64)
     x = embedding(keras.ops.array([[5, 7, 2]]))  # (1, 3, 64)
     logits = embedding(x, reverse=True)  # (1, 3, 1000)
     ```
@@ -59,7 +57,6 @@ class TokenEmbedding(keras.layers.Layer):
         self,
         vocabulary_size: int,
         embedding_dim: int,
-        scale: float = 1.0,
         use_bias: bool = False,
         embeddings_initializer=None,
         **kwargs,
@@ -69,7 +66,6 @@ class TokenEmbedding(keras.layers.Layer):
             "vocabulary_size", vocabulary_size
         )
         self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
-        self.scale = check_number("scale", scale)
         self.use_bias = use_bias
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         # Ids must not become half-precision numbers on their way in.
@@ -96,8 +92,7 @@ class TokenEmbedding(keras.layers.Layer):
         if reverse:
             return self._logits(inputs)
         rows = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
-        rows = ops.cast(rows, self.compute_dtype)
-        return rows if self.scale == 1.0 else rows * self.scale
+        return ops.cast(rows, self.compute_dtype)
 
     def _logits(self, inputs):
         width = known_width("inputs", inputs.shape)
@@ -140,7 +135,6 @@ class TokenEmbedding(keras.layers.Layer):
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
             "embedding_dim": self.embedding_dim,
-            "scale": self.scale,
             "use_bias": self.use_bias,
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer

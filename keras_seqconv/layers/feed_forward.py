@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+from keras_seqconv.ops.dropout import dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -92,9 +93,7 @@ class FeedForward(keras.layers.Layer):
     def call(self, inputs, training=None):
         hidden = self.intermediate_dense(inputs)
         if training and self.dropout > 0:
-            hidden = keras.random.dropout(
-                hidden, self.dropout, seed=self.seed_generator
-            )
+            hidden = dropout(hidden, self.dropout, self.seed_generator)
         return self.output_dense(hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
@@ -277,9 +276,7 @@ class Residual(keras.layers.Layer):
         """Residual connection, dropout and normalization around `sublayer`."""
         outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)
         if training and self.dropout > 0:
-            outputs = keras.random.dropout(
-                outputs, self.dropout, seed=self.seed_generator
-            )
+            outputs = dropout(outputs, self.dropout, self.seed_generator)
         outputs = inputs + ops.cast(outputs, self.compute_dtype)
         return outputs if self.normalize_first else self.layer_norm(outputs)
 

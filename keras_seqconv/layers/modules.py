@@ -14,6 +14,7 @@ from keras_seqconv.layers.arguments import (
     check_rate,
 )
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
+from keras_seqconv.ops.dropout import dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -97,7 +98,9 @@ class _ConvolutionModule(keras.layers.Layer):
         self.gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.input_dropout = check_rate("input_dropout", input_dropout)
         if input_dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
+            # Not the numbers that the convolution draws for its DropConnect.
+            other = None if seed is None else seed + 2**16
+            self.seed_generator = keras.random.SeedGenerator(other)
         self.weight_dropout = weight_dropout
         self.weight_dropout_mask = weight_dropout_mask
         self.seed = seed
@@ -152,9 +155,7 @@ class _ConvolutionModule(keras.layers.Layer):
 
     def call(self, inputs, mask=None, training=None):
         if training and self.input_dropout > 0:
-            inputs = keras.random.dropout(
-                inputs, self.input_dropout, seed=self.seed_generator
-            )
+            inputs = dropout(inputs, self.input_dropout, self.seed_generator)
         hidden = self.convolution(
             **self._projected(inputs), mask=mask, training=training
         )

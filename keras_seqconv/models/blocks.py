@@ -17,7 +17,12 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.arguments import check_choice, check_positive_integer
+from keras_seqconv.layers.arguments import (
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+    check_rate,
+)
 from keras_seqconv.models.parts import Embedder, Seeds
 
 MIXERS = ("light_conv", "dynamic_conv", "query_conv", "attention")
@@ -46,6 +51,55 @@ def of_layers(name: str, value, num_layers: int) -> list:
             f"Received: {name}={value!r}"
         )
     return list(value) * (num_layers if len(value) == 1 else 1)
+
+
+def check_options(options: dict) -> None:
+    """Refuse wrong options of one side, whether its layers use them or not.
+
+    Args:
+        options: arguments of a model's constructor, without sides.
+    """
+    for name in ("hidden_dim", "intermediate_dim", "num_heads", "query_groups"):
+        check_positive_integer(name, options[name])
+    optional = (
+        "num_conv_heads",
+        "conv_dim",
+        "query_dim",
+        "embedding_dim",
+        "output_dim",
+    )
+    for name in optional:
+        if options[name] is not None:
+            check_positive_integer(name, options[name])
+    flags = ("permute_channels", "compat", "kernel_softmax")
+    for name in (*flags, "normalize_first", "final_norm"):
+        check_boolean(name, options[name])
+    for name in ("", "attention_", "activation_", "input_", "weight_"):
+        check_rate(f"{name}dropout", options[f"{name}dropout"])
+    check_choice("gate", options["gate"], ("none", "glu", "gau"))
+    check_choice("positions", options["positions"], ("sinusoidal", "learned", None))
+    if options["positions"] == "learned":
+        check_positive_integer("max_length", options["max_length"])
+    granularities = ("shared", "position", None)
+    check_choice("weight_dropout_mask", options["weight_dropout_mask"], granularities)
+
+
+def _check_heads(options, mixers, source):
+    """Refuse widths that the heads of the mixers do not divide."""
+    width, heads = options["hidden_dim"], options["num_heads"]
+    if width % heads and (source or "attention" in mixers):
+        raise ValueError(
+            "`hidden_dim` must be a multiple of `num_heads`. "
+            f"Received: hidden_dim={width}, num_heads={heads}"
+        )
+    width, heads = options["conv_dim"] or width, options["num_conv_heads"] or heads
+    groups = options["query_groups"] if "query_conv" in mixers else 1
+    if width % (heads * groups) and set(mixers) != {"attention"}:
+        raise ValueError(
+            "`conv_dim` (by default `hidden_dim`) must be a multiple of "
+            "`num_conv_heads` (by default `num_heads`) times `query_groups`. Received: "
+            f"conv_dim={width}, num_conv_heads={heads}, query_groups={groups}"
+        )
 
 
 def default_kernel_sizes(num_layers: int) -> list[int]:
@@ -92,10 +146,15 @@ def make_blocks(
         seeds: of the model.
     """
     mixers = of_layers("mixer", options["mixer"], num_layers)
+    for mixer in mixers:
+        check_choice("mixer", mixer, MIXERS)
+    _check_heads(options, mixers, source)
     kernel_sizes = options["kernel_sizes"]
     if kernel_sizes is None:
         kernel_sizes = default_kernel_sizes(num_layers)
     kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
+    for kernel_size in kernel_sizes:
+        check_positive_integer("kernel_sizes", kernel_size)
 
     def residual(layer):
         return Residual(
@@ -117,7 +176,6 @@ def make_blocks(
 
 
 def _mixer(mixer, kernel_size, options, causal, seeds):
-    check_choice("mixer", mixer, MIXERS)
     if mixer == "attention":
         return _attention(options, seeds, use_causal_mask=causal)
     arguments = {
@@ -168,27 +226,28 @@ def _feed_forward(options, seeds):
     )
 
 
-def make_embedder(tokens: TokenEmbedding, options: dict, seeds: Seeds) -> Embedder:
-    """What turns ids into the inputs of a stack, from the options of one side."""
-    check_positive_integer("hidden_dim", options["hidden_dim"])
+def make_embedder(tokens, options: dict, seeds: Seeds) -> Embedder:
+    """What turns ids into the inputs of a stack, from the options of one side.
+
+    Embeddings are scaled by the root of the model's width (Vaswani et al. 2017, 3.4).
+    """
     width, dtype = options["hidden_dim"], options["dtype"]
     projection = position = None
-    if tokens.embedding_dim != width:
+    if isinstance(tokens, TokenEmbedding) and tokens.embedding_dim != width:
         projection = linear(width, dtype)
     kind = options["positions"]
     if kind is not None:
         max_length = options["max_length"] if kind == "learned" else None
         position = PositionEncoding(kind, max_length=max_length, dtype=dtype)
     dropout = keras.layers.Dropout(options["dropout"], seed=seeds.next(), dtype=dtype)
-    return Embedder(tokens, projection, position, dropout)
+    return Embedder(tokens, projection, position, dropout, scale=width**0.5)
 
 
 def make_tokens(vocabulary_size: int, options: dict, name: str) -> TokenEmbedding:
-    """The table of one side, its vectors scaled by the root of the model's width."""
+    """The table of one side."""
     return TokenEmbedding(
         vocabulary_size,
         options["embedding_dim"] or options["hidden_dim"],
-        scale=options["hidden_dim"] ** 0.5,
         dtype=options["dtype"],
         name=name,
     )

@@ -7,20 +7,22 @@ V target vocabulary, G beams of a sentence, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers import (
-    ConvS2SInitializer,
-    PositionEncoding,
-    ScaledResidual,
-    ScaleGradient,
-    TokenEmbedding,
-    WeightNormDense,
+from keras_seqconv.layers import ScaledResidual, ScaleGradient
+from keras_seqconv.layers.arguments import (
+    check_boolean,
+    check_positive_integer,
+    check_rate,
 )
-from keras_seqconv.layers.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
-from keras_seqconv.models.blocks import of_side
-from keras_seqconv.models.convolutions import ConvolutionStack, parse_convolutions
-from keras_seqconv.models.model import SequenceModel, constructor_arguments
-from keras_seqconv.models.parts import Embedder, Mixing, Seeds
+from keras_seqconv.models.blocks import SIDES, of_side
+from keras_seqconv.models.convolutions import (
+    ConvolutionStack,
+    make_embedder,
+    parse_convolutions,
+    weight_normed,
+)
+from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
+from keras_seqconv.models.parts import Mixing, Seeds
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -43,8 +45,8 @@ class ConvS2S(SequenceModel):
     Args:
         source_vocabulary_size: number of source ids.
         target_vocabulary_size: number of target ids, V.
-        embedding_dim: width E of the token and position embeddings (sides); the outputs
-            of the encoder have the width of its embeddings.
+        embedding_dim: width E of the token and position embeddings, and of the outputs
+            of the encoder (sides, which must agree).
         convolutions: (channels, kernel_size[, residual]) of each layer as a list, or in
             fairseq's notation: "[(512, 3)] * 9 + [(1024, 3)] * 4" (sides). `residual`
             is how many layers back the residual comes from: 1, the default, is the
@@ -56,8 +58,9 @@ class ConvS2S(SequenceModel):
             `output_dim` equal to the decoder's `embedding_dim`.
         dropout: rate on the embeddings, in front of each convolution and of the output.
         positions: learned position embeddings on both sides; False for none.
-        max_length: rows of the position tables.
+        max_length: rows of the position tables (sides).
         pad_id, start_id, end_id, unk_id: special ids, fairseq's by default.
+        folded: make plain weights, as a model saved after `fold` comes back.
         seed: of all dropouts, an integer or None.
         dtype: dtype or policy of all layers. Logits are float32 under mixed policies.
         name: of the model.
@@ -90,34 +93,40 @@ class ConvS2S(SequenceModel):
         share_output_embedding: bool = False,
         dropout: float = 0.1,
         positions: bool = True,
-        max_length: int = 1024,
+        max_length=1024,
         pad_id: int = 1,
         start_id: int = 2,
         end_id: int = 2,
         unk_id: int = 3,
+        folded: bool = False,
         seed: int | None = None,
         dtype=None,
         name: str | None = None,
     ):
         config = constructor_arguments(locals())
         check_rate("dropout", dropout)
+        check_positive_integer("output_dim", output_dim)
+        check_boolean("share_output_embedding", share_output_embedding)
+        check_boolean("positions", positions)
+        check_boolean("folded", folded)
+        _check_widths(embedding_dim)
         self.pad_id = pad_id
         self.target_vocabulary_size = target_vocabulary_size
         seeds = Seeds(seed)
         source_layers, target_layers = (
             parse_convolutions(of_side("convolutions", convolutions, side))
-            for side in ("encoder", "decoder")
+            for side in SIDES
         )
         attentions = _attentions(attention, len(target_layers))
-        dtype = config["dtype"]
+        plain = {"folded": folded, "dtype": config["dtype"]}
         self.source_embedder, self.target_embedder = (
-            self._embedder(config, side, seeds) for side in ("encoder", "decoder")
+            self._embedder(config, side, seeds) for side in SIDES
         )
         self.encoder_input, self.decoder_input = (
-            _dense(layers[0].channels, dropout, dtype)
+            weight_normed(layers[0].channels, dropout, **plain)
             for layers in (source_layers, target_layers)
         )
-        shared = {"dropout": dropout, "seeds": seeds, "dtype": dtype}
+        shared = {"dropout": dropout, "seeds": seeds, **plain}
         self.encoder_stack = ConvolutionStack(
             source_layers,
             padding="same",
@@ -128,16 +137,18 @@ class ConvS2S(SequenceModel):
             target_layers, padding="causal", attention=attentions, **shared
         )
         width = self.source_embedder.tokens.embedding_dim
-        self.encoder_output = _dense(width, 0.0, dtype)
-        self.gradient_scale = ScaleGradient(1 / (2 * sum(attentions)), dtype=dtype)
-        self.encoder_sum = ScaledResidual(dtype=dtype)
-        self.decoder_output = _dense(output_dim, 0.0, dtype)
+        self.encoder_output = weight_normed(width, **plain)
+        self.gradient_scale = ScaleGradient(
+            1 / (2 * sum(attentions)), dtype=config["dtype"]
+        )
+        self.encoder_sum = ScaledResidual(dtype=config["dtype"])
+        self.decoder_output = weight_normed(output_dim, **plain)
         self.output_dropout = keras.layers.Dropout(
-            dropout, seed=seeds.next(), dtype=dtype
+            dropout, seed=seeds.next(), dtype=config["dtype"]
         )
         self.output_dense = None
         if not share_output_embedding:
-            self.output_dense = _dense(target_vocabulary_size, dropout, dtype)
+            self.output_dense = weight_normed(target_vocabulary_size, dropout, **plain)
         elif output_dim != self.target_embedder.tokens.embedding_dim:
             raise ValueError(
                 "`output_dim` must be the width of the target embedding with "
@@ -152,27 +163,20 @@ class ConvS2S(SequenceModel):
 
     def _embedder(self, config, side, seeds):
         source = side == "encoder"
-        tokens = TokenEmbedding(
+        max_length = None
+        if config["positions"]:
+            max_length = of_side("max_length", config["max_length"], side)
+            check_positive_integer("max_length", max_length)
+        return make_embedder(
             config["source_vocabulary_size" if source else "target_vocabulary_size"],
             of_side("embedding_dim", config["embedding_dim"], side),
+            max_length=max_length,
             use_bias=config["share_output_embedding"] and not source,
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+            dropout=config["dropout"],
+            seeds=seeds,
             dtype=config["dtype"],
             name="source_embedding" if source else "target_embedding",
         )
-        position = None
-        if config["positions"]:
-            check_positive_integer("max_length", config["max_length"])
-            position = PositionEncoding(
-                "learned",
-                max_length=config["max_length"],
-                embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
-                dtype=config["dtype"],
-            )
-        dropout = keras.layers.Dropout(
-            config["dropout"], seed=seeds.next(), dtype=config["dtype"]
-        )
-        return Embedder(tokens, None, position, dropout)
 
     @property
     def max_target_length(self) -> int | None:
@@ -203,8 +207,7 @@ class ConvS2S(SequenceModel):
         x = self.output_dropout(self.decoder_output(x))
         if self.output_dense is None:
             return self.target_embedder.tokens(x, reverse=True)
-        logits = self.output_dense(x)
-        return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        return float32(self.output_dense(x))
 
     def attention_weights(self, inputs: dict):
         """Where the decoder looks in the source: sum over layers / number of layers.
@@ -320,6 +323,19 @@ class ConvS2S(SequenceModel):
         for dense in (self.decoder_input, self.decoder_output, self.output_dense):
             if dense is not None:
                 dense.fold()
+        self._update_config(folded=True)
+
+
+def _check_widths(embedding_dim):
+    """Attention multiplies target embeddings with outputs of the encoder."""
+    widths = {of_side("embedding_dim", embedding_dim, side) for side in SIDES}
+    for width in widths:
+        check_positive_integer("embedding_dim", width)
+    if len(widths) > 1:
+        raise ValueError(
+            "`embedding_dim` must be the same on both sides, attention multiplies the "
+            f"two. Received: embedding_dim={embedding_dim}"
+        )
 
 
 def _attentions(attention, num_layers):
@@ -335,10 +351,3 @@ def _attentions(attention, num_layers):
             f"Received: attention={attention!r}"
         )
     return list(wanted)
-
-
-def _dense(units, dropout, dtype):
-    """Weight-normalised, its variance corrected for the dropout in front of it."""
-    return WeightNormDense(
-        units, kernel_initializer=ConvS2SInitializer(dropout=dropout), dtype=dtype
-    )

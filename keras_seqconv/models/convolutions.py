@@ -1,13 +1,28 @@
-"""Stacks of gated convolutions: their specifications, and the loop over them.
+"""Stacks of gated convolutions: their specifications, parts, the loop over them.
 
 Letters: B batch, T time, C channels, E embedding width, K kernel.
 """
 
 import ast
+import reprlib
 from typing import NamedTuple
 
-from keras_seqconv.layers import ConvS2SAttention, ConvS2SBlock, ScaledResidual
-from keras_seqconv.models.parts import Seeds
+import keras
+
+from keras_seqconv.layers import (
+    ConvS2SAttention,
+    ConvS2SBlock,
+    ConvS2SInitializer,
+    PositionEncoding,
+    ScaledResidual,
+    TokenEmbedding,
+    WeightNormDense,
+)
+from keras_seqconv.models.parts import Embedder, Seeds
+
+# Bounds of what is read from a text, against typing errors and hostile files.
+MOST_LAYERS = 1000
+MOST_CHARACTERS = 10_000
 
 
 class Convolution(NamedTuple):
@@ -28,19 +43,18 @@ def parse_convolutions(specification) -> list[Convolution]:
     Args:
         specification: list of (channels, kernel_size[, residual]), or a text like
             "[(512, 3)] * 9 + [(1024, 3, 2)]", of which lists, numbers, + and * are
-            understood and nothing is executed.
+            understood and nothing is executed. At most 1000 layers.
 
     Raises:
         ValueError: for anything else, and for a residual from before the first input.
     """
     entries = specification
     if isinstance(specification, str):
-        try:
-            entries = _value(ast.parse(specification.strip(), mode="eval").body)
-        except (SyntaxError, TypeError, ValueError) as error:
-            raise _wrong(specification, "it cannot be read") from error
+        entries = _read(specification)
     if not isinstance(entries, (list, tuple)) or not entries:
         raise _wrong(specification, "it holds no layer")
+    if len(entries) > MOST_LAYERS:
+        raise _wrong(specification, f"there may be {MOST_LAYERS} layers at most")
     layers = []
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, (list, tuple)) or len(entry) not in (2, 3):
@@ -62,8 +76,20 @@ def _wrong(specification, reason):
     return ValueError(
         "`convolutions` must be a list of (channels, kernel_size[, residual]), all of "
         'them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]": '
-        f"{reason}. Received: convolutions={specification!r}"
+        f"{reason}. Received: convolutions={reprlib.repr(specification)}"
     )
+
+
+def _read(text):
+    """The value of a text in fairseq's notation."""
+    if len(text) > MOST_CHARACTERS:
+        raise _wrong(text, f"there may be {MOST_CHARACTERS} characters at most")
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise _wrong(text, f"it cannot be read ({error})") from error
+    except (RecursionError, MemoryError) as error:
+        raise _wrong(text, "it is nested too deeply") from error
 
 
 def _value(node):
@@ -78,8 +104,59 @@ def _value(node):
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _value(left) + _value(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _value(left) * _value(right)
-    raise ValueError(ast.dump(node))
+            return _repeated(_value(left), _value(right))
+    raise ValueError(f"{type(node).__name__} is not allowed")
+
+
+def _repeated(left, right):
+    """left * right, unless it would be huge: "[(1, 1)] * 1000000000" is 8 GB."""
+    for entries, times in ((left, right), (right, left)):
+        repeated = isinstance(entries, (list, tuple)) and isinstance(times, int)
+        if repeated and len(entries) * times > MOST_LAYERS:
+            raise ValueError(f"more than {MOST_LAYERS} entries")
+    return left * right
+
+
+def make_embedder(
+    vocabulary_size: int,
+    embedding_dim: int,
+    *,
+    max_length: int | None = None,
+    use_bias: bool = False,
+    dropout: float,
+    seeds: Seeds,
+    dtype,
+    name: str,
+) -> Embedder:
+    """Tables of tokens and, with `max_length`, of positions: normal, deviation 0.1."""
+    tokens = TokenEmbedding(
+        vocabulary_size,
+        embedding_dim,
+        use_bias=use_bias,
+        embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+        dtype=dtype,
+        name=name,
+    )
+    position = None
+    if max_length is not None:
+        position = PositionEncoding(
+            "learned",
+            max_length=max_length,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+            dtype=dtype,
+        )
+    dropped = keras.layers.Dropout(dropout, seed=seeds.next(), dtype=dtype)
+    return Embedder(tokens, None, position, dropped)
+
+
+def weight_normed(
+    units: int, dropout: float = 0.0, *, folded: bool, dtype
+) -> WeightNormDense:
+    """Its variance corrected for the dropout in front of it."""
+    initializer = ConvS2SInitializer(dropout=dropout)
+    return WeightNormDense(
+        units, kernel_initializer=initializer, folded=folded, dtype=dtype
+    )
 
 
 class ConvolutionStack:
@@ -96,6 +173,7 @@ class ConvolutionStack:
         padding: str,
         attention: list[bool],
         dropout: float,
+        folded: bool,
         seeds: Seeds,
         dtype,
     ):
@@ -108,15 +186,17 @@ class ConvolutionStack:
                 dropout=dropout,
                 residual=False,
                 seed=seeds.next(),
+                folded=folded,
                 dtype=dtype,
             )
             for layer in convolutions
         ]
         self.attentions = [
-            ConvS2SAttention(dtype=dtype) if wanted else None for wanted in attention
+            ConvS2SAttention(folded=folded, dtype=dtype) if wanted else None
+            for wanted in attention
         ]
         self.residuals = [
-            ScaledResidual(dtype=dtype) if layer.residual else None
+            ScaledResidual(folded=folded, dtype=dtype) if layer.residual else None
             for layer in convolutions
         ]
 

@@ -10,7 +10,7 @@ from keras import ops
 from keras_seqconv.layers.arguments import check_choice, check_positive_integer
 from keras_seqconv.models import blocks
 from keras_seqconv.models.blocks import of_side
-from keras_seqconv.models.model import SequenceModel, constructor_arguments
+from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
 from keras_seqconv.models.parts import Mixing, Seeds
 
 # Options that may differ between encoder and decoder.
@@ -27,7 +27,9 @@ SIDED = (
     "query_groups",
     "permute_channels",
     "normalize_first",
+    "final_norm",
     "positions",
+    "max_length",
 )
 
 
@@ -75,9 +77,9 @@ class EncoderDecoder(SequenceModel):
         input_dropout: rate in front of the convolutions' input projection.
         weight_dropout: rate of DropConnect on the taps.
         normalize_first: pre-norm instead of post-norm (sides).
-        final_norm: normalise what a pre-norm stack returns.
+        final_norm: normalise what a pre-norm stack returns (sides).
         positions: "sinusoidal", "learned" or None (sides).
-        max_length: positions in the tables of learned positions.
+        max_length: positions in the tables of learned positions (sides).
         embedding_dim: width of the token embeddings; C by default.
         output_dim: width of what the output matrix multiplies; C by default, and
             `embedding_dim` when the output shares its matrix.
@@ -132,9 +134,9 @@ class EncoderDecoder(SequenceModel):
         input_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         normalize_first=False,
-        final_norm: bool = True,
+        final_norm=True,
         positions="sinusoidal",
-        max_length: int = 1024,
+        max_length=1024,
         embedding_dim: int | None = None,
         output_dim: int | None = None,
         share_embeddings: str = "none",
@@ -151,11 +153,11 @@ class EncoderDecoder(SequenceModel):
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
         self.target_vocabulary_size = target_vocabulary_size
         self.pad_id = pad_id
+        check_positive_integer("num_encoder_layers", num_encoder_layers)
+        check_positive_integer("num_decoder_layers", num_decoder_layers)
         encoder, decoder = (self._side(config, side) for side in blocks.SIDES)
         seeds = Seeds(seed)
         self._make_embeddings(config, encoder, decoder, seeds)
-        check_positive_integer("num_encoder_layers", num_encoder_layers)
-        check_positive_integer("num_decoder_layers", num_decoder_layers)
         self.encoder_blocks = blocks.make_blocks(
             encoder, num_encoder_layers, causal=False, source=False, seeds=seeds
         )
@@ -173,7 +175,9 @@ class EncoderDecoder(SequenceModel):
 
     def _side(self, config, side):
         """The options of one side."""
-        return config | {name: of_side(name, config[name], side) for name in SIDED}
+        options = {name: of_side(name, config[name], side) for name in SIDED}
+        blocks.check_options(config | options)
+        return config | options
 
     def _make_embeddings(self, config, encoder, decoder, seeds):
         sizes = (config["source_vocabulary_size"], config["target_vocabulary_size"])
@@ -245,8 +249,7 @@ class EncoderDecoder(SequenceModel):
             x = self.output_projection(x)
         if self.output_dense is None:
             return self.target_embedder.tokens(x, reverse=True)
-        logits = self.output_dense(x)
-        return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        return float32(self.output_dense(x))
 
     def attention_weights(self, inputs: dict):
         """Where the last decoder block looks in the source, the mean of its heads.
@@ -342,9 +345,8 @@ class EncoderDecoder(SequenceModel):
         x = _normalized(x, self.decoder_norm)
         if self.output_projection is not None:
             x = self.output_projection(x)
-        logits = ops.matmul(x, shared["output_kernel"])
-        dtype = keras.backend.result_type(logits.dtype, "float32")
-        return ops.cast(logits, dtype), {"shared": shared, "beams": beams}
+        logits = float32(ops.matmul(x, shared["output_kernel"]))
+        return logits, {"shared": shared, "beams": beams}
 
 
 def _normalized(x, norm):

@@ -8,7 +8,7 @@ import itertools
 
 import keras
 
-from keras_seqconv.layers import PositionEncoding, TokenEmbedding
+from keras_seqconv.layers import AdaptiveInput, PositionEncoding, TokenEmbedding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,16 +27,17 @@ class Seeds:
 class Embedder:
     """Tokens and positions to the inputs of a stack.
 
-        x = dropout(projection(table[ids]) + position)
+        x = dropout(scale * projection(table[ids]) + position)
 
     A plain record: the layers belong to the model that calls them. (The projection
-    stands where fairseq has it, between the scaled embedding and the position.)
+    stands where fairseq has it, in front of the position.)
     """
 
-    tokens: TokenEmbedding
+    tokens: TokenEmbedding | AdaptiveInput
     projection: keras.layers.Layer | None
     position: PositionEncoding | None
     dropout: keras.layers.Dropout
+    scale: float = 1.0
 
     def __call__(self, ids, mask=None):
         """ids (B, T) -> (B, T, E); positions count the real tokens of the mask."""
@@ -59,7 +60,8 @@ class Embedder:
 
     def _embed(self, ids):
         x = self.tokens(ids)
-        return x if self.projection is None else self.projection(x)
+        x = x if self.projection is None else self.projection(x)
+        return x if self.scale == 1.0 else x * self.scale
 
     @property
     def max_length(self) -> int | None:

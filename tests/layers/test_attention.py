@@ -440,7 +440,7 @@ class TestAttend:
         layer = randomized(layer, (None, None, CHANNELS), value.shape)
         memory = layer.project_memory(value)
         assert set(memory) == {"keys", "values"}
-        assert memory["keys"].shape == memory["values"].shape == (BATCH, SOURCE, 2, 4)
+        assert memory["keys"].shape == memory["values"].shape == (BATCH, 2, SOURCE, 4)
         for new in (1, 3):
             inputs = random(BATCH * beams, new, CHANNELS, seed=new)
             expected = layer(
@@ -453,6 +453,33 @@ class TestAttend:
                 np.testing.assert_allclose(
                     to_numpy(got), to_numpy(expected), err_msg=name, **CLOSE
                 )
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_memory_weights_are_those_of_a_repeated_memory(self, masked):
+        value = random(BATCH, SOURCE, 7)
+        mask = lengths_mask([0, 4], SOURCE) if masked else None
+        layer = MultiHeadAttention(HEADS)
+        layer = randomized(layer, (None, None, CHANNELS), value.shape)
+        memory = layer.project_memory(value)
+        for beams, new in ((1, 1), (3, 2)):
+            inputs = random(BATCH * beams, new, CHANNELS, seed=new)
+            expected = layer.attention_weights(
+                inputs,
+                value=np.repeat(value, beams, 0),
+                value_mask=np.repeat(mask, beams, 0) if masked else None,
+            )
+            for name, function in modes(
+                lambda x: layer.memory_weights(x, memory, mask)
+            ).items():
+                got = to_numpy(function(ops.convert_to_tensor(inputs)))
+                assert got.shape == (BATCH * beams, HEADS, new, SOURCE)
+                np.testing.assert_allclose(
+                    got, to_numpy(expected), err_msg=name, **CLOSE
+                )
+                total = got.sum(-1)
+                wanted = np.ones_like(total)
+                wanted[:beams] = 0 if masked else 1  # no token: no attention
+                np.testing.assert_allclose(total, wanted, atol=1e-5)
 
     def test_separate_keys_and_no_mask(self):
         inputs, value = random(BATCH, 3, CHANNELS), random(BATCH, SOURCE, 7)

@@ -274,6 +274,26 @@ class TestResidual:
             np.testing.assert_allclose(got, to_numpy(expected), err_msg=name, **CLOSE)
 
     @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_memory_weights_are_those_that_attend_uses(self, normalize_first):
+        """Values of one channel per source position show the weights in the output."""
+        inner = MultiHeadAttention(1, head_dim=SOURCE, use_bias=False)
+        layer = Residual(inner, normalize_first=normalize_first)
+        value, mask = random(BATCH, SOURCE, 7), lengths_mask([4, 6], SOURCE)
+        layer = randomized(layer, (None, None, CHANNELS), value.shape)
+        memory = inner.project_memory(value)
+        places = np.broadcast_to(np.eye(SOURCE), memory["values"].shape)
+        memory["values"] = ops.convert_to_tensor(places.astype("float32"))
+        inner.output_kernel.assign(np.eye(SOURCE, CHANNELS)[None])
+        inputs = random(BATCH * 2, 3, CHANNELS, seed=1)
+        weights = to_numpy(layer.memory_weights(inputs, memory, mask))
+        assert weights.shape == (BATCH * 2, 1, 3, SOURCE)
+        shown = inputs.copy()
+        shown[..., :SOURCE] += weights[:, 0]
+        expected = shown if normalize_first else normalized(shown, layer.layer_norm)
+        got = to_numpy(layer.attend(inputs, memory, mask))
+        np.testing.assert_allclose(got, expected, **CLOSE)
+
+    @pytest.mark.parametrize("normalize_first", [False, True])
     def test_dropout_on_the_sub_layer_only(self, normalize_first):
         layer = Residual(
             keras.layers.Identity(), 0.5, normalize_first=normalize_first, seed=1

@@ -143,7 +143,61 @@ def test_parameters_are_those_of_the_original():
     assert module.convolution.kernel_generator.count_params() == 256 * 4 * 31
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: LightConvModule(2, 3, padding="causal", **options),
+        lambda **options: DynamicConvModule(2, 3, padding="causal", **options),
+        lambda **options: QueryConvModule(2, 3, padding="causal", **options),
+    ],
+    ids=["light", "dynamic", "query"],
+)
+def test_input_dropout_acts_before_the_projections(make):
+    """In training only; the same inputs, dropped by hand, give the same outputs."""
+    module = make(input_dropout=0.5, seed=3)
+    inputs = 1 + np.abs(INPUTS)
+    plain = to_numpy(module(inputs))
+    np.testing.assert_array_equal(to_numpy(module(inputs, training=False)), plain)
+    seen = []
+    projection = module.input_projection.call
+    module.input_projection.call = lambda x: seen.append(to_numpy(x)) or projection(x)
+    outputs = to_numpy(module(inputs, training=True))
+    (dropped,) = seen
+    kept = dropped != 0
+    assert 0.2 < kept.mean() < 0.8
+    np.testing.assert_allclose(dropped[kept], 2 * inputs[kept], rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(module(dropped)), outputs, atol=1e-5)
+    assert np.any(to_numpy(module(inputs, training=True)) != outputs)
+    again = make(input_dropout=0.5, seed=3)
+    again.build(inputs.shape)
+    again.set_weights(module.get_weights())
+    np.testing.assert_allclose(
+        to_numpy(again(inputs, training=True)), outputs, atol=1e-5
+    )
+    assert not hasattr(make(), "seed_generator")
+
+
+def test_input_dropout_and_drop_connect_draw_other_numbers():
+    module = LightConvModule(2, 3, input_dropout=0.5, weight_dropout=0.5, seed=3)
+    module.build(INPUTS.shape)
+    first, second = (
+        to_numpy(variable).tolist()
+        for variable in module.non_trainable_variables
+        if "seed" in variable.path
+    )
+    assert first != second
+
+
+def test_input_dropout_in_the_generic_check():
+    def make():
+        return QueryConvModule(2, 3, input_dropout=0.2, weight_dropout=0.1, seed=0)
+
+    check_layer(make, INPUTS, (2, 6, 4), trainable=7, seed_generators=2)
+
+
 def test_wrong_arguments():
+    with pytest.raises(ValueError, match="`input_dropout`.*=1"):
+        LightConvModule(2, 3, input_dropout=1)
     with pytest.raises(ValueError, match="`gate`.*relu"):
         QueryConvModule(2, 3, gate="relu")
     with pytest.raises(ValueError, match="`conv_dim`.*0"):

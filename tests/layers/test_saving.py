@@ -29,6 +29,10 @@ def every_layer(width: int = 8) -> keras.Model:
 
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(11, width, mask_zero=True)(ids)
+    tokens = add("TokenEmbedding", 11, width, use_bias=True)
+    rare = add("AdaptiveInput", 11, width, cutoffs=(4, 8), factor=2.0)
+    # The sum has no mask of its own: that of the first embedding goes on.
+    x = keras.layers.Add()([x, tokens(ids), rare(ids)])
     x = add("PositionEncoding", "sinusoidal")(x)
     x = add("PositionEncoding", "learned", max_length=20)(x)
     for mixer in (
@@ -54,6 +58,7 @@ def every_layer(width: int = 8) -> keras.Model:
     x = add("ConvS2SBlock", 6, 4)(x)
     initializer = add("ConvS2SInitializer", dropout=0.1)
     x = add("WeightNormDense", 5, kernel_initializer=initializer)(x)
+    x = add("AdaptiveSoftmax", 11, cutoffs=(4, 8), factor=2.0, adaptive_input=None)(x)
     assert used == EXPORTED, f"not in the model: {EXPORTED - used}"
     return keras.Model(ids, x)
 

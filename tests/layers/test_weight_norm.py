@@ -9,6 +9,8 @@ from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
     WeightNormDense,
+    given_kernels,
+    make_kernels,
 )
 from tests.backends import layer_gradients, to_numpy
 from tests.layers.check_layer import check_layer, check_steps
@@ -235,6 +237,61 @@ def test_a_state_needs_causal_padding_and_a_built_layer():
         layer.step(random(2, 1, 3), {"inputs": random(2, 2, 3)})
     with pytest.raises(ValueError, match="built"):
         WeightNormConv1D(5, 3, padding="causal").get_initial_state(2)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_given_kernels_take_the_place_of_the_norms(make, policy, monkeypatch):
+    layer, other, inputs = make(dtype=policy), make(dtype=policy), random(2, 7, 3)
+    for one in (layer, other):
+        one.build(inputs.shape)
+        randomize(one)
+    other.v.assign(2 * to_numpy(other.v) + 1)
+    expected = to_numpy(layer(inputs)), to_numpy(other(inputs))
+    kernels = make_kernels([layer, other])
+    assert kernels[0].dtype == layer(inputs).dtype
+    with monkeypatch.context() as patch:
+        patch.setattr(type(layer), "_v_and_square", None)  # no norm can be computed
+        with given_kernels([layer, other], kernels):
+            got = to_numpy(layer(inputs)), to_numpy(other(inputs))
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_array_equal(got[1], expected[1])
+
+
+def test_given_kernels_end_with_their_block():
+    layer, other, inputs = LAYERS["dense"](), LAYERS["dense"](), random(2, 3)
+    for one in (layer, other):
+        one.build(inputs.shape)
+        randomize(one)
+    expected, zeros = to_numpy(layer(inputs)), ops.zeros((3, 5))
+    bias = to_numpy(layer.bias)
+
+    def show():
+        return to_numpy(layer(inputs))
+
+    with given_kernels([layer], [zeros]):
+        np.testing.assert_allclose(show(), np.broadcast_to(bias, (2, 5)))
+        np.testing.assert_array_equal(to_numpy(other(inputs)), expected)
+        with given_kernels([layer], [zeros + 1]):  # the inner block decides
+            np.testing.assert_allclose(
+                show(), inputs.sum(1, keepdims=True) + bias, **TOLERANCE
+            )
+        np.testing.assert_allclose(show(), np.broadcast_to(bias, (2, 5)))
+    np.testing.assert_array_equal(show(), expected)
+    with pytest.raises(RuntimeError), given_kernels([layer], [zeros]):
+        raise RuntimeError
+    np.testing.assert_array_equal(show(), expected)
+    with pytest.raises(ValueError), given_kernels([layer, other], [zeros]):
+        pass
+
+
+def test_folded_layers_have_kernels_to_give():
+    layer, inputs = LAYERS["dense"](), random(2, 3)
+    layer.build(inputs.shape)
+    randomize(layer)
+    before = to_numpy(make_kernels([layer])[0])
+    layer.fold()
+    np.testing.assert_allclose(to_numpy(make_kernels([layer])[0]), before, **TOLERANCE)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

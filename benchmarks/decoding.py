@@ -1,0 +1,403 @@
+"""How fast is beam search, and against what? Tokens a second of every family.
+
+    python benchmarks/decoding.py                      # the table, about 6 minutes
+    python benchmarks/decoding.py --only dynamic_conv  # one family, and CTranslate2
+    python benchmarks/decoding.py --xla all            # XLA in all settings, longer
+    python benchmarks/decoding.py --recompute          # against recomputing the prefix
+
+Models are the `*_iwslt_de_en` presets with random weights and two vocabularies of
+10,000; sources have 32 tokens; minimum and maximum length force 32 target tokens, the
+end token counted. Times are those of the whole call, encoder included, until the ids
+are there. A cell is tokens a second (of the best hypotheses only: 32 B), the range of
+them over the repetitions, and milliseconds a step.
+
+Rows of one setting are timed in turns within one process, so that a machine that
+changes its speed changes all of them; the last row is the rate of a matrix product,
+timed in the same turns.
+
+"eager" is a call of `keras_seqconv.decoding.beam_search`, which runs a graph that it
+keeps; "graph" is that call inside a user's `tf.function` without XLA, as it is exported
+too; "XLA" is `jit_compile=True`.
+"""
+
+import argparse
+import collections
+import datetime
+import os
+import platform
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_seqconv import decoding, models
+from keras_seqconv.models import blocks
+from keras_seqconv.presets import PRESETS
+
+FAMILIES = ("dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer")
+VOCABULARY = 10000
+SOURCE, TARGET = 32, 32  # tokens, the end tokens counted
+SETTINGS = [(1, 1), (1, 5), (16, 1), (16, 5), (64, 1), (64, 5)]  # (B, beams)
+# Where XLA is tried without `--xla all`: each cell is a compilation.
+XLA_SETTINGS = [(1, 1), (1, 5), (16, 5)]
+PRODUCT = f"matrix product {2048}^3, GFLOP/s"
+
+
+def make_model(family: str):
+    preset = PRESETS[f"{family}_iwslt_de_en"]
+    return getattr(models, preset.model)(
+        source_vocabulary_size=VOCABULARY,
+        target_vocabulary_size=VOCABULARY,
+        seed=0,
+        **preset.architecture,
+    )
+
+
+def make_sources(batch: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    sources = rng.integers(4, VOCABULARY, (batch, SOURCE)).astype("int32")
+    sources[:, -1] = 2
+    return sources
+
+
+def search(model, source_ids, beams: int, jit_compile: bool = False):
+    return decoding.beam_search(
+        model,
+        source_ids,
+        num_beams=beams,
+        min_length=TARGET - 1,
+        max_length=TARGET - 1,
+        jit_compile=jit_compile,
+    )
+
+
+class Ours:
+    """One family: model, and its graphs by the number of beams."""
+
+    def __init__(self, family: str):
+        self.model = make_model(family)
+        self.graphs = {}
+
+    def calls(self, batch: int, beams: int, with_xla: bool) -> dict:
+        """{row: call} of one setting."""
+        sources = tf.constant(make_sources(batch))
+        if beams not in self.graphs:
+            self.graphs[beams] = tf.function(
+                lambda source_ids: search(self.model, source_ids, beams),
+                input_signature=[tf.TensorSpec([None, None], tf.int32)],
+                autograph=False,
+            )
+        calls = {
+            "eager": lambda: search(self.model, sources, beams),
+            "graph": lambda: self.graphs[beams](sources),
+        }
+        if with_xla:
+            calls["XLA"] = lambda: search(self.model, sources, beams, True)
+        return {name: self._checked(call, batch, beams) for name, call in calls.items()}
+
+    def _checked(self, call, batch, beams):
+        def checked():
+            ids = call()[0].numpy()
+            lengths = (ids != self.model.pad_id).sum(axis=2)
+            np.testing.assert_array_equal(lengths, np.full((batch, beams), TARGET))
+
+        return checked
+
+
+# CTranslate2
+
+
+def set_weights(spec, width: int, inner: int) -> None:
+    """Random weights for a Transformer in CTranslate2's own specification."""
+    from ctranslate2.specs import common_spec, model_spec
+
+    rng = np.random.default_rng(0)
+
+    def linear(layer, outputs, inputs, bias=True):
+        limit = (6 / (inputs + outputs)) ** 0.5
+        layer.weight = rng.uniform(-limit, limit, (outputs, inputs)).astype("float32")
+        if bias:
+            layer.bias = np.zeros(outputs, "float32")
+
+    def attention(layer):
+        *projections, last = layer.linear
+        # Queries, keys and values in one, or queries, and keys with values.
+        sizes = [3] if len(projections) == 1 else [1, 2]
+        for projection, size in zip(projections, sizes, strict=True):
+            linear(projection, size * width, width)
+        linear(last, width, width)
+
+    def norms(layer, *_):
+        if isinstance(layer, common_spec.LayerNormSpec):
+            layer.gamma = np.ones(width, "float32")
+            layer.beta = np.zeros(width, "float32")
+
+    table = (VOCABULARY, width)
+    spec.encoder.embeddings[0].weight = rng.normal(0, width**-0.5, table)
+    spec.decoder.embeddings.weight = rng.normal(0, width**-0.5, table)
+    for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings):
+        embeddings.weight = embeddings.weight.astype("float32")
+    # A matrix of its own, and nothing saved: only speed is asked for.
+    spec.decoder.projection.weight = spec.decoder.embeddings.weight.copy()
+    for stack in (spec.encoder, spec.decoder):
+        for layer in stack.layer:
+            attention(layer.self_attention)
+            if hasattr(layer, "attention"):
+                attention(layer.attention)
+            linear(layer.ffn.linear_0, inner, width)
+            linear(layer.ffn.linear_1, width, inner)
+    model_spec.visit_spec(spec, norms)
+
+
+def load_ctranslate2() -> dict:
+    """{compute type: Translator} of the size of `transformer_iwslt_de_en`, or {}."""
+    try:
+        import ctranslate2
+    except ImportError:
+        print("CTranslate2 is not installed (pip install ctranslate2): no such rows\n")
+        return {}
+    options = PRESETS["transformer_iwslt_de_en"].architecture
+    width = options.get("hidden_dim", 512)
+    layers = [options.get(f"num_{side}_layers", 6) for side in ("encoder", "decoder")]
+    spec = ctranslate2.specs.TransformerSpec.from_config(
+        tuple(layers), options["num_heads"], pre_norm=False
+    )
+    set_weights(spec, width, options["intermediate_dim"])
+    words = [f"w{number}" for number in range(4, VOCABULARY)]
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    spec.register_source_vocabulary(vocabulary)
+    spec.register_target_vocabulary(vocabulary)
+    spec.config.decoder_start_token = "</s>"
+    spec.validate()
+    threads = {"inter_threads": 1, "intra_threads": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        return {
+            kind: ctranslate2.Translator(folder, "cpu", compute_type=kind, **threads)
+            for kind in ("float32", "int8")
+        }
+
+
+def ctranslate2_calls(translators: dict, batch: int, beams: int) -> dict:
+    sources = make_sources(batch)
+    words = [[f"w{number}" for number in row[:-1]] + ["</s>"] for row in sources]
+
+    def call_of(translator):
+        def call():
+            results = translator.translate_batch(
+                words,
+                beam_size=beams,
+                num_hypotheses=beams,
+                return_end_token=True,
+                min_decoding_length=TARGET,
+                max_decoding_length=TARGET,
+            )
+            lengths = [[len(ids) for ids in result.hypotheses] for result in results]
+            np.testing.assert_array_equal(lengths, np.full((batch, beams), TARGET))
+
+        return call
+
+    return {kind: call_of(translator) for kind, translator in translators.items()}
+
+
+# Recomputing the prefix in every step
+
+
+class Recomputing:
+    """A model for `beam_search` that has no state but the prefix.
+
+    everything: every step is `model(...)`, encoder and all logits included; otherwise
+    the source is encoded once, and logits are those of the last position only.
+    """
+
+    def __init__(self, model, everything: bool):
+        self.model, self.everything = model, everything
+        for name in ("pad_id", "start_id", "end_id", "unk_id"):
+            setattr(self, name, getattr(model, name))
+        self.target_vocabulary_size = model.target_vocabulary_size
+        self.max_target_length = model.max_target_length
+
+    def get_initial_state(self, source_ids, num_beams=1, max_length=None):
+        def to_beams(tensor):
+            return tf.repeat(tensor, num_beams, axis=0)
+
+        rows = tf.shape(source_ids)[0] * num_beams
+        shared = {"source_ids": to_beams(source_ids)}
+        if not self.everything:
+            memory, mask = self.model.encode(source_ids)
+            shared = {"memory": to_beams(memory), "mask": to_beams(mask)}
+        ids = tf.fill((rows, max_length), self.pad_id)
+        return {"shared": shared, "beams": {"ids": ids, "position": tf.constant(0)}}
+
+    def step(self, ids, state):
+        shared, beams = state["shared"], state["beams"]
+        here = tf.range(tf.shape(beams["ids"])[1]) == beams["position"]
+        filled = tf.where(here, ids, beams["ids"])
+        after = {"ids": filled, "position": beams["position"] + 1}
+        prefix = filled[:, : after["position"]]
+        logits = self._everything if self.everything else self._last
+        return logits(prefix, shared), {"shared": shared, "beams": after}
+
+    def _everything(self, prefix, shared):
+        inputs = {"source_ids": shared["source_ids"], "target_ids": prefix}
+        return self.model(inputs)[:, -1]
+
+    def _last(self, prefix, shared):
+        memory, mask = shared["memory"], shared["mask"]
+        x = blocks.run(
+            self.model.decoder_blocks,
+            self.model.target_embedder(prefix),
+            lambda mixer, x: mixer(x),
+            lambda attention, x: attention(x, value=memory, value_mask=mask),
+        )
+        return self.model.output_dense(x[:, -1])
+
+
+def print_recompute(batch=16, beams=5):
+    print(
+        f"\n### DynamicConv, B {batch}, beam {beams}, graph: with and without state\n"
+    )
+    print("| | tokens/s (range), ms a step | time / time with state |")
+    print("|---|---|---|")
+    model = make_model("dynamic_conv")
+    rows = {
+        "with state": model,
+        "prefix again, source encoded once, last logits": Recomputing(model, False),
+        "`model(...)` on the prefix in every step": Recomputing(model, True),
+    }
+    sources = tf.constant(make_sources(batch))
+    ready, found = {}, {}
+    for row, searched in rows.items():
+        graph = tf.function(
+            lambda source_ids, searched=searched: search(searched, source_ids, beams),
+            input_signature=[tf.TensorSpec([None, None], tf.int32)],
+            autograph=False,
+        )
+        ready[row] = lambda graph=graph: graph(sources)[0].numpy()
+        found[row] = [part.numpy() for part in graph(sources)]
+    ids, scores = found["with state"]
+    for row in rows:
+        np.testing.assert_allclose(found[row][1], scores, atol=1e-4, err_msg=row)
+        same = (found[row][0] == ids).all(axis=2).mean()
+        # Others may change places with one that is as good to rounding.
+        np.testing.assert_array_less(0.95, same, err_msg=row)
+    times = time_in_turns(ready, budget=20.0)
+    first = np.median(times["with state"])
+    for row, seconds in times.items():
+        print(f"| {row} | {cell(seconds, batch)} | {np.median(seconds) / first:.1f} |")
+
+
+# Timing and tables
+
+
+def matrix_product():
+    matrix = tf.random.stateless_normal((2048, 2048), (0, 0))
+    product = tf.function(lambda: tf.matmul(matrix, matrix), autograph=False)
+    return lambda: product()[0, 0].numpy()
+
+
+def rate(seconds) -> str:
+    rates = 2 * 2048**3 / np.array(seconds) / 1e9
+    return f"{np.median(rates):.0f} ({rates.min():.0f}–{rates.max():.0f})"
+
+
+def product_rate() -> str:
+    call = matrix_product()
+    return rate(time_in_turns({"": call}, budget=1.0)[""])
+
+
+def time_in_turns(ready: dict, budget: float, fewest: int = 3, most: int = 25) -> dict:
+    """{row: seconds of each call}, round by round until `budget` seconds are over."""
+    times = collections.defaultdict(list)
+    for call in ready.values():
+        call()  # traces, compiles
+    stop = time.perf_counter() + budget
+    for count in range(most):
+        if count >= fewest and time.perf_counter() > stop:
+            break
+        for name, call in ready.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+            time.sleep(0.01)  # threads of the one before spin for a while
+    return times
+
+
+def cell(seconds, batch: int) -> str:
+    rates = batch * TARGET / np.array(seconds)
+    middle = np.median(seconds)
+    return (
+        f"{batch * TARGET / middle:.0f} ({rates.min():.0f}–{rates.max():.0f}), "
+        f"{middle / TARGET * 1e3:.1f}"
+    )
+
+
+def print_table(families, xla: str, budget: float):
+    translators = load_ctranslate2()
+    ours = {family: Ours(family) for family in families}
+    cells = collections.defaultdict(dict)
+    for setting in SETTINGS:
+        batch, beams = setting
+        with_xla = xla == "all" or (xla == "few" and setting in XLA_SETTINGS)
+        ready = {}
+        for family in families:
+            calls = ours[family].calls(batch, beams, with_xla)
+            ready |= {f"{family}, {mode}": call for mode, call in calls.items()}
+        calls = ctranslate2_calls(translators, batch, beams)
+        ready |= {f"CTranslate2 Transformer, {kind}": calls[kind] for kind in calls}
+        ready[PRODUCT] = matrix_product()
+        for row, seconds in time_in_turns(ready, budget).items():
+            product = row == PRODUCT
+            cells[row][setting] = rate(seconds) if product else cell(seconds, batch)
+    heads = [f"B {batch}, beam {beams}" for batch, beams in SETTINGS]
+    print("\n### tokens a second (range), ms a step\n")
+    print("| | " + " | ".join(heads) + " |")
+    print("|---" * (len(heads) + 1) + "|")
+    modes = {mode: place for place, mode in enumerate(("eager", "graph", "XLA"))}
+    order = {
+        f"{f}, {m}": (i, j) for i, f in enumerate(families) for m, j in modes.items()
+    }
+    last = len(families), 0
+    for row in sorted(cells, key=lambda row: order.get(row, last)):
+        if row != PRODUCT:
+            print_row(row, cells[row])
+    print_row(PRODUCT, cells[PRODUCT])
+
+
+def print_row(row: str, cells: dict):
+    print(f"| {row} | " + " | ".join(cells.get(key, "") for key in SETTINGS) + " |")
+
+
+def print_machine():
+    with open("/proc/cpuinfo") as lines:
+        model = next(
+            line.split(":")[1].strip() for line in lines if "model name" in line
+        )
+    print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, ", end="")
+    print(f"Python {platform.python_version()}, TensorFlow {tf.__version__}, ", end="")
+    print(f"Keras {keras.__version__}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=FAMILIES, help="one family")
+    parser.add_argument("--xla", choices=["few", "all", "none"], default="few")
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each setting")
+    parser.add_argument("--recompute", action="store_true", help="only this comparison")
+    arguments = parser.parse_args()
+    print_machine()
+    before = product_rate()
+    if arguments.recompute:
+        print_recompute()
+    else:
+        families = FAMILIES if arguments.only is None else (arguments.only,)
+        print_table(families, arguments.xla, arguments.seconds)
+    print(f"\n{PRODUCT}: {before} before, {product_rate()} after")
+
+
+if __name__ == "__main__":
+    main()

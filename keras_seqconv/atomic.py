@@ -1,0 +1,77 @@
+"""A directory that appears complete or not at all."""
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def atomic_directory(
+    path: str | os.PathLike, replaceable: Callable[[Path], bool] | None = None
+) -> Iterator[Path]:
+    """Yields a new folder beside `path`, and renames it to `path` at the end.
+
+    When the block raises or is interrupted, the new folder is removed and `path` is as
+    it was. (A process that is killed leaves a folder `.<name>.<8 digits>.part`.)
+
+    Args:
+        path: the folder to appear. Missing folders above it are made and stay.
+        replaceable: told a folder that is there and not empty, says whether it is one
+            of ours and may be replaced as a whole. By default none may.
+
+    Raises:
+        ValueError: `path` is a file, or a folder that may not be replaced; before the
+            block runs, and once more after it.
+
+    Example:
+
+    ```python
+    import tempfile
+    from keras_seqconv.atomic import atomic_directory
+    with tempfile.TemporaryDirectory() as parent:
+        with atomic_directory(parent + "/model") as folder:
+            (folder / "config.json").write_text("{}")
+    ```
+    """
+    # Through a link, so that what is replaced is the folder and not the link.
+    path = Path(os.path.realpath(path))
+    _refuse(path, replaceable)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part.mkdir()
+    try:
+        yield part
+        _refuse(path, replaceable)
+        _move(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _refuse(path: Path, replaceable: Callable[[Path], bool] | None):
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"{path} must be a folder or not exist. It is a file.")
+    if any(path.iterdir()) and not (replaceable is not None and replaceable(path)):
+        raise ValueError(
+            f"{path} must be empty, not exist, or hold what may be replaced. It holds: "
+            + ", ".join(sorted(entry.name for entry in path.iterdir())[:8])
+        )
+
+
+def _move(part: Path, path: Path):
+    """Renames `part` to `path`; what was there comes back if that fails."""
+    if not path.exists():
+        part.rename(path)
+        return
+    old = part.with_suffix(".old")
+    path.rename(old)
+    try:
+        part.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,151 @@
+"""fairseq's hyper-parameters to the arguments of the package's models.
+
+`options` are what a checkpoint carries (`args` or `cfg["model"]`). What the tensors say
+themselves (widths, gates, which mixer) is read from them instead, since the options of
+old files have gaps. Whatever would change the model and is not understood is reported,
+all of it at once.
+"""
+
+import ast
+import re
+
+# Options that a model reads and that may only have a value that changes nothing.
+_REFUSED = (
+    "adaptive_input",
+    "base_layers",
+    "char_embeddings",
+    "char_inputs",
+    "character_embeddings",
+    "cross_self_attention",
+    "layernorm_embedding",
+    "merge_src_tgt_embed",
+    "no_cross_attention",
+    "no_scale_embedding",
+    "scale_attn",
+    "scale_fc",
+    "scale_heads",
+    "scale_resids",
+)
+# Options of a side that matter only while training or before the weights were loaded.
+_HARMLESS = re.compile(
+    r"(encoder|decoder)_(embed_path|layerdrop|freeze_embed|xformers_att_config"
+    r"|(in|out)put_dim|attention_query_heads|(conv|query)_dim|(glu|gau)|conv_type)"
+    r"|(encoder|decoder)_hidden_size"
+)
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "tanh": "tanh", "linear": "linear"}
+
+
+class Options:
+    """Typed access to options, and a record of which were understood."""
+
+    def __init__(self, options: dict, problems: list):
+        self._options = dict(options)
+        self._problems = problems
+        self._used = set()
+        for side in ("encoder", "decoder"):  # configurations of HEAD are nested
+            nested = self._options.pop(side, None)
+            if isinstance(nested, dict):
+                self._options |= {f"{side}_{key}": nested[key] for key in nested}
+
+    def raw(self, name: str, default=None):
+        """The value as it stands in the file; `default` where it is missing or None."""
+        self._used.add(name)
+        value = self._options.get(name)
+        return default if value is None else value
+
+    def number(self, name: str, default=None, kind=float):
+        value = self.raw(name, default)
+        try:
+            return value if value is None else kind(value)
+        except (TypeError, ValueError):
+            return self._wrong(name, value, f"a number ({kind.__name__})", default)
+
+    def integer(self, name: str, default=None):
+        return self.number(name, default, int)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.raw(name, default)
+        if isinstance(value, str):
+            words = {"true": True, "1": True, "false": False, "0": False, "": False}
+            if value.strip().lower() not in words:
+                return self._wrong(name, value, "True or False", default)
+            return words[value.strip().lower()]
+        return bool(value)
+
+    def numbers(self, name: str) -> list | None:
+        """A list, also in the notations "[3,7] * 2 + [15]" and "10000,20000"."""
+        value = self.raw(name)
+        if isinstance(value, str):
+            try:
+                value = _evaluated(ast.parse(value.strip() or "[]", mode="eval").body)
+            except (SyntaxError, TypeError, ValueError):
+                return self._wrong(name, value, "a list of integers")
+        if value is None:
+            return None
+        value = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not all(type(entry) is int for entry in value):
+            return self._wrong(name, value, "a list of integers")
+        return value
+
+    def switches(self, name: str, default: bool):
+        """One bool, or a list of bools, also as text ("[True] * 3 + [False]")."""
+        value = self.raw(name, default)
+        if isinstance(value, str):
+            try:
+                value = _evaluated(ast.parse(value.strip(), mode="eval").body)
+            except (SyntaxError, TypeError, ValueError):
+                return self._wrong(name, value, "a bool or a list of bools", default)
+        return value
+
+    def activation(self) -> str:
+        name = self.raw("activation_fn", "relu")
+        if name not in _ACTIVATIONS:
+            return self._wrong("activation_fn", name, f"one of {[*_ACTIVATIONS]}")
+        return _ACTIVATIONS[name]
+
+    def refuse(self, *names: str) -> None:
+        """Note options that are set and that the model at hand cannot express."""
+        for name in names:
+            if self._options.get(name):
+                self._problems.append(
+                    f"option {name}={self._options[name]!r} is not supported"
+                )
+
+    def must_be(self, name: str, found: int) -> None:
+        """Note a number that contradicts what the tensors say."""
+        self.must_agree(name, self.integer(name), found)
+
+    def must_agree(self, name: str, declared, found) -> None:
+        """Note a declared value, if there is one, that is not what tensors say."""
+        if declared is not None and declared != found:
+            self._problems.append(
+                f"option {name}={declared!r} contradicts the tensors, which say {found}"
+            )
+
+    def check_all_understood(self, understood: tuple = ()) -> None:
+        """Note every set option of an encoder or decoder that nobody asked for."""
+        self.refuse(*(name for name in _REFUSED if name not in understood))
+        for name, value in sorted(self._options.items()):
+            sided = name.startswith(("encoder_", "decoder_"))
+            if not sided or name in self._used or _HARMLESS.fullmatch(name):
+                continue
+            if value not in (None, False, 0, "", "False", "0", [], ()):
+                self._problems.append(f"option {name}={value!r} is not understood")
+
+    def _wrong(self, name, value, rule, default=None):
+        self._problems.append(f"option {name}={value!r} must be {rule}")
+        return default
+
+
+def _evaluated(node):
+    """Lists and tuples of integers and bools, + and *, and nothing else."""
+    match node:
+        case ast.Constant(value=bool() | int() as value):
+            return value
+        case ast.List(elts=entries) | ast.Tuple(elts=entries):
+            return [_evaluated(entry) for entry in entries]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _evaluated(left) + _evaluated(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _evaluated(left) * _evaluated(right)
+    raise ValueError(ast.dump(node))

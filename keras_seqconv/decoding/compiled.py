@@ -1,0 +1,107 @@
+"""Eager calls of a search run one cached graph, never a Python loop over steps.
+
+| call                          | what runs                                        |
+|-------------------------------|--------------------------------------------------|
+| TensorFlow, eager             | a `tf.function`, traced once for all sizes       |
+| the same, `jit_compile=True`  | a `tf.function`, compiled by XLA for each shape  |
+| inside of a `tf.function`     | traced in place: part of that graph              |
+| JAX                           | `jax.jit`, for each shape                        |
+| inside of a JAX function      | traced in place                                  |
+
+Weights are inputs of these graphs, so that training goes on to count. The graphs are
+kept by the model itself and die with it.
+"""
+
+import weakref
+from collections.abc import Callable
+
+import keras
+
+# In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
+CACHE = "_keras_seqconv_searches"
+
+
+def run(
+    function: Callable, model, options, tensors: dict, jit_compile: bool = False
+) -> object:
+    """`function(model, options, tensors)` by the cached graph for it.
+
+    Args:
+        function: a function of a module: part of the key of the cache.
+        model: an object that can be weakly referenced.
+        options: hashable.
+        tensors: dict of name to tensor.
+        jit_compile: compile with XLA (TensorFlow; JAX always does).
+    """
+    if keras.backend.backend() == "jax":
+        return _run_with_jax(function, model, options, tensors)
+    return _run_with_tensorflow(function, model, options, tensors, jit_compile)
+
+
+def is_traced(tensors: dict) -> bool:
+    """Whether this is a graph being traced rather than an eager call."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return any(isinstance(value, jax.core.Tracer) for value in tensors.values())
+    import tensorflow as tf
+
+    return not tf.executing_eagerly()
+
+
+def _cached(model, key, make):
+    cache = vars(model).setdefault(CACHE, {})
+    if key not in cache:
+        cache[key] = make()
+    return cache[key]
+
+
+def _run_with_tensorflow(function, model, options, tensors, jit_compile):
+    import tensorflow as tf
+
+    if is_traced(tensors):
+        return function(model, options, tensors)
+    specs = {
+        name: tf.TensorSpec(
+            tensor.shape if jit_compile else [None] * len(tensor.shape), tensor.dtype
+        )
+        for name, tensor in sorted(tensors.items())
+    }
+
+    def make():
+        reference = weakref.ref(model)
+        traced = tf.function(
+            lambda tensors: function(reference(), options, tensors),
+            jit_compile=jit_compile,
+            autograph=False,
+        )
+        # Of many functions from this one line TensorFlow would warn as of retracing.
+        return traced.get_concrete_function(specs)
+
+    key = (function, options, tuple(specs.items()), jit_compile)
+    return _cached(model, key, make)(tensors)
+
+
+def _run_with_jax(function, model, options, tensors):
+    import jax
+
+    if is_traced(tensors):
+        return function(model, options, tensors)
+
+    def make():
+        reference = weakref.ref(model)
+
+        def stateless(values, tensors):
+            model = reference()
+            pairs = zip(_variables(model), values, strict=True)
+            with keras.StatelessScope(state_mapping=list(pairs)):
+                return function(model, options, tensors)
+
+        return jax.jit(stateless)
+
+    values = [variable.value for variable in _variables(model)]
+    return _cached(model, (function, options), make)(values, tensors)
+
+
+def _variables(model) -> list:
+    return list(getattr(model, "variables", []))

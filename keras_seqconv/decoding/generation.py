@@ -1,0 +1,471 @@
+"""Decoding with a model: beam search, greedy search, sampling, scoring.
+
+Letters: B sentences, S source time, N hypotheses of a sentence, P prefix, T target
+time, L steps: the largest possible number of tokens, end token included.
+
+A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_id`,
+`target_vocabulary_size`, `max_target_length` and the methods `get_initial_state` and
+`step` of the models of this package.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_seqconv.decoding import compiled
+from keras_seqconv.decoding.constraints import Constraints, length_limits
+from keras_seqconv.decoding.ensemble import Ensemble, target_log_prob
+from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
+from keras_seqconv.decoding.search import Hypotheses, LengthPenalty, search
+from keras_seqconv.decoding.strategies import (
+    BeamStrategy,
+    DiverseBeamStrategy,
+    SamplingStrategy,
+)
+
+
+def beam_search(
+    model,
+    source_ids=None,
+    num_beams: int = 5,
+    length_penalty: float = 1.0,
+    max_length: int = 200,
+    *,
+    prefix_ids=None,
+    batch_size=None,
+    num_hypotheses: int | None = None,
+    jit_compile: bool = False,
+    **options,
+):
+    """The most likely targets that a beam search finds.
+
+    The search of fairseq, option by option (`fairseq-generate`): in every step the
+    best `num_beams` unfinished hypotheses of a sentence go on; one ends where its end
+    token is among the best `num_beams` candidates; a sentence is done when as many
+    hypotheses have ended. The result for a sentence depends neither on its padding nor
+    on the other sentences.
+
+    Args:
+        model: an encoder-decoder or language model of `keras_seqconv.models`, or an
+            `Ensemble`.
+        source_ids: integers (B, S), padded on the right. None for language models.
+        num_beams: unfinished hypotheses that are kept.
+        length_penalty: exponent of the length that scores are divided by.
+        max_length: tokens of the longest hypothesis, its end token not counted.
+        prefix_ids: integers (B, P), tokens that the hypotheses begin with, start token
+            not included. Where it is padding the search is free; at an end token the
+            best hypothesis ends, and is the only result.
+        batch_size: sentences to make with a language model, without `prefix_ids`.
+        num_hypotheses: N; None is `num_beams`.
+        jit_compile: compile with XLA, anew for each shape. In a `tf.function`, where
+            the search is a part of that function, this has no effect.
+        **options: any of
+
+            - `min_length` (1): tokens before which no hypothesis ends.
+            - `max_length_ratio` (0.0): a; the longest hypothesis of a sentence has
+              int(a * S + max_length) tokens. No more than the model's
+              `max_target_length` allows.
+            - `max_length_rule` ("sentence"): S is the length of the sentence, end token
+              counted, padding not; "batch": S is the width of `source_ids` (fairseq).
+            - `length_penalty_kind` ("power"): divide by L**a, L counting the end token;
+              "gnmt": by ((5 + L) / 6)**a.
+            - `normalize` (True): False does not divide.
+            - `unk_penalty` (0.0): taken from the log-probability of unknowns.
+            - `temperature` (1.0): divides the logits.
+            - `no_repeat_ngram_size` (0): n: no n-gram occurs twice in a hypothesis.
+            - `suppressed_ids` (()): tokens that are not chosen.
+            - `num_groups` (1), `diversity_strength` (0.5): diverse beam search with
+              groups of beams that avoid each other's tokens.
+            - `stopping` ("first"): "optimal" goes on while an unfinished hypothesis can
+              still be among the best `num_hypotheses`, keeps the best of all that ended
+              instead of the first, and lets every beam end.
+
+    Returns:
+        `ids` (B, N, L) int32, best first, without start token, with the end token, then
+        padding, and `scores` (B, N) float32, the sum of natural log-probabilities over
+        the length penalty. A hypothesis that was not found is padding and -inf.
+        L is the largest possible length: `max_length + 1` if `max_length_ratio` is 0.
+
+    Raises:
+        ValueError: for a wrong option, named with its rule.
+        TypeError: for an unknown option.
+
+    Example:
+
+    ```python
+    class Echo:  # a stand-in for a model: repeats its source
+        pad_id, start_id, end_id, unk_id = 1, 2, 2, 3
+        target_vocabulary_size, max_target_length = 8, None
+
+        def get_initial_state(self, source_ids, num_beams=1, max_length=None):
+            source = keras.ops.repeat(source_ids, num_beams, axis=0)
+            return {"shared": {}, "beams": {"source": source}}
+
+        def step(self, ids, state):
+            source = state["beams"]["source"]
+            logits = 5.0 * keras.ops.one_hot(source[:, 0], 8)
+            rest = keras.ops.concatenate([source[:, 1:], source[:, -1:]], axis=1)
+            return logits, {"shared": {}, "beams": {"source": rest}}
+
+    ids, scores = keras_seqconv.decoding.beam_search(
+        Echo(), [[5, 4, 2]], num_beams=2, max_length=4
+    )
+    # ids[0, 0] is [5, 4, 2, 1, 1]
+    ```
+    """
+    found = beam_search_hypotheses(
+        model,
+        source_ids,
+        prefix_ids=prefix_ids,
+        batch_size=batch_size,
+        jit_compile=jit_compile,
+        num_beams=num_beams,
+        num_hypotheses=num_hypotheses,
+        length_penalty=length_penalty,
+        max_length=max_length,
+        **options,
+    )
+    return found.ids, found.scores
+
+
+def beam_search_hypotheses(
+    model,
+    source_ids=None,
+    *,
+    prefix_ids=None,
+    batch_size=None,
+    jit_compile: bool = False,
+    **options,
+) -> Hypotheses:
+    """All that `beam_search` knows of its results.
+
+    Args:
+        model, source_ids, prefix_ids, batch_size, jit_compile: see `beam_search`.
+        **options: those of `beam_search`, and `return_attention` (False): also return
+            the attention to the source.
+
+    Returns:
+        `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
+    """
+    options = BeamOptions(**options)
+    tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
+    return compiled.run(_beam_search, model, options, tensors, jit_compile)
+
+
+def greedy(model, source_ids=None, **options):
+    """The target that takes the most likely token in every step.
+
+    Args:
+        model: see `beam_search`.
+        source_ids: integers (B, S), or None for language models.
+        **options: those of `beam_search` but `num_beams`.
+
+    Returns:
+        `ids` (B, L) int32 and `scores` (B,) float32, as from `beam_search`.
+    """
+    ids, scores = beam_search(model, source_ids, num_beams=1, **options)
+    return ids[:, 0], scores[:, 0]
+
+
+def sample(
+    model,
+    source_ids=None,
+    num_samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    *,
+    seed=None,
+    prefix_ids=None,
+    batch_size=None,
+    jit_compile: bool = False,
+    **options,
+):
+    """Targets drawn from the model's distribution.
+
+    Args:
+        model, source_ids, prefix_ids, batch_size, jit_compile: see `beam_search`.
+        num_samples: N, independent draws for each sentence.
+        temperature: divides the logits; below 1 prefers likely tokens.
+        top_k: draw only from the k most likely tokens.
+        top_p: draw only from the fewest most likely tokens whose probabilities sum to
+            at least p. With `top_k` too, a token must be among both.
+        seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
+            None for Keras' own. A function that is to be exported needs one of the
+            first two, and must track the generator's state.
+        **options: those of `beam_search` that do not concern beams: `min_length`,
+            `max_length` and so on.
+
+    Returns:
+        `ids` (B, N, L) and `scores` (B, N), as from `beam_search`, sorted by score.
+        Scores are made of the model's probabilities (after the temperature), not of
+        those that `top_k` and `top_p` leave.
+
+    Raises:
+        ValueError: for a wrong option, named with its rule.
+    """
+    found = sample_hypotheses(
+        model,
+        source_ids,
+        seed=seed,
+        prefix_ids=prefix_ids,
+        batch_size=batch_size,
+        jit_compile=jit_compile,
+        num_samples=num_samples,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        **options,
+    )
+    return found.ids, found.scores
+
+
+def sample_hypotheses(
+    model,
+    source_ids=None,
+    *,
+    seed=None,
+    prefix_ids=None,
+    batch_size=None,
+    jit_compile: bool = False,
+    **options,
+) -> Hypotheses:
+    """All that `sample` knows of its results.
+
+    Args:
+        model, source_ids, seed, prefix_ids, batch_size, jit_compile: see `sample`.
+        **options: those of `sample`, and `return_attention` (False).
+
+    Returns:
+        `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
+    """
+    options = SampleOptions(**options)
+    tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
+    limits, bound = _limits(model, options, tensors)
+    # Drawn outside of the cached graph: another seed needs no other graph.
+    tensors["uniforms"] = keras.random.uniform(
+        (ops.shape(limits)[0] * options.num_samples, bound + 1), seed=seed
+    )
+    return compiled.run(_sample, model, options, tensors, jit_compile)
+
+
+class TargetScores(NamedTuple):
+    """What `score` returns.
+
+    Attributes:
+        scores: (B,) or (B, N) float32: sum of the positional scores over the length
+            penalty; -inf for targets without a token.
+        positional_scores: (B, T) or (B, N, T): log-probabilities, 0 at padding.
+        lengths: (B,) or (B, N) int32: tokens, the end token counted.
+    """
+
+    scores: object
+    positional_scores: object
+    lengths: object
+
+
+def score(
+    model,
+    source_ids,
+    target_ids,
+    length_penalty: float = 1.0,
+    *,
+    length_penalty_kind: str = "power",
+    normalize: bool = True,
+    jit_compile: bool = False,
+) -> TargetScores:
+    """Scores that a model gives to targets, in one pass.
+
+    Args:
+        model: see `beam_search`.
+        source_ids: integers (B, S), or None for language models.
+        target_ids: integers (B, T), or (B, N, T) for several targets of a sentence, as
+            returned by `beam_search`: without start token, with the end token, then
+            padding.
+        length_penalty, length_penalty_kind, normalize, jit_compile: see `beam_search`.
+
+    Returns:
+        `TargetScores`: `scores`, `positional_scores`, `lengths`.
+
+    Raises:
+        ValueError: for a wrong argument, named with its rule.
+    """
+    options = SearchOptions(
+        length_penalty=length_penalty,
+        length_penalty_kind=length_penalty_kind,
+        normalize=normalize,
+    )
+    targets = ops.convert_to_tensor(target_ids, dtype="int32")
+    if len(targets.shape) not in (2, 3):
+        raise ValueError(
+            "`target_ids` must have shape (B, T) or (B, N, T). "
+            f"Received: target_ids.shape={tuple(targets.shape)}"
+        )
+    tensors = {"target_ids": targets}
+    if source_ids is not None:
+        tensors["source_ids"] = _ids("source_ids", source_ids)
+    return compiled.run(_score, model, options.penalty(), tensors, jit_compile)
+
+
+# Inputs
+
+
+def _ids(name, value):
+    value = ops.convert_to_tensor(value, dtype="int32")
+    if len(value.shape) != 2:
+        raise ValueError(
+            f"`{name}` must have two axes, sentences and time. "
+            f"Received: {name}.shape={tuple(value.shape)}"
+        )
+    return value
+
+
+def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
+    """The tensors of a search by name; ValueError where arguments do not fit."""
+    options.check_model(model)
+    tensors = {}
+    if source_ids is not None:
+        tensors["source_ids"] = _ids("source_ids", source_ids)
+    if prefix_ids is not None:
+        tensors["prefix_ids"] = _ids("prefix_ids", prefix_ids)
+    for name in ("max_length_ratio", "return_attention"):
+        if source_ids is None and getattr(options, name):
+            raise ValueError(
+                f"`{name}` needs `source_ids`. Received: source_ids=None, "
+                f"{name}={getattr(options, name)}"
+            )
+    if batch_size is not None:
+        if tensors:
+            raise ValueError(
+                "`batch_size` is for language models without `prefix_ids`. "
+                f"Received: batch_size={batch_size} and {', '.join(tensors)}"
+            )
+        # As a tensor, because one graph serves all sizes.
+        tensors["rows"] = ops.zeros((batch_size, 0), "int32")
+    if not tensors:
+        raise ValueError(
+            "One of `source_ids`, `prefix_ids` and `batch_size` must be given. "
+            "Received: none of them"
+        )
+    sizes = {name: value.shape[0] for name, value in tensors.items()}
+    if len({size for size in sizes.values() if size is not None}) > 1:
+        raise ValueError(
+            "`source_ids` and `prefix_ids` must have as many rows. "
+            f"Received: {sizes['source_ids']} and {sizes['prefix_ids']}"
+        )
+    return tensors
+
+
+def _sentences(tensors):
+    """Of the tensors the first that has a row for each sentence."""
+    names = ("source_ids", "prefix_ids", "rows")
+    return next(tensors[name] for name in names if name in tensors)
+
+
+def _limits(model, options, tensors):
+    """Limits (B,) of the length, and a limit of them all."""
+    most = model.max_target_length
+    most = None if most is None else most - 1
+    ids = _sentences(tensors)
+    width = ops.shape(ids)[1]
+    lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
+    if options.max_length_rule == "batch":
+        lengths = ops.zeros_like(lengths) + width
+    return length_limits(
+        lengths, width, options.max_length, options.max_length_ratio, most
+    )
+
+
+# What runs as one graph. Arguments: model, hashable options, tensors by name.
+
+
+def _beam_search(model, options: BeamOptions, tensors) -> Hypotheses:
+    keep_all_ends = options.stopping == "optimal"
+    strategy = BeamStrategy(options.num_beams, keep_all_ends)
+    if options.num_groups > 1:
+        strategy = DiverseBeamStrategy(
+            options.num_beams,
+            options.num_groups,
+            options.diversity_strength,
+            keep_all_ends,
+        )
+    return _search(model, options, tensors, strategy, options.num_hypotheses)
+
+
+def _sample(model, options: SampleOptions, tensors) -> Hypotheses:
+    strategy = SamplingStrategy(
+        options.num_samples, tensors["uniforms"], options.top_k, options.top_p
+    )
+    return _search(model, options, tensors, strategy, options.num_samples)
+
+
+def _search(model, options, tensors, strategy, num_hypotheses) -> Hypotheses:
+    beams = strategy.num_beams
+    limits, bound = _limits(model, options, tensors)
+    state = _initial_state(model, options, tensors, beams, bound + 1)
+    rules = options.rules(model)
+    step = model.step
+    if isinstance(model, Ensemble):
+        # The temperature belongs before the mean of the models.
+        rules, step = _with_temperature(model, rules)
+    prefix, first_beam = tensors.get("prefix_ids"), None
+    if prefix is not None:
+        prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=rules.pad_id)
+        prefix = ops.repeat(prefix, beams, axis=0)
+        if strategy.reorders:
+            first_beam = ops.arange(ops.shape(prefix)[0]) % beams == 0
+    return search(
+        step,
+        state,
+        strategy,
+        Constraints(rules, ops.repeat(limits, beams, axis=0), prefix, first_beam),
+        num_steps=bound + 1,
+        length_penalty=options.penalty(),
+        num_hypotheses=num_hypotheses,
+        stop_early=getattr(options, "stopping", "first") == "first",
+        return_attention=options.return_attention,
+    )
+
+
+def _initial_state(model, options, tensors, beams, steps):
+    arguments = {"num_beams": beams, "max_length": steps}
+    if options.return_attention:
+        arguments["return_attention"] = True
+    if "source_ids" in tensors:
+        return model.get_initial_state(tensors["source_ids"], **arguments)
+    rows = ops.shape(_sentences(tensors))[0]
+    return model.get_initial_state(rows, **arguments)
+
+
+def _with_temperature(ensemble, rules):
+    def step(ids, state):
+        return ensemble.step(ids, state, rules.temperature)
+
+    return dataclasses.replace(rules, temperature=1.0), step
+
+
+def _score(model, penalty: LengthPenalty, tensors) -> TargetScores:
+    targets = tensors["target_ids"]
+    shape = ops.shape(targets)
+    flat = ops.reshape(targets, (-1, shape[-1])) if len(shape) == 3 else targets
+    start = ops.full_like(flat[:, :1], model.start_id)
+    inputs = {"target_ids": ops.concatenate([start, flat[:, :-1]], axis=1)}
+    if "source_ids" in tensors:
+        source = tensors["source_ids"]
+        if len(shape) == 3:
+            source = ops.repeat(source, shape[1], axis=0)
+        inputs["source_ids"] = source
+    log_probs = target_log_prob(model, inputs, flat)
+    real = flat != model.pad_id
+    positional = ops.where(real, log_probs, 0.0)
+    lengths = ops.sum(ops.cast(real, "int32"), axis=-1)
+    sums = ops.sum(positional, axis=-1)
+    scores = sums / penalty(ops.maximum(lengths, 1))
+    scores = ops.where(lengths > 0, scores, -float("inf"))
+    return TargetScores(
+        ops.reshape(scores, shape[:-1]),
+        ops.reshape(positional, shape),
+        ops.reshape(lengths, shape[:-1]),
+    )

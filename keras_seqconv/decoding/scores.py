@@ -1,0 +1,167 @@
+"""Scores of the next token, read from the logits with as few passes as possible.
+
+Letters: R rows (beams of all sentences), V vocabulary, k candidates of a row.
+
+A pass over (R, V) costs as much as a layer of a small decoder, so no log-softmax is
+computed: the normalizer is one number per row, and the best tokens are found in two
+stages. Milliseconds on two cores, V = 10,000 (V = 32,768), k = 5:
+
+| TensorFlow, float32           | plain graph | XLA       |
+|-------------------------------|-------------|-----------|
+| `top_k` of 80 rows            | 1.8 (5.9)   | 0.9 (3.0) |
+| in two stages                 | 0.5 (0.9)   | 0.4 (0.6) |
+| `top_k` of 5 rows             | 0.33        | 0.15      |
+| in two stages                 | 0.18        | 0.13      |
+| `logsumexp` of 80 rows        | 0.8 (2.6)   | 0.3 (1.1) |
+| two stages and the normalizer | 0.8         | 0.7       |
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+NEVER = -float("inf")
+# The first stage reads V values to keep V / block, the second one k * block.
+SMALLEST_BLOCK, LARGEST_BLOCK = 64, 128
+
+
+def block_size(vocabulary_size: int) -> int:
+    """Columns of a block: a divisor of V if there is one (saves a padded copy)."""
+    for size in range(LARGEST_BLOCK, SMALLEST_BLOCK - 1, -1):
+        if vocabulary_size % size == 0:
+            return size
+    return SMALLEST_BLOCK
+
+
+class Blocks(NamedTuple):
+    """Logits cut along V, with the largest value of each block.
+
+    values: (R * blocks, columns).
+    maxima: (R, blocks).
+    """
+
+    values: object
+    maxima: object
+
+    @classmethod
+    def of(cls, logits):
+        """Cut logits (R, V); V must be known."""
+        size = block_size(logits.shape[-1])
+        count = -(-logits.shape[-1] // size)
+        extra = count * size - logits.shape[-1]
+        if extra:
+            logits = ops.pad(logits, [(0, 0), (0, extra)], constant_values=NEVER)
+        values = ops.reshape(logits, (-1, size))
+        return cls(values, ops.reshape(ops.max(values, axis=-1), (-1, count)))
+
+    def top_k(self, bias: np.ndarray, k: int):
+        """The k largest of logits + bias in each row, ties to the lowest id.
+
+        Exact: an element outside of the k blocks with the largest maxima is preceded
+        by k others.
+
+        Args:
+            bias: (V,), a constant; best where all but the first values are 0.
+            k: int.
+
+        Returns:
+            Values (R, k) and ids (R, k), int32.
+        """
+        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        padded = np.zeros((count, size), "float32")
+        padded.reshape(-1)[: len(bias)] = bias
+        if k * 4 > count:
+            row = ops.reshape(self.values, (-1, count * size)) + padded.reshape(-1)
+            values, ids = ops.top_k(row, k)
+            return values, ops.minimum(ops.cast(ids, "int32"), len(bias) - 1)
+        _, chosen = ops.top_k(self._biased_maxima(padded), k)
+        # In their order in V, so that the second stage breaks ties like the first.
+        chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+        rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
+        inside = ops.take(self.values, chosen + rows[:, None] * count, axis=0)
+        inside = inside + ops.take(ops.convert_to_tensor(padded), chosen, axis=0)
+        values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
+        places = ops.cast(places, "int32")
+        block = ops.take_along_axis(chosen, places // size, axis=1)
+        # NaN has no order and may bring padding to the front, where no token is.
+        return values, ops.minimum(block * size + places % size, len(bias) - 1)
+
+    def _biased_maxima(self, bias):
+        """Maxima of logits + bias; only blocks up to the last biased are read again."""
+        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        biased = int(np.flatnonzero(bias.any(axis=-1)).max(initial=-1)) + 1
+        if not biased:
+            return self.maxima
+        values = ops.reshape(self.values, (-1, count, size))[:, :biased]
+        maxima = ops.max(values + bias[:biased], axis=-1)
+        return ops.concatenate([maxima, self.maxima[:, biased:]], axis=1)
+
+
+def log_normalizer(logits, blocks: Blocks):
+    """log(sum(exp(logits))) of each row, float32 (R,)."""
+    largest = ops.max(blocks.maxima, axis=-1, keepdims=True)
+    total = ops.sum(ops.exp(logits - largest), axis=-1)
+    return ops.log(total) + largest[:, 0]
+
+
+def without_nan(log_probs):
+    """NaN (of logits that are NaN or infinite) becomes -inf: never chosen."""
+    return ops.where(ops.isnan(log_probs), NEVER, log_probs)
+
+
+class NextTokens(NamedTuple):
+    """Log-probabilities of the next token of every row, all rules applied.
+
+    The end token is kept apart from the others. Built by `Constraints`.
+
+    logits: (R, V), tokens of blocked n-grams at -inf.
+    blocks: the same, cut into blocks.
+    normalizer: (R,), what makes logits log-probabilities.
+    bias: (V,) NumPy array added to the log-probabilities; -inf at the end token.
+    end: (R,), the log-probability of ending here.
+    closed: (R,) boolean, rows that can only end.
+    forced: (R,) int32, the token that a row must take, -1 if it is free; or None.
+    forced_log_prob: (R,) or None.
+    end_id: int.
+    """
+
+    logits: object
+    blocks: Blocks
+    normalizer: object
+    bias: np.ndarray
+    end: object
+    closed: object
+    forced: object
+    forced_log_prob: object
+    end_id: int
+
+    def best(self, k: int):
+        """The k best tokens but the end token: ids (R, k), log-probabilities (R, k)."""
+        k = min(k, len(self.bias))
+        values, ids = self.blocks.top_k(self.bias, k)
+        log_probs = without_nan(values - self.normalizer[:, None])
+        log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
+        if self.forced is None:
+            return ids, log_probs
+        # A forced token is the first candidate of its row, and the only one.
+        forced = self.forced[:, None]
+        first = ops.arange(k) == 0
+        here = ops.where(first & (forced != self.end_id), self._forced_scores(), NEVER)
+        ids = ops.where((forced >= 0) & first, forced, ids)
+        return ids, ops.where(forced >= 0, here, log_probs)
+
+    def everything(self):
+        """Log-probabilities of the whole vocabulary, (R, V), the end token included."""
+        log_probs = without_nan(self.logits + self.bias - self.normalizer[:, None])
+        log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
+        ids = ops.arange(len(self.bias), dtype="int32")
+        if self.forced is not None:
+            forced = self.forced[:, None]
+            here = ops.where(ids == forced, self._forced_scores(), NEVER)
+            log_probs = ops.where(forced >= 0, here, log_probs)
+        return ops.where(ids == self.end_id, self.end[:, None], log_probs)
+
+    def _forced_scores(self):
+        closed = self.closed[:, None]
+        return ops.where(closed, NEVER, self.forced_log_prob[:, None])

@@ -1,0 +1,642 @@
+"""Output and input layers whose cost per word falls with the rank of the word.
+
+The vocabulary is sorted by frequency and cut into clusters: the head [0, cutoffs[0])
+and one tail [cutoffs[i], cutoffs[i + 1]) for each further cutoff, of ever lower width.
+
+Letters: B batch, T time, N = B * T positions, C channels, V words, L words of a
+cluster, D width of a cluster.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers.arguments import (
+    check_number,
+    check_positive_integer,
+    check_rate,
+    known_width,
+)
+from keras_seqconv.ops.compilation import run
+from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.gradients import with_gradient
+
+# Logits of one block, rows * L, as far as the limits on its rows allow. Smaller blocks
+# pass more often over the gradient of the table, larger ones waste more of the last
+# block of a tail.
+BLOCK_SIZE = 2**23
+FEWEST_ROWS, MOST_ROWS = 64, 1024
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class AdaptiveInput(keras.layers.Layer):
+    """Embedding with fewer numbers for rarer words.
+
+        outputs[b, t] = E_i[ids[b, t] - cutoffs[i - 1]] P_i     i: band of the word
+
+    E_i is a table (words of band i, D_i) with D_i = int(embedding_dim // factor^i), P_i
+    a matrix (D_i, output_dim); there is no bias, and band 0 has a matrix too (Baevski
+    and Auli 2019, Adaptive Input Representations for Neural Language Modeling, section
+    3; fairseq `AdaptiveInput`). Every band is computed for every position and one is
+    chosen: 4/3 C^2 multiply-adds a position at factor 4, and fixed shapes.
+
+    Args:
+        vocabulary_size: words V; ids are sorted by falling frequency.
+        output_dim: channels of the outputs.
+        cutoffs: first ids of the bands after the first, increasing; V may end them.
+        factor: each band is narrower than the one before it by this factor.
+        embedding_dim: width of the first band; `output_dim` when None.
+        pad_id: id whose outputs are zero; None for no such id.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Weights, in this order: `embeddings[i]` (words, D_i), normal with standard deviation
+    D_i^-1/2 (the row of `pad_id` zero), and `projections[i]` (D_i, output_dim), Glorot
+    uniform, for each band i.
+
+    Call arguments:
+        inputs: integer tensor (B, T), or of any other rank.
+
+    Input shape: (B, T). Output shape: (B, T, output_dim).
+
+    Raises:
+        ValueError: for arguments outside these rules, and when a band would be left
+            without any width.
+
+    Example:
+
+    ```python
+    layer = keras_seqconv.layers.AdaptiveInput(100_000, 512, cutoffs=(10_000, 40_000))
+    outputs = layer(keras.ops.array([[5, 20_000, 99_999]]))  # (1, 3, 512)
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        output_dim: int,
+        cutoffs: Sequence[int],
+        factor: float = 4.0,
+        embedding_dim: int | None = None,
+        pad_id: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = check_positive_integer(
+            "vocabulary_size", vocabulary_size
+        )
+        self.output_dim = check_positive_integer("output_dim", output_dim)
+        self.cutoffs = _checked_cutoffs(cutoffs, vocabulary_size)
+        self.factor = _checked_factor(factor)
+        if embedding_dim is None:
+            embedding_dim = output_dim
+        self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
+        if pad_id is not None and (
+            isinstance(pad_id, bool)
+            or not isinstance(pad_id, int)
+            or not 0 <= pad_id < vocabulary_size
+        ):
+            raise ValueError(
+                "`pad_id` must be None or an id of the vocabulary. "
+                f"Received: pad_id={pad_id!r}, vocabulary_size={vocabulary_size}"
+            )
+        self.pad_id = pad_id
+        self.dims = _widths("embedding_dim", embedding_dim, factor, len(self.cutoffs))
+
+    def build(self, inputs_shape=None):
+        self.embeddings, self.projections = [], []
+        for band, (first, end) in enumerate(_ranges(self.cutoffs)):
+            dim = self.dims[band]
+            pad_row = None
+            if self.pad_id is not None and first <= self.pad_id < end:
+                pad_row = self.pad_id - first
+            table = self.add_weight(
+                name=f"embeddings_{band}",
+                shape=(end - first, dim),
+                initializer=_normal_with_zero_row(dim, pad_row),
+                autocast=False,  # only the rows that are looked up are cast
+            )
+            projection = self.add_weight(
+                name=f"projection_{band}",
+                shape=(dim, self.output_dim),
+                initializer="glorot_uniform",
+            )
+            self.embeddings.append(table)
+            self.projections.append(projection)
+        self.built = True
+
+    def call(self, inputs):
+        ids = ops.cast(inputs, "int32")
+        outputs = None
+        last = len(self.cutoffs) - 1
+        for band, (first, end) in enumerate(_ranges(self.cutoffs)):
+            # The last band is not clipped at its end: ids beyond the vocabulary are
+            # the backend's to refuse.
+            rows = ops.maximum(ids - first, 0) if band else ids
+            rows = ops.minimum(rows, end - first - 1) if band < last else rows
+            found = ops.take(self.embeddings[band], rows, axis=0)
+            found = ops.matmul(
+                ops.cast(found, self.compute_dtype),
+                ops.cast(self.projections[band], self.compute_dtype),
+            )
+            if outputs is None:
+                outputs = found
+            else:
+                outputs = ops.where((ids >= first)[..., None], found, outputs)
+        if self.pad_id is not None:
+            outputs = ops.where((ids == self.pad_id)[..., None], 0.0, outputs)
+        return ops.cast(outputs, self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape):
+        return (*inputs_shape, self.output_dim)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "output_dim": self.output_dim,
+            "cutoffs": list(self.cutoffs),
+            "factor": self.factor,
+            "embedding_dim": self.embedding_dim,
+            "pad_id": self.pad_id,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class AdaptiveSoftmax(keras.layers.Layer):
+    """Softmax over many words that computes rare ones only where they are needed.
+
+        log p(w) = log softmax(x W)[w]                                w < cutoffs[0]
+        log p(w) = log softmax(x W)[cutoffs[0] + i]
+                   + log softmax(dropout(x P_i) W_i)[w - cutoffs[i]]  w in tail i
+
+    W has one row per word of the head and one per tail; P_i is a matrix (C, D_i) with
+    D_i = int(C // factor^(i + 1)); no biases (Grave et al. 2017, Efficient Softmax
+    Approximation for GPUs; fairseq `AdaptiveSoftmax`). Unlike fairseq's criterion,
+    which passes the padding id on to every tail, no word of a tail goes untrained.
+
+    Calling the layer only applies the input dropout: it stands in a model as the last
+    layer, so that the model returns features and never a tensor (B, T, V), and
+    `log_prob` and `loss` take these features.
+
+    Cost: every position pays for the head, and only those whose word lies in a tail
+    pay for its words (up to a last block that is not full), eagerly, in graphs, under
+    XLA and on JAX alike: a loop takes blocks of positions, and its hand-written
+    gradient makes the block's logits anew. So few logits exist at once (those of a
+    block, 2^23 or of 64 positions), and a training step costs 4/3 of the matrix
+    products that it would take with all of them kept. The gradient can be taken once,
+    not twice.
+
+    Args:
+        vocabulary_size: words V; ids are sorted by falling frequency.
+        cutoffs: sizes of the vocabulary at which clusters end, increasing; V is
+            appended unless it ends them.
+        factor: each tail is narrower than the one before it by this factor.
+        dropout: rate of the dropout on the features and between P_i and W_i.
+        adaptive_input: an `AdaptiveInput` whose tables replace those of the words
+            ("tied weights"); it needs the same vocabulary, cutoffs and factor and
+            `embedding_dim` = C. Rows for the tails in W, and P_i, remain.
+        tie_projections: with `adaptive_input`, also use its projections, transposed,
+            in place of P_i.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+
+    Weights, in this order, all Glorot uniform: `head` (cutoffs[0] + tails, C), when
+    tied only the rows for the tails, (tails, C); then for each tail
+    `tail_projections[i]` (C, D_i) and `tails[i]` (words, D_i), unless tied.
+
+    Call arguments:
+        inputs: features (B, T, C).
+        training: whether to apply dropout.
+
+    Input shape: (..., C). Output shape: the same. The mask is kept.
+
+    Raises:
+        ValueError: for arguments outside these rules, when a tail would be left without
+            any width, and in `build` when the features do not fit `adaptive_input`.
+
+    Example:
+
+    ```python
+    layer = keras_seqconv.layers.AdaptiveSoftmax(100_000, cutoffs=(10_000, 40_000))
+    features = layer(keras.random.normal((2, 3, 64)))
+    labels = keras.ops.array([[5, 20_000, 99_999], [7, 8, 1]])
+    loss = layer.loss(features, labels, labels != 1) / 5  # nats per word
+    next_word = layer.full_log_prob(features[:, -1])  # (2, 100000)
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        cutoffs: Sequence[int],
+        factor: float = 4.0,
+        dropout: float = 0.0,
+        adaptive_input: AdaptiveInput | None = None,
+        tie_projections: bool = False,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = check_positive_integer(
+            "vocabulary_size", vocabulary_size
+        )
+        self.cutoffs = _checked_cutoffs(cutoffs, vocabulary_size)
+        self.factor = _checked_factor(factor)
+        self.dropout = check_rate("dropout", dropout)
+        if not isinstance(tie_projections, bool):
+            raise ValueError(
+                "`tie_projections` must be True or False. "
+                f"Received: tie_projections={tie_projections!r}"
+            )
+        if adaptive_input is not None:
+            self._check_agreement(adaptive_input)
+        elif tie_projections:
+            raise ValueError(
+                "`tie_projections` needs an `adaptive_input` to tie with. "
+                "Received: tie_projections=True, adaptive_input=None"
+            )
+        self.adaptive_input = adaptive_input
+        self.tie_projections = tie_projections
+        self.seed = seed
+        if dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def _check_agreement(self, other):
+        if not isinstance(other, AdaptiveInput):
+            raise ValueError(
+                "`adaptive_input` must be a layer AdaptiveInput. "
+                f"Received: adaptive_input={other!r}"
+            )
+        for name in ("vocabulary_size", "cutoffs", "factor"):
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(
+                    f"`{name}` must be that of `adaptive_input`. Received: "
+                    f"{name}={getattr(self, name)}, "
+                    f"adaptive_input.{name}={getattr(other, name)}"
+                )
+
+    def build(self, inputs_shape):
+        channels = known_width("inputs", inputs_shape)
+        num_tails = len(self.cutoffs) - 1
+        dims = _widths("the last axis of `inputs`", channels, self.factor, num_tails, 1)
+        tied = self.adaptive_input is not None
+        if tied:
+            self._build_tied(channels)
+        if num_tails or not tied:
+            self.head = self._weight(
+                "head", num_tails + (0 if tied else self.cutoffs[0]), channels
+            )
+        self.tail_projections, self.tails = [], []
+        for tail, (first, end) in enumerate(_ranges(self.cutoffs)[1:]):
+            if not self.tie_projections:
+                projection = self._weight(
+                    f"tail_projection_{tail}", channels, dims[tail]
+                )
+                self.tail_projections.append(projection)
+            if not tied:
+                self.tails.append(self._weight(f"tail_{tail}", end - first, dims[tail]))
+
+    def _build_tied(self, channels):
+        if not self.adaptive_input.built:
+            self.adaptive_input.build()
+        received = f"Received: inputs with {channels} channels, "
+        if self.adaptive_input.embedding_dim != channels:
+            raise ValueError(
+                "With tied weights the features must be as wide as "
+                f"`adaptive_input.embedding_dim`. {received}"
+                f"embedding_dim={self.adaptive_input.embedding_dim}"
+            )
+        if self.tie_projections and self.adaptive_input.output_dim != channels:
+            raise ValueError(
+                "With tied projections the features must be as wide as "
+                f"`adaptive_input.output_dim`. {received}"
+                f"output_dim={self.adaptive_input.output_dim}"
+            )
+
+    def _weight(self, name, rows, columns):
+        return self.add_weight(
+            name=name, shape=(rows, columns), initializer="glorot_uniform"
+        )
+
+    def call(self, inputs, training=None):
+        return self._dropped(inputs, training)
+
+    def log_prob(self, features, ids, training: bool | None = None):
+        """Natural log-probabilities of given words.
+
+        Args:
+            features: (..., C), outputs of a call of this layer.
+            ids: integers (...), one word per position.
+            training: whether to apply the dropout of the tails.
+
+        Returns:
+            Tensor (...), float32 (float64 under that policy).
+        """
+        shape = ops.shape(ids)
+        features = ops.cast(features, self.compute_dtype)
+        features = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
+        ids = ops.reshape(ops.cast(ids, "int32"), (-1,))
+        cluster = ops.zeros_like(ids)
+        for first in self.cutoffs[:-1]:
+            cluster += ops.cast(ids >= first, "int32")
+        order = ops.argsort(cluster)  # the rows of a cluster lie side by side
+        found = self._head_log_prob(features, ids, cluster)
+        for tail in range(len(self.cutoffs) - 1):
+            hidden, table = self._tail(features, tail, training)
+            found += _log_prob_of_rows(
+                hidden,
+                table,
+                ops.where(cluster == tail + 1, ids - self.cutoffs[tail], 0),
+                order,
+                ops.sum(ops.cast(cluster <= tail, "int32")),
+                ops.sum(ops.cast(cluster == tail + 1, "int32")),
+            )
+        return ops.reshape(found, shape)
+
+    def _head_log_prob(self, features, ids, cluster):
+        labels = ops.where(cluster > 0, self.cutoffs[0] - 1 + cluster, ids)
+        number = ops.shape(ids)[0]
+        rows = ops.arange(number, dtype="int32")
+        number = ops.convert_to_tensor(number, dtype="int32")
+        table = self._head_table()
+        return _log_prob_of_rows(
+            features, table, labels, rows, ops.zeros_like(number), number
+        )
+
+    def loss(self, features, labels, sample_weight=None, training: bool | None = None):
+        """Sum of the negative log-probabilities of the labels, a scalar.
+
+        Divide by the number of words (the sum of `sample_weight`) for the mean.
+
+        Args:
+            features: (B, T, C), outputs of a call of this layer.
+            labels: integers (B, T).
+            sample_weight: boolean or float (B, T); positions of weight 0, such as
+                padding, cost no tail. 1 everywhere when None.
+            training: whether to apply the dropout of the tails.
+        """
+        if sample_weight is None:
+            return -ops.sum(self.log_prob(features, labels, training))
+        labels = ops.where(ops.cast(sample_weight, "bool"), labels, 0)
+        found = self.log_prob(features, labels, training)
+        return -ops.sum(found * ops.cast(sample_weight, found.dtype))
+
+    def full_log_prob(self, features):
+        """Natural log-probabilities (..., V) of all words after features (..., C).
+
+        For decoding, where there are few positions: all logits exist at once.
+        """
+        features = ops.cast(features, self.compute_dtype)
+        head = _log_softmax(features, self._head_table())
+        parts = [head[..., : self.cutoffs[0]]]
+        for tail in range(len(self.cutoffs) - 1):
+            place = self.cutoffs[0] + tail
+            found = _log_softmax(*self._tail(features, tail, training=False))
+            parts.append(found + head[..., place : place + 1])
+        return ops.concatenate(parts, axis=-1)
+
+    def _head_table(self):
+        """(cutoffs[0] + tails, C): words of the head, then tails."""
+        tables = []
+        if self.adaptive_input is not None:
+            tables.append(self._cast(self.adaptive_input.embeddings[0]))
+        if self.adaptive_input is None or len(self.cutoffs) > 1:
+            tables.append(self._cast(self.head))
+        return tables[0] if len(tables) == 1 else ops.concatenate(tables, axis=0)
+
+    def _tail(self, features, tail, training):
+        """Inputs (..., D) and table (L, D) of the softmax of a tail."""
+        if self.tie_projections:
+            projection = ops.transpose(self.adaptive_input.projections[tail + 1])
+        else:
+            projection = self.tail_projections[tail]
+        if self.adaptive_input is None:
+            table = self.tails[tail]
+        else:
+            table = self.adaptive_input.embeddings[tail + 1]
+        hidden = ops.matmul(features, self._cast(projection))
+        return self._dropped(hidden, training), self._cast(table)
+
+    def _dropped(self, inputs, training):
+        if training and self.dropout > 0:
+            return dropout(inputs, self.dropout, self.seed_generator)
+        return inputs
+
+    def _cast(self, weight):
+        # A tensor, not a variable: functions with hand-written gradients need it.
+        return ops.cast(ops.convert_to_tensor(weight), self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape):
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        adaptive_input = self.adaptive_input
+        if adaptive_input is not None:
+            adaptive_input = keras.saving.serialize_keras_object(adaptive_input)
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "cutoffs": list(self.cutoffs),
+            "factor": self.factor,
+            "dropout": self.dropout,
+            "adaptive_input": adaptive_input,
+            "tie_projections": self.tie_projections,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        adaptive_input = config.get("adaptive_input")
+        if isinstance(adaptive_input, dict):
+            adaptive_input = keras.saving.deserialize_keras_object(
+                adaptive_input, custom_objects=custom_objects
+            )
+        return cls(**{**config, "adaptive_input": adaptive_input})
+
+
+def _checked_cutoffs(cutoffs, vocabulary_size):
+    """The cutoffs with `vocabulary_size` as the last, or ValueError."""
+    whole = isinstance(cutoffs, (list, tuple)) and len(cutoffs) > 0
+    whole = whole and all(type(cutoff) is int for cutoff in cutoffs)
+    if not whole or any(
+        first >= second for first, second in zip((0, *cutoffs), cutoffs, strict=False)
+    ):
+        raise ValueError(
+            "`cutoffs` must be increasing positive integers. "
+            f"Received: cutoffs={cutoffs!r}"
+        )
+    if cutoffs[-1] > vocabulary_size:
+        raise ValueError(
+            "`cutoffs` must not exceed `vocabulary_size`. "
+            f"Received: cutoffs={cutoffs!r}, vocabulary_size={vocabulary_size}"
+        )
+    ends = () if cutoffs[-1] == vocabulary_size else (vocabulary_size,)
+    return (*cutoffs, *ends)
+
+
+def _checked_factor(factor):
+    if check_number("factor", factor) < 1:
+        raise ValueError(f"`factor` must be at least 1. Received: factor={factor!r}")
+    return factor
+
+
+def _widths(name, width, factor, number, first=0):
+    """int(width // factor^i) for i = first, first + 1, ...; ValueError at 0."""
+    widths = [int(width // factor ** (first + i)) for i in range(number)]
+    if 0 in widths:
+        raise ValueError(
+            f"{name} must be at least `factor` to the power of the number of the last "
+            f"cluster. Received: a width of {width}, factor={factor}, which leaves "
+            f"widths {widths}"
+        )
+    return widths
+
+
+def _ranges(cutoffs):
+    """First id and end of each cluster."""
+    return list(zip((0, *cutoffs[:-1]), cutoffs, strict=True))
+
+
+def _normal_with_zero_row(dim, row):
+    """Initializer: normal with standard deviation dim^-1/2, `row` zero unless None."""
+    normal = keras.initializers.RandomNormal(stddev=dim**-0.5)
+
+    def initialize(shape, dtype=None):
+        values = normal(shape, dtype)
+        if row is None:
+            return values
+        return ops.where(ops.arange(shape[0])[:, None] == row, 0.0, values)
+
+    return initialize
+
+
+def _log_softmax(hidden, table):
+    """(..., L), at least float32, from (..., D) and (L, D)."""
+    return ops.log_softmax(_wide(ops.einsum("...d,ld->...l", hidden, table)), axis=-1)
+
+
+def _wide(values):
+    """At least float32."""
+    kept = keras.backend.standardize_dtype(values.dtype) in ("float32", "float64")
+    return values if kept else ops.cast(values, "float32")
+
+
+def _log_prob_of_rows(hidden, table, labels, order, first, count):
+    """log softmax(hidden table^T)[labels] for some rows, 0 for the others, (N,).
+
+    The logits exist for one block of rows at a time. Under autodiff the loop would keep
+    those of every block, and JAX could not differentiate it: its length depends on
+    `count`.
+
+    Args:
+        hidden: (N, D).
+        table: (L, D).
+        labels: (N,) int32, indices of rows of `table`.
+        order: (N,) int32; the rows are order[first : first + count].
+        first, count: int32 scalars.
+    """
+    tensors = (hidden, table, labels, order, first, count)
+    size = _rows_of_a_block(ops.shape(order)[0], table.shape[0])
+    if keras.backend.backend() == "jax":
+        # Called eagerly, JAX compiles a loop anew unless it stands in a function.
+        return run(_differentiable, _differentiable, *tensors, static=(size,))
+    return _differentiable(*tensors, size)
+
+
+def _differentiable(*tensors_and_size):
+    *tensors, size = tensors_and_size
+    return with_gradient(
+        lambda *tensors: _blockwise_log_prob(*tensors, size),
+        lambda upstream, *tensors: _blockwise_gradient(upstream, *tensors, size),
+    )(*tensors)
+
+
+def _blockwise_log_prob(hidden, table, labels, order, first, count, size):
+    def body(rows, found):
+        logits = ops.einsum("nd,ld->nl", ops.take(hidden, rows.source, 0), table)
+        logits = _wide(logits)
+        wanted = ops.take(labels, rows.source, 0)[:, None]
+        chosen = ops.take_along_axis(logits, wanted, axis=-1)[:, 0]
+        return (rows.put(found, chosen - ops.logsumexp(logits, axis=-1)),)
+
+    found = _zeros_and_spare(_wide(hidden[:, 0]))
+    (found,) = _over_blocks(body, (found,), order, first, count, size)
+    return found[:-1]
+
+
+def _blockwise_gradient(upstream, hidden, table, labels, order, first, count, size):
+    """With p = softmax(logits): d logits = upstream (one_hot(labels) - p).
+
+    The part of the one-hot vectors needs no logits and is added after the loop.
+    """
+    dtype = hidden.dtype
+
+    def body(rows, by_hidden, by_table):
+        inputs = ops.take(hidden, rows.source, 0)
+        logits = _wide(ops.einsum("nd,ld->nl", inputs, table))
+        scale = ops.where(rows.real, ops.take(upstream, rows.source, 0), 0.0)
+        logits = ops.cast(ops.softmax(logits, axis=-1) * -scale[:, None], dtype)
+        by_table += ops.cast(ops.einsum("nl,nd->ld", logits, inputs), by_table.dtype)
+        return rows.put(by_hidden, ops.matmul(logits, table)), by_table
+
+    by_hidden, by_table = _over_blocks(
+        body,
+        (_zeros_and_spare(hidden), ops.zeros_like(_wide(table))),
+        order,
+        first,
+        count,
+        size,
+    )
+    number = ops.shape(order)[0]
+    place = ops.arange(number, dtype="int32")
+    place = ops.logical_and(place >= first, place < first + count)
+    member = ops.scatter_update(
+        ops.zeros_like(order), order[:, None], ops.cast(place, "int32")
+    )
+    scale = ops.where(member > 0, upstream, 0.0)[:, None]
+    by_hidden = by_hidden[:-1]
+    by_hidden += ops.cast(scale * _wide(ops.take(table, labels, 0)), dtype)
+    by_table += ops.segment_sum(scale * _wide(hidden), labels, table.shape[0])
+    return by_hidden, ops.cast(by_table, table.dtype), None, None, None, None
+
+
+class _Rows(NamedTuple):
+    """One block of rows; the last block may be part real, part surplus."""
+
+    source: Any  # (rows,) int32: where to read; any row for the surplus
+    target: Any  # (rows,) int32: where to write; the spare row for the surplus
+    real: Any  # (rows,) bool
+
+    def put(self, buffer, values):
+        return ops.scatter_update(buffer, self.target[:, None], values)
+
+
+def _zeros_and_spare(like):
+    """Zeros of the shape of `like` with one more row, which takes what is surplus."""
+    return ops.concatenate([ops.zeros_like(like), ops.zeros_like(like[:1])], axis=0)
+
+
+def _rows_of_a_block(number, num_words):
+    """An int, whether the number of all rows is known or not."""
+    size = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_SIZE // num_words))
+    return max(1, min(size, number)) if isinstance(number, int) else size
+
+
+def _over_blocks(body, carried, order, first, count, size):
+    """carried = body(rows, *carried) for the blocks of order[first : first + count]."""
+    number = ops.shape(order)[0]
+    padded = ops.concatenate([order, ops.zeros((size,), dtype="int32")])
+
+    def step(start, *carried):
+        source = ops.slice(padded, (first + start,), (size,))
+        real = start + ops.arange(size, dtype="int32") < count
+        rows = _Rows(source, ops.where(real, source, number), real)
+        return (start + size, *body(rows, *carried))
+
+    results = ops.while_loop(
+        lambda start, *_: start < count, step, (ops.zeros_like(count), *carried)
+    )
+    return results[1:]

@@ -1,0 +1,322 @@
+"""The functions that take a model: arguments, caching, ensembles, scoring, export."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv import decoding
+from tests.decoding.fakes import END, PAD, Recurrent, Trained
+
+ON_JAX = keras.backend.backend() == "jax"
+
+
+def log_softmax(logits):
+    return logits - np.log(np.sum(np.exp(logits)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_beams": 0}, "`num_beams` must be a positive integer"),
+        ({"num_beams": True}, "`num_beams` must be a positive integer"),
+        ({"num_beams": 9}, "`num_beams` must be less than .* 9"),
+        ({"num_hypotheses": 6}, "`num_hypotheses` must be at most `num_beams`"),
+        ({"num_beams": 4, "num_groups": 3}, "`num_beams` must be a multiple"),
+        ({"diversity_strength": -1.0}, "`diversity_strength` must be"),
+        ({"min_length": 5, "max_length": 4}, "`min_length` must be at most"),
+        ({"max_length": -1}, "`max_length` must be an integer >= 0"),
+        ({"max_length": 3.0}, "`max_length` must be an integer >= 0"),
+        ({"max_length_ratio": -0.1}, "`max_length_ratio` must be"),
+        ({"max_length_rule": "mean"}, "`max_length_rule` must be one of"),
+        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite"),
+        ({"length_penalty_kind": "wu"}, "`length_penalty_kind` must be one of"),
+        ({"normalize": 1}, "`normalize` must be True or False"),
+        ({"temperature": 0.0}, "`temperature` must be a positive number"),
+        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be"),
+        ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
+        ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
+        ({"stopping": "never"}, "`stopping` must be one of"),
+        ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
+        ({"prefix_ids": [4, 5]}, "`prefix_ids` must have two axes"),
+        ({"prefix_ids": [[4], [5], [6]]}, "must have as many rows"),
+        ({"batch_size": 2}, "`batch_size` is for language models"),
+    ],
+)
+def test_wrong_arguments_are_named(options, words):
+    model = Recurrent(9, max_target_length=12)
+    with pytest.raises(ValueError, match=words) as error:
+        decoding.beam_search(model, [[4, 2], [5, 2]], **options)
+    assert "Received: " in str(error.value)
+
+
+def test_wrong_calls_are_named():
+    model = Recurrent(9)
+    with pytest.raises(ValueError, match="must be given"):
+        decoding.beam_search(model)
+    with pytest.raises(ValueError, match="needs `source_ids`"):
+        decoding.beam_search(model, batch_size=2, max_length_ratio=1.0)
+    with pytest.raises(TypeError, match="beams"):
+        decoding.beam_search(model, [[4, 2]], beams=3)
+    for options in ({"num_samples": 0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
+        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
+            decoding.sample(model, [[4, 2]], **options)
+    with pytest.raises(ValueError, match="`target_ids` must have shape"):
+        decoding.score(Trained(6), [[4, 2]], [4, 2])
+
+
+def test_shapes_and_padding_of_results():
+    model = Recurrent(9)
+    ids, scores = decoding.beam_search(
+        model, [[4, 2], [5, 2]], 4, max_length=6, num_hypotheses=2
+    )
+    ids, scores = map(ops.convert_to_numpy, (ids, scores))
+    assert ids.shape == (2, 2, 7) and ids.dtype == np.int32
+    assert scores.shape == (2, 2) and scores.dtype == np.float32
+    for row in ids.reshape(-1, 7):
+        end = row.tolist().index(END)
+        assert (row[end + 1 :] == PAD).all() and PAD not in row[:end]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+def test_nothing_to_translate(shape):
+    model = Recurrent(9)
+    found = decoding.beam_search_hypotheses(
+        model, np.zeros(shape, "int32"), num_beams=2, max_length=3,
+        max_length_ratio=1.0, return_attention=True,
+    )  # fmt: skip
+    steps = 4 + shape[1]
+    assert found.ids.shape == (shape[0], 2, steps)
+    assert found.scores.shape == (shape[0], 2)
+    assert found.attention.shape == (shape[0], 2, steps, shape[1])
+    ids, _ = decoding.sample(model, np.zeros(shape, "int32"), 2, max_length=3)
+    assert ids.shape == (shape[0], 2, 4)
+
+
+@pytest.mark.parametrize("rule", ["sentence", "batch"])
+@pytest.mark.parametrize("ratio", [0.0, 0.7, 1.2])
+def test_length_limits_are_those_of_python(rule, ratio):
+    """Nothing but the limit ends a hypothesis here; int(a * S + b) in float64."""
+    model = Recurrent(9)
+    model.output[:, END] = 0
+    model.output = model.output - 1e4 * (np.arange(9) == END)[None]
+    model.output = np.where(np.arange(9) == END, 0, 5 * np.abs(model.output) / 3)
+    model.embedding = np.abs(model.embedding)
+    model.recurrent = np.abs(model.recurrent)
+    sources = np.ones((11, 12), "int32")
+    for length in range(1, 12):
+        sources[length - 1, :length] = 5
+    found = decoding.beam_search_hypotheses(
+        model, sources, num_beams=1, max_length=2, max_length_ratio=ratio,
+        max_length_rule=rule,
+    )  # fmt: skip
+    lengths = ops.convert_to_numpy(found.lengths)[:, 0]
+    for length in range(1, 12):
+        size = 12 if rule == "batch" else length
+        assert lengths[length - 1] == int(ratio * size + 2) + 1
+    assert found.ids.shape[-1] == int(ratio * 12 + 2) + 1
+
+
+def test_models_with_few_positions_limit_the_length():
+    model = Recurrent(9, max_target_length=5)
+    ids, _ = decoding.beam_search(model, [[4, 2]], max_length=50)
+    assert ids.shape == (1, 5, 5)
+
+
+def test_language_models_go_on_from_a_prefix():
+    model = Recurrent(9, seed=3)
+    prefix = np.array([[7, 5, 6], [8, 1, 1]], "int32")
+    ids, scores = decoding.beam_search(
+        model, prefix_ids=prefix, num_beams=3, max_length=6
+    )
+    ids = ops.convert_to_numpy(ids)
+    assert (ids[0, :, :3] == prefix[0]).all() and (ids[1, :, 0] == 8).all()
+    total, tokens = 0.0, [token for token in ids[0, 0].tolist() if token != PAD]
+    for place, token in enumerate(tokens):
+        total += log_softmax(model.logits([], tokens[:place]))[token]
+    np.testing.assert_allclose(scores[0, 0], total / len(tokens), rtol=1e-4)
+    free, _ = decoding.beam_search(model, batch_size=2, num_beams=3, max_length=6)
+    free = ops.convert_to_numpy(free)
+    assert free.shape == (2, 3, 7) and (free[0] == free[1]).all()
+
+
+def test_ensembles_average_probabilities():
+    models = [Recurrent(9, seed=seed, scale=2.0, width=4 + seed) for seed in (1, 2, 3)]
+    ensemble = decoding.Ensemble(models)
+    temperature = 0.7
+    found = decoding.beam_search_hypotheses(
+        ensemble, [[4, 5]], num_beams=3, max_length=5, temperature=temperature,
+        return_attention=True,
+    )  # fmt: skip
+    ids = ops.convert_to_numpy(found.ids)[0, 1].tolist()
+    positional = ops.convert_to_numpy(found.positional_scores)[0, 1]
+    for place, token in enumerate(ids[: int(found.lengths[0, 1])]):
+        each = [
+            np.exp(log_softmax(model.logits([4, 5], ids[:place]) / temperature))
+            for model in models
+        ]
+        wanted = np.log(np.mean(each, axis=0)[token])
+        np.testing.assert_allclose(positional[place], wanted, atol=1e-4)
+        wanted = np.mean(
+            [model.attention([4, 5], ids[:place]) for model in models], axis=0
+        )
+        attention = ops.convert_to_numpy(found.attention)[0, 1, place]
+        np.testing.assert_allclose(attention, wanted, atol=1e-4)
+    alone = decoding.beam_search(models[0], [[4, 5]], 3, max_length=5)
+    twice = decoding.beam_search(
+        decoding.Ensemble([models[0]] * 2), [[4, 5]], 3, max_length=5
+    )
+    assert np.array_equal(alone[0], twice[0])
+
+
+def test_ensembles_of_different_vocabularies_are_refused():
+    with pytest.raises(ValueError, match="`target_vocabulary_size`"):
+        decoding.Ensemble([Recurrent(9), Recurrent(10)])
+    with pytest.raises(ValueError, match="must not be empty"):
+        decoding.Ensemble([])
+    limits = [Recurrent(9, max_target_length=n) for n in (None, 7, 5)]
+    assert decoding.Ensemble(limits).max_target_length == 5
+
+
+@pytest.mark.parametrize("penalty", [("power", 0.6), ("gnmt", 0.6), ("power", 1.0)])
+def test_scores_of_what_a_search_found_are_those_of_the_search(penalty):
+    kind, exponent = penalty
+    model = Trained(12)
+    source = np.full((2, 3), 5)
+    options = dict(length_penalty=exponent, length_penalty_kind=kind)
+    found = decoding.beam_search_hypotheses(
+        model, source, num_beams=3, max_length=5, **options
+    )
+    again = decoding.score(model, source, found.ids, **options)
+    np.testing.assert_allclose(again.scores, found.scores, atol=1e-5)
+    np.testing.assert_allclose(
+        again.positional_scores, found.positional_scores, atol=1e-5
+    )
+    assert np.array_equal(again.lengths, found.lengths)
+    first = decoding.score(model, source, ops.convert_to_numpy(found.ids)[:, 0])
+    assert first.scores.shape == (2,) and first.positional_scores.shape == (2, 6)
+
+
+def test_score_of_an_ensemble_and_of_nothing():
+    models = [Trained(8), Trained(8)]
+    target = np.array([[5, 4, END, PAD], [PAD] * 4])
+    found = decoding.score(decoding.Ensemble(models), [[4], [4]], target)
+    tables = [ops.convert_to_numpy(model.table.embeddings) for model in models]
+    wanted = 0.0
+    for before, token in [(END, 5), (5, 4), (4, END)]:
+        each = [np.exp(log_softmax(table[before]))[token] for table in tables]
+        wanted += np.log(np.mean(each))
+    np.testing.assert_allclose(found.scores[0], wanted / 3, rtol=1e-5)
+    assert ops.convert_to_numpy(found.scores)[1] == -np.inf
+    assert ops.convert_to_numpy(found.positional_scores)[0, 3] == 0
+
+
+def test_calls_are_traced_once_and_see_new_weights():
+    model = Trained(12)
+    source = np.full((2, 3), 5)
+    ids, _ = decoding.beam_search(model, source, 3, max_length=5)
+    traces = model.traces
+    assert traces <= 2  # a loop may trace its body more than once
+    table = np.full((12, 12), -9.0, "float32")
+    table[:, 7] = 3.0
+    model.table.set_weights([table])
+    again, _ = decoding.beam_search(model, source, 3, max_length=5)
+    assert model.traces == traces
+    assert (ops.convert_to_numpy(again)[:, 0, :3] == 7).all()
+    assert not np.array_equal(ids, again)
+    if not ON_JAX:  # there each shape is compiled
+        decoding.beam_search(model, np.full((4, 7), 5), 3, max_length=5)
+        assert model.traces == traces
+    decoding.beam_search(model, source, 2, max_length=5)
+    assert model.traces > traces
+
+
+def test_cached_searches_do_not_keep_a_model_alive_nor_disturb_it():
+    model = Trained(12)
+    names = {variable.path for variable in model.variables}
+    decoding.beam_search(model, [[4, 2]], 2, max_length=3)
+    decoding.score(model, [[4, 2]], [[5, 2]])
+    assert {variable.path for variable in model.variables} == names
+    dead = weakref.ref(model)
+    del model
+    gc.collect()
+    assert dead() is None
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_compiled_searches_agree(jit_compile):
+    model = Recurrent(20, seed=8)
+    sources = [[4, 5, 2], [7, 2, 1]]
+    options = dict(num_beams=3, max_length=3, max_length_ratio=1.0)
+    wanted = decoding.beam_search(model, sources, **options)
+    found = decoding.beam_search(model, sources, jit_compile=jit_compile, **options)
+    assert np.array_equal(wanted[0], found[0])
+    np.testing.assert_allclose(wanted[1], found[1], atol=1e-5)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("ratio", [0.0, 1.3])
+def test_search_in_a_function_with_dynamic_shapes(ratio):
+    import tensorflow as tf
+
+    model = Recurrent(20, seed=8)
+    options = dict(num_beams=3, max_length=3, max_length_ratio=ratio,
+                   return_attention=True, no_repeat_ngram_size=2)  # fmt: skip
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), "int32")] * 2)
+    def search(sources, prefix):
+        return decoding.beam_search_hypotheses(
+            model, sources, prefix_ids=prefix, **options
+        )
+
+    for shape in [(1, 2), (3, 5), (0, 4), (2, 0)]:
+        sources = np.full(shape, 6, "int32")
+        for width in (0, 2):
+            prefix = np.full((shape[0], width), 7, "int32")
+            found = search(sources, prefix)
+            wanted = decoding.beam_search_hypotheses(
+                model, sources, prefix_ids=prefix, **options
+            )
+            for one, two in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_saved_models_hold_no_xla(tmp_path):
+    import tensorflow as tf
+
+    from tests.saved_models import compiled_functions
+
+    model = Recurrent(300, seed=8)
+    module = tf.Module()
+    seeds = keras.random.SeedGenerator(1)
+    module.seeds = seeds.state.value  # a function's variables must be tracked
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), "int32")])
+    def search(sources):
+        common = dict(max_length=3, max_length_ratio=1.5)
+        ids, scores = decoding.beam_search(
+            model, sources, 3, no_repeat_ngram_size=2, unk_penalty=0.5, **common
+        )
+        diverse, _ = decoding.beam_search(
+            model, sources, 4, num_groups=2, stopping="optimal", **common
+        )
+        drawn, _ = decoding.sample(model, sources, 20, top_p=0.9, seed=seeds, **common)
+        return {"ids": ids, "scores": scores, "diverse": diverse, "drawn": drawn}
+
+    module.search = search
+    tf.saved_model.save(module, str(tmp_path))
+    assert compiled_functions(tmp_path) == []
+    loaded = tf.saved_model.load(str(tmp_path))
+    sources = np.array([[4, 5, 2], [7, 2, 1]], "int32")
+    wanted, _ = decoding.beam_search(
+        model, sources, 3, no_repeat_ngram_size=2, unk_penalty=0.5, max_length=3,
+        max_length_ratio=1.5,
+    )  # fmt: skip
+    found = loaded.search(sources)
+    assert np.array_equal(found["ids"], wanted)
+    again = loaded.search(sources)
+    assert not np.array_equal(found["drawn"], again["drawn"])

@@ -1,0 +1,145 @@
+"""Draws: how often, from what, with which scores, and again."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv import decoding
+from tests.decoding.fakes import END, PAD, UNK, Recurrent, Table
+
+P = {4: 0.4, 5: 0.3, 6: 0.15, 7: 0.1, UNK: 0.05}
+DRAWS = 4000
+
+
+def one_token_model():
+    """A first token drawn from P, then the end."""
+    return Table(8, [{(): P, **{(token,): {END: 1.0} for token in P}}])
+
+
+def frequencies(**options):
+    """How often each token is drawn as the first one."""
+    ids, scores = decoding.sample(
+        one_token_model(), [[0]], DRAWS, seed=3, max_length=2, length_penalty=0.0,
+        **options,
+    )  # fmt: skip
+    firsts = ops.convert_to_numpy(ids)[0, :, 0]
+    assert (ops.convert_to_numpy(ids)[0, :, 1] == END).all()
+    counts = {token: np.mean(firsts == token) for token in set(firsts.tolist())}
+    return counts, firsts, ops.convert_to_numpy(scores)[0]
+
+
+def assert_frequencies(counts, probabilities):
+    total = sum(probabilities.values())
+    assert set(counts) == set(probabilities)
+    for token, probability in probabilities.items():
+        p = probability / total
+        deviation = np.sqrt(p * (1 - p) / DRAWS)
+        assert abs(counts[token] - p) < 4 * deviation
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [4, 5, 6, 7, UNK]),
+        ({"top_k": 2}, [4, 5]),
+        ({"top_k": 50}, [4, 5, 6, 7, UNK]),
+        ({"top_k": 1}, [4]),
+        ({"top_p": 0.3}, [4]),
+        ({"top_p": 0.65}, [4, 5]),
+        ({"top_p": 0.75}, [4, 5, 6]),
+        ({"top_p": 1.0}, [4, 5, 6, 7, UNK]),
+        ({"top_p": 0.9, "top_k": 2}, [4, 5]),
+        ({"top_p": 0.1, "top_k": 2}, [4]),
+        ({"suppressed_ids": [4]}, [5, 6, 7, UNK]),
+    ],
+)
+def test_draws_follow_the_probabilities(options, kept):
+    counts, firsts, scores = frequencies(**options)
+    if kept != [4]:
+        assert_frequencies(counts, {token: P[token] for token in kept})
+    assert set(counts) == set(kept)
+    # Scores are the model's probabilities, whatever was cut off.
+    wanted = np.log([P[token] for token in firsts.tolist()])
+    np.testing.assert_allclose(scores, wanted, atol=1e-5)
+    assert (np.diff(scores) <= 0).all()  # best first
+
+
+def test_temperature_changes_draws_and_scores():
+    heated = {token: probability**0.5 for token, probability in P.items()}
+    total = sum(heated.values())
+    counts, firsts, scores = frequencies(temperature=2.0)
+    assert_frequencies(counts, heated)
+    wanted = np.log([heated[token] / total for token in firsts.tolist()])
+    np.testing.assert_allclose(scores, wanted, atol=1e-5)
+
+
+def test_draws_with_an_end_token_among_the_candidates():
+    """The end is drawn as often as its probability says, also under top_k."""
+    model = Table(8, [{(): {END: 0.5, 4: 0.3, 5: 0.2}}])
+    for options, probabilities in [
+        ({}, {END: 0.5, 4: 0.3, 5: 0.2}),
+        ({"top_k": 2}, {END: 0.5, 4: 0.3}),
+        ({"top_p": 0.7}, {END: 0.5, 4: 0.3}),
+    ]:
+        ids, _ = decoding.sample(
+            model, [[0]], DRAWS, seed=1, max_length=1, min_length=0, **options
+        )
+        firsts = ops.convert_to_numpy(ids)[0, :, 0]
+        counts = {token: np.mean(firsts == token) for token in set(firsts.tolist())}
+        assert_frequencies(counts, probabilities)
+
+
+def test_draws_repeat_with_a_seed_only():
+    model = Recurrent(20, scale=1.0)
+    options = dict(num_samples=4, max_length=6)
+
+    def draw(seed):
+        return ops.convert_to_numpy(
+            decoding.sample(model, [[4, 5, 2]], seed=seed, **options)[0]
+        )
+
+    assert np.array_equal(draw(1), draw(1))
+    traces = model.traces
+    assert not np.array_equal(draw(1), draw(2))
+    assert model.traces == traces  # another seed, the same graph
+    assert not np.array_equal(draw(None), draw(None))
+    generator = keras.random.SeedGenerator(5)
+    assert not np.array_equal(draw(generator), draw(generator))
+
+
+def test_samples_keep_the_rules():
+    model = Recurrent(20, scale=1.0)
+    ids, scores = decoding.sample(
+        model, [[4, 5, 2], [6, 2, 1]], 30, seed=1, max_length=5, min_length=3,
+        suppressed_ids=[7, 8, 10], prefix_ids=[[9, PAD], [PAD, 10]],
+        no_repeat_ngram_size=1,
+    )  # fmt: skip
+    ids = ops.convert_to_numpy(ids)
+    assert (ids[0, :, 0] == 9).all() and (ids[1, :, 1] == 10).all()
+    assert len(set(ids[1, :, 0].tolist())) > 3
+    for row in ids.reshape(-1, 6).tolist():
+        tokens = row[: row.index(END)]
+        assert 3 <= len(tokens) <= 5 and len(set(tokens)) == len(tokens)
+        assert not {7, 8, PAD} & set(tokens) and 10 not in (tokens[0], *tokens[2:])
+    assert np.isfinite(ops.convert_to_numpy(scores)).all()
+
+
+def test_scores_of_samples_are_those_of_the_model():
+    model = Recurrent(12, seed=2, scale=1.0)
+    source = [4, 5, 2]
+    found = decoding.sample_hypotheses(
+        model, [source], num_samples=5, top_k=4, seed=1, max_length=6
+    )
+    for rank in range(5):
+        tokens = ops.convert_to_numpy(found.ids)[0, rank].tolist()
+        tokens = tokens[: int(found.lengths[0, rank])]
+        parts = []
+        for place, token in enumerate(tokens):
+            logits = model.logits(source, tokens[:place])
+            parts.append(logits[token] - np.log(np.sum(np.exp(logits))))
+        positional = ops.convert_to_numpy(found.positional_scores)[0, rank]
+        np.testing.assert_allclose(positional[: len(tokens)], parts, atol=1e-4)
+        np.testing.assert_allclose(
+            found.scores[0, rank], np.mean(parts), rtol=1e-3, atol=1e-4
+        )

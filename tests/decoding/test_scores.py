@@ -1,0 +1,49 @@
+"""The two-stage top-k and the normalizer against NumPy."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv.decoding.scores import Blocks, block_size, log_normalizer
+
+
+@pytest.mark.parametrize("size", [7, 100, 9712, 10000, 4093])
+@pytest.mark.parametrize("k", [1, 5, 10])
+def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
+    k = min(k, size)
+    random = np.random.default_rng(size)
+    # Few values, so that there are ties within and between blocks.
+    logits = random.integers(0, 40, size=(6, size)).astype("float32")
+    logits[0] = 3.0
+    logits[1] = -np.inf
+    bias = np.zeros(size, "float32")
+    bias[[1, 2]] = -np.inf
+    bias[3] = -0.5
+    if size > 200:
+        bias[random.integers(0, 200, 5)] = -np.inf
+    values, ids = Blocks.of(ops.convert_to_tensor(logits)).top_k(bias, k)
+    total = logits + bias
+    order = np.argsort(-total, axis=1, kind="stable")[:, :k]
+    found = np.take_along_axis(total, order, axis=1)
+    assert np.array_equal(ops.convert_to_numpy(values), found)
+    # Which of several -inf is named does not matter.
+    alive = found > -np.inf
+    assert np.array_equal(ops.convert_to_numpy(ids)[alive], order[alive])
+
+
+def test_blocks_divide_the_vocabulary_where_they_can():
+    assert block_size(10000) == 125 and 10000 % 125 == 0
+    assert block_size(32768) == 128
+    assert block_size(4093) == 64  # a prime number: padded
+
+
+def test_normalizer_is_exact_for_large_and_small_logits():
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(3, 1000)).astype("float32") * 5
+    logits[1] += 1e4
+    logits[2] -= 1e4
+    found = log_normalizer(ops.convert_to_tensor(logits), Blocks.of(logits))
+    wide = logits.astype("float64")
+    largest = wide.max(axis=1)
+    wanted = np.log(np.sum(np.exp(wide - largest[:, None]), axis=1)) + largest
+    np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, rtol=1e-6)

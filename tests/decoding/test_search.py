@@ -1,0 +1,382 @@
+"""The search against fairseq's vectors, a reference in plain Python, brute force."""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqconv import decoding
+from tests.backends import modes
+from tests.decoding import reference
+from tests.decoding.fakes import END, PAD, Recurrent, Table
+
+ON_JAX = keras.backend.backend() == "jax"  # each search is compiled: fewer examples
+MANY = settings(
+    max_examples=10 if ON_JAX else 60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
+        stopping="first", exponent=1.0, kind="power", normalize=True, number=None,
+        **rules):  # fmt: skip
+    """The core itself, in eager mode, nothing traced."""
+    sources = ops.convert_to_tensor(sources, dtype="int32")
+    strategy = decoding.BeamStrategy(beams, stopping == "optimal")
+    if groups > 1:
+        strategy = decoding.DiverseBeamStrategy(
+            beams, groups, strength, stopping == "optimal"
+        )
+    first = None
+    if prefix is not None:
+        prefix = np.repeat(
+            np.pad(prefix, [(0, 0), (0, 1)], constant_values=PAD), beams, 0
+        )
+        first = ops.convert_to_tensor(np.arange(len(prefix)) % beams == 0)
+        prefix = ops.convert_to_tensor(prefix, dtype="int32")
+    return decoding.search(
+        model.step,
+        model.get_initial_state(sources, num_beams=beams),
+        strategy,
+        decoding.Constraints(
+            decoding.Rules(**rules),
+            ops.convert_to_tensor(np.repeat(limits, beams), dtype="int32"),
+            prefix,
+            first,
+        ),
+        num_steps=max(limits) + 1,
+        length_penalty=decoding.LengthPenalty(exponent, kind, normalize),
+        num_hypotheses=number or beams,
+        stop_early=stopping == "first",
+    )  # fmt: skip
+
+
+def assert_same(found, sentence, expected):
+    """Row `sentence` of the found `Hypotheses` is the list of a reference."""
+    ids = ops.convert_to_numpy(found.ids)[sentence]
+    scores = ops.convert_to_numpy(found.scores)[sentence]
+    positional = ops.convert_to_numpy(found.positional_scores)[sentence]
+    lengths = ops.convert_to_numpy(found.lengths)[sentence]
+    for rank in range(len(ids)):
+        if rank >= len(expected):
+            assert (ids[rank] == PAD).all() and lengths[rank] == 0
+            assert scores[rank] == -np.inf and (positional[rank] == 0).all()
+            continue
+        tokens, score, parts = expected[rank]
+        rest = ids.shape[1] - len(tokens)
+        assert ids[rank].tolist() == tokens + [PAD] * rest
+        np.testing.assert_allclose(scores[rank], score, rtol=1e-4, atol=1e-4)
+        padded = np.pad(parts, (0, rest))
+        np.testing.assert_allclose(positional[rank], padded, rtol=1e-4, atol=1e-4)
+        assert lengths[rank] == len(tokens)
+
+
+def golden_cases(golden):
+    """The tables of golden/search.json as a model, and its cases."""
+    data = json.loads((golden / "search.json").read_text())
+    names = data["ids"]
+    columns = [names[name] for name in ("eos", "w1", "w2")]
+    tables = [
+        {
+            tuple(names[word] for word in prefix.split()): dict(
+                zip(columns, values, strict=True)
+            )
+            for prefix, values in table.items()
+        }
+        for table in data["probabilities"]
+    ]
+    cases = []
+    for case in data["cases"]:
+        expected = [
+            [[names[word] for word in text.split()] for text in sentence]
+            for sentence in case["expected"]
+        ]
+        options = {key: case[key] for key in case if key != "expected"}
+        cases.append((options, expected))
+    return Table(6, tables), cases
+
+
+def test_conformance_vectors_of_fairseq(golden):
+    model, cases = golden_cases(golden)
+    assert len(cases) >= 5
+    for options, expected in cases:
+        options = {"max_length": 6, **options}
+        ids, scores = decoding.beam_search(model, [[0], [1]], num_beams=2, **options)
+        ids = ops.convert_to_numpy(ids)
+        assert ids.shape == (2, 2, options["max_length"] + 1)
+        for sentence, hypotheses in enumerate(expected):
+            for rank, tokens in enumerate(hypotheses):
+                padding = [PAD] * (ids.shape[2] - len(tokens))
+                assert ids[sentence, rank].tolist() == tokens + padding, options
+        assert np.isfinite(ops.convert_to_numpy(scores)).all()
+
+
+@st.composite
+def searches(draw):
+    size = draw(st.integers(6, 14))
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    per_group = draw(st.integers(1, 5 if groups == 1 else 2))
+    beams = min(groups * per_group, size - 1) // groups * groups
+    batch = draw(st.integers(1, 3))
+    limits = draw(st.lists(st.integers(0, 7), min_size=batch, max_size=batch))
+    options = dict(
+        beams=beams,
+        groups=groups,
+        strength=draw(st.sampled_from([0.0, 0.5, 1.3])),
+        exponent=draw(st.sampled_from([1.0, 0.0, 0.6, 2.0, -0.7])),
+        kind=draw(st.sampled_from(["power", "gnmt"])),
+        normalize=draw(st.sampled_from([True, True, False])),
+        stopping=draw(st.sampled_from(["first", "first", "optimal"])),
+    )
+    rules = dict(
+        min_length=draw(st.integers(0, 3)),
+        unk_penalty=draw(st.sampled_from([0.0, 1.0, -2.5])),
+        temperature=draw(st.sampled_from([1.0, 0.5, 3.0])),
+        suppressed=tuple(draw(st.sets(st.integers(4, size - 1), max_size=2))),
+        ngram=draw(st.sampled_from([0, 0, 1, 2, 3])),
+    )
+    prefix = None
+    if draw(st.booleans()):
+        tokens = st.sampled_from([PAD, PAD, END, *range(3, size)])
+        width = draw(st.integers(1, 4))
+        row = st.lists(tokens, min_size=width, max_size=width)
+        prefix = np.array(draw(st.lists(row, min_size=batch, max_size=batch)))
+    scale = draw(st.sampled_from([0.5, 3.0]))
+    model = Recurrent(size, draw(st.integers(0, 1000)), scale)
+    token = st.integers(4, size - 1)
+    sources = np.array(
+        draw(st.lists(st.tuples(token, token), min_size=batch, max_size=batch))
+    )
+    return model, sources, limits, prefix, options, rules
+
+
+@MANY
+@given(searches())
+def test_equals_the_reference(case):
+    model, sources, limits, prefix, options, rules = case
+    names = {"suppressed": "suppressed_ids", "ngram": "no_repeat_ngram_size"}
+    renamed = {names.get(key, key): value for key, value in rules.items()}
+    found = run(model, sources, limits=limits, prefix=prefix, **options, **renamed)
+    for sentence, source in enumerate(sources):
+        own = [] if prefix is None else prefix[sentence].tolist()
+        expected = reference.beam_search(
+            lambda tokens, source=source: model.logits(source, tokens),
+            limit=limits[sentence],
+            prefix=own,
+            **options,
+            **rules,
+        )
+        assert_same(found, sentence, expected)
+
+
+def all_sequences(model, source, limit, exponent):
+    """Every complete target of at most `limit` tokens and its score, best first."""
+    words = [
+        token for token in range(model.target_vocabulary_size) if token not in (1, 2)
+    ]
+    found = []
+    for length in range(limit + 1):
+        for tokens in itertools.product(words, repeat=length):
+            total = 0.0
+            for place, token in enumerate((*tokens, END)):
+                logits = model.logits(source, tokens[:place])
+                log_probs = logits - np.log(np.sum(np.exp(logits)))
+                total += log_probs[token]
+            found.append(([*tokens, END], total / (length + 1) ** exponent))
+    return sorted(found, key=lambda one: -one[1])
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_optimal_search_finds_the_best_of_all_sequences(seed, exponent):
+    """27 beams miss nothing: three words, at most three of them."""
+    model = Recurrent(5, seed, scale=1.0)
+    best = all_sequences(model, [4, 4], 3, exponent)[:6]
+    found = run(model, [[4, 4]], beams=27, limits=[3], exponent=exponent,
+                stopping="optimal", min_length=0, number=6)  # fmt: skip
+    ids, scores = map(ops.convert_to_numpy, (found.ids, found.scores))
+    for rank, (tokens, score) in enumerate(best):
+        assert ids[0, rank].tolist() == tokens + [PAD] * (4 - len(tokens))
+        np.testing.assert_allclose(scores[0, rank], score, rtol=1e-5, atol=1e-5)
+
+
+def test_stopping_at_the_first_misses_what_optimal_finds():
+    a, b = 4, 5
+    table = {
+        (): {END: 0.0, a: 0.6, b: 0.4},
+        (a,): {END: 0.9, a: 0.1},
+        (b,): {b: 1.0},
+        (b, b): {b: 1.0},
+        (b, b, b): {END: 1.0},
+        (a, a): {END: 1.0},
+    }
+    model = Table(6, [table])
+    first, scores = decoding.beam_search(model, [[0]], 2, max_length=5)
+    # log(0.4) / 4 > log(0.54) / 2: the longer one wins, if it is waited for.
+    wanted = [b, b, b, END, PAD, PAD]
+    best, best_scores = decoding.beam_search(
+        model, [[0]], 2, max_length=5, stopping="optimal"
+    )
+    assert ops.convert_to_numpy(best)[0, 0].tolist() == wanted
+    np.testing.assert_allclose(best_scores[0, 0], np.log(0.4) / 4, rtol=1e-5)
+    alone, _ = decoding.beam_search(model, [[0]], 1, max_length=5)
+    assert ops.convert_to_numpy(alone)[0, 0].tolist() == [a, END] + [PAD] * 4
+    assert first.shape == (1, 2, 6) and scores.shape == (1, 2)
+
+
+def test_first_keeps_what_came_first():
+    """Two short hypotheses fill two places; the better third one is not waited for."""
+    a, b = 4, 5
+    table = {
+        (): {a: 0.5, b: 0.5},
+        (a,): {END: 0.6, b: 0.4},
+        (b,): {END: 0.55, a: 0.45},
+        (a, b): {a: 1.0},
+        (a, b, a): {END: 1.0},
+        (b, a): {END: 1.0},
+    }
+    model = Table(6, [table])
+    ids, _ = decoding.beam_search(model, [[0]], 2, max_length=5)
+    assert ops.convert_to_numpy(ids)[0, :, :3].tolist() == [
+        [a, END, PAD],
+        [b, END, PAD],
+    ]
+    ids, _ = decoding.beam_search(model, [[0]], 2, max_length=5, stopping="optimal")
+    found = ops.convert_to_numpy(ids)[0, :, :4].tolist()
+    assert found == [[b, a, END, PAD], [a, END, PAD, PAD]] or found[0] == [a, b, a, END]
+
+
+def test_one_beam_is_greedy_search():
+    model = Recurrent(9, seed=5)
+    sources = np.array([[4, 6], [8, 5], [7, 7]])
+    ids, scores = decoding.greedy(model, sources, max_length=10)
+    again, _ = decoding.beam_search(model, sources, num_beams=1, max_length=10)
+    assert np.array_equal(ids, ops.convert_to_numpy(again)[:, 0])
+    for row, score, source in zip(
+        ops.convert_to_numpy(ids), scores, sources, strict=True
+    ):
+        tokens, total = [], 0.0
+        while not tokens or tokens[-1] != END:
+            logits = model.logits(source, tokens)
+            log_probs = logits - np.log(np.sum(np.exp(logits)))
+            allowed = log_probs.copy()
+            allowed[PAD] = -np.inf
+            if not tokens:
+                allowed[END] = -np.inf
+            token = END if len(tokens) == 10 else int(np.argmax(allowed))
+            total += log_probs[token]
+            tokens.append(token)
+        assert row.tolist() == tokens + [PAD] * (11 - len(tokens))
+        np.testing.assert_allclose(score, total / len(tokens), rtol=1e-4)
+
+
+def test_results_do_not_depend_on_other_sentences_or_padding():
+    model = Recurrent(12, seed=3)
+    options = dict(num_beams=3, max_length=4, max_length_ratio=1.5)
+    together = np.array([[4, 5, 6, 7, 2], [9, 2, 1, 1, 1], [5, 5, 2, 1, 1]])
+    ids, scores = map(
+        ops.convert_to_numpy, decoding.beam_search(model, together, **options)
+    )
+    for row, source in enumerate(together):
+        alone = [source[source != PAD]]
+        own_ids, own_scores = decoding.beam_search(model, alone, **options)
+        own_ids = ops.convert_to_numpy(own_ids)[0]
+        width = own_ids.shape[1]
+        assert np.array_equal(ids[row, :, :width], own_ids)
+        assert (ids[row, :, width:] == PAD).all()
+        np.testing.assert_allclose(scores[row], own_scores[0], atol=1e-4)
+
+
+def test_a_finished_sentence_does_not_change():
+    """A sentence that ends at once, beside one that goes on for long."""
+    a = 4
+    forever = {(a,) * length: {a: 1.0} for length in range(40)}
+    short = {(): {a: 0.5, 5: 0.5}, (a,): {END: 1.0}, (5,): {END: 1.0}}
+    model = Table(6, [short, forever])
+    alone = decoding.beam_search_hypotheses(
+        model, [[0]], num_beams=2, max_length=30, length_penalty=-1.0
+    )
+    both = decoding.beam_search_hypotheses(
+        model, [[0], [1]], num_beams=2, max_length=30, length_penalty=-1.0
+    )
+    for one, two in zip(alone[:4], both[:4], strict=True):
+        assert np.array_equal(
+            ops.convert_to_numpy(one)[0], ops.convert_to_numpy(two)[0]
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"stopping": "optimal"},
+                                     {"no_repeat_ngram_size": 2}])  # fmt: skip
+def test_eager_graph_and_xla_agree(options):
+    model = Recurrent(300, seed=2)  # more than one block of the vocabulary
+    prefix = np.array([[1, 8, 1], [7, 1, 1]])
+
+    def call(sources):
+        return tuple(
+            run(model, sources, beams=4, limits=[6, 5], prefix=prefix, **options)[:4]
+        )
+
+    sources = ops.convert_to_tensor(np.array([[4, 5], [7, 9]], "int32"))
+    results = {name: function(sources) for name, function in modes(call).items()}
+    for name, found in results.items():
+        for value, wanted in zip(found, results["eager"], strict=True):
+            value, wanted = map(ops.convert_to_numpy, (value, wanted))
+            np.testing.assert_allclose(value, wanted, atol=1e-5, err_msg=name)
+
+
+def test_attention_and_positional_scores_belong_to_the_tokens():
+    model = Recurrent(12, seed=9)
+    source = [4, 9, 2]
+    found = decoding.beam_search_hypotheses(
+        model, [source, source], num_beams=4, max_length=6, return_attention=True
+    )
+    attention = ops.convert_to_numpy(found.attention)
+    assert attention.shape == (2, 4, 7, 3)
+    positional = ops.convert_to_numpy(found.positional_scores)
+    for rank, (ids, length) in enumerate(
+        zip(ops.convert_to_numpy(found.ids)[1], ops.convert_to_numpy(found.lengths)[1],
+            strict=True)
+    ):  # fmt: skip
+        for place in range(7):
+            if place >= length:
+                assert (attention[1, rank, place] == 0).all()
+                continue
+            prefix = ids[:place].tolist()
+            wanted = model.attention(source, prefix)
+            np.testing.assert_allclose(attention[1, rank, place], wanted, atol=1e-4)
+            logits = model.logits(source, prefix)
+            wanted = logits[ids[place]] - np.log(np.sum(np.exp(logits)))
+            np.testing.assert_allclose(positional[1, rank, place], wanted, atol=1e-4)
+
+
+def test_logits_without_a_number_are_never_chosen():
+    """NaN in the rows of one sentence: it finds nothing, the other one everything."""
+    a = 4
+    table = {(): {a: 1.0}, (a,): {END: 1.0}}
+    model = Table(6, [table, table])
+    model.table[2:4] = np.nan
+    ids, scores = decoding.beam_search(model, [[0], [1]], 2, max_length=3)
+    ids, scores = map(ops.convert_to_numpy, (ids, scores))
+    assert ids[0, 0].tolist() == [a, END, PAD, PAD]
+    assert (ids[1] == PAD).all() and (scores[1] == -np.inf).all()
+
+
+def test_diverse_groups_avoid_each_other():
+    model = Recurrent(30, seed=4, scale=0.3)
+    ids, _ = decoding.beam_search(
+        model, [[4, 5]], 4, max_length=3, num_groups=4, diversity_strength=50.0
+    )
+    firsts = ops.convert_to_numpy(ids)[0, :, 0]
+    assert len(set(firsts.tolist())) == 4
+    ids, _ = decoding.beam_search(
+        model, [[4, 5]], 4, max_length=3, num_groups=4, diversity_strength=0.0
+    )
+    assert (ops.convert_to_numpy(ids)[0] == ops.convert_to_numpy(ids)[0, 0]).all()

@@ -1,0 +1,508 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv.layers import adaptive
+from keras_seqconv.layers.adaptive import AdaptiveInput, AdaptiveSoftmax
+from tests.backends import compiled, layer_gradients, modes, to_numpy
+from tests.layers.values import random, randomized
+
+WORDS, CUTOFFS, CHANNELS = 41, (7, 15, 26), 16
+BANDS = [(0, 7), (7, 15), (15, 26), (26, 41)]
+CLOSE = dict(rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request, monkeypatch):
+    """As for large vocabularies, where not all rows fit in a block."""
+    if request.param == "many blocks":
+        monkeypatch.setattr(adaptive, "BLOCK_SIZE", 1)
+        monkeypatch.setattr(adaptive, "FEWEST_ROWS", 3)
+
+
+def softmax_layer(**kwargs):
+    layer = AdaptiveSoftmax(WORDS, CUTOFFS, factor=2.0, **kwargs)
+    return randomized(layer, (2, 9, CHANNELS))
+
+
+def input_layer(**kwargs):
+    layer = AdaptiveInput(WORDS, CHANNELS, CUTOFFS, factor=2.0, **kwargs)
+    return randomized(layer, (2, 9))
+
+
+def words():
+    """All words of the vocabulary but a few, in random order, (2, 9)."""
+    return np.random.default_rng(3).permutation(WORDS)[:18].reshape(2, 9)
+
+
+def log_softmax(x):
+    x = np.asarray(x, "float64")
+    return x - x.max() - np.log(np.exp(x - x.max()).sum())
+
+
+def distribution(x, head, projections, tables):
+    """Log-probabilities of all words after one feature vector, by the formula."""
+    of_head = log_softmax(head @ x)
+    found = list(of_head[: CUTOFFS[0]])
+    for i, (projection, table) in enumerate(zip(projections, tables, strict=True)):
+        found += list(of_head[CUTOFFS[0] + i] + log_softmax(table @ (x @ projection)))
+    return np.array(found)
+
+
+def distributions(features, *weights):
+    return np.array([[distribution(x, *weights) for x in row] for row in features])
+
+
+def weights_of(layer):
+    """Head, projections and tables of an untied layer, as arrays."""
+    head, *rest = [to_numpy(weight) for weight in layer.weights]
+    return head, rest[0::2], rest[1::2]
+
+
+class TestAdaptiveSoftmax:
+    def test_shapes_of_the_weights(self):
+        layer = AdaptiveSoftmax(WORDS, CUTOFFS)
+        layer.build((None, None, 64))
+        # Widths 64 / 4, 64 / 16, 64 / 64.
+        assert [tuple(weight.shape) for weight in layer.weights] == [
+            (7 + 3, 64), (64, 16), (8, 16), (64, 4), (11, 4), (64, 1), (15, 1)
+        ]  # fmt: skip
+
+    def test_equals_the_formula(self, blocks):
+        features, ids = random(2, 9, CHANNELS), words()
+        layer = softmax_layer()
+        expected = distributions(features, *weights_of(layer))
+        np.testing.assert_allclose(np.exp(expected).sum(-1), 1, rtol=1e-9)
+        full = to_numpy(layer.full_log_prob(features))
+        np.testing.assert_allclose(full, expected, **CLOSE)
+        chosen = np.take_along_axis(expected, ids[..., None], -1)[..., 0]
+        tensors = [ops.convert_to_tensor(features), ops.convert_to_tensor(ids)]
+        for mode, function in modes(layer.log_prob).items():
+            got = to_numpy(function(*tensors))
+            assert got.dtype == np.float32
+            np.testing.assert_allclose(got, chosen, **CLOSE, err_msg=mode)
+
+    def test_every_word_has_its_turn(self, blocks):
+        """Also those with offset 1 in their tail, which fairseq's criterion skips."""
+        features = np.repeat(random(1, 1, CHANNELS), WORDS, axis=1)
+        layer = softmax_layer()
+        got = to_numpy(layer.log_prob(features, np.arange(WORDS)[None]))
+        expected = distributions(features[:, :1], *weights_of(layer))[0, 0]
+        np.testing.assert_allclose(got[0], expected, **CLOSE)
+
+    @pytest.mark.parametrize("only", [None, 0, 2, 3])
+    def test_gradients_are_those_of_the_full_distribution(self, blocks, only):
+        """Words of all clusters or, in the extreme, of one."""
+        features, ids = random(2, 9, CHANNELS), words()
+        if only is not None:
+            first, end = BANDS[only]
+            ids = first + ids % (end - first)
+        ids = ops.convert_to_tensor(ids)
+        layer = softmax_layer()
+
+        def direct(x):
+            found = layer.full_log_prob(x)
+            return ops.take_along_axis(found, ids[..., None], axis=-1)
+
+        expected = layer_gradients(layer, direct, features)
+        got = layer_gradients(layer, lambda x: layer.log_prob(x, ids), features)
+        for one, other in zip(got, expected, strict=True):
+            scale = max(1, np.abs(to_numpy(other)).max())
+            difference = np.abs(to_numpy(one) - to_numpy(other)).max()
+            assert difference < 1e-5 * scale
+
+    def test_loss_sums_over_real_words(self, blocks):
+        features, ids = random(2, 9, CHANNELS), words()
+        layer = softmax_layer()
+        log_prob = to_numpy(layer.log_prob(features, ids))
+        mask = np.arange(9)[None] < [[9], [4]]
+        for weight in (mask, mask.astype("float32"), 0.5 * mask):
+            got = to_numpy(layer.loss(features, ids, weight))
+            assert got.shape == ()
+            np.testing.assert_allclose(got, -(log_prob * weight).sum(), rtol=1e-5)
+        got = to_numpy(layer.loss(features, ids))
+        np.testing.assert_allclose(got, -log_prob.sum(), rtol=1e-5)
+
+    def test_gradient_of_a_compiled_loss(self, blocks):
+        features, ids = ops.convert_to_tensor(random(2, 9, CHANNELS)), words()
+        mask = np.arange(9)[None] < [[9], [4]]
+        layer = softmax_layer()
+
+        def gradients(x):
+            return layer_gradients(layer, lambda x: layer.loss(x, ids, mask), x)
+
+        got = compiled(gradients)(features)
+        for one, other in zip(got, gradients(features), strict=True):
+            np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-4,
+                                       atol=1e-3)  # fmt: skip
+
+    @pytest.mark.tensorflow
+    def test_graph_with_unknown_shapes(self, blocks):
+        import tensorflow as tf
+
+        layer = softmax_layer()
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec((None, None, CHANNELS)),
+                tf.TensorSpec((None, None), "int32"),
+            ]
+        )
+        def run(features, ids):
+            with tf.GradientTape() as tape:
+                tape.watch(features)
+                loss = layer.loss(features, ids)
+            return layer.log_prob(features, ids), tape.gradient(loss, features)
+
+        for shape in [(2, 9), (1, 4), (0, 3)]:
+            features = random(*shape, CHANNELS)
+            ids = np.resize(words(), shape).astype("int32")
+            got, gradient = run(features, ids)
+            expected = layer.log_prob(features, ids)
+            np.testing.assert_allclose(got, expected, **CLOSE)
+            assert gradient.shape == features.shape
+            (first, *_) = layer_gradients(
+                layer, lambda x, ids=ids: ops.sqrt(layer.loss(x, ids)), features
+            )
+            np.testing.assert_allclose(gradient, first, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.tensorflow
+    def test_no_tensor_has_a_column_for_every_word(self):
+        """The shapes inside the graph of a training step with 100,000 words."""
+        import tensorflow as tf
+
+        layer = AdaptiveSoftmax(100_000, (10_000, 40_000))
+        layer.build((None, None, 64))
+
+        @tf.function
+        def run(features, ids):
+            with tf.GradientTape() as tape:
+                loss = layer.loss(features, ids)
+            return tape.gradient(loss, [w.value for w in layer.trainable_weights])
+
+        graph = run.get_concrete_function(
+            tf.TensorSpec((64, 256, 64)), tf.TensorSpec((64, 256), "int32")
+        ).graph
+        graphs = [graph, *graph._functions.values()]
+        graphs = [getattr(one, "graph", one) for one in graphs]
+        sizes = [
+            tensor.shape.num_elements() or 0
+            for one in graphs
+            for operation in one.get_operations()
+            for tensor in operation.outputs
+            if tensor.shape.rank is not None
+        ]
+        assert 2**19 < max(sizes) <= 2**23
+
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            "mixed_bfloat16",
+            "mixed_float16",
+            # JAX has float64 only behind a global switch
+            pytest.param("float64", marks=pytest.mark.tensorflow),
+        ],
+    )
+    def test_policies(self, policy, blocks):
+        features, ids = random(2, 9, CHANNELS), words()
+        expected = softmax_layer()
+        layer = softmax_layer(dtype=policy)
+        wanted = "float64" if policy == "float64" else "float32"
+        outputs = layer(features)
+        assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+        limit = {"mixed_bfloat16": 0.2, "mixed_float16": 0.03, "float64": 1e-4}[policy]
+        for got, other in [
+            (layer.log_prob(outputs, ids), expected.log_prob(features, ids)),
+            (layer.full_log_prob(outputs), expected.full_log_prob(features)),
+        ]:
+            assert keras.backend.standardize_dtype(got.dtype) == wanted
+            assert np.abs(to_numpy(got) - to_numpy(other)).max() < limit
+        gradients = layer_gradients(layer, lambda x: layer.loss(x, ids), features)
+        others = layer_gradients(expected, lambda x: expected.loss(x, ids), features)
+        for one, other in zip(gradients, others, strict=True):
+            scale = np.abs(to_numpy(other)).max()
+            assert np.abs(to_numpy(one) - to_numpy(other)).max() < limit * scale
+
+    def test_dropout_of_features_and_tails(self):
+        features, ids = random(2, 9, CHANNELS), words()
+        layer = softmax_layer(dropout=0.5, seed=1)
+        np.testing.assert_array_equal(to_numpy(layer(features)), features)
+        dropped = to_numpy(layer(features, training=True))
+        assert set(np.unique((dropped / features).round(3))) == {0.0, 2.0}
+        clean = to_numpy(layer.log_prob(features, ids))
+        noisy = to_numpy(layer.log_prob(features, ids, training=True))
+        tail = ids >= CUTOFFS[0]
+        np.testing.assert_allclose(noisy[~tail], clean[~tail], **CLOSE)
+        assert np.all(noisy[tail & (ids < 26)] != clean[tail & (ids < 26)])
+
+    def test_gradient_sees_the_same_dropout(self):
+        """Where a draw decides the loss, the gradient is that of the same draw."""
+        features = ops.convert_to_tensor(random(2, 9, CHANNELS))
+        ids = words()
+
+        def run(step):
+            layer = softmax_layer(dropout=0.5, seed=1)
+            if step is None:
+                call = lambda x: ops.sqrt(layer.loss(x, ids, training=True))  # noqa: E731
+                return to_numpy(layer_gradients(layer, call, features)[0])
+            return to_numpy(layer.loss(features + step, ids, training=True))
+
+        direction = random(2, 9, CHANNELS, seed=5)
+        got = (run(None) * direction).sum()
+        expected = (run(0.01 * direction) - run(-0.01 * direction)) / 0.02
+        np.testing.assert_allclose(got, expected, rtol=5e-3)
+
+    def test_a_model_returns_features_and_trains(self, tmp_path):
+        """Saved, loaded, and trained with the loss that the layer owns."""
+
+        class Model(keras.Model):
+            def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+                return self.get_layer("softmax").loss(y_pred, y, training=training)
+
+        ids = keras.Input((None,), dtype="int32")
+        hidden = AdaptiveInput(WORDS, CHANNELS, CUTOFFS, factor=2.0)(ids)
+        hidden = keras.layers.Dense(CHANNELS)(hidden)
+        softmax = AdaptiveSoftmax(WORDS, CUTOFFS, factor=2.0, name="softmax")
+        model = Model(ids, softmax(hidden))
+        assert model.output_shape == (None, None, CHANNELS)
+        model.compile(keras.optimizers.Adam(0.05))
+        x = words()
+        before = [to_numpy(weight) for weight in model.trainable_weights]
+        losses = model.fit(x, x, epochs=20, verbose=0).history["loss"]
+        assert losses[-1] < 0.3 * losses[0]
+        assert all(
+            np.any(to_numpy(weight) != old)
+            for weight, old in zip(model.trainable_weights, before, strict=True)
+        )
+        plain = keras.Model(ids, model.output)
+        plain.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        found = again.get_layer("softmax").log_prob(again(x), x)
+        expected = softmax.log_prob(model(x), x)
+        np.testing.assert_allclose(to_numpy(found), to_numpy(expected), **CLOSE)
+
+    def test_config(self):
+        layer = AdaptiveSoftmax(
+            WORDS, list(CUTOFFS), 2.0, 0.25, seed=3, name="softmax", dtype="float32"
+        )
+        config = layer.get_config()
+        again = AdaptiveSoftmax.from_config(config)
+        assert again.get_config() == config
+        assert again.cutoffs == (*CUTOFFS, WORDS)
+        assert (again.dropout, again.factor, again.seed) == (0.25, 2.0, 3)
+
+    def test_a_head_alone_is_a_softmax(self):
+        layer = randomized(AdaptiveSoftmax(5, [5]), (2, 9, CHANNELS))
+        features = random(2, 9, CHANNELS)
+        logits = features @ to_numpy(layer.weights[0]).T
+        expected = np.array([[log_softmax(x) for x in row] for row in logits])
+        full = to_numpy(layer.full_log_prob(features))
+        np.testing.assert_allclose(full, expected, **CLOSE)
+        got = to_numpy(layer.log_prob(features, np.full((2, 9), 3)))
+        np.testing.assert_allclose(got, expected[..., 3], **CLOSE)
+
+    def test_fair_coins_at_the_start(self):
+        """Glorot weights: limits as of a map of the same shape."""
+        layer = AdaptiveSoftmax(1000, [100, 300])
+        layer.build((None, None, 64))
+        for weight in layer.weights:
+            limit = np.sqrt(6 / sum(weight.shape))
+            assert 0.95 * limit < np.abs(to_numpy(weight)).max() <= limit
+
+
+class TestTied:
+    @pytest.mark.parametrize("tie_projections", [False, True])
+    def test_equals_the_formula(self, tie_projections, blocks):
+        source = input_layer()
+        layer = AdaptiveSoftmax(
+            WORDS,
+            CUTOFFS,
+            factor=2.0,
+            adaptive_input=source,
+            tie_projections=tie_projections,
+        )
+        layer.build((None, None, CHANNELS))
+        tables = [to_numpy(weight) for weight in source.embeddings]
+        if tie_projections:
+            projections = [to_numpy(weight).T for weight in source.projections[1:]]
+        else:
+            projections = [to_numpy(weight) for weight in layer.tail_projections]
+        own = 1 + (0 if tie_projections else 3)
+        assert len(layer.trainable_weights) == own + len(source.trainable_weights)
+        head = np.concatenate([tables[0], to_numpy(layer.head)])
+        features, ids = random(2, 9, CHANNELS), words()
+        expected = distributions(features, head, projections, tables[1:])
+        full = to_numpy(layer.full_log_prob(features))
+        np.testing.assert_allclose(full, expected, **CLOSE)
+        got = to_numpy(layer.log_prob(features, ids))
+        chosen = np.take_along_axis(expected, ids[..., None], -1)[..., 0]
+        np.testing.assert_allclose(got, chosen, **CLOSE)
+
+    def test_both_uses_add_to_the_gradient(self):
+        ids = words()
+        source = input_layer()
+        layer = AdaptiveSoftmax(WORDS, CUTOFFS, factor=2.0, adaptive_input=source)
+        layer.build((None, None, CHANNELS))
+        tensor = ops.convert_to_tensor(random(2, 9, CHANNELS))
+
+        def loss(direct):
+            def call(x):
+                features = source(ids) + x
+                if not direct:
+                    return ops.sqrt(layer.loss(features, ids))
+                found = layer.full_log_prob(features)
+                index = ops.convert_to_tensor(ids)[..., None]
+                return ops.sqrt(-ops.sum(ops.take_along_axis(found, index, axis=-1)))
+
+            return layer_gradients(layer, call, tensor)
+
+        for one, other in zip(loss(False), loss(True), strict=True):
+            one, other = ops.convert_to_tensor(one), ops.convert_to_tensor(other)
+            np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-3,
+                                       atol=1e-4)  # fmt: skip
+
+    def test_tie_survives_saving(self, tmp_path):
+        ids = keras.Input((None,), dtype="int32")
+        source = AdaptiveInput(WORDS, CHANNELS, CUTOFFS, factor=2.0, name="source")
+        softmax = AdaptiveSoftmax(
+            WORDS, CUTOFFS, factor=2.0, adaptive_input=source, name="softmax"
+        )
+        model = keras.Model(ids, softmax(source(ids)))
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        loaded = again.get_layer("softmax")
+        assert loaded.adaptive_input is again.get_layer("source")
+        assert again.count_params() == model.count_params()
+        x = words()
+        np.testing.assert_allclose(
+            to_numpy(loaded.log_prob(again(x), x)),
+            to_numpy(softmax.log_prob(model(x), x)),
+            **CLOSE,
+        )
+
+    def test_what_does_not_fit_is_refused(self):
+        source = AdaptiveInput(WORDS, 32, CUTOFFS, factor=2.0, embedding_dim=16)
+        for arguments, words_of_error in [
+            ((WORDS, (7, 15), 2.0), "`cutoffs` must be that of"),
+            ((WORDS, CUTOFFS, 3.0), "`factor` must be that of"),
+            ((WORDS + 1, CUTOFFS, 2.0), "`vocabulary_size` must be that of"),
+        ]:
+            with pytest.raises(ValueError, match=words_of_error):
+                AdaptiveSoftmax(*arguments, adaptive_input=source)
+        with pytest.raises(ValueError, match="embedding_dim=16"):
+            AdaptiveSoftmax(WORDS, CUTOFFS, 2.0, adaptive_input=source).build((1, 1, 8))
+        tied = AdaptiveSoftmax(
+            WORDS, CUTOFFS, 2.0, adaptive_input=source, tie_projections=True
+        )
+        with pytest.raises(ValueError, match="output_dim=32"):
+            tied.build((None, None, 16))
+        with pytest.raises(ValueError, match="`tie_projections` needs"):
+            AdaptiveSoftmax(WORDS, CUTOFFS, 2.0, tie_projections=True)
+        with pytest.raises(ValueError, match="must be a layer AdaptiveInput"):
+            AdaptiveSoftmax(WORDS, CUTOFFS, 2.0, adaptive_input=True)
+
+
+class TestAdaptiveInput:
+    def test_equals_the_formula(self):
+        layer = AdaptiveInput(WORDS, 6, CUTOFFS, factor=2.0, embedding_dim=17)
+        randomized(layer, (2, 9))
+        tables, projections = (
+            [to_numpy(w) for w in layer.weights[start::2]] for start in (0, 1)
+        )
+        assert [t.shape for t in tables] == [(7, 17), (8, 8), (11, 4), (15, 2)]
+        ids = words()
+        expected = np.zeros((2, 9, 6))
+        for b in range(2):
+            for t in range(9):
+                (band,) = [i for i, (a, z) in enumerate(BANDS) if a <= ids[b, t] < z]
+                row = tables[band][ids[b, t] - BANDS[band][0]]
+                expected[b, t] = row @ projections[band]
+        for mode, function in modes(layer).items():
+            got = to_numpy(function(ops.convert_to_tensor(ids)))
+            np.testing.assert_allclose(got, expected, **CLOSE, err_msg=mode)
+        assert layer.compute_output_shape((None, None)) == (None, None, 6)
+        assert layer(keras.Input((None,), dtype="int32")).shape == (None, None, 6)
+
+    def test_gradient_reaches_the_words_of_the_batch_only(self):
+        layer = input_layer()
+        ids = np.array([[0, 9, 9, 40]])
+        zero = ops.convert_to_tensor(np.zeros(1, "float32"))
+        gradients = layer_gradients(layer, lambda x: layer(ids) + x, zero)[1:]
+        tables = [to_numpy(ops.convert_to_tensor(g)) for g in gradients[0::2]]
+        moved = [list(np.flatnonzero(np.abs(g).sum(-1))) for g in tables]
+        assert moved == [[0], [2], [], [14]]
+        outputs = to_numpy(layer(ids))[0]
+        projection = to_numpy(layer.projections[1])
+        expected = 2 * (2 * outputs[1]) @ projection.T  # the word occurs twice
+        np.testing.assert_allclose(tables[1][2], expected, **CLOSE)
+
+    def test_initial_weights(self):
+        layer = AdaptiveInput(3000, 64, (1000, 2000), factor=2.0, pad_id=1)
+        layer.build()
+        for table in layer.embeddings:
+            values = to_numpy(table)
+            dim = values.shape[1]
+            assert abs(values.std() * dim**0.5 - 1) < 0.05
+        assert not to_numpy(layer.embeddings[0])[1].any()
+        assert to_numpy(layer.embeddings[1])[1].any()
+        for kernel in layer.projections:
+            limit = np.sqrt(6 / sum(kernel.shape))
+            assert 0.95 * limit < np.abs(to_numpy(kernel)).max() <= limit
+
+    def test_padding_stays_zero(self):
+        layer = input_layer(pad_id=1)
+        outputs = to_numpy(layer(np.array([[3, 1, 40, 1]])))
+        assert not outputs[0, [1, 3]].any()
+        assert outputs[0, [0, 2]].all()
+
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    def test_policies(self, policy):
+        expected = to_numpy(input_layer()(words()))
+        layer = input_layer(dtype=policy)
+        outputs = layer(words())
+        assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+        assert np.abs(to_numpy(outputs) - expected).max() < 0.05
+        assert {weight.dtype for weight in layer.weights} == {"float32"}
+
+    def test_config(self):
+        layer = AdaptiveInput(WORDS, 6, CUTOFFS, 3.0, embedding_dim=90, pad_id=1)
+        config = layer.get_config()
+        again = AdaptiveInput.from_config(config)
+        assert again.get_config() == config
+        assert (again.dims, again.pad_id) == ([90, 30, 10, 3], 1)
+
+    @pytest.mark.tensorflow
+    def test_ids_beyond_the_vocabulary_are_refused(self):
+        with pytest.raises(Exception, match="not in"):
+            input_layer()(np.array([[WORDS]]))
+
+
+def test_wrong_arguments():
+    for cutoffs in ((), (5, 5), (7, 3), (0, 3), (1.5, 3), 7, (True, 3), (7, 42)):
+        for make in (
+            lambda c: AdaptiveSoftmax(WORDS, c),
+            lambda c: AdaptiveInput(WORDS, 64, c),
+        ):
+            with pytest.raises(ValueError, match="`cutoffs` must"):
+                make(cutoffs)
+    for factor in (0.5, "4", True, float("nan")):
+        with pytest.raises(ValueError, match="`factor` must"):
+            AdaptiveSoftmax(WORDS, CUTOFFS, factor)
+    with pytest.raises(ValueError, match="leaves widths"):
+        AdaptiveInput(WORDS, 15, CUTOFFS)
+    with pytest.raises(ValueError, match="leaves widths"):
+        AdaptiveSoftmax(WORDS, CUTOFFS).build((None, None, 15))
+    with pytest.raises(ValueError, match="must have a known size"):
+        AdaptiveSoftmax(WORDS, CUTOFFS).build((None, None, None))
+    for pad_id in (-1, WORDS, True, 1.0):
+        with pytest.raises(ValueError, match="`pad_id` must"):
+            AdaptiveInput(WORDS, 64, CUTOFFS, pad_id=pad_id)
+    for name in ("vocabulary_size", "output_dim", "embedding_dim"):
+        arguments = dict(vocabulary_size=WORDS, output_dim=64, cutoffs=CUTOFFS)
+        with pytest.raises(ValueError, match=f"`{name}` must"):
+            AdaptiveInput(**{**arguments, name: 0})
+    with pytest.raises(ValueError, match="`dropout` must"):
+        AdaptiveSoftmax(WORDS, CUTOFFS, dropout=1.0)
+    with pytest.raises(ValueError, match="`tie_projections` must"):
+        AdaptiveSoftmax(WORDS, CUTOFFS, tie_projections=1)

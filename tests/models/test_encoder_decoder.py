@@ -1,0 +1,412 @@
+"""EncoderDecoder: what users of any configuration rely on."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv.layers import TokenEmbedding
+from keras_seqconv.models import EncoderDecoder
+from tests.backends import to_numpy
+from tests.models import check_model
+from tests.models.check_model import SOURCES, TARGETS, VOCABULARY, Family
+
+SMALL = dict(
+    hidden_dim=8, intermediate_dim=12, num_heads=2, num_encoder_layers=2,
+    num_decoder_layers=2, kernel_sizes=[3, 4],
+)  # fmt: skip
+
+
+def make(**options):
+    vocabularies = options.pop("vocabularies", (VOCABULARY, VOCABULARY))
+    return EncoderDecoder(*vocabularies, **{**SMALL, **options})
+
+
+FAMILY = Family(make, has_source=True)
+
+CONFIGS = {
+    "dynamic_conv": {},
+    "light_conv": dict(
+        mixer="light_conv", share_embeddings="all", positions="learned", max_length=9,
+        normalize_first=True, gate="none", num_conv_heads=3, conv_dim=6,
+    ),
+    "transformer": dict(
+        mixer="attention", share_embeddings="decoder", normalize_first=True,
+        final_norm=False, activation="gelu", positions="learned", max_length=9,
+    ),
+    "mixed": dict(
+        mixer={"encoder": ["light_conv", "attention"],
+               "decoder": ["attention", "query_conv"]},
+        kernel_softmax=False, vocabularies=(29, VOCABULARY),
+        num_encoder_layers=2, kernel_sizes={"encoder": 5, "decoder": [1, 3]},
+    ),
+    "query_conv": dict(
+        mixer="query_conv", gate="gau", query_dim=6, query_groups=2, compat=True,
+        permute_channels=True, embedding_dim=10, share_embeddings="decoder",
+        positions=None,
+    ),
+    "sides": dict(
+        hidden_dim={"encoder": 12, "decoder": 8}, num_encoder_layers=1,
+        num_heads={"encoder": 3, "decoder": 2}, positions={"encoder": None,
+        "decoder": "sinusoidal"}, kernel_sizes={"encoder": [3], "decoder": None},
+        normalize_first={"encoder": True, "decoder": False},
+        gate={"encoder": "none", "decoder": "glu"}, embedding_dim=10, output_dim=6,
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def model_of(name):
+    return check_model.randomize(make(**CONFIGS[name]))
+
+
+def slow(name):
+    """XLA compiles such a model for some seconds."""
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+each_config = pytest.mark.parametrize("name", CONFIGS)
+
+
+@each_config
+def test_config_weights_file_and_clone(name, tmp_path):
+    check_model.check_copies(FAMILY, model_of(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mixed", slow("dynamic_conv"), slow("query_conv")])
+def test_eager_graph_and_xla_agree(name):
+    check_model.check_modes(FAMILY, model_of(name))
+
+
+@each_config
+def test_padding_changes_nothing(name):
+    check_model.check_padding(FAMILY, model_of(name))
+
+
+@each_config
+def test_rows_of_padding_alone(name):
+    check_model.check_rows_of_padding_alone(FAMILY, model_of(name))
+
+
+@each_config
+def test_no_weight_is_dead(name):
+    check_model.check_no_dead_weight(FAMILY, model_of(name))
+
+
+@each_config
+def test_steps_equal_the_full_pass(name):
+    check_model.check_steps(FAMILY, model_of(name))
+
+
+@each_config
+def test_beams(name):
+    check_model.check_beams(FAMILY, model_of(name))
+
+
+@pytest.mark.parametrize("name", ["mixed", slow("light_conv"), slow("query_conv")])
+def test_steps_in_a_loop(name):
+    check_model.check_loop(FAMILY, model_of(name))
+
+
+@each_config
+def test_bfloat16(name):
+    check_model.check_policy(FAMILY, model_of(name), "mixed_bfloat16")
+
+
+@pytest.mark.parametrize("name", ["mixed", "sides"])
+def test_float16(name):
+    check_model.check_policy(FAMILY, model_of(name), "mixed_float16")
+
+
+@pytest.mark.tensorflow  # JAX has float64 only behind a global switch
+def test_float64():
+    check_model.check_policy(FAMILY, model_of("mixed"), "float64")
+
+
+@each_config
+def test_attention(name):
+    weights = check_model.check_attention(FAMILY, model_of(name))
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_attention_is_the_mean_of_the_heads_of_the_last_block():
+    model = model_of("light_conv")  # pre-norm: the norm comes first
+    memory, mask = model.encode(SOURCES)
+    x = model.target_embedder(TARGETS)
+    first, last = model.decoder_blocks
+    x = first.feed_forward(first.attention(first.mixer(x), memory, value_mask=mask))
+    x = last.attention.layer_norm(last.mixer(x))
+    heads = last.attention.layer.attention_weights(x, memory, value_mask=mask)
+    expected = np.mean(to_numpy(heads), axis=1)
+    weights = to_numpy(model.attention_weights(FAMILY.inputs()))
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+
+
+def test_seeds():
+    rates = ("dropout", "attention_dropout", "activation_dropout", "input_dropout",
+             "weight_dropout")  # fmt: skip
+    mixers = {"encoder": ["query_conv", "light_conv"], "decoder": "dynamic_conv"}
+    check_model.check_seeds(FAMILY, mixer=mixers, **dict.fromkeys(rates, 0.3))
+
+
+@pytest.mark.parametrize(
+    "rate",
+    ["dropout", "attention_dropout", "activation_dropout", "input_dropout",
+     "weight_dropout"],
+)  # fmt: skip
+def test_every_dropout_acts_in_training_only(rate):
+    """By itself, the others being zero."""
+    model = make(**{"dropout": 0.0, rate: 0.5, "seed": 1})
+    inputs = FAMILY.inputs()
+    expected = to_numpy(model(inputs))
+    np.testing.assert_array_equal(to_numpy(model(inputs, training=False)), expected)
+    assert np.abs(to_numpy(model(inputs, training=True)) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        (dict(dropout=0.1, weight_dropout=0.1), "float32"),
+        pytest.param(CONFIGS["query_conv"], "mixed_bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_fit(options, policy):
+    options = {"num_encoder_layers": 1, "num_decoder_layers": 1, "kernel_sizes": 3,
+               **options}  # fmt: skip
+    check_model.check_fit(FAMILY, make(**options, dtype=policy))
+
+
+def test_float16_scales_its_loss():
+    """Keras asks the policy of the model, not those of its layers."""
+    model = make(
+        dtype="mixed_float16", num_encoder_layers=1, num_decoder_layers=1,
+        kernel_sizes=3, mixer="light_conv",
+    )  # fmt: skip
+    model.compile("sgd", check_model.loss_function, jit_compile=False)
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    labels = np.roll(TARGETS, -1, axis=1)
+    losses = [model.train_on_batch(FAMILY.inputs(), labels) for _ in range(8)]
+    assert np.all(np.isfinite(losses)) and losses[-1] < losses[0]
+
+
+def test_policy_of_the_model_is_that_of_its_layers():
+    for policy in ("float32", "mixed_bfloat16", "bfloat16"):
+        model = make(dtype=policy)
+        assert model.dtype_policy.name == policy
+        again = EncoderDecoder.from_config(model.get_config())
+        assert again.dtype_policy.name == policy
+        for layer in layers_of(again):
+            if not isinstance(layer, keras.layers.InputLayer):
+                assert layer.dtype_policy.name == policy, layer
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = make()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.get_config()["dtype"] == "mixed_bfloat16" == model.dtype_policy.name
+    # Saved is what the model has, not that the global policy was asked.
+    assert EncoderDecoder.from_config(model.get_config()).compute_dtype == "bfloat16"
+
+
+def layers_of(model):
+    return model._flatten_layers(include_self=False)
+
+
+def tables(model):
+    return {
+        id(layer) for layer in layers_of(model) if isinstance(layer, TokenEmbedding)
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "matrices"), [("none", 3), ("decoder", 2), ("all", 1)]
+)
+def test_shared_embeddings(share, matrices):
+    """One table of V * C numbers each; a change is seen wherever it is shared."""
+    model = make(share_embeddings=share)
+    counts = [w.shape for w in model.weights if VOCABULARY in w.shape]
+    assert len(counts) == matrices and len(tables(model)) == min(matrices, 2)
+    inputs = FAMILY.inputs()
+    before = to_numpy(model(inputs)), to_numpy(model.encode(SOURCES)[0])
+    table = model.target_embedder.tokens.embeddings
+    table.assign(0 * table)
+    after = to_numpy(model(inputs)), to_numpy(model.encode(SOURCES)[0])
+    assert np.any(after[0] != before[0])
+    assert np.all(after[0] == 0) == (share != "none")
+    assert np.any(after[1] != before[1]) == (share == "all")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # Blocks of the encoder 2 * (2 Dense + taps + FFN + 2 norms), then the decoder.
+        (
+            dict(mixer="light_conv", share_embeddings="all", kernel_sizes=3),
+            23 * 8
+            + 2 * ((8 * 16 + 16) + 2 * 3 + (8 * 8 + 8) + (8 * 12 + 12 + 12 * 8 + 8)
+                   + 2 * 16)
+            + 2 * ((8 * 16 + 16) + 2 * 3 + (8 * 8 + 8) + (8 * 12 + 12 + 12 * 8 + 8)
+                   + 3 * 16 + 4 * (8 * 8 + 8)),
+        ),
+        (
+            dict(mixer="dynamic_conv", gate="none", kernel_sizes=[3, 5]),
+            3 * 23 * 8
+            + sum(2 * (8 * 8 + 8) + 8 * 2 * k + 212 + 2 * 16 for k in (3, 5))
+            + sum(2 * (8 * 8 + 8) + 8 * 2 * k + 212 + 3 * 16 + 288 for k in (3, 5)),
+        ),
+        (
+            dict(mixer="attention", positions="learned", max_length=9,
+                 normalize_first=True, share_embeddings="decoder", embedding_dim=6),
+            2 * 23 * 6 + 2 * 6 * 8 + 8 * 6 + 2 * 9 * 8
+            + 2 * (288 + 212 + 32) + 2 * (2 * 288 + 212 + 48) + 2 * 16,
+        ),
+        (
+            dict(mixer="query_conv", gate="gau", query_dim=6, query_groups=2,
+                 share_embeddings="all", kernel_sizes=3),
+            23 * 8
+            + 2 * ((8 * 16 + 16) + (8 * 12 + 12) + 3 * 2 * 3 + (8 * 8 + 8) + 212 + 32)
+            + 2 * ((8 * 16 + 16) + (8 * 12 + 12) + 3 * 2 * 3 + (8 * 8 + 8) + 212 + 48
+                   + 288),
+        ),
+    ],
+    ids=["light_conv", "dynamic_conv", "attention", "query_conv"],
+)  # fmt: skip
+def test_number_of_parameters(options, expected):
+    assert make(**options).count_params() == expected
+
+
+def kernel_sizes_of(blocks):
+    return [block.mixer.layer.kernel_size for block in blocks]
+
+
+def test_kernel_sizes():
+    """The paper's by default, one for all, or one by one and by side."""
+    deep = make(
+        num_encoder_layers=5, num_decoder_layers=1, kernel_sizes=None,
+        mixer="light_conv",
+    )  # fmt: skip
+    assert kernel_sizes_of(deep.encoder_blocks) == [3, 7, 15, 31, 31]
+    assert kernel_sizes_of(deep.decoder_blocks) == [3]
+    model = make(kernel_sizes={"encoder": 5, "decoder": [4, 6]})
+    assert kernel_sizes_of(model.encoder_blocks) == [5, 5]
+    assert kernel_sizes_of(model.decoder_blocks) == [4, 6]
+    assert kernel_sizes_of(make(kernel_sizes=[9]).encoder_blocks) == [9, 9]
+
+
+def test_without_positions_order_matters_to_convolutions_alone():
+    swapped = SOURCES[:1, [1, 0, 2, 3, 4]]
+    for mixer, sees in (("attention", False), ("light_conv", True)):
+        model = make(mixer=mixer, positions=None, num_encoder_layers=1, kernel_sizes=3)
+        memory = to_numpy(model.encode(SOURCES[:1])[0])[0]
+        other = to_numpy(model.encode(swapped)[0])[0]
+        same = np.allclose(memory[[1, 0, 2, 3, 4]], other, atol=1e-5)
+        assert same != sees
+
+
+def test_learned_positions_end():
+    model = make(positions="learned", max_length={"encoder": 9, "decoder": 3})
+    assert model.max_target_length == 3
+    assert make().max_target_length is None
+    with pytest.raises(ValueError, match="`max_length`.*length=4, max_length=3"):
+        model(FAMILY.inputs())
+    with pytest.raises(ValueError, match="length=5, max_length=3"):
+        model.get_initial_state(SOURCES, max_length=5)
+    state = model.get_initial_state(SOURCES, max_length=3)
+    for time in range(3):
+        logits, state = model.step(TARGETS[:, time : time + 1], state)
+        assert np.all(np.isfinite(to_numpy(logits)))
+    logits, _ = model.step(TARGETS[:, 3:], state)
+    assert np.all(np.isnan(to_numpy(logits)))
+
+
+def test_attention_needs_to_know_how_many_steps_come():
+    with pytest.raises(ValueError, match="`max_length` must be given"):
+        model_of("transformer").get_initial_state(SOURCES)
+    assert model_of("dynamic_conv").get_initial_state(SOURCES)
+
+
+def test_log_prob():
+    model, inputs = model_of("dynamic_conv"), FAMILY.inputs()
+    logits = to_numpy(model(inputs)).astype("float64")
+    labels = np.roll(TARGETS, -1, axis=1)
+    expected = np.zeros((3, 4))
+    for b in range(3):
+        for t in range(4):
+            total = np.log(np.sum(np.exp(logits[b, t])))
+            expected[b, t] = logits[b, t, labels[b, t]] - total
+    found = model.log_prob(model(inputs), labels)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-4)
+    wanted = -expected[labels != 1].sum()
+    np.testing.assert_allclose(model.loss(model(inputs), labels), wanted, rtol=1e-4)
+    model.compile("sgd", loss="mse")
+    np.testing.assert_allclose(model.loss(model(inputs), labels), wanted, rtol=1e-4)
+
+
+def test_other_special_ids():
+    """Padding is what `pad_id` says."""
+    model = make(pad_id=0, start_id=1, end_id=2, unk_id=4)
+    assert (model.pad_id, model.start_id, model.end_id, model.unk_id) == (0, 1, 2, 4)
+    short = {"source_ids": SOURCES[:1, :3], "target_ids": TARGETS[:1]}
+    padded = {**short, "source_ids": np.pad(SOURCES[:1, :3], ((0, 0), (1, 2)))}
+    np.testing.assert_allclose(
+        to_numpy(model(padded)), to_numpy(model(short)), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (dict(vocabularies=(0, 23)), "`source_vocabulary_size`.*=0"),
+        (dict(vocabularies=(23, 2.5)), "`target_vocabulary_size`.*=2.5"),
+        (dict(hidden_dim=-1), "`hidden_dim` must be a positive integer.*-1"),
+        (dict(hidden_dim={"encoder": 8}), "`hidden_dim`.*keys"),
+        (
+            dict(num_heads=3, num_conv_heads=2),
+            "`hidden_dim`.*multiple of `num_heads`.*=8.*=3",
+        ),
+        (dict(num_heads=0), "`num_heads`.*=0"),
+        (dict(num_conv_heads=3), "multiple of `num_conv_heads`.*=8.*=3"),
+        (dict(num_conv_heads=0), "`num_conv_heads`.*=0"),
+        (dict(conv_dim=5), "`conv_dim`.*=5.*=2"),
+        (dict(conv_dim=0), "`conv_dim`.*=0"),
+        (dict(mixer="query_conv", query_groups=3), "query_groups=3"),
+        (dict(query_groups=0), "`query_groups`.*=0"),
+        (dict(query_dim=0), "`query_dim`.*=0"),
+        (dict(mixer="lstm"), "`mixer` must be one of.*lstm"),
+        (dict(mixer=["light_conv"] * 3), "`mixer`.*2 layers"),
+        (dict(mixer=[]), "`mixer`.*2 layers"),
+        (dict(kernel_sizes=[3, 3, 3]), "`kernel_sizes`.*2 layers"),
+        (dict(kernel_sizes=[3, 0]), "`kernel_sizes`.*=0"),
+        (dict(kernel_sizes={"encoder": 3, "dec": 3}), "`kernel_sizes`.*dec"),
+        (dict(gate="gau"), '`gate`.*"query_conv" only.*gau'),
+        (dict(gate="x", mixer="attention"), "`gate` must be one of.*'x'"),
+        (dict(dropout=-0.1), "`dropout`.*-0.1"),
+        (dict(attention_dropout=1), "`attention_dropout`.*=1"),
+        (dict(activation_dropout=2), "`activation_dropout`.*=2"),
+        (dict(weight_dropout_mask="z"), "`weight_dropout_mask`.*'z'"),
+        (dict(positions="x"), "`positions` must be one of.*'x'"),
+        (dict(positions="learned", max_length=None), "`max_length`.*None"),
+        (dict(embedding_dim=0), "`embedding_dim`.*=0"),
+        (dict(output_dim=0), "`output_dim`.*=0"),
+        (dict(output_dim=6, share_embeddings="decoder"), "`output_dim`.*=6.*width 8"),
+        (dict(share_embeddings=True), "`share_embeddings` must be one of.*True"),
+        (dict(share_embeddings="all", vocabularies=(23, 24)), "one vocabulary.*23.*24"),
+        (
+            dict(share_embeddings="all", hidden_dim={"encoder": 8, "decoder": 4}),
+            r"one width.*\(8, 4\)",
+        ),
+        (dict(activation="nope"), "activation.*nope"),
+        (dict(normalize_first="yes"), "`normalize_first`.*'yes'"),
+        (dict(pad_id=-1), "`pad_id`.*-1"),
+        (dict(end_id=23), "`end_id`.*23"),
+        (dict(vocabularies=(2, 23), pad_id=3), "`pad_id`.*source_vocabulary_size=2"),
+        (dict(num_encoder_layers=0), "`num_encoder_layers`.*=0"),
+        (dict(intermediate_dim=True), "`intermediate_dim`.*=True"),
+        (dict(seed="a"), "`seed`.*'a'"),
+    ],
+)
+def test_wrong_arguments_are_named(options, match):
+    with pytest.raises(ValueError, match=match):
+        make(**options)

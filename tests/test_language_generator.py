@@ -1,0 +1,116 @@
+"""Texts scored and continued by language models."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+
+WORDS = [f"w{number}" for number in range(26)]
+TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
+SMALL = dict(hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=2, dropout=0.0)
+MODELS = {
+    "plain": lambda: ks.models.LanguageModel(30, **SMALL),
+    "adaptive": lambda: ks.models.LanguageModel(
+        30, **SMALL, adaptive_softmax={"cutoffs": [8, 20]}
+    ),
+    "learned": lambda: ks.models.LanguageModel(
+        30, **SMALL, mixer="attention", positions="learned", max_length=10
+    ),
+    "conv": lambda: ks.models.ConvLanguageModel(
+        30, embedding_dim=8, convolutions="[(16, 3)] * 2"
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def generator(request):
+    keras.utils.set_random_seed(1)
+    model = MODELS[request.param]()
+    for weight in model.trainable_weights:  # clear preferences, so no ties
+        weight.assign(2.5 * weight)
+    return ks.LanguageGenerator(model, TOKENIZER, {"num_beams": 2, "max_length": 8})
+
+
+def test_scores_are_means_of_log_probabilities(generator):
+    texts = ["w1 w2 w3", "", "w9", "w4 w4 unheard w5 w6 w7"]
+    found = generator.score(texts)
+    for text, score in zip(texts, found, strict=True):
+        ids = TOKENIZER.tokenize([text])[0]
+        more = [1] * (8 - len(ids))
+        inputs, ids_ = np.array([[2, *ids[:-1], *more]]), np.array([[*ids, *more]])
+        model = generator.model
+        log_probs = model.log_prob(model({"target_ids": inputs}), ids_)
+        mean = np.mean(keras.ops.convert_to_numpy(log_probs)[0, : len(ids)])
+        assert score == pytest.approx(float(mean), abs=1e-4)
+    assert generator.score(["w1 w2"], length_penalty=0.0)[0] == pytest.approx(
+        3 * generator.score(["w1 w2"])[0]
+    )
+    assert generator.score([]) == []
+
+
+def test_generated_texts_begin_with_their_prompts(generator):
+    prompts = ["w1 w2", "", "w3", "w4 w5 w6 w7 w8 w9"]
+    for found in (
+        generator.generate(prompts),
+        generator.generate(prompts, num_beams=1, max_length=7),
+        generator.sample(prompts, seed=1, top_k=9, max_length=7),
+    ):
+        for prompt, text in zip(prompts, found, strict=True):
+            assert text.split()[: len(prompt.split())] == prompt.split()
+            assert len(text.split()) <= 8
+    alone = [generator.generate([prompt])[0] for prompt in prompts]
+    scores = generator.score(alone), generator.score(generator.generate(prompts))
+    np.testing.assert_allclose(*scores, atol=1e-4)
+    assert generator.generate([]) == []
+
+
+def test_samples_follow_their_seed(generator):
+    prompts = ["w1"] * 40
+    found = generator.sample(prompts, seed=1)
+    assert found == generator.sample(prompts, seed=1)
+    assert found != generator.sample(prompts, seed=2)
+    assert len(set(found)) > 5
+    # Each batch draws numbers of its own.
+    small = ks.LanguageGenerator(generator.model, TOKENIZER, tokens_per_batch=32)
+    found = small.sample(prompts, seed=1, max_length=8)
+    assert len({tuple(found[i : i + 2]) for i in range(0, 40, 2)}) > 5
+
+
+def test_prompts_that_are_too_long(generator):
+    with pytest.raises(ValueError, match=r"at most 3 tokens. Received: prompts\[1\]"):
+        generator.generate(["w1", "w1 w2 w3 w4"], max_length=3)
+    if generator.model.max_target_length is not None:
+        with pytest.raises(ValueError, match="at most 9 tokens"):
+            generator.sample(["w1 " * 10], max_length=50)
+        with pytest.raises(ValueError, match="at most 10 tokens"):
+            generator.score(["w1 " * 10])
+    with pytest.raises(ValueError, match="`prompts` must be a list of texts"):
+        generator.generate("w1")
+
+
+def test_directories(generator, tmp_path):
+    generator.save(tmp_path / "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {
+        "config.json", "model.weights.h5", "target_tokenizer",
+    }  # fmt: skip
+    for loaded in (
+        ks.load(tmp_path / "model"), ks.LanguageGenerator.load(tmp_path / "model")
+    ):  # fmt: skip
+        assert isinstance(loaded, ks.LanguageGenerator)
+        assert loaded.search == generator.search
+        assert loaded.score(["w1 w2"]) == pytest.approx(generator.score(["w1 w2"]))
+    with pytest.raises(ValueError, match="config.json.*LanguageGenerator"):
+        ks.Translator.load(tmp_path / "model")
+
+
+def test_what_does_not_fit_together():
+    other = DictionaryTokenizer(Dictionary([("a", 1)]))
+    with pytest.raises(ValueError, match="`tokenizer` must have as many symbols"):
+        ks.LanguageGenerator(MODELS["conv"](), other)
+    model = ks.models.EncoderDecoder(30, 30, hidden_dim=8, num_heads=2)
+    with pytest.raises(ValueError, match="must be a language model; others go into"):
+        ks.LanguageGenerator(model)
+    with pytest.raises(ValueError, match="This model has no tokenizer"):
+        ks.LanguageGenerator(MODELS["conv"]()).score(["w1"])

@@ -1,0 +1,385 @@
+"""Text in, text out: golden hypotheses, batches that change nothing, odd texts."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv.batches import batches
+from keras_seqconv.convert import from_fairseq
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from keras_seqconv.translator import Translation
+
+GOLDEN = [
+    "ddynamic_2019", "dynamicconv_2019", "dynamicconv_no_glu", "fconv",
+    "lightconv_glu", "transformer",
+]  # fmt: skip
+WORDS = [f"w{number}" for number in range(26)]
+TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
+SMALL = dict(
+    hidden_dim=16, intermediate_dim=16, num_heads=2, num_encoder_layers=2,
+    num_decoder_layers=2, kernel_sizes=[3, 5], mixer=["dynamic_conv", "attention"],
+    dropout=0.0,
+)  # fmt: skip
+
+
+def small_model(**changes):
+    model = ks.models.EncoderDecoder(30, 30, **{**SMALL, "seed": 3, **changes})
+    for weight in model.trainable_weights:  # clear preferences, so no ties
+        weight.assign(2.5 * weight)
+    return model
+
+
+@pytest.fixture(scope="module")
+def translator():
+    keras.utils.set_random_seed(1)
+    return ks.Translator(
+        small_model(), TOKENIZER, TOKENIZER, {"num_beams": 3, "max_length": 12}
+    )
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """A translator whose sources have at most 8 tokens."""
+    keras.utils.set_random_seed(1)
+    model = small_model(positions="learned", max_length={"encoder": 8, "decoder": 9})
+    return ks.Translator(model, TOKENIZER, TOKENIZER, {"num_beams": 2})
+
+
+def random_texts(count, longest=40):
+    draw = random.Random(count)
+    return [
+        " ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)
+    ]
+
+
+def check_same(found, expected):
+    """The same translations; two that tie within 1e-4 may change places."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert abs(one.score - other.score) < 1e-4
+        if one.text != other.text:
+            ties = [best for best in expected if abs(best.score - one.score) < 2e-4]
+            assert one.text in [best.text for best in ties]
+
+
+# --- The hypotheses of fairseq ---
+
+
+def run_python(code, *arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def read_dictionary(path):
+    lines = path.read_text().splitlines()
+    return ["<s>", "<pad>", "</s>", "<unk>", *(line.split(" ")[0] for line in lines)]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """Directories of all golden models and the texts of their sources, saved here."""
+    golden = Path(__file__).parents[2] / "shared" / "golden"
+    if not golden.is_dir():
+        pytest.skip(f"reference outputs are missing: {golden}")
+    folder, texts = tmp_path_factory.mktemp("converted"), {}
+    for name in GOLDEN:
+        files = [golden / name / f"dict.{side}.txt" for side in "st"]
+        tokenizers = [DictionaryTokenizer(Dictionary.read(file)) for file in files]
+        model = from_fairseq(golden / name, *files)
+        ks.Translator(model, *tokenizers, {"max_length": 20}).save(folder / name)
+        symbols = read_dictionary(files[0])
+        with np.load(golden / name / "expected.npz") as expected:
+            rows = expected["source_ids"].tolist()
+        texts[name] = [" ".join(symbols[i] for i in r if i not in (1, 2)) for r in rows]
+    (folder / "texts.json").write_text(json.dumps(texts))
+    return folder
+
+
+TRANSLATE = """
+    import json, sys
+    import keras_seqconv as ks
+    folder, *names = sys.argv[1:]
+    texts = json.load(open(folder + "/texts.json"))
+    found = {}
+    for name in names:
+        best = ks.load(f"{folder}/{name}").translate_n_best(texts[name], 4, 4)
+        found[name] = [[(one.text, one.score) for one in row] for row in best]
+    print(json.dumps(found))
+"""
+
+
+def check_golden(golden, found):
+    for name, rows in found.items():
+        symbols = read_dictionary(golden / name / "dict.t.txt")
+        expected = np.load(golden / name / "expected.npz")
+        tokens = json.loads(str(expected["beam4_lenpen1/tokens"]))
+        scores = expected["beam4_lenpen1/scores"].tolist()
+        for row, hypotheses, known in zip(rows, tokens, scores, strict=True):
+            spelled = [
+                " ".join(symbols[i] for i in ids if i not in (0, 2))
+                for ids in hypotheses
+            ]
+            check_same(
+                [Translation(*best) for best in row],
+                list(map(Translation, spelled, known)),
+            )
+
+
+def test_golden_models_from_their_directories(golden, converted):
+    found = json.loads(run_python(TRANSLATE, converted, *GOLDEN).splitlines()[-1])
+    check_golden(golden, found)
+    assert list(found) == GOLDEN
+
+
+@pytest.mark.tensorflow
+def test_directories_of_tensorflow_load_on_jax(golden, converted):
+    pytest.importorskip("jax", reason="needs the extra jax")
+    names = ["dynamicconv_2019", "fconv"]
+    printed = run_python(TRANSLATE, converted, *names, KERAS_BACKEND="jax")
+    check_golden(golden, json.loads(printed.splitlines()[-1]))
+
+
+# --- Batches ---
+
+
+def test_a_list_equals_one_by_one(translator):
+    texts = random_texts(30)
+    together = translator.translate_n_best(texts, 3)
+    for text, found in zip(texts, together, strict=True):
+        check_same(found, translator.translate_n_best([text], 3)[0])
+    best = translator.translate(texts)
+    assert best == [found[0].text for found in together]
+    assert len(set(best)) > 5  # the model does look at its source
+
+
+def test_order_and_size_of_batches_change_nothing(translator):
+    texts = random_texts(25)
+    expected = translator.translate_n_best(texts, 2)
+    order = random.Random(0).sample(range(25), 25)
+    for tokens in (1, 200, 10**6):
+        other = ks.Translator(
+            translator.model, TOKENIZER, TOKENIZER, translator.search,
+            tokens_per_batch=tokens,
+        )  # fmt: skip
+        found = other.translate_n_best([texts[i] for i in order], 2)
+        for row, index in zip(found, order, strict=True):
+            check_same(row, expected[index])
+
+
+def test_batches_are_bounded_and_of_few_shapes():
+    draw = random.Random(5)
+    lengths = [draw.choice([0, 1, draw.randint(1, 300)]) for _ in range(500)]
+    found = list(batches(lengths, 1000, 250))
+    assert sorted(i for batch in found for i in batch.indices) == [
+        index for index, length in enumerate(lengths) if length
+    ]
+    for batch in found:
+        longest = max(lengths[index] for index in batch.indices)
+        assert min(longest, 250) <= batch.width <= max(16, 1.5 * longest)
+        assert len(batch.indices) * batch.width <= 1000
+    assert {batch.width for batch in found} <= {
+        16, 24, 32, 48, 64, 96, 128, 192, 250,
+    }  # fmt: skip
+    assert list(batches([], 10, None)) == []
+    (alone,) = batches([5000], 1000, None)  # more than the bound, but it must run
+    assert alone.indices == [0]
+
+
+# --- Texts ---
+
+
+def test_texts_without_tokens_are_empty(translator):
+    texts = ["", "w1 w2", "  ", "w1 w2", "\t\n"]
+    found = translator.translate(texts)
+    assert found[0] == found[2] == found[4] == ""
+    assert found[1] == found[3] == translator.translate(["w1 w2"])[0] != ""
+    empty = translator.translate_n_best([" "], 3)
+    assert [(best.text, best.score, best.tokens) for best in empty[0]] == [("", 0, ())]
+    assert translator.translate([]) == []
+    assert translator.translate_n_best([], 2) == []
+    assert translator.score([], []) == []
+
+
+def test_any_text_is_taken(translator):
+    odd = ["<pad> </s> <s>", "\0\x1b", "😀 é", "w1\u2028w2", "\ud800", "w3 " * 700]
+    assert all(isinstance(text, str) for text in translator.translate(odd))
+    assert translator.translate(iter(["w1"])) == translator.translate(("w1",))
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("w1 w2", "must be a list of texts; one text goes in brackets"),
+        (b"w1", "must be a list of texts"),
+        (["w1", None], r"texts\[1\] is NoneType"),
+        ([["w1"]], r"texts\[0\] is list"),
+    ],
+)
+def test_what_is_no_list_of_texts(translator, texts, words):
+    with pytest.raises(ValueError, match=words):
+        translator.translate(texts)
+    with pytest.raises(ValueError, match="must be a list of texts"):
+        translator.score(["w1"], texts)
+
+
+def test_long_sources_are_cut(learned):
+    long = " ".join(WORDS[:20])
+    with pytest.warns(UserWarning, match="1 of 2 texts.*1, have more than the 8"):
+        found = learned.translate(["w1", long])
+    assert found == learned.translate(["w1", " ".join(WORDS[:7])])
+    assert all(len(text.split()) <= 8 for text in found)
+    with pytest.raises(ValueError, match=r"at most 9 tokens.*translations\[1\]"):
+        learned.score(["w1", "w2"], ["w1", " ".join(WORDS[:9])])
+    assert np.isfinite(learned.score(["w1"], [" ".join(WORDS[:8])])).all()
+
+
+# --- Results ---
+
+
+def test_what_a_translation_knows(translator):
+    texts = ["w1 w2 w3", "w4", "w5 w6"]
+    for text, row in zip(
+        texts, translator.translate_n_best(texts, 3, return_attention=True), strict=True
+    ):
+        assert len(row) == 3 and row[0].score >= row[1].score >= row[2].score
+        for best in row:
+            length = len(best.tokens) + 1
+            assert best.text == " ".join(best.tokens)
+            assert best.positional_scores.shape == (length,)
+            assert best.positional_scores.sum() / length == pytest.approx(best.score)
+            assert best.attention.shape == (length, len(text.split()) + 1)
+            np.testing.assert_allclose(best.attention.sum(1), 1, atol=1e-5)
+    assert translator.translate_n_best(texts, 1)[0][0].attention is None
+
+
+def test_scores_of_what_was_found(translator):
+    texts = random_texts(12)
+    found = translator.translate_n_best(texts, 3)
+    sources = [text for text, row in zip(texts, found, strict=True) for _ in row]
+    best = [best for row in found for best in row]
+    keep = [i for i, one in enumerate(best) if "<unk>" not in one.tokens]
+    again = translator.score([sources[i] for i in keep], [best[i].text for i in keep])
+    np.testing.assert_allclose(again, [best[i].score for i in keep], atol=1e-4)
+    sums = translator.score(["w1"], ["w2 w3"], length_penalty=0.0)
+    assert sums[0] == pytest.approx(3 * translator.score(["w1"], ["w2 w3"])[0])
+    assert translator.score(["w1"], [""])[0] < 0  # that of the end alone
+
+
+def test_search_options(translator):
+    texts = random_texts(6)
+    ids = np.array([TOKENIZER.tokenize(texts[:1])[0]])
+    for options in ({}, {"num_beams": 1}, {"length_penalty": 0.3, "max_length": 5}):
+        expected, _ = ks.decoding.beam_search(
+            translator.model, ids, **{**translator.search, **options}
+        )
+        expected = keras.ops.convert_to_numpy(expected)[0, 0]
+        found = translator.translate(texts[:1], **options)
+        assert found == TOKENIZER.detokenize([expected])
+    assert translator.translate(texts, 1) == translator.translate(texts, num_beams=1)
+    for call in (translator.translate, lambda t, **o: translator.score(t, t, **o)):
+        with pytest.raises(TypeError, match=r"\['beam'\]; there are \['"):
+            call(texts, beam=4)
+    with pytest.raises(ValueError, match="`n` must be at most `num_beams`.*n=4"):
+        translator.translate_n_best(texts, 4)
+    with pytest.raises(ValueError, match="`n` must be a positive integer"):
+        translator.translate_n_best(texts, 0)
+    with pytest.raises(ValueError, match="`length_penalty` must be"):
+        translator.translate([], length_penalty="a")
+
+
+def test_unknowns_are_replaced_by_attention(translator):
+    model = translator.model
+    with pytest.raises(TypeError, match="replace_unk'"):
+        translator.translate(["w1"], replace_unk=True)
+    # A search that likes unknowns, of words that the source has.
+    options = {"unk_penalty": -9.0, "max_length": 4, "min_length": 2}
+    texts = ["w1 new w2", "w5 w6 other w7", "", "w3"]
+    plain = translator.translate_n_best(texts, 1, return_attention=True, **options)
+    assert any("<unk>" in best.tokens for (best,) in plain)
+    dictionary = {"new": "neu", "w6": "sechs"}
+    for alignments in (None, dictionary):
+        found = translator.translate(
+            texts, replace_unknowns=True, alignment_dictionary=alignments, **options
+        )
+        for text, (best,), replaced in zip(texts, plain, found, strict=True):
+            source = [*text.split(), "<eos>"]
+            expected = []
+            for place, token in enumerate(best.tokens):
+                if token == "<unk>":
+                    token = source[int(best.attention[place].argmax())]
+                    token = (alignments or {}).get(token, token)
+                expected.append(token)
+            assert replaced == " ".join(expected)
+    assert model is translator.model
+
+
+# --- Construction ---
+
+
+def test_what_does_not_fit_together():
+    model = small_model()
+    other = DictionaryTokenizer(Dictionary([("a", 1)]))
+    with pytest.raises(ValueError, match="`source_tokenizer` must have as many.*30"):
+        ks.Translator(model, other, TOKENIZER)
+    with pytest.raises(ValueError, match="`target_tokenizer` must have as many.*: 5"):
+        ks.Translator(model, TOKENIZER, other)
+    with pytest.raises(ValueError, match="both be given or both be None"):
+        ks.Translator(model, TOKENIZER)
+    with pytest.raises(TypeError, match=r"unknown search options \['beams'\]"):
+        ks.Translator(model, search={"beams": 3})
+    with pytest.raises(ValueError, match="must not hold .'return_attention'"):
+        ks.Translator(model, search={"return_attention": True})
+    with pytest.raises(ValueError, match="`tokens_per_batch` must be a positive"):
+        ks.Translator(model, tokens_per_batch=0)
+    shifted = ks.models.EncoderDecoder(30, 30, **SMALL, pad_id=0)
+    with pytest.raises(ValueError, match="`source_tokenizer` must have the `pad_id`"):
+        ks.Translator(shifted, TOKENIZER, TOKENIZER)
+    language = ks.models.ConvLanguageModel(30, convolutions="[(4, 2)]")
+    with pytest.raises(ValueError, match="language models go into LanguageGenerator"):
+        ks.Translator(language, TOKENIZER, TOKENIZER)
+
+
+def test_a_model_of_ids_only(tmp_path):
+    alone = ks.Translator(small_model(), search={"num_beams": 2, "max_length": 4})
+    with pytest.raises(ValueError, match="This model has no tokenizers: use"):
+        alone.translate(["w1"])
+    alone.save(tmp_path / "model")
+    loaded = ks.load(tmp_path / "model")
+    assert loaded.source_tokenizer is None and loaded.target_tokenizer is None
+    ids = [[5, 6, 2]]
+    expected = ks.decoding.beam_search(alone.model, ids, **alone.search)
+    found = ks.decoding.beam_search(loaded.model, ids, **loaded.search)
+    np.testing.assert_array_equal(
+        *map(keras.ops.convert_to_numpy, (found[0], expected[0]))
+    )
+
+
+def test_ensembles_translate_and_are_not_saved(tmp_path, translator):
+    ensemble = ks.decoding.Ensemble([translator.model, translator.model])
+    twice = ks.Translator(ensemble, TOKENIZER, TOKENIZER, translator.search)
+    texts = random_texts(4)
+    for found, expected in zip(
+        twice.translate_n_best(texts, 2), translator.translate_n_best(texts, 2),
+        strict=True,
+    ):  # fmt: skip
+        check_same(found, expected)
+    with pytest.raises(ValueError, match="`model` must be of one of the classes"):
+        twice.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
