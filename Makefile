@@ -7,13 +7,14 @@ EXTRAS = mt,jax,plot,test
 # What runs on the JAX backend in the quick suite; all of it is in test-slow.
 JAX_TESTS = tests/ops tests/layers/test_convolution.py
 
-.PHONY: help quickstart test test-slow lint format bench clean
+.PHONY: help quickstart test test-slow lint format bench torch clean
 
 help:
 	@echo "make quickstart  set up .venv and train the small example model"
 	@echo "make test        set up .venv and run the quick tests (TensorFlow, then JAX)"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make lint        ruff check and ruff format --check"
+	@echo "make torch       add torch, for the tests that read fairseq's checkpoints"
 	@echo "make bench       the benchmark tables (minutes)"
 	@echo "PYTHON=python3.12 make ...  chooses the interpreter (3.11 to 3.13)"
 
@@ -45,8 +46,15 @@ format: $(VENV)/stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# For the tests that read fairseq's checkpoints; skipped without it.
+torch: $(VENV)/stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt torch
+
 bench: $(VENV)/stamp
 	$(BIN)/python benchmarks/ops.py
+	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

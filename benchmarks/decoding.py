@@ -75,6 +75,14 @@ def search(model, source_ids, beams: int, jit_compile: bool = False):
     )
 
 
+def graph_of(model, beams: int):
+    """The search as a part of a user's graph, for all shapes of sources."""
+    graph = tf.function(
+        lambda source_ids: search(model, source_ids, beams), autograph=False
+    )
+    return graph.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
+
+
 class Ours:
     """One family: model, and its graphs by the number of beams."""
 
@@ -86,11 +94,7 @@ class Ours:
         """{row: call} of one setting."""
         sources = tf.constant(make_sources(batch))
         if beams not in self.graphs:
-            self.graphs[beams] = tf.function(
-                lambda source_ids: search(self.model, source_ids, beams),
-                input_signature=[tf.TensorSpec([None, None], tf.int32)],
-                autograph=False,
-            )
+            self.graphs[beams] = graph_of(self.model, beams)
         calls = {
             "eager": lambda: search(self.model, sources, beams),
             "graph": lambda: self.graphs[beams](sources),
@@ -272,11 +276,7 @@ def print_recompute(batch=16, beams=5):
     sources = tf.constant(make_sources(batch))
     ready, found = {}, {}
     for row, searched in rows.items():
-        graph = tf.function(
-            lambda source_ids, searched=searched: search(searched, source_ids, beams),
-            input_signature=[tf.TensorSpec([None, None], tf.int32)],
-            autograph=False,
-        )
+        graph = graph_of(searched, beams)
         ready[row] = lambda graph=graph: graph(sources)[0].numpy()
         found[row] = [part.numpy() for part in graph(sources)]
     ids, scores = found["with state"]

@@ -14,6 +14,7 @@ from keras_seqconv import decoding as decoding
 from keras_seqconv import layers as layers
 from keras_seqconv import models as models
 from keras_seqconv import ops as ops
+from keras_seqconv import optimizers as optimizers
 from keras_seqconv.language_generator import LanguageGenerator as LanguageGenerator
 from keras_seqconv.translator import Translator as Translator
 from keras_seqconv.translator import load as load

@@ -25,7 +25,10 @@ _WITHOUT_CONVOLUTION = {
 
 def encoder_decoder(options: Options, weights: Weights, dtype) -> EncoderDecoder:
     """A translation model with all weights."""
-    encoder, decoder = (_side(options, weights, s) for s in ("encoder", "decoder"))
+    encoder, decoder = (
+        _side(options, weights, side) | {"embedding_dim": _vocabulary(weights, side)[1]}
+        for side in ("encoder", "decoder")
+    )
     everything = options.flag("share_all_embeddings")
     shared = everything or options.flag("share_decoder_input_output_embed")
     options.refuse("adaptive_softmax_cutoff")
@@ -34,7 +37,6 @@ def encoder_decoder(options: Options, weights: Weights, dtype) -> EncoderDecoder
         _vocabulary(weights, "decoder")[0],
         num_encoder_layers=encoder.pop("num_layers"),
         num_decoder_layers=decoder.pop("num_layers"),
-        embedding_dim=_vocabulary(weights, "decoder")[1],
         output_dim=_output_dim(weights),
         share_embeddings="all" if everything else "decoder" if shared else "none",
         **{
@@ -107,12 +109,12 @@ def _side(options, weights, side):
     layers = [f"{side}.layers.{index}" for index in range(number)]
     mixers = [_mixer(weights, layer) for layer in layers]
     convolutional = any(mixer != "attention" for mixer in mixers)
-    table = weights.shape(f"{side}.embed_positions.weight")
+    table = f"{side}.embed_positions.weight"
     arguments = {
         "num_layers": number,
-        "hidden_dim": _size(weights, f"{side}.layers.0.fc2.weight", 0),
-        "intermediate_dim": _size(weights, f"{side}.layers.0.fc1.weight", 0),
-        "num_heads": options.integer(f"{side}_attention_heads", 1),
+        "hidden_dim": weights.size(f"{side}.layers.0.fc2.weight", 0),
+        "intermediate_dim": weights.size(f"{side}.layers.0.fc1.weight", 0),
+        "num_heads": options.positive(f"{side}_attention_heads"),
         "mixer": mixers,
         "normalize_first": options.flag(f"{side}_normalize_before")
         # The LightConv language model is pre-norm whatever the options say.
@@ -120,12 +122,13 @@ def _side(options, weights, side):
         "final_norm": weights.has(f"{side}.layer_norm.weight"),
         "positions": _positions_kind(options, side),
         # Row 0 and 1 belong to ids that are no positions (pad is 1).
-        "max_length": 1024 if table is None else table[0] - 2,
+        "max_length": weights.size(table, 0) - 2 if weights.has(table) else 1024,
     }
     options.must_be(f"{side}_embed_dim", arguments["hidden_dim"])
     options.must_be(f"{side}_ffn_embed_dim", arguments["intermediate_dim"])
     if convolutional:
-        arguments |= _convolutions(options, weights, layers, mixers, side)
+        heads = arguments["num_heads"]
+        arguments |= _convolutions(options, weights, layers, mixers, side, heads)
     return _WITHOUT_CONVOLUTION | arguments
 
 
@@ -145,39 +148,35 @@ def _mixer(weights, layer):
     return "query_conv" if any(map(weights.has, query)) else "dynamic_conv"
 
 
-def _convolutions(options, weights, layers, mixers, side):
+def _convolutions(options, weights, layers, mixers, side, heads):
     """Gate, widths and taps, from the shapes of the tensors."""
-    heads = options.integer(f"{side}_attention_heads", 1)
     first = layers[0]
-    conv_dim = _size(weights, f"{first}.linear2.weight", 1)
+    conv_dim = weights.size(f"{first}.linear2.weight", 1)
     gau = weights.has(f"{first}.linear_gate_tanh.weight")
-    glu = not gau and _size(weights, f"{first}.linear1.weight", 0) == 2 * conv_dim
+    glu = not gau and weights.size(f"{first}.linear1.weight", 0) == 2 * conv_dim
     found = {"conv_dim": conv_dim, "gate": "gau" if gau else "glu" if glu else "none"}
     groups = 1
     if mixers[0] == "query_conv":
         name = "linear_query_gate_tanh" if gau else "linear1_query"
-        query_dim = _size(weights, f"{first}.{name}.weight", 0) // (2 if glu else 1)
-        generator = _size(weights, f"{first}.conv.weight_linear.weight", 1)
-        groups = query_dim // max(generator, 1)
+        query_dim = weights.size(f"{first}.{name}.weight", 0) // (2 if glu else 1)
+        generator = weights.size(f"{first}.conv.weight_linear.weight", 1)
+        groups = max(query_dim // max(generator, 1), 1)
         found |= {"query_dim": query_dim, "query_groups": groups}
         found["permute_channels"] = weights.has(f"{first}.conv.perm")
     found["kernel_sizes"] = [
-        _size(weights, f"{layer}.conv.weight", -1)
+        weights.size(f"{layer}.conv.weight", -1)
         if mixer == "light_conv"
-        else _size(weights, f"{layer}.conv.weight_linear.weight", 0) // (groups * heads)
+        else weights.size(f"{layer}.conv.weight_linear.weight", 0) // (groups * heads)
         for layer, mixer in zip(layers, mixers, strict=True)
     ]
     declared = options.numbers(f"{side}_kernel_size_list")
     if declared is not None and len(declared) == 1:
         declared = declared * len(layers)
     options.must_agree(f"{side}_kernel_size_list", declared, found["kernel_sizes"])
+    if declared is not None and len(declared) == len(layers):
+        # Where they differ, the tensor that is wrong is named when it does not fit.
+        found["kernel_sizes"] = declared
     return found
-
-
-def _size(weights, name, axis):
-    """A size of a tensor, 1 where it is missing (which is noted when it is used)."""
-    shape = weights.shape(name)
-    return 1 if shape is None else shape[axis]
 
 
 def _vocabulary(weights, side):
@@ -185,10 +184,10 @@ def _vocabulary(weights, side):
     bands = weights.count(r"decoder\.embed_tokens\.embeddings\.(\d+)\.")
     if side == "decoder" and bands:
         names = [f"decoder.embed_tokens.embeddings.{i}.0.weight" for i in range(bands)]
-        size = sum(_size(weights, name, 0) for name in names)
-        return size, _size(weights, names[0], 1)
+        size = sum(weights.size(name, 0) for name in names)
+        return size, weights.size(names[0], 1)
     name = f"{side}.embed_tokens.weight"
-    return _size(weights, name, 0), _size(weights, name, 1)
+    return weights.size(name, 0), weights.size(name, 1)
 
 
 def _output_name(weights):
@@ -198,8 +197,8 @@ def _output_name(weights):
 
 def _output_dim(weights):
     """Width of what the output matrix multiplies, None for that of the model."""
-    shape = weights.shape("decoder.project_out_dim.weight")
-    return None if shape is None else shape[0]
+    name = "decoder.project_out_dim.weight"
+    return weights.size(name, 0) if weights.has(name) else None
 
 
 def _adaptive(options, weights, kind):
@@ -223,7 +222,9 @@ def _embedder(weights, embedder):
         for band, table in enumerate(tokens.embeddings):
             weights.put(table, f"{prefix}.{band}.0.weight")
             weights.put(
-                tokens.projections[band], f"{prefix}.{band}.1.weight", np.transpose
+                tokens.projections[band],
+                f"{prefix}.{band}.1.weight",
+                arrange=np.transpose,
             )
     else:
         weights.put(tokens.embeddings, "decoder.embed_tokens.weight")
@@ -235,7 +236,7 @@ def _embedder(weights, embedder):
 def _positions(weights, side, embedder):
     if embedder.position is not None and embedder.position.kind == "learned":
         name = f"{side}.embed_positions.weight"
-        weights.put(embedder.position.embeddings, name, lambda table: table[2:])
+        weights.put(embedder.position.embeddings, name, arrange=lambda table: table[2:])
 
 
 def _stack(weights, side, blocks, final_norm):
@@ -289,10 +290,14 @@ def _fill_mixer(weights, layer, mixer):
     if weights.has(f"{layer}.conv.weight"):
         # (H, 1, K) of the PyTorch class, (H, K) of the CUDA class
         name = f"{layer}.conv.weight"
-        weights.put(convolution.kernel, name, lambda w: w.reshape(len(w), w.shape[-1]))
+        weights.put(
+            convolution.kernel,
+            name,
+            arrange=lambda w: w.reshape(w.shape[0], w.shape[-1]),
+        )
     else:
         name = f"{layer}.conv.weight_linear.weight"
-        weights.put(convolution.kernel_generator.kernel, name, np.transpose)
+        weights.put(convolution.kernel_generator.kernel, name, arrange=np.transpose)
 
 
 def _fill_projection(weights, dense, layer, name, gate):
@@ -302,47 +307,35 @@ def _fill_projection(weights, dense, layer, name, gate):
         return
     for variable, part in ((dense.kernel, "weight"), (dense.bias, "bias")):
         names = [f"{layer}.{gate}_{kind}.{part}" for kind in ("tanh", "sigmoid")]
-        halves = [weights.take(name) for name in names]
-        if all(half is not None for half in halves):
-            weights.assign(variable, np.concatenate(halves).T, names[0])
+        weights.put(variable, *names, arrange=lambda *halves: np.concatenate(halves).T)
 
 
 def fill_attention(weights, prefix, layer):
     """Multi-head attention, its projections stored apart or as one matrix."""
     heads, head_dim = layer.query_kernel.shape[1:]
-    width = heads * head_dim
-    if weights.has(f"{prefix}.in_proj_weight"):
-        matrix = weights.take(f"{prefix}.in_proj_weight")
-        bias = weights.take(f"{prefix}.in_proj_bias")
-        for row, name in enumerate(("query", "key", "value")):
-            rows = slice(row * width, (row + 1) * width)
+    split = functools.partial(_split_heads, heads=heads)
+    variables = {
+        part: [getattr(layer, f"{name}_{part}") for name in ("query", "key", "value")]
+        for part in ("kernel", "bias")
+    }
+    for part, of_torch in (("kernel", "weight"), ("bias", "bias")):
+        together = f"{prefix}.in_proj_{of_torch}"
+        if not weights.has(f"{prefix}.in_proj_weight"):
+            for variable, letter in zip(variables[part], "qkv", strict=True):
+                name = f"{prefix}.{letter}_proj.{of_torch}"
+                weights.put(variable, name, arrange=split)
+            continue
+        array = weights.take(together)
+        for row, variable in enumerate(variables[part] if array is not None else ()):
             weights.assign(
-                getattr(layer, f"{name}_kernel"),
-                matrix[rows].T.reshape(-1, heads, head_dim),
-                f"{prefix}.in_proj_weight",
-            )
-            if bias is not None:
-                weights.assign(
-                    getattr(layer, f"{name}_bias"),
-                    bias[rows].reshape(heads, head_dim),
-                    f"{prefix}.in_proj_bias",
-                )
-    else:
-        for letter, name in (("q", "query"), ("k", "key"), ("v", "value")):
-            weights.put(
-                getattr(layer, f"{name}_kernel"),
-                f"{prefix}.{letter}_proj.weight",
-                functools.partial(_split_heads, heads=heads),
-            )
-            weights.put(
-                getattr(layer, f"{name}_bias"),
-                f"{prefix}.{letter}_proj.bias",
-                functools.partial(_split_heads, heads=heads),
+                variable,
+                {together: array},
+                lambda array, row=row: split(np.split(array, 3)[row]),
             )
     weights.put(
         layer.output_kernel,
         f"{prefix}.out_proj.weight",
-        lambda w: w.T.reshape(heads, head_dim, -1),
+        arrange=lambda w: w.T.reshape(heads, head_dim, -1),
     )
     weights.put(layer.output_bias, f"{prefix}.out_proj.bias")
 
@@ -363,7 +356,9 @@ def _output(weights, model):
     elif model.output_dense is None:
         weights.must_equal(_output_name(weights), "decoder.embed_tokens.weight")
     else:
-        weights.put(model.output_dense.kernel, _output_name(weights), np.transpose)
+        weights.put(
+            model.output_dense.kernel, _output_name(weights), arrange=np.transpose
+        )
 
 
 def fill_adaptive_softmax(weights, layer):
@@ -387,7 +382,7 @@ def fill_adaptive_softmax(weights, layer):
         if layer.tie_projections:
             weights.must_equal(names[0], f"{band}.1.weight")
         else:
-            weights.put(layer.tail_projections[tail], names[0], np.transpose)
+            weights.put(layer.tail_projections[tail], names[0], arrange=np.transpose)
         if tied:
             weights.must_equal(names[1], f"{band}.0.weight")
         else:

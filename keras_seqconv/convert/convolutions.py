@@ -22,9 +22,9 @@ def conv_s2s(options: Options, weights: Weights, dtype) -> ConvS2S:
     shared = options.flag("share_input_output_embed")
     options.refuse("adaptive_softmax_cutoff")
     model = ConvS2S(
-        _size(weights, embeddings["encoder"], 0),
-        _size(weights, embeddings["decoder"], 0),
-        embedding_dim={side: _size(weights, embeddings[side], 1) for side in tables},
+        weights.size(embeddings["encoder"], 0),
+        weights.size(embeddings["decoder"], 0),
+        embedding_dim={side: weights.size(embeddings[side], 1) for side in tables},
         convolutions=convolutions,
         attention=options.switches("decoder_attention", True),
         output_dim=options.integer("decoder_out_embed_dim", 256),
@@ -32,7 +32,7 @@ def conv_s2s(options: Options, weights: Weights, dtype) -> ConvS2S:
         dropout=options.number("dropout", 0.1),
         positions=positions,
         # Row 0 and 1 belong to ids that are no positions (pad is 1).
-        max_length={side: _size(weights, tables[side], 0) - 2 for side in tables}
+        max_length={side: weights.size(tables[side], 0) - 2 for side in tables}
         if positions
         else 1024,
         dtype=dtype,
@@ -46,7 +46,7 @@ def conv_s2s(options: Options, weights: Weights, dtype) -> ConvS2S:
         weights.put(embedder.tokens.embeddings, embeddings[side])
         if positions:
             table = embedder.position.embeddings
-            weights.put(table, tables[side], lambda table: table[2:])
+            weights.put(table, tables[side], arrange=lambda table: table[2:])
         _fill_stack(weights, side, stack)
     _fill_dense(weights, model.encoder_input, "encoder.fc1")
     _fill_dense(weights, model.encoder_output, "encoder.fc2")
@@ -72,8 +72,8 @@ def conv_language_model(options: Options, weights: Weights, dtype) -> ConvLangua
     options.integer("decoder_out_embed_dim")
     options.refuse("share_input_output_embed")
     model = ConvLanguageModel(
-        _size(weights, "decoder.embed_tokens.weight", 0),
-        embedding_dim=_size(weights, "decoder.embed_tokens.weight", 1),
+        weights.size("decoder.embed_tokens.weight", 0),
+        embedding_dim=weights.size("decoder.embed_tokens.weight", 1),
         convolutions=options.raw("decoder_layers"),
         dropout=options.number("dropout", 0.1),
         adaptive_softmax=adaptive,
@@ -88,12 +88,6 @@ def conv_language_model(options: Options, weights: Weights, dtype) -> ConvLangua
         _fill_dense(weights, model.feature_dense, "decoder.fc2")
         _fill_dense(weights, model.output_dense, "decoder.fc3")
     return model
-
-
-def _size(weights, name, axis):
-    """A size of a tensor, 1 where it is missing (which is noted when it is used)."""
-    shape = weights.shape(name)
-    return 1 if shape is None else shape[axis]
 
 
 def _fill_stack(weights, side, stack):
@@ -120,28 +114,32 @@ def _fill_convolution(weights, layer, name):
 
 def _fill(weights, layer, name, direction):
     weights.put(layer.bias, f"{name}.bias")
-    if not weights.has(f"{name}.weight_v"):
-        _assign_kernel(weights, layer, weights.take(f"{name}.weight"), direction, name)
+    names = [f"{name}.weight_v", f"{name}.weight_g"]
+    if not any(map(weights.has, names)):
+        kernel = weights.take(f"{name}.weight")
+        _assign_kernel(weights, layer, {f"{name}.weight": kernel}, direction)
         return
-    v, g = weights.take(f"{name}.weight_v"), weights.take(f"{name}.weight_g")
+    v, g = map(weights.take, names)
     if v is None or g is None:
         return
-    if v.ndim == 3 and g.shape[0] == v.shape[0] and g.shape != (1, 1, v.shape[2]):
+    if v.ndim == 3 and g.shape == (len(v), 1, 1):
         # The norm over axes 1 and 2: g is no gain of an output channel there.
         norms = np.sqrt(np.sum(np.square(v, dtype=np.float64), axis=(1, 2)))
-        kernel = v * (g / norms[:, None, None])
-        _assign_kernel(weights, layer, kernel.astype("float32"), direction, name)
+        kernel = (v * (g / norms[:, None, None])).astype("float32")
+        _assign_kernel(weights, layer, {names[0]: kernel}, direction)
         return
-    weights.assign(layer.v, direction(v), f"{name}.weight_v")
-    weights.assign(layer.g, g.reshape(-1), f"{name}.weight_g")
+    weights.assign(layer.v, {names[0]: v}, direction)
+    weights.assign(layer.g, {names[1]: g}, np.ravel)
 
 
-def _assign_kernel(weights, layer, kernel, direction, name):
-    """A plain kernel as v, and its norm as g."""
-    if kernel is None:
+def _assign_kernel(weights, layer, arrays, direction):
+    """A plain kernel (name -> array) as v, and its norm as g."""
+    if any(array is None for array in arrays.values()):
         return
-    kernel = direction(kernel)
+    weights.assign(layer.v, arrays, direction)
+    weights.assign(layer.g, arrays, lambda kernel: _norms(direction(kernel)))
+
+
+def _norms(kernel):
     axes = tuple(range(kernel.ndim - 1))
-    norms = np.sqrt(np.sum(np.square(kernel, dtype=np.float64), axis=axes))
-    weights.assign(layer.v, kernel, name)
-    weights.assign(layer.g, norms.astype("float32"), name)
+    return np.sqrt(np.sum(np.square(kernel, dtype="float64"), axis=axes))

@@ -53,15 +53,29 @@ class Options:
         value = self._options.get(name)
         return default if value is None else value
 
-    def number(self, name: str, default=None, kind=float):
+    def number(self, name: str, default=None):
         value = self.raw(name, default)
         try:
-            return value if value is None else kind(value)
+            return value if value is None else float(value)
         except (TypeError, ValueError):
-            return self._wrong(name, value, f"a number ({kind.__name__})", default)
+            return self._wrong(name, value, "a number", default)
 
     def integer(self, name: str, default=None):
-        return self.number(name, default, int)
+        value = self.number(name, default)
+        if value is None or value == default or value.is_integer():
+            return value if value is None else int(value)
+        return self._wrong(name, value, "an integer", default)
+
+    def positive(self, name: str) -> int:
+        """A positive integer that no tensor tells; 1, and a problem noted, without."""
+        value = self.integer(name)
+        if value is not None and value > 0:
+            return value
+        if self._options.get(name) is None:
+            self._problems.append(f"option {name} is missing")
+        elif value is not None:
+            self._wrong(name, value, "a positive integer")
+        return 1
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.raw(name, default)
@@ -70,6 +84,8 @@ class Options:
             if value.strip().lower() not in words:
                 return self._wrong(name, value, "True or False", default)
             return words[value.strip().lower()]
+        if value not in (True, False):  # nor 1 and 0
+            return self._wrong(name, value, "True or False", default)
         return bool(value)
 
     def numbers(self, name: str) -> list | None:
@@ -99,7 +115,7 @@ class Options:
 
     def activation(self) -> str:
         name = self.raw("activation_fn", "relu")
-        if name not in _ACTIVATIONS:
+        if not isinstance(name, str) or name not in _ACTIVATIONS:
             return self._wrong("activation_fn", name, f"one of {[*_ACTIVATIONS]}")
         return _ACTIVATIONS[name]
 
@@ -122,9 +138,9 @@ class Options:
                 f"option {name}={declared!r} contradicts the tensors, which say {found}"
             )
 
-    def check_all_understood(self, understood: tuple = ()) -> None:
+    def check_all_understood(self) -> None:
         """Note every set option of an encoder or decoder that nobody asked for."""
-        self.refuse(*(name for name in _REFUSED if name not in understood))
+        self.refuse(*(name for name in _REFUSED if name not in self._used))
         for name, value in sorted(self._options.items()):
             sided = name.startswith(("encoder_", "decoder_"))
             if not sided or name in self._used or _HARMLESS.fullmatch(name):

@@ -4,6 +4,7 @@ A published archive is a folder of `model.pt`, `dict.<language>.txt` and `bpecod
 """
 
 import os
+import re
 from pathlib import Path
 
 from keras_seqconv.convert.checkpoint import read_arrays, read_checkpoint
@@ -72,10 +73,12 @@ def translator_from_fairseq(
         sides = ["target"] if files["dictionary"] else ["source", "target"]
         _add_languages(path, languages)
         for side in sides:
-            if languages[side] is None:
+            # Moses would look for a file of this name.
+            if not re.fullmatch("[a-z]{2,3}", languages[side] or ""):
                 raise ValueError(
-                    f"`{side}_language` must be given for Moses' steps; the checkpoint "
-                    "does not say it"
+                    f"`{side}_language` must be two or three small letters, such as "
+                    "'de', for Moses' steps, given or in the checkpoint. "
+                    f"Received: {languages[side]!r}"
                 )
     else:
         languages = {"source": None, "target": None}

@@ -39,8 +39,13 @@ class Weights:
         """The shape of a tensor, None where it is missing."""
         return self._arrays[name].shape if self.has(name) else None
 
+    def size(self, name: str, axis: int) -> int:
+        """A size of a tensor; 1 where it is missing, which is noted when it is used."""
+        shape = self.shape(name) or ()
+        return shape[axis] if -len(shape) <= axis < len(shape) else 1
+
     def count(self, pattern: str) -> int:
-        """Entries of a list: 1 + the largest number that `pattern` (one group) finds."""
+        """Entries of a list: 1 + the largest number that `pattern` (a group) finds."""
         found = [re.match(pattern, name) for name in self._arrays]
         return max((int(match[1]) + 1 for match in found if match), default=0)
 
@@ -58,25 +63,33 @@ class Weights:
         self._used.add(name)
         return self._arrays[name]
 
-    def put(self, variable, name: str, arrange=lambda array: array) -> None:
-        """Assign a tensor, brought into shape by `arrange`, to a variable."""
-        array = self.take(name)
-        if array is not None:
-            self.assign(variable, arrange(array), name)
+    def put(self, variable, *names: str, arrange=lambda array: array) -> None:
+        """Assign what `arrange` makes of tensors, mostly of one, to a variable."""
+        arrays = {name: self.take(name) for name in names}
+        if all(array is not None for array in arrays.values()):
+            self.assign(variable, arrays, arrange)
 
-    def assign(self, variable, array: np.ndarray, name: str) -> None:
-        """Assign an array that was made of the tensor `name`."""
-        if tuple(variable.shape) != array.shape:
-            self._problems.append(
-                f"tensor {name} gives shape {array.shape}, where the model that the "
-                f"options describe has {tuple(variable.shape)}"
-            )
+    def assign(self, variable, arrays: dict, arrange=lambda array: array) -> None:
+        """Assign what `arrange` makes of tensors that were taken, by their names."""
+        try:
+            array = arrange(*arrays.values())
+        except (ValueError, IndexError):  # too few entries, or axes
+            array = None
+        if array is not None and array.shape == tuple(variable.shape):
+            variable.assign(array)
             return
-        variable.assign(array)
+        given = ", ".join(f"{name} {arrays[name].shape}" for name in arrays)
+        made = "no such shape" if array is None else f"shape {array.shape}"
+        problem = (
+            f"tensor {given} gives {made}, where the model that the options describe "
+            f"has {tuple(variable.shape)}"
+        )
+        if problem not in self._problems:  # a tensor may go into several variables
+            self._problems.append(problem)
 
     def dense(self, layer, name: str) -> None:
         """A linear layer with bias: (out, in) of torch to (in, out) of Keras."""
-        self.put(layer.kernel, f"{name}.weight", np.transpose)
+        self.put(layer.kernel, f"{name}.weight", arrange=np.transpose)
         if layer.use_bias:
             self.put(layer.bias, f"{name}.bias")
 

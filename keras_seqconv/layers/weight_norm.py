@@ -135,7 +135,8 @@ class _WeightNorm(keras.layers.Layer):
             self.g.assign(ops.abs(self.g))
             self.v.assign(kernel)
             self.kernel, self.v = self.v, None
-            del self.g
+            # `del self.g` would collect garbage, half a second for every layer.
+            self._untrack_variable(self.g)
             self.g = None
         self.folded = True
 

@@ -16,6 +16,7 @@ from keras_seqconv.models.parts import Mixing, Seeds
 # Options that may differ between encoder and decoder.
 SIDED = (
     "hidden_dim",
+    "embedding_dim",
     "intermediate_dim",
     "num_heads",
     "mixer",
@@ -80,7 +81,7 @@ class EncoderDecoder(SequenceModel):
         final_norm: normalise what a pre-norm stack returns (sides).
         positions: "sinusoidal", "learned" or None (sides).
         max_length: positions in the tables of learned positions (sides).
-        embedding_dim: width of the token embeddings; C by default.
+        embedding_dim: width of the token embeddings; C by default (sides).
         output_dim: width of what the output matrix multiplies; C by default, and
             `embedding_dim` when the output shares its matrix.
         share_embeddings: "none": three matrices; "decoder": input and output of the

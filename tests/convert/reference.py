@@ -136,9 +136,7 @@ class BlocksReference:
             x = self.residual(
                 x, layer, mixed, "encoder", lambda x, i=index: self.mix(x, i, mask)
             )
-            x = self.feed_forward(
-                x, layer, ("layer_norms.1", "layer_norm2"), "encoder"
-            )
+            x = self.feed_forward(x, layer, ("layer_norms.1", "layer_norm2"), "encoder")
         return self.final_norm(x, "encoder")
 
     def decoder_layer(self, x, index, ids, memory, mask):
@@ -305,9 +303,7 @@ class BlocksReference:
     def light_convolution(self, x, layer, taps, left, side):
         heads = self.options[f"{side}_attention_heads"]
         kernel = self.tensors(f"{layer}.conv.weight").reshape(heads, taps)
-        kernels = np.broadcast_to(
-            self.kernels(kernel), (*x.shape[:2], *kernel.shape)
-        )
+        kernels = np.broadcast_to(self.kernels(kernel), (*x.shape[:2], *kernel.shape))
         return convolve(x, kernels, left)
 
     def dynamic_convolution(self, x, layer, taps, left, side):

@@ -208,6 +208,29 @@ def test_optimal_search_finds_the_best_of_all_sequences(seed, exponent):
         np.testing.assert_allclose(scores[0, rank], score, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(exponent=-1.5),
+        dict(exponent=-1.5, min_length=2),
+        dict(exponent=2.0),
+        dict(exponent=0.6, unk_penalty=-4.0),
+        dict(exponent=-0.5, unk_penalty=-4.0),
+    ],
+)
+def test_optimal_search_stops_too_early_never(options):
+    """The bound of what may still come, for all signs of scores and exponents."""
+    for seed in range(3 if ON_JAX else 8):
+        model = Recurrent(8, seed, scale=1.0)
+        model.output[:, END] += 1.0
+        found = run(model, [[4, 5]], beams=3, limits=[8], stopping="optimal", **options)
+        expected = reference.beam_search(
+            lambda tokens, model=model: model.logits([4, 5], tokens),
+            beams=3, limit=8, stopping="optimal", **options,
+        )  # fmt: skip
+        assert_same(found, 0, expected)
+
+
 def test_stopping_at_the_first_misses_what_optimal_finds():
     a, b = 4, 5
     table = {

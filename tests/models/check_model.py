@@ -57,12 +57,17 @@ def tensors(inputs):
     return {name: ops.convert_to_tensor(ids) for name, ids in inputs.items()}
 
 
-def logits_of(model, inputs):
-    """(B, T, V), of adaptive models too, as an array."""
-    outputs = model(tensors(inputs))
+def scores(model, inputs, **options):
+    """(B, T, V), of adaptive models too, whose softmax is not in the graph."""
+    outputs = model(tensors(inputs), **options)
     if getattr(model, "adaptive_softmax", None) is not None:
         outputs = model.adaptive_softmax.full_log_prob(outputs)
-    return to_numpy(outputs)
+    return outputs
+
+
+def logits_of(model, inputs):
+    """The same as an array."""
+    return to_numpy(scores(model, inputs))
 
 
 def real(values):
@@ -82,21 +87,29 @@ def check_config(model):
 
 
 def check_copies(family, model, folder):
-    """Weights go through a file and through `clone_model`; `summary` works."""
+    """Weights go through a file into a model of the configuration; `summary` works."""
     inputs, expected = family.inputs(), logits_of(model, family.inputs())
     again = check_config(model)
     assert np.abs(logits_of(again, inputs) - expected).max() > 0.01
     model.save_weights(folder / "model.weights.h5")
     again.load_weights(folder / "model.weights.h5")
     np.testing.assert_allclose(logits_of(again, inputs), expected, **TOLERANCE)
-    clone = keras.models.clone_model(model)
-    # Keras clones the graph alone: a plain functional model of the same outputs.
-    clone.set_weights(model.get_weights())
-    outputs = to_numpy(model(tensors(inputs)))
-    np.testing.assert_allclose(to_numpy(clone(inputs)), outputs, **TOLERANCE)
     lines = []
     model.summary(print_fn=lambda line, **kwargs: lines.append(line))
     assert f"{model.count_params():,}" in "\n".join(lines)
+
+
+def check_clone(family, model):
+    """Keras clones the graph alone: a plain functional model of the same outputs.
+
+    Not for tied adaptive layers: Keras makes every layer anew from its configuration,
+    and so two of the one that they share.
+    """
+    inputs = tensors(family.inputs())
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    expected = to_numpy(model(inputs))
+    np.testing.assert_allclose(to_numpy(clone(inputs)), expected, **TOLERANCE)
 
 
 def check_modes(family, model):
@@ -138,23 +151,16 @@ def check_padding(family, model):
         np.testing.assert_allclose(got, expected[row, :length], **TOLERANCE)
 
 
-def check_rows_of_padding_alone(family, model):
-    """They are finite, forwards and backwards, and disturb nobody."""
-    expected = logits_of(model, family.inputs())
+def with_a_row_of_padding(family):
     inputs = family.inputs()
     for name, ids in inputs.items():
         inputs[name] = np.concatenate([ids, np.full_like(ids[:1], PAD)])
-    got = logits_of(model, inputs)
-    assert np.all(np.isfinite(got))
-    np.testing.assert_allclose(real(got[:3]), real(expected), **TOLERANCE)
-    for gradient in gradients(model, inputs):
-        assert np.all(np.isfinite(gradient))
+    return inputs
 
 
-def gradients(model, inputs, outputs=None):
+def gradients(model, inputs):
     """Of the sum of the squared outputs, for every trainable weight, as arrays."""
-    inputs = tensors(inputs)
-    found = layer_gradients(model, outputs or (lambda: model(inputs, training=False)))
+    found = layer_gradients(model, lambda: scores(model, inputs, training=False))
     missing = [
         weight.path
         for weight, gradient in zip(model.trainable_variables, found, strict=True)
@@ -164,12 +170,19 @@ def gradients(model, inputs, outputs=None):
     return [to_numpy(ops.convert_to_tensor(gradient)) for gradient in found]
 
 
-def check_no_dead_weight(family, model, outputs=None):
-    """The gradient of every weight is somewhere far from zero.
+def check_gradients(family, model):
+    """Somewhere far from zero for every weight; finite with a row of padding alone.
 
-    But for the biases of attention's keys: softmax does not see them.
+    But for the biases of attention's keys: softmax does not see them. The row disturbs
+    no other.
     """
-    found = gradients(model, family.inputs(), outputs)
+    inputs = with_a_row_of_padding(family)
+    got = logits_of(model, inputs)
+    assert np.all(np.isfinite(got))
+    expected = logits_of(model, family.inputs())
+    np.testing.assert_allclose(real(got[:3]), real(expected), **TOLERANCE)
+    found = gradients(model, inputs)
+    assert all(np.all(np.isfinite(gradient)) for gradient in found)
     sizes = {
         weight.path: np.abs(gradient).max()
         for weight, gradient in zip(model.trainable_variables, found, strict=True)

@@ -46,6 +46,7 @@ each_config = pytest.mark.parametrize("name", CONFIGS)
 @each_config
 def test_config_weights_file_and_clone(name, tmp_path):
     check_model.check_copies(FAMILY, model_of(name), tmp_path)
+    check_model.check_clone(FAMILY, model_of(name))
 
 
 def test_eager_graph_and_xla_agree():
@@ -58,13 +59,8 @@ def test_padding_changes_nothing(name):
 
 
 @each_config
-def test_rows_of_padding_alone(name):
-    check_model.check_rows_of_padding_alone(FAMILY, model_of(name))
-
-
-@each_config
-def test_no_weight_is_dead(name):
-    check_model.check_no_dead_weight(FAMILY, model_of(name))
+def test_no_weight_is_dead_and_padding_alone_is_finite(name):
+    check_model.check_gradients(FAMILY, model_of(name))
 
 
 @each_config
