@@ -36,7 +36,8 @@ test: $(VENV)/stamp
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -m slow
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
 
 lint: $(VENV)/stamp
 	$(BIN)/ruff check .

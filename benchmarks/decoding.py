@@ -44,7 +44,8 @@ SOURCE, TARGET = 32, 32  # tokens, the end tokens counted
 SETTINGS = [(1, 1), (1, 5), (16, 1), (16, 5), (64, 1), (64, 5)]  # (B, beams)
 # Where XLA is tried without `--xla all`: each cell is a compilation.
 XLA_SETTINGS = [(1, 1), (1, 5), (16, 5)]
-PRODUCT = f"matrix product {2048}^3, GFLOP/s"
+SIZE = 2048
+PRODUCT = f"matrix product {SIZE}^3, GFLOP/s"
 
 
 def make_model(family: str):
@@ -295,13 +296,13 @@ def print_recompute(batch=16, beams=5):
 
 
 def matrix_product():
-    matrix = tf.random.stateless_normal((2048, 2048), (0, 0))
+    matrix = tf.random.stateless_normal((SIZE, SIZE), (0, 0))
     product = tf.function(lambda: tf.matmul(matrix, matrix), autograph=False)
     return lambda: product()[0, 0].numpy()
 
 
 def rate(seconds) -> str:
-    rates = 2 * 2048**3 / np.array(seconds) / 1e9
+    rates = 2 * SIZE**3 / np.array(seconds) / 1e9
     return f"{np.median(rates):.0f} ({rates.min():.0f}–{rates.max():.0f})"
 
 

@@ -8,15 +8,17 @@ from keras import ops
 class AdamW(keras.optimizers.AdamW):
     """Keras' AdamW, on TensorFlow in one pass over the weights instead of a dozen.
 
-    The same update (Kingma and Ba 2015, Adam, section 2, last paragraph, with Loshchilov
-    and Hutter 2019, Decoupled Weight Decay Regularization):
+    The same update (Kingma and Ba 2015, Adam, end of section 2, with Loshchilov and
+    Hutter 2019, Decoupled Weight Decay Regularization):
 
         m = beta_1 m + (1 - beta_1) g,  v = beta_2 v + (1 - beta_2) g^2
         w -= lr weight_decay w
         w -= lr sqrt(1 - beta_2^n) / (1 - beta_1^n) m / (sqrt(v) + epsilon)
 
-    by a kernel that reads and writes each number once. On other backends, and with
-    `amsgrad`, it is Keras' own.
+    by a kernel that reads and writes each number once. The gradient of an embedding is
+    summed over the occurrences of an id first, as everywhere else (Keras on TensorFlow
+    squares each occurrence on its own). On other backends, and with `amsgrad`, it is
+    Keras' own.
 
     Args:
         learning_rate, weight_decay, beta_1, beta_2, epsilon and all others: as of

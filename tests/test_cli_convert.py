@@ -94,6 +94,7 @@ def language_model(tmp_path, golden):
 # --- What it makes ---
 
 
+@pytest.mark.slow
 def test_checkpoint_file_in_a_process_of_its_own(golden, tmp_path):
     pytest.importorskip("torch", reason="needs the extra convert (torch)")
     folder = golden / "lightconv_glu"
@@ -319,6 +320,7 @@ def test_missing_torch(golden, tmp_path, capsys, monkeypatch):
     check_refused(capsys, tmp_path / "x", arguments, words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(2, 130), (15, 143)])
 def test_interrupted_by_signals(archive, tmp_path, number, status):
     """SIGINT and SIGTERM, while half of the directory is there."""

@@ -71,7 +71,7 @@ def edit(folder, change):
 def test_round_trip(name, dtype, tmp_path):
     model = MODELS[name](dtype=dtype, name="mine")
     for weight in model.weights:  # none as it was initialized
-        weight.assign(weight + 0.25)
+        weight.assign(weight + 0.02)
     owner_of(model).save(tmp_path / "model")
     loaded = ks.load(tmp_path / "model").model
     assert type(loaded) is type(model) and loaded.name == "mine"
@@ -80,9 +80,8 @@ def test_round_trip(name, dtype, tmp_path):
     for dtype in ("float32", "mixed_bfloat16"):
         other = ks.load(tmp_path / "model", dtype=dtype).model
         assert other.get_config()["dtype"] == dtype
-        np.testing.assert_allclose(
-            outputs_of(other), outputs_of(model), atol=0.1, rtol=0.1
-        )
+        found, expected = outputs_of(other), outputs_of(model)
+        assert abs(found - expected).max() < 0.1 * abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["ConvS2S", "ConvLanguageModel"])

@@ -41,7 +41,7 @@ ALLOWED = {
     "cli": {
         "convert", "model_directory", "presets", "quickstart", "version",
     },
-}
+}  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [
     "jax", "torch", "tensorflow_text", "tensorflow_datasets", "tensorboard",

@@ -142,12 +142,14 @@ def check_golden(golden, found):
             )
 
 
+@pytest.mark.slow
 def test_golden_models_from_their_directories(golden, converted):
     found = json.loads(run_python(TRANSLATE, converted, *GOLDEN).splitlines()[-1])
     check_golden(golden, found)
     assert list(found) == GOLDEN
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_directories_of_tensorflow_load_on_jax(golden, converted):
     pytest.importorskip("jax", reason="needs the extra jax")

@@ -32,6 +32,7 @@ _HARMLESS = re.compile(
     r"|(in|out)put_dim|attention_query_heads|(conv|query)_dim|(glu|gau)|conv_type)"
     r"|(encoder|decoder)_hidden_size"
 )
+_LONGEST_LIST = 10_000
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "tanh": "tanh", "linear": "linear"}
 
 
@@ -84,7 +85,7 @@ class Options:
             if value.strip().lower() not in words:
                 return self._wrong(name, value, "True or False", default)
             return words[value.strip().lower()]
-        if value not in (True, False):  # nor 1 and 0
+        if value not in (True, False):  # 1 and 0 equal them
             return self._wrong(name, value, "True or False", default)
         return bool(value)
 
@@ -163,5 +164,9 @@ def _evaluated(node):
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _evaluated(left) + _evaluated(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _evaluated(left) * _evaluated(right)
+            left, right = _evaluated(left), _evaluated(right)
+            sizes = [len(x) if isinstance(x, list) else x for x in (left, right)]
+            if sizes[0] * sizes[1] > _LONGEST_LIST:
+                raise ValueError("too long a list")
+            return left * right
     raise ValueError(ast.dump(node))

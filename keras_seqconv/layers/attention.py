@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv.layers.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
+from keras_seqconv.layers.rows import split_positions
 from keras_seqconv.ops.dropout import dropout
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
@@ -340,11 +341,10 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel = ops.reshape(
             ops.cast(kernel, self.compute_dtype), (channels, heads * head_dim)
         )
-        batch, length = ops.shape(inputs)[:2]
         outputs = ops.matmul(ops.reshape(inputs, (-1, channels)), kernel)
         if bias is not None:
             outputs += ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
-        return ops.reshape(outputs, (batch, length, heads, head_dim))
+        return split_positions(outputs, inputs, heads, head_dim)
 
     def _project_heads(self, inputs, kernel, bias):
         """inputs (B, S, C), kernel (C, H, D), bias (H, D) -> (B, H, S, D)."""
@@ -360,11 +360,10 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel = ops.reshape(
             ops.cast(self.output_kernel, self.compute_dtype), (-1, output_dim)
         )
-        batch, length = ops.shape(heads)[:2]
         outputs = ops.matmul(ops.reshape(heads, (-1, num_heads * head_dim)), kernel)
         if self.output_bias is not None:
             outputs += ops.cast(self.output_bias, self.compute_dtype)
-        return ops.reshape(outputs, (batch, length, output_dim))
+        return split_positions(outputs, heads, output_dim)
 
     def _probabilities(self, query, keys, allowed):
         """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.
@@ -377,6 +376,8 @@ class MultiHeadAttention(keras.layers.Layer):
         logits = ops.cast(logits, dtype)
         if allowed is not None:
             logits = ops.where(allowed, logits, _MASKED_LOGIT)
+        if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
+            return ops.ones_like(logits)
         return ops.softmax(logits, axis=-1)
 
     def _attend(self, query, memory, allowed, training=False):

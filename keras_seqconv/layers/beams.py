@@ -5,6 +5,8 @@ Letters: B sentences, G beams of a sentence, n new positions.
 
 from keras import ops
 
+from keras_seqconv.layers.rows import split_positions
+
 
 def fold_beams(query, memory):
     """(B * G, n, ...) -> (B, G * n, ...): beams become positions of their sentence.
@@ -23,5 +25,4 @@ def fold_beams(query, memory):
 
 def unfold_beams(outputs, inputs):
     """(B, G * n, ...) -> (B * G, n, ...), the rows and positions of `inputs`."""
-    rows, new = ops.shape(inputs)[:2]
-    return ops.reshape(outputs, (rows, new, *ops.shape(outputs)[2:]))
+    return split_positions(outputs, inputs, *ops.shape(outputs)[2:])

@@ -112,6 +112,8 @@ class _HeadConvolution(keras.layers.Layer):
         """The inputs (B, K - 1 + n, C) that n new outputs reach, and the new state."""
         window = ops.concatenate([state["inputs"], inputs], axis=1)
         batch, count = ops.shape(inputs)[:2]
+        if isinstance(count, int):
+            return window, window[:, count:]
         # A slice of known size: loops need a state of known shape.
         size = (batch, self.kernel_size - 1, self.channels)
         return window, ops.slice(window, (0, count, 0), size)
@@ -447,10 +449,11 @@ class DynamicConv(_HeadConvolution):
 
     def _kernel(self, query, real=None):
         """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
-        batch, length, width = ops.shape(query)
-        groups = (batch, length, self.query_groups, width // self.query_groups)
-        logits = self.kernel_generator(ops.reshape(query, groups))
-        logits = ops.cast(logits, self._softmax_dtype)
+        batch, length = ops.shape(query)[:2]
+        if isinstance(length, int) and length > 0:
+            batch = -1  # so that no operation has to find it out
+        rows = ops.reshape(query, (-1, query.shape[-1] // self.query_groups))
+        logits = ops.cast(self.kernel_generator(rows), self._softmax_dtype)
         return self._normalized(logits, (batch, length), real)
 
     def _normalized(self, logits, positions, real):

@@ -81,11 +81,15 @@ class TokenEmbedding(keras.layers.Layer):
             name="embeddings",
             shape=(self.vocabulary_size, self.embedding_dim),
             initializer=initializer,
+            autocast=False,  # only the rows that are looked up are cast
         )
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(
-                name="bias", shape=(self.vocabulary_size,), initializer="zeros"
+                name="bias",
+                shape=(self.vocabulary_size,),
+                initializer="zeros",
+                autocast=False,  # added to the logits, which are float32
             )
 
     def call(self, inputs, reverse: bool = False):

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+from keras_seqconv.layers.rows import apply_dense
 from keras_seqconv.ops.dropout import dropout
 
 
@@ -91,10 +92,10 @@ class FeedForward(keras.layers.Layer):
         )
 
     def call(self, inputs, training=None):
-        hidden = self.intermediate_dense(inputs)
+        hidden = apply_dense(self.intermediate_dense, inputs)
         if training and self.dropout > 0:
             hidden = dropout(hidden, self.dropout, self.seed_generator)
-        return self.output_dense(hidden)
+        return apply_dense(self.output_dense, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """The empty state: nothing of the past is needed."""

@@ -14,6 +14,7 @@ from keras_seqconv.layers.arguments import (
     check_rate,
 )
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
+from keras_seqconv.layers.rows import apply_dense
 from keras_seqconv.ops.dropout import dropout
 
 
@@ -151,7 +152,7 @@ class _ConvolutionModule(keras.layers.Layer):
 
     def _projected(self, inputs):
         """The arguments of the convolution, by name."""
-        return {"inputs": _gated(self.input_projection(inputs), self.gate)}
+        return {"inputs": _gated(apply_dense(self.input_projection, inputs), self.gate)}
 
     def call(self, inputs, mask=None, training=None):
         if training and self.input_dropout > 0:
@@ -159,7 +160,7 @@ class _ConvolutionModule(keras.layers.Layer):
         hidden = self.convolution(
             **self._projected(inputs), mask=mask, training=training
         )
-        return self.output_projection(hidden)
+        return apply_dense(self.output_projection, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """The state before the first position: that of the convolution."""
@@ -169,7 +170,7 @@ class _ConvolutionModule(keras.layers.Layer):
         """Outputs (B, n, C) for n >= 1 new positions, and the next state."""
         inputs = ops.cast(inputs, self.compute_dtype)
         hidden, state = self.convolution.step(state=state, **self._projected(inputs))
-        return self.output_projection(hidden), state
+        return apply_dense(self.output_projection, hidden), state
 
     def compute_output_shape(self, inputs_shape):
         return tuple(inputs_shape)
@@ -417,7 +418,7 @@ class QueryConvModule(_ConvolutionModule):
         values = super()._projected(inputs)["inputs"]
         if self.permute_channels:
             values = ops.take(values, self.permutation, axis=-1)
-        query = _gated(self.query_projection(inputs), self.gate)
+        query = _gated(apply_dense(self.query_projection, inputs), self.gate)
         return {"inputs": values, "query": query}
 
     def get_config(self) -> dict:

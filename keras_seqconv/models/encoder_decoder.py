@@ -103,7 +103,8 @@ class EncoderDecoder(SequenceModel):
         num_encoder_layers=2, num_decoder_layers=2, share_embeddings="all",
     )
     source_ids = keras.ops.array([[5, 6, 7, 2]])
-    logits = model({"source_ids": source_ids, "target_ids": [[2, 8, 9]]})  # (1, 3, V)
+    target_ids = keras.ops.array([[2, 8, 9]])
+    logits = model({"source_ids": source_ids, "target_ids": target_ids})  # (1, 3, V)
     ids, scores = keras_seqconv.decoding.beam_search(model, source_ids, max_length=20)
     ```
     """

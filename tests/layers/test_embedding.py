@@ -119,5 +119,3 @@ def test_symbolic_shapes_and_a_file(tmp_path):
 def test_wrong_arguments(arguments, match):
     with pytest.raises(ValueError, match=match):
         TokenEmbedding(*arguments)
-    with pytest.raises(ValueError, match="`inputs` must have a known size"):
-        make()(keras.Input((None, None)), reverse=True)

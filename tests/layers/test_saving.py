@@ -29,10 +29,6 @@ def every_layer(width: int = 8) -> keras.Model:
 
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(11, width, mask_zero=True)(ids)
-    tokens = add("TokenEmbedding", 11, width, use_bias=True)
-    rare = add("AdaptiveInput", 11, width, cutoffs=(4, 8), factor=2.0)
-    # The sum has no mask of its own: that of the first embedding goes on.
-    x = keras.layers.Add()([x, tokens(ids), rare(ids)])
     x = add("PositionEncoding", "sinusoidal")(x)
     x = add("PositionEncoding", "learned", max_length=20)(x)
     for mixer in (
@@ -50,10 +46,13 @@ def every_layer(width: int = 8) -> keras.Model:
     x = add("Residual", layers.MultiHeadAttention(2), normalize_first=True)(
         x, value=memory
     )
+    tokens = add("TokenEmbedding", 11, width, use_bias=True)(ids)
+    rare = add("AdaptiveInput", 11, width, cutoffs=(4, 8), factor=2.0)(ids)
+    embedded = keras.layers.Add()([tokens, rare])
     skip = x
     x = add("WeightNormConv1D", 2 * width, 3, padding="causal")(x)
     x = add("GLU")(x)
-    x = add("ConvS2SAttention")(x, skip, memory, memory)
+    x = add("ConvS2SAttention")(x, embedded, memory, memory)
     x = add("ScaledResidual")(x, skip)
     x = add("ConvS2SBlock", 6, 4)(x)
     initializer = add("ConvS2SInitializer", dropout=0.1)
@@ -125,6 +124,7 @@ def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
 
 @pytest.mark.tensorflow
 # An adaptive softmax has its weights in `log_prob` and not in its call.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_every_layer_trains_together_in_half_precision(policy):

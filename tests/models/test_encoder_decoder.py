@@ -23,17 +23,19 @@ def make(**options):
     return EncoderDecoder(*vocabularies, **{**SMALL, **options})
 
 
+# One block a side, where more show nothing else.
+ONE = dict(num_encoder_layers=1, num_decoder_layers=1, kernel_sizes=3)
 FAMILY = Family(make, has_source=True)
 
 CONFIGS = {
-    "dynamic_conv": {},
+    "dynamic_conv": ONE,
     "light_conv": dict(
         mixer="light_conv", share_embeddings="all", positions="learned", max_length=9,
         normalize_first=True, gate="none", num_conv_heads=3, conv_dim=6,
     ),
     "transformer": dict(
         mixer="attention", share_embeddings="decoder", normalize_first=True,
-        final_norm=False, activation="gelu", positions="learned", max_length=9,
+        final_norm=False, activation="gelu", positions="learned", max_length=9, **ONE,
     ),
     "mixed": dict(
         mixer={"encoder": ["light_conv", "attention"],
@@ -44,7 +46,7 @@ CONFIGS = {
     "query_conv": dict(
         mixer="query_conv", gate="gau", query_dim=6, query_groups=2, compat=True,
         permute_channels=True, embedding_dim=10, share_embeddings="decoder",
-        positions=None,
+        positions=None, **ONE,
     ),
     "sides": dict(
         hidden_dim={"encoder": 12, "decoder": 8}, num_encoder_layers=1,
@@ -154,7 +156,7 @@ def test_seeds():
 )  # fmt: skip
 def test_every_dropout_acts_in_training_only(rate):
     """By itself, the others being zero."""
-    model = make(**{"dropout": 0.0, rate: 0.5, "seed": 1})
+    model = make(**{**ONE, "dropout": 0.0, rate: 0.5, "seed": 1})
     inputs = FAMILY.inputs()
     expected = to_numpy(model(inputs))
     np.testing.assert_array_equal(to_numpy(model(inputs, training=False)), expected)
@@ -169,17 +171,12 @@ def test_every_dropout_acts_in_training_only(rate):
     ],
 )
 def test_fit(options, policy):
-    options = {"num_encoder_layers": 1, "num_decoder_layers": 1, "kernel_sizes": 3,
-               **options}  # fmt: skip
-    check_model.check_fit(FAMILY, make(**options, dtype=policy))
+    check_model.check_fit(FAMILY, make(**{**ONE, **options}, dtype=policy))
 
 
 def test_float16_scales_its_loss():
     """Keras asks the policy of the model, not those of its layers."""
-    model = make(
-        dtype="mixed_float16", num_encoder_layers=1, num_decoder_layers=1,
-        kernel_sizes=3, mixer="light_conv",
-    )  # fmt: skip
+    model = make(**ONE, dtype="mixed_float16", mixer="light_conv")
     model.compile("sgd", check_model.loss_function, jit_compile=False)
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     labels = np.roll(TARGETS, -1, axis=1)
@@ -189,7 +186,7 @@ def test_float16_scales_its_loss():
 
 def test_policy_of_the_model_is_that_of_its_layers():
     for policy in ("float32", "mixed_bfloat16", "bfloat16"):
-        model = make(dtype=policy)
+        model = make(**ONE, dtype=policy)
         assert model.dtype_policy.name == policy
         again = EncoderDecoder.from_config(model.get_config())
         assert again.dtype_policy.name == policy
@@ -198,7 +195,7 @@ def test_policy_of_the_model_is_that_of_its_layers():
                 assert layer.dtype_policy.name == policy, layer
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        model = make()
+        model = make(**ONE)
     finally:
         keras.config.set_dtype_policy("float32")
     assert model.get_config()["dtype"] == "mixed_bfloat16" == model.dtype_policy.name
@@ -221,7 +218,7 @@ def tables(model):
 )
 def test_shared_embeddings(share, matrices):
     """One table of V * C numbers each; a change is seen wherever it is shared."""
-    model = make(share_embeddings=share)
+    model = make(share_embeddings=share, **ONE)
     counts = [w.shape for w in model.weights if VOCABULARY in w.shape]
     assert len(counts) == matrices and len(tables(model)) == min(matrices, 2)
     inputs = FAMILY.inputs()
@@ -294,7 +291,7 @@ def test_kernel_sizes():
 def test_without_positions_order_matters_to_convolutions_alone():
     swapped = SOURCES[:1, [1, 0, 2, 3, 4]]
     for mixer, sees in (("attention", False), ("light_conv", True)):
-        model = make(mixer=mixer, positions=None, num_encoder_layers=1, kernel_sizes=3)
+        model = make(mixer=mixer, positions=None, **ONE)
         memory = to_numpy(model.encode(SOURCES[:1])[0])[0]
         other = to_numpy(model.encode(swapped)[0])[0]
         same = np.allclose(memory[[1, 0, 2, 3, 4]], other, atol=1e-5)
@@ -302,9 +299,9 @@ def test_without_positions_order_matters_to_convolutions_alone():
 
 
 def test_learned_positions_end():
-    model = make(positions="learned", max_length={"encoder": 9, "decoder": 3})
+    model = make(**ONE, positions="learned", max_length={"encoder": 9, "decoder": 3})
     assert model.max_target_length == 3
-    assert make().max_target_length is None
+    assert model_of("mixed").max_target_length is None
     with pytest.raises(ValueError, match="`max_length`.*length=4, max_length=3"):
         model(FAMILY.inputs())
     with pytest.raises(ValueError, match="length=5, max_length=3"):
@@ -343,7 +340,7 @@ def test_log_prob():
 
 def test_other_special_ids():
     """Padding is what `pad_id` says."""
-    model = make(pad_id=0, start_id=1, end_id=2, unk_id=4)
+    model = make(**ONE, pad_id=0, start_id=1, end_id=2, unk_id=4)
     assert (model.pad_id, model.start_id, model.end_id, model.unk_id) == (0, 1, 2, 4)
     short = {"source_ids": SOURCES[:1, :3], "target_ids": TARGETS[:1]}
     padded = {**short, "source_ids": np.pad(SOURCES[:1, :3], ((0, 0), (1, 2)))}

@@ -79,16 +79,20 @@ def test_every_family_reloads_in_a_fresh_process(tmp_path):
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_a_reloaded_model_goes_on_learning(tmp_path, policy):
     """Compiled state, optimizer and policy come back."""
-    model = test_decoder_only.make(dtype=policy, mixer="light_conv", num_layers=1,
-                                   kernel_sizes=3)  # fmt: skip
+    model = test_decoder_only.make(
+        dtype=policy, mixer="light_conv", num_layers=1, kernel_sizes=3, dropout=0.0
+    )
     inputs = test_decoder_only.BLOCKS.inputs()
     labels = np.roll(inputs["target_ids"], -1, axis=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, jit_compile=False)
-    first = model.train_on_batch(inputs, labels)
+    model.train_on_batch(inputs, labels)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.dtype_policy.name == policy
-    second = model.train_on_batch(inputs, labels)
-    np.testing.assert_allclose(again.train_on_batch(inputs, labels), second, rtol=1e-3)
-    assert second < first
+    for one in (model, again):
+        one.train_on_batch(inputs, labels)
+    limit = 1e-4 if policy == "float32" else 0.02
+    np.testing.assert_allclose(to_numpy(again(inputs)), to_numpy(model(inputs)),
+                               atol=limit)  # fmt: skip
+    assert int(again.optimizer.iterations) == 2

@@ -207,6 +207,7 @@ COUNT_COMPILATIONS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 @pytest.mark.parametrize(("jit_compile", "ops"), [("auto", 1), ("True", 2)])
 def test_two_hundred_lengths_compile_few_modules(tmp_path, jit_compile, ops, mode):
