@@ -227,7 +227,9 @@ def test_training_with_an_adaptive_softmax_never_makes_all_logits(name):
     @tf.function(autograph=False)
     def step(ids, labels):
         with tf.GradientTape() as tape:
-            loss = model.loss(model({"target_ids": ids}, training=True), labels)
+            features = model({"target_ids": ids}, training=True)
+            loss = model.loss(features, labels, training=True)
+            loss -= ops.sum(model.log_prob(features, labels))
         return loss, tape.gradient(loss, model.trainable_variables)
 
     ids = tf.constant(np.random.default_rng(0).integers(3, 5000, (2, 50)), tf.int32)
