@@ -1,4 +1,4 @@
-"""A directory that appears complete or not at all."""
+"""Files and directories that appear complete or not at all."""
 
 import contextlib
 import os
@@ -48,6 +48,34 @@ def atomic_directory(
         _move(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def write_file(path: str | os.PathLike, content: bytes):
+    """Writes a file beside `path`, and renames it to `path` when it is on the disk.
+
+    Raises:
+        OSError: as of writing; `path` is then as it was.
+    """
+    with atomic_file(path) as part:
+        part.write_bytes(content)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields the path of a new file beside `path`, and renames it at the end.
+
+    When the block raises or is interrupted, the new file is removed and `path` is as
+    it was. The content has reached the disk before the name does.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        with open(part, "rb+") as stream:
+            os.fsync(stream.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _refuse(path: Path, replaceable: Callable[[Path], bool] | None):

@@ -10,7 +10,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+from keras_seqconv.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
 from keras_seqconv.layers.rows import split_positions
 from keras_seqconv.ops.dropout import dropout

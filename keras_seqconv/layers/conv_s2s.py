@@ -10,7 +10,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import (
+from keras_seqconv.arguments import (
     check_number,
     check_positive_integer,
     known_width,

@@ -7,7 +7,7 @@ n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import (
+from keras_seqconv.arguments import (
     check_choice,
     check_positive_integer,
     check_rate,
@@ -436,16 +436,34 @@ class DynamicConv(_HeadConvolution):
     def call(self, inputs, query=None, mask=None, inputs_mask=None, training=None):
         mask = inputs_mask if mask is None else mask
         inputs = _zero_masked(inputs, mask)
-        real = None
-        if self.renormalize_padding:
-            taps = self.kernel_size
-            left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
-            real = ops.ones(ops.shape(inputs)[:2], "bool") if mask is None else mask
-            real = ops.pad(ops.cast(real, "int32"), [(0, 0), (left, taps - 1 - left)])
+        real = self._real(inputs, mask)
         kernel = self._kernel(inputs if query is None else query, real)
         if training and self.weight_dropout > 0:
             kernel = self._drop(kernel)
         return self._add_bias(self._convolve(inputs, kernel))
+
+    def kernels(self, inputs, query=None, mask=None):
+        """The kernels that a call without dropout applies.
+
+        Args:
+            inputs, query, mask: as of a call.
+
+        Returns:
+            Tensor (B, T, H, K), float32 (or float64): tap j of the kernel of position
+            t multiplies the input at t + j - P.
+        """
+        inputs = _zero_masked(ops.cast(inputs, self.compute_dtype), mask)
+        query = inputs if query is None else ops.cast(query, self.compute_dtype)
+        return self._kernel(query, self._real(inputs, mask))
+
+    def _real(self, inputs, mask):
+        """Which of (B, T + K - 1) positions are inside, if the softmax asks for it."""
+        if not self.renormalize_padding:
+            return None
+        taps = self.kernel_size
+        left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
+        real = ops.ones(ops.shape(inputs)[:2], "bool") if mask is None else mask
+        return ops.pad(ops.cast(real, "int32"), [(0, 0), (left, taps - 1 - left)])
 
     def _kernel(self, query, real=None):
         """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
@@ -470,12 +488,10 @@ class DynamicConv(_HeadConvolution):
         return ops.where(reached, kernel, ops.zeros_like(kernel))
 
     def _drop(self, kernel):
-        noise_shape = None
-        if self.weight_dropout_mask == "shared":
-            noise_shape = (1, 1, self.num_heads, self.kernel_size)
-        return keras.random.dropout(
-            kernel, self.weight_dropout, noise_shape, seed=self.seed_generator
-        )
+        if self.weight_dropout_mask == "position":
+            return dropout(kernel, self.weight_dropout, self.seed_generator)
+        ones = ops.ones((self.num_heads, self.kernel_size), dtype=kernel.dtype)
+        return kernel * dropout(ones, self.weight_dropout, self.seed_generator)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """The state before the first position: zeros for the last K - 1 inputs.

@@ -8,7 +8,7 @@ import inspect
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_positive_integer, check_rate
+from keras_seqconv.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.rows import apply_dense
 from keras_seqconv.ops.dropout import dropout
 

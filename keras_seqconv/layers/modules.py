@@ -8,7 +8,7 @@ n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import (
+from keras_seqconv.arguments import (
     check_choice,
     check_positive_integer,
     check_rate,
@@ -161,6 +161,11 @@ class _ConvolutionModule(keras.layers.Layer):
             **self._projected(inputs), mask=mask, training=training
         )
         return apply_dense(self.output_projection, hidden)
+
+    def kernels(self, inputs, mask=None):
+        """The kernels (B, T, H, K) of a dynamic convolution, see its `kernels`."""
+        inputs = ops.cast(inputs, self.compute_dtype)
+        return self.convolution.kernels(**self._projected(inputs), mask=mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """The state before the first position: that of the convolution."""

@@ -8,7 +8,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_choice, check_positive_integer
+from keras_seqconv.arguments import check_choice, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -10,7 +10,7 @@ import types
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import (
+from keras_seqconv.arguments import (
     check_choice,
     check_number,
     check_positive_integer,

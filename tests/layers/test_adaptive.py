@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.layers import adaptive
 from keras_seqconv.layers.adaptive import AdaptiveInput, AdaptiveSoftmax
+from keras_seqconv.ops import log_prob as blockwise
 from tests.backends import compiled, layer_gradients, modes, to_numpy
 from tests.layers.values import random, randomized
 
@@ -17,8 +17,8 @@ CLOSE = dict(rtol=1e-4, atol=1e-5)
 def blocks(request, monkeypatch):
     """As for large vocabularies, where not all rows fit in a block."""
     if request.param == "many blocks":
-        monkeypatch.setattr(adaptive, "BLOCK_SIZE", 1)
-        monkeypatch.setattr(adaptive, "FEWEST_ROWS", 3)
+        monkeypatch.setattr(blockwise, "BLOCK_SIZE", 1)
+        monkeypatch.setattr(blockwise, "FEWEST_ROWS", 3)
 
 
 def softmax_layer(**kwargs):

@@ -305,6 +305,7 @@ def test_layer_manners_self_attention():
     )
 
 
+@pytest.mark.slow
 def test_layer_manners_cross_attention():
     inputs = random(BATCH, TARGET, CHANNELS)
     check_layer(

@@ -151,6 +151,7 @@ def reference_block(block, inputs, mask=None):
         ({"filters": 5, "kernel_size": 3, "folded": True}, 4, 0),
     ],
 )
+@pytest.mark.slow
 def test_block_manners(options, trainable, seeds):
     check_layer(
         lambda: ConvS2SBlock(**options),
@@ -322,6 +323,7 @@ def reference_attention(layer, inputs, target_embeddings, keys, values, mask=Non
 
 
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.slow
 def test_attention_manners(masked):
     given = attention_inputs()
     inputs = given.pop("inputs")

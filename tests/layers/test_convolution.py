@@ -49,12 +49,32 @@ def test_manners(layer_class, padding):
         (DynamicConv, {"query_groups": 3, "kernel_softmax": False}),
     ],
 )
+@pytest.mark.slow
 def test_manners_of_options(layer_class, arguments):
     def make():
         return layer_class(3, 4, seed=1, **arguments)
 
     drops = int("weight_dropout" in arguments)
     check_layer(make, INPUTS, (2, 7, 6), seed_generators=drops, mask=MASK)
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_kernels_are_those_of_a_call(padding, renormalize):
+    layer = DynamicConv(3, 4, padding=padding, renormalize_padding=renormalize, seed=1)
+    outputs = to_numpy(layer(INPUTS, mask=MASK))
+    kernels = to_numpy(layer.kernels(INPUTS, mask=MASK))
+    left = 3 if padding == "causal" else 1
+    expected = np.zeros_like(INPUTS)
+    for b, t, c, j in np.ndindex(2, 7, 6, 4):
+        if 0 <= t + j - left < 7 and MASK[b, t + j - left]:
+            expected[b, t, c] += kernels[b, t, c // 2, j] * INPUTS[b, t + j - left, c]
+    assert np.abs(outputs - expected).max() < 1e-5
+    assert kernels.shape == (2, 7, 3, 4)
+    query = INPUTS[:, ::-1, :4]
+    layer = DynamicConv(3, 4)
+    layer.build(INPUTS.shape, query.shape)
+    assert np.allclose(layer.kernels(INPUTS, query), dynamic_kernel(layer, query))
 
 
 def test_manners_with_a_query():

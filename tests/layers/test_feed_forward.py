@@ -163,6 +163,7 @@ class TestResidual:
         )
         check_steps(layer, inputs, max_length=TARGET)
 
+    @pytest.mark.slow
     def test_layer_manners_with_cross_attention(self):
         inputs = random(BATCH, TARGET, CHANNELS)
         check_layer(

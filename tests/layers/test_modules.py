@@ -60,6 +60,7 @@ def test_manners(module_class):
         {"query_groups": 2, "compat": True},
     ],
 )
+@pytest.mark.slow
 def test_manners_of_the_query_projected_module(arguments):
     def make():
         return QueryConvModule(2, 3, conv_dim=8, query_dim=6, seed=0, **arguments)
@@ -194,6 +195,7 @@ def test_input_dropout_and_drop_connect_draw_other_numbers():
     assert first != second
 
 
+@pytest.mark.slow
 def test_input_dropout_in_the_generic_check():
     def make():
         return QueryConvModule(2, 3, input_dropout=0.2, weight_dropout=0.1, seed=0)

@@ -65,6 +65,7 @@ def every_layer(width: int = 8) -> keras.Model:
 IDS = np.array([[3, 4, 5, 6, 7, 8, 9], [2, 3, 4, 0, 0, 0, 0]], "int32")
 
 
+@pytest.mark.slow
 def test_every_layer_reloads_in_a_fresh_process(tmp_path):
     model = every_layer()
     np.save(tmp_path / "expected.npy", to_numpy(model(IDS)))
@@ -106,6 +107,7 @@ def test_padding_changes_no_result_of_the_whole_model():
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
     import tensorflow as tf
 

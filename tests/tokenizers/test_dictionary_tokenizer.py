@@ -1,201 +1,21 @@
-"""fairseq's dictionaries, and text to ids and back through them."""
+"""Text to ids and back through fairseq's dictionaries, Moses and byte pairs."""
 
 import json
 import re
+import subprocess
 import sys
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv import tokenizers
-from keras_seqconv.tokenizers import (
-    Dictionary,
-    DictionaryTokenizer,
-    load_tokenizer,
-    read_alignment_dictionary,
-    replace_unknowns,
-)
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-# Whatever UTF-8 can hold but line breaks: blanks, other white space, controls.
-SYMBOLS = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), min_size=1
-).filter(lambda symbol: symbol not in SPECIAL)
 WORDS = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1)
-COUNTS = st.integers(-(10**9), 10**12)
 CODES = "#version: 0.2\nh o\nho u\ns e</w>\nt h\nth e</w>\n"
-
-
-def write_lines(path, text):
-    path.write_bytes(text.encode())
-    return path
-
-
-# --- Dictionary ---
-
-
-def test_golden_dictionaries_are_read_and_written_to_the_byte(golden, tmp_path):
-    files = sorted(golden.glob("*/dict.*.txt"))
-    assert len(files) == 12
-    for file in files:
-        dictionary = Dictionary.read(file)
-        lines = file.read_text().splitlines()
-        assert len(dictionary) == len(lines) + 4
-        for i, line in enumerate(lines):
-            symbol, count = line.split(" ")
-            assert dictionary.id_of(symbol) == i + 4
-            assert dictionary.symbol_of(i + 4) == symbol
-            assert dictionary.counts[i + 4] == int(count)
-        dictionary.write(tmp_path / "copy")
-        assert (tmp_path / "copy").read_bytes() == file.read_bytes()
-
-
-@settings(deadline=None)
-@given(st.dictionaries(SYMBOLS, COUNTS, max_size=12), st.data())
-@example(
-    {"two words": 5, " ": 1, "a\u2028b\x85": 2, "\ufeff": 0, "5": 5, "é ": 3}, None
-)
-def test_file_round_trip(tmp_path_factory, entries, data):
-    entries = list(entries.items())
-    flagged = set()
-    if data is not None and entries:  # repeat some, with the flag
-        for _ in range(data.draw(st.integers(0, 3))):
-            flagged.add(4 + len(entries))
-            entries.append((data.draw(st.sampled_from(entries))[0], 7))
-    path = tmp_path_factory.mktemp("dictionary") / "dict.txt"
-    dictionary = Dictionary(entries, flagged)
-    dictionary.write(path)
-    content = "".join(
-        f"{symbol} {count}" + " #fairseq:overwrite" * (i in flagged) + "\n"
-        for i, (symbol, count) in enumerate(entries, 4)
-    ).encode()
-    assert path.read_bytes() == content
-    again = Dictionary.read(path)
-    assert again == dictionary
-    assert again.symbols == (*SPECIAL, *(symbol for symbol, _ in entries))
-    last = {symbol: i for i, (symbol, _) in enumerate(entries, 4)}
-    assert all(again.id_of(symbol) == i for symbol, i in last.items())
-    again.write(path)
-    assert path.read_bytes() == content
-
-
-def test_special_symbols_and_unknown_ones():
-    dictionary = Dictionary([("a", 3)])
-    assert [dictionary.id_of(symbol) for symbol in SPECIAL] == [0, 1, 2, 3]
-    assert dictionary.id_of("b") == 3
-    assert "a" in dictionary and "b" not in dictionary
-    assert [dictionary.symbol_of(i) for i in (4, 5, 99, -1)] == ["a"] + ["<unk>"] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
-    [
-        ("a 3\nb 2\na 1\n", 3, "must appear once (it has id 4 already)"),
-        ("a 3\n<pad> 2\n", 2, "must appear once (it has id 1 already)"),
-        ("a 3\nb\n", 2, "must be '<symbol> <count>': 'b'"),
-        ("a 3\n\nb 1\n", 2, "must be '<symbol> <count>': ''"),
-        ("a 3\nb #fairseq:overwrite\n", 2, "must be '<symbol> <count>'"),
-        ("a 3\nb two\n", 2, "count must be an integer: 'two'"),
-        ("a 3\nb 1.0\n", 2, "count must be an integer: '1.0'"),
-        ("a 3\nb 1_0\n", 2, "count must be an integer: '1_0'"),
-        ("a 3\nb ٣\n", 2, "count must be an integer"),
-        ("a 3\n 2\n", 2, "not empty: ''"),
-        ("a 3\nb\rc 2\n", 2, "line break"),
-    ],
-)
-def test_bad_lines_are_named(tmp_path, text, line, words):
-    path = write_lines(tmp_path / "dict.txt", text)
-    with pytest.raises(ValueError, match=re.escape(words)) as error:
-        Dictionary.read(path)
-    assert f"{path}, line {line}: " in str(error.value)
-
-
-def test_bytes_that_are_no_utf8_are_named(tmp_path):
-    path = tmp_path / "dict.txt"
-    path.write_bytes(b"a 3\nb 2\n\xff\xfe 1\n")
-    with pytest.raises(ValueError, match=r"line 3: must be valid UTF-8: b'\\xff"):
-        Dictionary.read(path)
-
-
-def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none"):
-        Dictionary.read(tmp_path / "none")
-    with pytest.raises(ValueError, match="is not a file"):
-        Dictionary.read(tmp_path)
-
-
-def test_windows_line_ends_and_missing_last_one(tmp_path):
-    path = write_lines(tmp_path / "dict.txt", "a 3\r\nb 2")
-    assert Dictionary.read(path) == Dictionary([("a", 3), ("b", 2)])
-
-
-def test_overwriting_a_special_symbol(tmp_path):
-    """As camembert's dictionary does: the symbol moves, its old id stays taken."""
-    text = "a 3\n<s> 999 #fairseq:overwrite\na 1 #fairseq:overwrite\n"
-    dictionary = Dictionary.read(write_lines(tmp_path / "dict.txt", text))
-    assert dictionary.symbols == (*SPECIAL, "a", "<s>", "a")
-    assert (dictionary.id_of("<s>"), dictionary.id_of("a")) == (5, 6)
-    assert dictionary.to_text() == text
-
-
-def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "dict.txt"
-    Dictionary([("a", 3)]).write(path)
-
-    def fail(source, target):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(tokenizers.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        Dictionary([("b", 3)]).write(path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["dict.txt"]
-    assert path.read_text() == "a 3\n"
-
-
-def finalized(counts, threshold, nwords, padding_factor):
-    """Dictionary.finalize of fairseq, written anew from its rules."""
-    rest = {symbol: n for symbol, n in counts.items() if symbol not in SPECIAL}
-    alphabetical = Counter(dict(sorted(rest.items())))
-    limit = None if nwords <= 0 else max(0, nwords - 4)
-    kept = [item for item in alphabetical.most_common(limit) if item[1] >= threshold]
-    number = 0
-    while padding_factor > 1 and (len(kept) + 4) % padding_factor:
-        filler = f"madeupword{number:04d}"
-        if filler not in dict(kept):
-            kept.append((filler, 0))
-        number += 1
-    return kept
-
-
-@settings(deadline=None)
-@given(
-    st.dictionaries(
-        st.one_of(WORDS, st.sampled_from([*SPECIAL, "madeupword0001"])),
-        st.integers(1, 6),
-        max_size=25,
-    ),
-    st.integers(-1, 4),
-    st.integers(-1, 20),
-    st.sampled_from([0, 1, 8]),
-)
-def test_dictionary_of_counts(counts, threshold, nwords, padding_factor):
-    dictionary = Dictionary.from_counts(counts, threshold, nwords, padding_factor)
-    expected = finalized(counts, threshold, nwords, padding_factor)
-    assert list(zip(dictionary.symbols, dictionary.counts, strict=True))[4:] == expected
-
-
-def test_equal_counts_are_alphabetical_and_the_size_is_padded():
-    dictionary = Dictionary.from_counts({"b": 2, "a": 2, "c": 9, "Z": 2, "rare": 1}, 2)
-    assert dictionary.to_text() == "c 9\nZ 2\na 2\nb 2\n"
-    assert Dictionary.from_counts({"a": 2}).to_text() == (
-        "a 2\nmadeupword0000 0\nmadeupword0001 0\nmadeupword0002 0\n"
-    )
-
-
-# --- Tokenizer ---
 
 
 @settings(deadline=None)
@@ -429,36 +249,104 @@ def test_missing_files_are_named(tmp_path):
         load_tokenizer(tmp_path)
 
 
-# --- Unknown words ---
+# --- Training ---
+
+GERMAN = ["Der Hund läuft im Park.", "Die Hunde laufen, und der Mann schläft."] * 3
+ENGLISH = ["The dog runs in the park.", "The dogs run while the man's asleep."] * 3
 
 
-def test_unknowns_take_the_source_word_with_most_attention():
-    attention = np.array(
-        [
-            [0.9, 0.1, 0.0, 0.0],
-            [0.1, 0.6, 0.3, 0.0],
-            [0.2, 0.2, 0.5, 0.1],
-            [0.0, 0.1, 0.2, 0.7],  # padding does not count: the end has most
-            [1.0, 0.0, 0.0, 0.0],  # the row of the end of the hypothesis
-        ]
+def codes_of_command_line(tmp_path, lines, merges):
+    text, codes = tmp_path / "text", tmp_path / "codes"
+    text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    code = "from subword_nmt.subword_nmt import main; main()"
+    arguments = ["learn-bpe", "-s", str(merges), "-i", text, "-o", codes]
+    subprocess.run(
+        [sys.executable, "-c", code, *arguments], check=True, capture_output=True
     )
-    hypothesis = ["<unk>", "<unk>", "ist", "<unk>"]
-    source = ["Bob", "runs"]
-    assert replace_unknowns(hypothesis, source, attention) == [
-        "Bob", "runs", "ist", "<eos>",
-    ]  # fmt: skip
-    assert hypothesis[0] == "<unk>"
-    replaced = replace_unknowns(hypothesis, source, attention, {"runs": "läuft"})
-    assert replaced == ["Bob", "läuft", "ist", "<eos>"]
-    with pytest.raises(ValueError, match=r"shape \(2, 4\), 4 tokens"):
-        replace_unknowns(hypothesis, source, attention[:2])
+    return codes.read_text(encoding="utf-8")
 
 
-def test_alignment_dictionary(tmp_path):
-    path = write_lines(
-        tmp_path / "align", "runs läuft 0.9\n\nBob  Robert\nruns rennt\n"
+def test_codes_are_those_of_the_command_line(tmp_path):
+    pytest.importorskip("subword_nmt", reason="needs the extra mt")
+    source, target = DictionaryTokenizer.train_joint(
+        GERMAN, ENGLISH, merges=30, moses=False, lowercase=True
     )
-    assert read_alignment_dictionary(path) == {"runs": "rennt", "Bob": "Robert"}
-    write_lines(path, "runs läuft\nBob\n")
-    with pytest.raises(ValueError, match="line 2"):
-        read_alignment_dictionary(path)
+    lines = [line.lower() for line in GERMAN + ENGLISH]
+    expected = codes_of_command_line(tmp_path, lines, 30)
+    assert source.bpe_codes == target.bpe_codes == expected
+    assert len(expected.splitlines()) == 31
+    for side, texts in ((source, GERMAN), (target, ENGLISH)):
+        counts = Counter(symbol for text in texts for symbol in side.split(text))
+        assert side.dictionary == Dictionary.from_counts(counts)
+        assert side.vocabulary_size % 8 == 0
+        lower = [text.lower() for text in texts]
+        assert side.detokenize(side.tokenize(texts)) == lower
+
+
+def test_codes_of_multi30k_are_those_of_the_command_line(tmp_path, multi30k):
+    pytest.importorskip("subword_nmt", reason="needs the extra mt")
+    lines = multi30k("test2016.lc.norm.tok.de")[:300]
+    tokenizer = DictionaryTokenizer.train(lines, merges=200, moses=False)
+    assert tokenizer.bpe_codes == codes_of_command_line(tmp_path, lines, 200)
+    assert tokenizer.detokenize(tokenizer.tokenize(lines)) == lines
+
+
+def test_training_with_moses_and_a_joined_dictionary(tmp_path):
+    pytest.importorskip("sacremoses", reason="needs the extra mt")
+    source, target = DictionaryTokenizer.train_joint(
+        GERMAN, ENGLISH, ("de", "en"), 30, joined_dictionary=True, padding_factor=1
+    )
+    assert source is not target and source.dictionary == target.dictionary
+    assert (source.language, target.language) == ("de", "en")
+    assert source.detokenize(source.tokenize(GERMAN)) == GERMAN
+    assert target.detokenize(target.tokenize(ENGLISH)) == ENGLISH
+    assert "".join(target.split("man's")).replace("@@", "") == "man&apos;s"
+    target.save(tmp_path)
+    assert load_tokenizer(tmp_path).tokenize(ENGLISH) == target.tokenize(ENGLISH)
+    same = DictionaryTokenizer.train_joint(
+        ENGLISH, ENGLISH, ("en", "en"), 30, joined_dictionary=True
+    )
+    assert same[0] is same[1]
+
+
+def test_sizes_of_a_trained_dictionary():
+    texts = ["a a a b b c", "<pad> a"]
+    tokenizer = DictionaryTokenizer.train(texts, moses=False)
+    assert tokenizer.dictionary.symbols[4:] == ("a", "b", "c", "madeupword0000")
+    assert tokenizer.unspellable_ids == [0, 1, 7]
+    assert tokenizer.bpe_codes is None and not tokenizer.remove_bpe
+    rare = DictionaryTokenizer.train(texts, moses=False, min_count=2, padding_factor=1)
+    assert rare.dictionary.symbols[4:] == ("a", "b")
+    small = DictionaryTokenizer.train(
+        texts, moses=False, vocabulary_size=5, padding_factor=1
+    )
+    assert small.dictionary.symbols[4:] == ("a",)
+    assert small.tokenize(["a b <pad>"]) == [[4, 3, 3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "language=None"),
+        ({"merges": 0, "moses": False}, "merges=0"),
+        ({"merges": 5, "moses": False, "texts": ["a b"]}, "a word of two letters"),
+        ({"min_count": 0, "moses": False}, "min_count=0"),
+        ({"vocabulary_size": 4, "moses": False}, "vocabulary_size=4"),
+        ({"padding_factor": 0, "moses": False}, "padding_factor=0"),
+        ({"remove_bpe": True}, "Received: remove_bpe"),
+        ({"texts": [], "moses": False}, "`texts` must hold a word"),
+        ({"texts": ["a", None], "moses": False}, "Received: None"),
+        ({"texts": "abc", "moses": False}, "a list of texts. Received: 'abc'"),
+    ],
+)
+def test_bad_training_arguments(arguments, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        DictionaryTokenizer.train(**{"texts": ENGLISH} | arguments)
+
+
+def test_sampling_is_refused():
+    from keras_seqconv.tokenizers import Sampling
+
+    tokenizer = DictionaryTokenizer(Dictionary([("a", 3)]))
+    with pytest.raises(ValueError, match=r"`sampling` must be None.*'dictionary'"):
+        tokenizer.tokenize(["a"], Sampling(0.1))

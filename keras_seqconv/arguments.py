@@ -1,15 +1,19 @@
-"""Checks of arguments and shapes that several layers share."""
+"""Checks of arguments and shapes that all of the package shares."""
 
 import math
 
 
+def check_integer(name: str, value: int, least: int) -> int:
+    """`value`, or ValueError unless it is an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        rule = "a positive integer" if least == 1 else f"an integer >= {least}"
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+    return value
+
+
 def check_positive_integer(name: str, value: int) -> int:
     """`value`, or ValueError unless it is an int of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value!r}"
-        )
-    return value
+    return check_integer(name, value, 1)
 
 
 def check_rate(name: str, value: float) -> float:
@@ -38,10 +42,15 @@ def check_boolean(name: str, value: bool) -> bool:
     return value
 
 
+def is_number(value) -> bool:
+    """Whether it is a finite number, and no bool."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
 def check_number(name: str, value: float) -> float:
     """`value`, or ValueError unless it is a finite number."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
+    if not is_number(value):
         raise ValueError(
             f"`{name}` must be a finite number. Received: {name}={value!r}"
         )

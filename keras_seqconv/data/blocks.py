@@ -1,0 +1,271 @@
+"""Blocks of a stream of tokens, which language models are trained and scored on.
+
+T: tokens of a block.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from keras_seqconv.arguments import check_choice, check_integer, check_positive_integer
+from keras_seqconv.data.background import guarded_generator
+from keras_seqconv.data.rows import BATCHES, plain_errors
+from keras_seqconv.extras import require
+
+BREAK_MODES = ("none", "complete", "complete_doc", "eos")
+LINES_AT_ONCE = 1024
+
+
+def blocks(
+    lines: Iterable[Sequence[int]],
+    tokens_per_sample: int,
+    *,
+    break_mode: str = "none",
+    context_window: int = 0,
+    long_lines: str = "keep",
+    end_id: int = 2,
+    pad_id: int = 1,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Cuts tokenised lines into rows for a language model, as fairseq does.
+
+    The lines one after the other are the stream. A row's labels are a piece of the
+    stream, and its inputs the same piece one position earlier: the first input is the
+    real token before the piece, or the end token at the very start. Every token of
+    the stream is a label exactly once.
+
+    Break modes:
+        "none": pieces of `tokens_per_sample` tokens, the last one shorter.
+        "complete": as many whole lines as fit into `tokens_per_sample`.
+        "complete_doc": likewise, and a piece ends where a document ends. Documents are
+            divided by empty lines (the end token alone), which are left out.
+        "eos" (or "sentence"): each line a piece, whatever `tokens_per_sample` is.
+
+    With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
+    preceded by the last w tokens of input before it (fewer at the start, and before a
+    long line), across lines and documents. Their labels are padding: not scored.
+
+    Args:
+        lines: token ids of lines, each with its end token.
+        tokens_per_sample: longest row, but for long lines.
+        break_mode: see above.
+        context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
+        long_lines: what to do with a line longer than a piece in the modes that keep
+            lines whole: "keep" it as one long piece, as fairseq does, or "cut" it
+            into pieces that are not longer.
+        end_id: id of the end token.
+        pad_id: id of padding.
+
+    Yields:
+        {"target_ids": inputs (T,), "labels": (T,)}, int32, of equal length. Memory
+        holds a row and a line, no more.
+
+    Raises:
+        ValueError: of an argument, at once; when the line is reached, of one that does
+            not end with its end token, or has padding in it; at the end, without any
+            token.
+
+    Example:
+
+    ```python
+    from keras_seqconv.data.blocks import blocks
+    rows = blocks([[5, 6, 2], [7, 2]], tokens_per_sample=4)
+    next(rows)  # {"target_ids": [2, 5, 6, 2], "labels": [5, 6, 2, 7]}
+    ```
+    """
+    make = _rows_of(
+        tokens_per_sample, break_mode, context_window, long_lines, end_id, pad_id
+    )
+    return make(lines)
+
+
+def to_blocks(
+    tokens_per_sample: int,
+    *,
+    break_mode: str = "none",
+    context_window: int = 0,
+    long_lines: str = "keep",
+    end_id: int = 2,
+    pad_id: int = 1,
+) -> Callable:
+    """`blocks` as a step of `dataset.apply`.
+
+    Args:
+        As of `blocks`.
+
+    Returns:
+        A function from a dataset of {"target_ids": (N,)} int32, the tokens of a line
+        with the end token, to a dataset of {"target_ids": (T,), "labels": (T,)}.
+
+    Example:
+
+    ```py
+    rows = lines.apply(to_blocks(512, break_mode="none"))
+    ```
+    """
+    make = _rows_of(
+        tokens_per_sample, break_mode, context_window, long_lines, end_id, pad_id
+    )
+
+    # Many rows at once: tf.data calls Python some 10,000 times a second at most.
+    number = max(1, min(256, (1 << 18) // tokens_per_sample))
+
+    def apply(dataset):
+        tf = require("tensorflow", "mt")
+        lines = _batches_of_lines(dataset)
+
+        @guarded_generator
+        def batches():
+            rows = make(_lines_of(lines))
+            while some := list(itertools.islice(rows, number)):
+                yield {
+                    "lengths": np.array([len(row["labels"]) for row in some], np.int32),
+                    "target_ids": np.concatenate([row["target_ids"] for row in some]),
+                    "labels": np.concatenate([row["labels"] for row in some]),
+                }
+
+        def ragged(batch):
+            lengths = batch.pop("lengths")
+            return {
+                key: tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+                for key, flat in batch.items()
+            }
+
+        keys = ("lengths", "target_ids", "labels")
+        signature = {key: tf.TensorSpec([None], tf.int32) for key in keys}
+        flat = tf.data.Dataset.from_generator(batches, output_signature=signature)
+        made = flat.map(ragged)
+        # Ragged tensors of rank one are tensors in all but name.
+        single = made.unbatch().map(
+            lambda row: {key: tf.identity(row[key]) for key in row}
+        )
+        setattr(single, BATCHES, made)
+        return single
+
+    return apply
+
+
+def _rows_of(tokens, break_mode, window, long_lines, end_id, pad_id) -> Callable:
+    """A function from lines to rows; the arguments are checked here."""
+    check_positive_integer("tokens_per_sample", tokens)
+    check_choice("break_mode", break_mode, (*BREAK_MODES, "sentence"))
+    check_choice("long_lines", long_lines, ("keep", "cut"))
+    check_integer("end_id", end_id, 0)
+    check_integer("pad_id", pad_id, 0)
+    if check_integer("context_window", window, 0) >= tokens:
+        raise ValueError(
+            "`context_window` must be smaller than `tokens_per_sample`. Received: "
+            f"context_window={window}, tokens_per_sample={tokens}"
+        )
+    size = tokens - window
+    by_line = break_mode in ("eos", "sentence")
+    documents = break_mode == "complete_doc"
+
+    def rows(lines):
+        lines = _checked(lines, end_id, pad_id)
+        if break_mode == "none":
+            pieces = _fixed_pieces(lines, size)
+        else:
+            longest = size if long_lines == "cut" else None
+            limit = 0 if by_line else size
+            pieces = _whole_lines(lines, limit, documents, longest)
+        return _with_inputs(pieces, tokens, window, end_id, pad_id)
+
+    return rows
+
+
+def _checked(lines, end_id, pad_id) -> Iterator[np.ndarray]:
+    number = 0
+    for number, line in enumerate(lines, 1):  # noqa: B007
+        line = np.asarray(line, np.int32)
+        if line.ndim != 1 or not line.size or line[-1] != end_id:
+            raise ValueError(
+                f"A line must be token ids that end with the end token {end_id}. "
+                f"Received: line {number:,} = {line[:20].tolist()}"
+            )
+        if (line == pad_id).any():
+            raise ValueError(
+                f"A line must not hold the padding id {pad_id}. "
+                f"Received: line {number:,} = {line[:20].tolist()}"
+            )
+        yield line
+    if not number:
+        raise ValueError("`lines` must hold at least one line. It holds none.")
+
+
+def _fixed_pieces(lines, size) -> Iterator[np.ndarray]:
+    """Pieces of `size` tokens, the last one shorter."""
+    waiting, length = [], 0
+    for line in lines:
+        waiting.append(line)
+        length += len(line)
+        if length < size:
+            continue
+        tokens = np.concatenate(waiting)
+        end = length - length % size
+        for start in range(0, end, size):
+            yield tokens[start : start + size]
+        waiting, length = [tokens[end:]], length - end
+    if length:
+        yield np.concatenate(waiting)
+
+
+def _whole_lines(lines, limit, documents, longest) -> Iterator[np.ndarray]:
+    """Pieces of whole lines up to `limit` tokens; 0: one line each.
+
+    Lines of more than `longest` tokens, if that is given, are cut before.
+    """
+    waiting, length = [], 0
+    for line in lines:
+        divides = documents and len(line) == 1
+        step = longest or len(line)
+        for start in range(0, len(line), step):
+            part = line[start : start + step]
+            if length and (divides or length + len(part) > limit):
+                yield np.concatenate(waiting)
+                waiting, length = [], 0
+            if not divides:
+                waiting.append(part)
+                length += len(part)
+    if length:
+        yield np.concatenate(waiting)
+
+
+def _with_inputs(
+    pieces, longest, window, end_id, pad_id
+) -> Iterator[dict[str, np.ndarray]]:
+    past = np.zeros(0, np.int32)  # the last inputs before the piece
+    before = np.array([end_id], np.int32)  # the stream's token before it
+    for piece in pieces:
+        # A long line takes the room of its context.
+        past = past[max(0, len(past) + len(piece) - longest) :]
+        inputs = np.concatenate([past, before, piece[:-1]])
+        unscored = np.full(len(past), pad_id, np.int32)
+        yield {"target_ids": inputs, "labels": np.concatenate([unscored, piece])}
+        past = inputs[max(0, len(inputs) - window) :] if window else past
+        before = piece[-1:]
+
+
+def _batches_of_lines(dataset):
+    spec = dataset.element_spec
+    if not isinstance(spec, dict) or set(spec) != {"target_ids"}:
+        raise ValueError(
+            'The dataset must hold lines {"target_ids": (N,)} of token ids. '
+            f"Received: {spec}"
+        )
+    batches = getattr(dataset, BATCHES, None)
+    return dataset.ragged_batch(LINES_AT_ONCE) if batches is None else batches
+
+
+def _lines_of(batches) -> Iterator[np.ndarray]:
+    """The lines of a dataset of batches of id vectors."""
+    with plain_errors():
+        for batch in batches:
+            lines = batch["target_ids"]
+            # Lines of one known length come as a matrix.
+            if not hasattr(lines, "row_splits"):
+                yield from lines.numpy()
+                continue
+            flat = lines.values.numpy()
+            for start, end in itertools.pairwise(lines.row_splits.numpy()):
+                yield flat[start:end]

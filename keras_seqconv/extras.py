@@ -1,0 +1,23 @@
+"""Packages that not everyone needs, imported where they are used."""
+
+import importlib
+from types import ModuleType
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """The imported module.
+
+    Args:
+        module: as after `import`, for example "sacremoses".
+        extra: the extra of this package that installs it, for example "mt".
+
+    Raises:
+        ImportError: it is missing or broken; says which extra to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"This needs the package {module.partition('.')[0]}: "
+            f"pip install 'keras-seqconv[{extra}]' ({error})"
+        ) from error

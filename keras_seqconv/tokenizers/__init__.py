@@ -1,0 +1,70 @@
+"""Text to ids and back.
+
+What all kinds of tokenizers share:
+
+- `tokenize(texts)` -> one list of ids per text, with `end_id` at its end;
+  `detokenize(ids)` -> texts; both take and return lists, as sentences differ in length;
+- `to_tokens(ids)`, `split(text)` and `join(tokens)`: the way in between;
+- `vocabulary_size`, `pad_id`, `start_id`, `end_id`, `unk_id`; `unspellable_ids`: those
+  that a search should never choose, as no text comes of them;
+- `in_graph`: whether it can run inside a TensorFlow graph, and so inside an export. If
+  so, `tokenize_tensor` and `detokenize_tensor` give the very ids and texts of
+  `tokenize` and `detokenize`, and `trackables` are the resources that an exported
+  module must hold as an attribute;
+- `save(directory)` and a class method `load(directory)`; `settings.json` there holds
+  `kind`, by which `load_tokenizer` finds the class.
+
+| kind          | class                  | in a graph | any text comes back            |
+|---------------|------------------------|------------|--------------------------------|
+| sentencepiece | SentencePieceTokenizer | yes        | yes, but for U+2581            |
+| words         | WordTokenizer          | yes        | known words with single blanks |
+| characters    | CharacterTokenizer     | yes        | if its characters are known    |
+| dictionary    | DictionaryTokenizer    | no         | nearly (blanks change)         |
+
+Ids are fairseq's: <s> 0, <pad> 1, </s> 2, <unk> 3; sentences start and end with </s>.
+Ids outside the vocabulary count as unknown; an unknown token is spelled `<unk>`. Text
+that looks like a special symbol never becomes one. Bytes that are not UTF-8 become
+U+FFFD, see `texts`.
+"""
+
+from keras_seqconv.tokenizers.dictionary import Dictionary
+from keras_seqconv.tokenizers.dictionary_tokenizer import DictionaryTokenizer
+from keras_seqconv.tokenizers.loading import Tokenizer, load_tokenizer
+from keras_seqconv.tokenizers.sampling import Sampling
+from keras_seqconv.tokenizers.sentence_piece import SentencePieceTokenizer
+from keras_seqconv.tokenizers.special_symbols import (
+    BOS_ID,
+    END_ID,
+    PAD_ID,
+    SPECIAL_SYMBOLS,
+    UNK_ID,
+)
+from keras_seqconv.tokenizers.training import KINDS, train_tokenizers
+from keras_seqconv.tokenizers.unknowns import (
+    read_alignment_dictionary,
+    replace_unknowns,
+)
+from keras_seqconv.tokenizers.vocabulary_tokenizers import (
+    CharacterTokenizer,
+    WordTokenizer,
+)
+
+__all__ = [
+    "BOS_ID",
+    "END_ID",
+    "KINDS",
+    "PAD_ID",
+    "SPECIAL_SYMBOLS",
+    "UNK_ID",
+    "CharacterTokenizer",
+    "Dictionary",
+    "DictionaryTokenizer",
+    "Sampling",
+    "SentencePieceTokenizer",
+    "Tokenizer",
+    "WordTokenizer",
+    "load_tokenizer",
+    "read_alignment_dictionary",
+    "replace_unknowns",
+    "train_tokenizers",
+]

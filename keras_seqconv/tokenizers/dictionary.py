@@ -1,0 +1,180 @@
+"""fairseq's dictionaries: the symbols of a vocabulary and their counts."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from keras_seqconv.atomic import write_file
+from keras_seqconv.tokenizers.files import bad_line, read_file
+from keras_seqconv.tokenizers.special_symbols import SPECIAL_SYMBOLS, UNK_ID
+
+_OVERWRITE = "#fairseq:overwrite"
+
+
+class Dictionary:
+    """The symbols of a vocabulary with their counts, in fairseq's format and order.
+
+    Ids 0 to 3 are <s>, <pad>, </s> and <unk>, which no file lists; the file's lines
+    follow from 4 on. A symbol may contain blanks, as a line is split at the last one.
+
+    Args:
+        entries: (symbol, count) in the order of their ids.
+        overwrite: ids of entries that may repeat an earlier symbol, or a special one;
+            the symbol's id is then the later (fairseq's flag `#fairseq:overwrite`).
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import Dictionary
+    dictionary = Dictionary.from_counts({"house": 3, "the": 9}, padding_factor=1)
+    assert dictionary.symbols[4:] == ("the", "house")
+    assert dictionary.id_of("the") == 4 and dictionary.id_of("castle") == 3
+    ```
+    """
+
+    def __init__(
+        self, entries: Iterable[tuple[str, int]] = (), overwrite: Iterable[int] = ()
+    ):
+        self._symbols = list(SPECIAL_SYMBOLS)
+        self._counts = [1] * len(SPECIAL_SYMBOLS)
+        self._ids = {symbol: i for i, symbol in enumerate(SPECIAL_SYMBOLS)}
+        self._overwrite: set[int] = set()
+        flagged = set(overwrite)
+        for symbol, count in entries:
+            self._add(symbol, count, len(self._symbols) in flagged)
+
+    def _add(self, symbol: str, count: int, overwrite: bool = False):
+        if not isinstance(symbol, str) or not symbol:
+            raise ValueError(f"a symbol must be a text that is not empty: {symbol!r}")
+        if "\n" in symbol or "\r" in symbol:
+            raise ValueError(f"a symbol must not hold a line break: {symbol!r}")
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise ValueError(f"the count must be an integer: {symbol!r} {count!r}")
+        try:
+            symbol.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"a symbol must be valid Unicode: {symbol!r}") from None
+        if symbol in self._ids and not overwrite:
+            raise ValueError(
+                f"a symbol must appear once (it has id {self._ids[symbol]} already) "
+                f"unless its line ends in {_OVERWRITE}: {symbol!r}"
+            )
+        if overwrite:
+            self._overwrite.add(len(self._symbols))
+        self._ids[symbol] = len(self._symbols)
+        self._symbols.append(symbol)
+        self._counts.append(count)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike) -> "Dictionary":
+        """Reads fairseq's `dict.<language>.txt`.
+
+        Raises:
+            ValueError: names file, line and rule when a line has no count, one that is
+                no integer, an empty symbol, or one that appeared before; or when the
+                file is not UTF-8.
+        """
+        content = read_file(path)
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            line = content[: error.start].count(b"\n") + 1
+            received = content[error.start : error.start + 4]
+            raise bad_line(path, line, f"must be valid UTF-8: {received!r}") from None
+        self = cls()
+        # Not `splitlines`: symbols may hold what Unicode calls line breaks.
+        lines = text.split("\n")
+        for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
+            try:
+                self._add_line(line.rstrip())
+            except ValueError as error:
+                raise bad_line(path, number, str(error)) from None
+        return self
+
+    def _add_line(self, line: str):
+        symbol, blank, count = line.rpartition(" ")
+        overwrite = blank != "" and count == _OVERWRITE
+        if overwrite:
+            symbol, blank, count = symbol.rpartition(" ")
+        if not blank:
+            raise ValueError(f"must be '<symbol> <count>': {line!r}")
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", count):
+            raise ValueError(f"the count must be an integer: {count!r} in {line!r}")
+        self._add(symbol, int(count), overwrite)
+
+    def write(self, path: str | os.PathLike):
+        """Writes fairseq's format; the file appears at once or not at all."""
+        write_file(path, self.to_text().encode())
+
+    def to_text(self) -> str:
+        """The content of the file."""
+        return "".join(
+            f"{self._symbols[i]} {self._counts[i]}"
+            + (f" {_OVERWRITE}\n" if i in self._overwrite else "\n")
+            for i in range(len(SPECIAL_SYMBOLS), len(self))
+        )
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: Mapping[str, int],
+        threshold: int = -1,
+        nwords: int = -1,
+        padding_factor: int = 8,
+    ) -> "Dictionary":
+        """The dictionary that fairseq's preprocessing makes of a corpus.
+
+        Args:
+            counts: symbol -> occurrences; special symbols among them are left out.
+            threshold: symbols seen less often are dropped.
+            nwords: most symbols kept, the four special ones included; none when <= 0.
+            padding_factor: `madeupwordNNNN 0` are added up to a multiple of it.
+        """
+        words = [item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS]
+        # By falling count, equal counts by code points.
+        words.sort(key=lambda item: (-item[1], item[0]))
+        if nwords > 0:
+            words = words[: max(0, nwords - len(SPECIAL_SYMBOLS))]
+        self = cls((word, count) for word, count in words if count >= threshold)
+        number = 0
+        while padding_factor > 1 and len(self) % padding_factor:
+            filler = f"madeupword{number:04d}"
+            if filler not in self:
+                self._add(filler, 0)
+            number += 1
+        return self
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Symbol of every id."""
+        return tuple(self._symbols)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Count of every id."""
+        return tuple(self._counts)
+
+    def id_of(self, symbol: str) -> int:
+        """The id of a symbol, 3 of an unknown one."""
+        return self._ids.get(symbol, UNK_ID)
+
+    def symbol_of(self, index: int) -> str:
+        """The symbol of an id, `<unk>` of an id outside the dictionary."""
+        known = 0 <= index < len(self._symbols)
+        return self._symbols[index] if known else SPECIAL_SYMBOLS[UNK_ID]
+
+    def __len__(self) -> int:
+        return len(self._symbols)
+
+    def __contains__(self, symbol: str) -> bool:
+        return symbol in self._ids
+
+    def __eq__(self, other) -> bool:
+        if not isinstance(other, Dictionary):
+            return NotImplemented
+        return self.to_text() == other.to_text()
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"<Dictionary of {len(self)} symbols>"

@@ -1,0 +1,294 @@
+"""Blocks of language models: fairseq's break modes and the context of evaluation."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_seqconv.data.blocks import BREAK_MODES, blocks, to_blocks
+
+LINES = [[5, 6, 2], [7, 2], [2], [8, 9, 10, 2], [11, 2]]
+
+
+def rows(*arguments, **options):
+    """[(inputs, labels)] as lists."""
+    found = list(blocks(*arguments, **options))
+    for row in found:
+        assert set(row) == {"target_ids", "labels"}
+        assert all(ids.dtype == np.int32 for ids in row.values())
+    return [(row["target_ids"].tolist(), row["labels"].tolist()) for row in found]
+
+
+def test_none():
+    assert rows(LINES, 5) == [
+        ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
+        ([2, 2, 8, 9, 10], [2, 8, 9, 10, 2]),
+        ([2, 11], [11, 2]),
+    ]
+    assert rows(LINES, 12) == [(([2, *sum(LINES, [])])[:-1], sum(LINES, []))]
+    assert rows(LINES, 100) == rows(LINES, 12)
+    assert len(rows(LINES, 1)) == 12
+
+
+def test_complete():
+    assert rows(LINES, 5, break_mode="complete") == [
+        ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
+        ([2, 2, 8, 9, 10], [2, 8, 9, 10, 2]),
+        ([2, 11], [11, 2]),
+    ]
+    assert rows(LINES, 4, break_mode="complete") == [
+        ([2, 5, 6], [5, 6, 2]),
+        ([2, 7, 2], [7, 2, 2]),
+        ([2, 8, 9, 10], [8, 9, 10, 2]),
+        ([2, 11], [11, 2]),
+    ]
+
+
+def test_complete_doc():
+    lines = [[2], *LINES, [2], [2], [12, 2]]
+    assert rows(lines, 6, break_mode="complete_doc") == [
+        ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
+        ([2, 8, 9, 10, 2, 11], [8, 9, 10, 2, 11, 2]),
+        ([2, 12], [12, 2]),
+    ]
+
+
+@pytest.mark.parametrize("name", ["eos", "sentence"])
+def test_eos(name):
+    expected = [([2, *line[:-1]], line) for line in LINES]
+    assert rows(LINES, 3, break_mode=name) == expected
+
+
+def test_lines_longer_than_a_block():
+    lines = [[5, 2], [6, 7, 8, 9, 2], [10, 2]]
+    assert rows(lines, 4, break_mode="complete") == [
+        ([2, 5], [5, 2]),
+        ([2, 6, 7, 8, 9], [6, 7, 8, 9, 2]),  # fairseq keeps it whole
+        ([2, 10], [10, 2]),
+    ]
+    cut = [
+        ([2, 5], [5, 2]),
+        ([2, 6, 7, 8], [6, 7, 8, 9]),
+        ([9, 2, 10], [2, 10, 2]),
+    ]
+    assert rows(lines, 4, break_mode="complete", long_lines="cut") == cut
+    # The end token left over is no empty line.
+    assert rows(lines, 4, break_mode="complete_doc", long_lines="cut") == cut
+    assert rows(lines, 4, break_mode="eos", long_lines="cut") == [
+        *cut[:2],
+        ([9], [2]),
+        ([2, 10], [10, 2]),
+    ]
+
+
+def test_context_window():
+    assert rows(LINES, 5, context_window=2) == [
+        ([2, 5, 6], [5, 6, 2]),
+        ([5, 6, 2, 7, 2], [1, 1, 7, 2, 2]),
+        ([7, 2, 2, 8, 9], [1, 1, 8, 9, 10]),
+        ([8, 9, 10, 2, 11], [1, 1, 2, 11, 2]),
+    ]
+    # More context than a piece is long: from several pieces.
+    assert rows(LINES[:2], 4, context_window=3) == [
+        ([2], [5]),
+        ([2, 5], [1, 6]),
+        ([2, 5, 6], [1, 1, 2]),
+        ([2, 5, 6, 2], [1, 1, 1, 7]),
+        ([5, 6, 2, 7], [1, 1, 1, 2]),
+    ]
+    assert rows(LINES[:3], 5, break_mode="eos", context_window=2) == [
+        ([2, 5, 6], [5, 6, 2]),
+        ([5, 6, 2, 7], [1, 1, 7, 2]),
+        ([2, 7, 2], [1, 1, 2]),
+    ]
+
+
+def test_a_long_line_takes_the_room_of_its_context():
+    lines = [[5, 6, 2], [7, 8, 9, 10, 2], [11, 12, 13, 14, 15, 16, 2]]
+    found = rows(lines, 6, break_mode="complete", context_window=3)
+    assert found == [
+        ([2, 5, 6], [5, 6, 2]),
+        ([6, 2, 7, 8, 9, 10], [1, 7, 8, 9, 10, 2]),
+        ([2, 11, 12, 13, 14, 15, 16], [11, 12, 13, 14, 15, 16, 2]),
+    ]
+
+
+def slow_pieces(lines, size, mode):
+    """Lists of lists, written from the description of the modes."""
+    if mode == "none":
+        stream = [token for line in lines for token in line]
+        return [stream[i : i + size] for i in range(0, len(stream), size)]
+    if mode == "eos":
+        return lines
+    pieces = []
+    open_piece = False
+    for line in lines:
+        if mode == "complete_doc" and line == [2]:
+            open_piece = False
+        elif open_piece and len(pieces[-1]) + len(line) <= size:
+            pieces[-1] = pieces[-1] + line
+        else:
+            pieces.append(line)
+            open_piece = True
+    return pieces
+
+
+some_lines = st.lists(
+    st.lists(st.integers(4, 30), max_size=9).map(lambda line: [*line, 2]),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lines=some_lines,
+    size=st.integers(1, 9),
+    window=st.integers(0, 7),
+    mode=st.sampled_from(BREAK_MODES),
+    long_lines=st.sampled_from(["keep", "cut"]),
+)
+def test_every_token_is_scored_once(lines, size, window, mode, long_lines):
+    found = rows(
+        lines,
+        size + window,
+        break_mode=mode,
+        context_window=window,
+        long_lines=long_lines,
+    )
+    stream = [
+        t for line in lines if mode != "complete_doc" or line != [2] for t in line
+    ]
+    scored = []
+    for inputs, labels in found:
+        known = labels.count(1)
+        assert labels == [1] * known + labels[known:] and known <= window
+        # The inputs are the stream before: the end token, then what was scored.
+        past = [2, *scored, *labels[known:-1]]
+        assert inputs == past[-len(inputs) :]
+        kept_whole = long_lines == "keep" and mode != "none"
+        assert len(inputs) <= size + window or (kept_whole and known == 0)
+        room = size + window - (len(labels) - known)
+        assert known == max(0, min(window, len(scored), room))
+        scored += labels[known:]
+    assert scored == stream
+    if long_lines == "keep":
+        pieces = [[label for label in labels if label != 1] for _, labels in found]
+        assert pieces == slow_pieces(lines, size, mode)
+
+
+def test_endless_lines_in_little_memory():
+    endless = itertools.cycle([[5, 6, 7, 2], [2]])
+    for mode in BREAK_MODES:
+        found = blocks(endless, 8, break_mode=mode, context_window=3)
+        assert len(list(itertools.islice(found, 50))) == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens_per_sample": 0}, "`tokens_per_sample` must be a positive integer"),
+        ({"tokens_per_sample": True}, "`tokens_per_sample` must be a positive integer"),
+        ({"break_mode": "lines"}, "`break_mode` must be one of"),
+        ({"context_window": -1}, "`context_window` must be an integer >= 0"),
+        ({"context_window": 8}, "`context_window` must be smaller than"),
+        ({"long_lines": "drop"}, "`long_lines` must be one of"),
+        ({"pad_id": -1}, "`pad_id` must be an integer >= 0"),
+        ({"end_id": None}, "`end_id` must be an integer >= 0"),
+    ],
+)
+def test_wrong_arguments_at_once(options, message):
+    options = {"tokens_per_sample": 8, **options}
+    with pytest.raises(ValueError, match=message):
+        blocks(LINES, **options)
+    with pytest.raises(ValueError, match=message):
+        to_blocks(**options)
+
+
+def test_wrong_lines():
+    with pytest.raises(ValueError, match=r"end token 2.*line 2 = \[5\]"):
+        list(blocks([[2], [5]], 4))
+    with pytest.raises(ValueError, match=r"end token 2.*line 1 = \[\]"):
+        list(blocks([[]], 4))
+    with pytest.raises(ValueError, match=r"padding id 1.*line 1 = \[1, 2\]"):
+        list(blocks([[1, 2]], 4))
+    with pytest.raises(ValueError, match="at least one line"):
+        list(blocks([], 4))
+    assert list(blocks([[2]], 4, break_mode="complete_doc")) == []
+
+
+@pytest.mark.parametrize("mode", ["none", "eos"])
+def test_as_a_step_of_a_dataset(mode):
+    import tensorflow as tf
+
+    rng = np.random.default_rng(3)
+    lines = [
+        [*rng.integers(4, 99, rng.integers(0, 20)).tolist(), 2] for _ in range(3000)
+    ]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"target_ids": line} for line in lines),
+        output_signature={"target_ids": tf.TensorSpec([None], tf.int32)},
+    )
+    options = dict(break_mode=mode, context_window=5)
+    made = dataset.apply(to_blocks(32, **options))
+    assert made.element_spec == {
+        key: tf.TensorSpec([None], tf.int32) for key in ("target_ids", "labels")
+    }
+    expected = list(blocks(lines, 32, **options))
+    assert len(expected) > 200  # more than are made at once
+    for _ in range(2):
+        found = list(made.as_numpy_iterator())
+        assert len(found) == len(expected)
+        for row, other in zip(found, expected, strict=True):
+            for key in ("target_ids", "labels"):
+                np.testing.assert_array_equal(row[key], other[key])
+
+
+def test_step_after_the_steps_of_the_pipeline(tmp_path):
+    """From a file to rows: text, tokens, blocks."""
+    from keras_seqconv.data.files import from_lines
+    from keras_seqconv.data.steps import tokenize, write_store
+
+    class Letters:
+        in_graph = False
+
+        def tokenize(self, texts):
+            return [[*map(ord, text), 2] for text in texts]
+
+    (tmp_path / "text").write_text("abc\n\nde\n")
+    lines = from_lines(tmp_path / "text").apply(tokenize(None, Letters()))
+    made = lines.apply(to_blocks(4))
+    expected = [
+        ([2, 97, 98, 99], [97, 98, 99, 2]),
+        ([2, 2, 100, 101], [2, 100, 101, 2]),
+    ]
+    for _ in range(2):
+        found = made.as_numpy_iterator()
+        assert [
+            (r["target_ids"].tolist(), r["labels"].tolist()) for r in found
+        ] == expected
+    store = write_store(made, tmp_path / "ids")
+    assert [(r["target_ids"].tolist(), r["labels"].tolist()) for r in store] == expected
+
+
+def test_step_on_other_datasets():
+    import tensorflow as tf
+
+    same = tf.data.Dataset.from_tensor_slices({"target_ids": [[4, 2], [5, 2]]})
+    rows = list(same.apply(to_blocks(3)).as_numpy_iterator())
+    assert [row["labels"].tolist() for row in rows] == [[4, 2, 5], [2]]
+    for wrong in ({"source_ids": [[2]], "target_ids": [[2]]}, [[2]]):
+        dataset = tf.data.Dataset.from_tensor_slices(wrong)
+        with pytest.raises(ValueError, match="must hold lines"):
+            dataset.apply(to_blocks(3))
+
+
+def test_recipes_of_presets():
+    from keras_seqconv.presets import PRESETS
+
+    recipes = [p.recipe["blocks"] for p in PRESETS.values() if p.recipe["blocks"]]
+    assert recipes
+    for recipe in recipes:
+        assert list(blocks([[5] * 700 + [2]] * 8, **recipe))

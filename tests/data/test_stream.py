@@ -1,0 +1,407 @@
+"""The stream: every row, few shapes, any position, any number of hosts."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_seqconv.data.plan import Shape
+from keras_seqconv.data.resampling import resampling
+from keras_seqconv.data.store import IdStore
+from keras_seqconv.data.stream import BatchStream, shifted
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_rows(number=200, seed=1, longest=30):
+    """Pairs whose first source and target id name the row."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "source_ids": [10 + row, *rng.integers(4, 9, rng.integers(0, longest)), 2],
+            "target_ids": [10 + row, *rng.integers(4, 9, rng.integers(0, longest)), 2],
+        }
+        for row in range(number)
+    ]
+
+
+ROWS = make_rows()
+STORE = IdStore.from_rows(ROWS)
+SHAPES = BatchStream(STORE, 300).shapes  # choosing them takes a while
+
+
+def same(one, other):
+    (inputs, labels), (others, other_labels) = one, other
+    assert inputs.keys() == others.keys()
+    for key in inputs:
+        np.testing.assert_array_equal(inputs[key], others[key])
+    np.testing.assert_array_equal(labels, other_labels)
+
+
+def rows_in(batch):
+    """Numbers of the rows of a batch; checks what is in them, and in the others."""
+    inputs, labels = batch
+    numbers = []
+    for source, target, label in zip(*inputs.values(), labels, strict=True):
+        if label[0] == 1:
+            assert (source == 1).all() and (target == 1).all() and (label == 1).all()
+            continue
+        row = ROWS[label[0] - 10]
+        end = len(row["target_ids"])
+        assert label[:end].tolist() == row["target_ids"] and (label[end:] == 1).all()
+        assert target[:end].tolist() == [2, *row["target_ids"][:-1]]
+        assert (target[end:] == 1).all()
+        assert source[: len(row["source_ids"])].tolist() == row["source_ids"]
+        assert (source[len(row["source_ids"]) :] == 1).all()
+        numbers.append(int(label[0]) - 10)
+    return numbers
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.integers(32, 600), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers()
+)
+def test_epochs_hold_every_row_once(tokens, max_shapes, replicas, seed):
+    stream = BatchStream(
+        STORE,
+        tokens,
+        max_shapes=max_shapes,
+        num_replicas=replicas,
+        seed=seed % 2**32,
+    )
+    number = stream.batches_per_epoch()
+    shapes = {(s.rows, s.widths[0], s.rows, s.widths[1]) for s in stream.shapes}
+    assert len(shapes) <= max_shapes
+    cells = 0
+    for epoch in range(2):
+        seen = []
+        for position in range(epoch * number, (epoch + 1) * number):
+            assert stream.epoch_of(position) == epoch
+            inputs, labels = stream.batch(position)
+            assert {array.dtype.name for array in inputs.values()} == {"int32"}
+            source, target = inputs["source_ids"], inputs["target_ids"]
+            assert (*source.shape, *target.shape) in shapes
+            assert len(source) // replicas * max(source.shape[1], target.shape[1]) <= (
+                tokens
+            )
+            seen.extend(rows_in((inputs, labels)))
+            cells += source.size + target.size
+        assert sorted(seen) == list(range(len(ROWS)))
+    tokens = 2 * sum(len(ids) for row in ROWS for ids in row.values())
+    assert stream.padding_share == pytest.approx(1 - tokens / cells)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 100), st.integers(0, 5))
+def test_any_position_gives_the_batches_of_the_uninterrupted_stream(position, seed):
+    if seed not in UNINTERRUPTED:
+        batches = BatchStream(STORE, 300, seed=seed, shapes=SHAPES).batches()
+        UNINTERRUPTED[seed] = [next(batches) for _ in range(104)]
+    resumed = BatchStream(STORE, 300, seed=seed, shapes=SHAPES).batches(position)
+    for expected in UNINTERRUPTED[seed][position : position + 4]:
+        same(next(resumed), expected)
+
+
+UNINTERRUPTED: dict = {}
+
+
+def test_epochs_differ_in_composition():
+    stream = BatchStream(STORE, 300)
+    number = stream.batches_per_epoch()
+    first, second = (
+        {frozenset(rows_in(stream.batch(epoch * number + i))) for i in range(number)}
+        for epoch in range(2)
+    )
+    assert len(first & second) < number / 4
+
+
+@pytest.mark.tensorflow
+def test_dataset_gives_the_batches_of_the_stream_from_any_position():
+    stream = BatchStream(STORE, 300)
+    number = stream.batches_per_epoch()
+    for position in (0, 3, 2 * number - 1):
+        dataset = stream.dataset(position)
+        assert dataset.element_spec == stream.element_spec
+        found = dataset.take(number + 2).as_numpy_iterator()
+        for offset, batch in enumerate(found):
+            same(batch, stream.batch(position + offset))
+    skipped = next(stream.dataset().skip(number + 1).as_numpy_iterator())
+    same(skipped, stream.batch(number + 1))
+
+
+@pytest.mark.tensorflow
+def test_a_function_of_batches_is_traced_once_for_each_shape():
+    import tensorflow as tf
+
+    traced = []
+
+    @tf.function(reduce_retracing=False)
+    def step(inputs, labels):
+        traced.append(labels.shape)
+        return tf.reduce_sum(labels)
+
+    stream = BatchStream(STORE, 300, max_shapes=5)
+    for inputs, labels in stream.dataset().take(3 * stream.batches_per_epoch()):
+        step(inputs, labels)
+    assert 1 < len(traced) == len(stream.shapes) <= 5
+
+
+@pytest.mark.tensorflow
+def test_once_is_every_row_in_a_fixed_order():
+    stream = BatchStream(STORE, 300)
+    found = [list(stream.once().as_numpy_iterator()) for _ in range(2)]
+    assert len(found[0]) == stream.batches_per_epoch()
+    rows = [rows_in(batch) for batch in found[0]]
+    assert sorted(sum(rows, [])) == list(range(len(ROWS)))
+    # In a batch as in the store, up to the rows taken from smaller shapes.
+    assert sum(row == sorted(row) for row in rows) >= len(rows) - len(stream.shapes)
+    for one, other in zip(*found, strict=True):
+        same(one, other)
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_shards_are_the_parts_of_each_batch(hosts):
+    options = dict(num_replicas=4, seed=3, max_shapes=6)
+    whole = BatchStream(STORE, 200, **options)
+    shards = [
+        BatchStream(STORE, 200, shard=(i, hosts), **options) for i in range(hosts)
+    ]
+    for position in range(whole.batches_per_epoch() + 3):
+        parts = [shard.batch(position) for shard in shards]
+        assert len({labels.shape for _, labels in parts}) == 1
+        inputs = {
+            key: np.concatenate([part[key] for part, _ in parts]) for key in parts[0][0]
+        }
+        labels = np.concatenate([labels for _, labels in parts])
+        same((inputs, labels), whole.batch(position))
+
+
+def test_language_model_keeps_its_inputs_and_labels():
+    rows = [
+        {"target_ids": [2, 5, 6, 7], "labels": [1, 1, 7, 8]},
+        {"target_ids": [8, 9], "labels": [9, 2]},
+    ]
+    stream = BatchStream(IdStore.from_rows(rows), 32, max_shapes=1)
+    assert stream.shapes == (Shape(8, (4,)),) and stream.batches_per_epoch() == 1
+    inputs, labels = stream.batch(0)
+    assert list(inputs) == ["target_ids"]
+    pairs = {
+        (*ids, *label) for ids, label in zip(inputs["target_ids"], labels, strict=True)
+    }
+    assert pairs == {
+        (2, 5, 6, 7, 1, 1, 7, 8),
+        (8, 9, 1, 1, 9, 2, 1, 1),
+        (1, 1, 1, 1, 1, 1, 1, 1),
+    }
+    # Of one shape, nothing about a batch is unknown.
+    assert stream.element_spec[0]["target_ids"].shape == (8, 4)
+
+
+def test_targets_alone_are_shifted():
+    store = IdStore.from_rows([{"target_ids": [5, 6, 2]}] * 8)
+    inputs, labels = BatchStream(store, 24, start_id=0).batch(0)
+    assert inputs["target_ids"].tolist() == [[0, 5, 6]] * 8
+    assert labels.tolist() == [[5, 6, 2]] * 8
+
+
+def test_shifted_rows_of_padding_stay_padding():
+    labels = np.array([[7, 8, 2, 0], [0, 0, 0, 0]])
+    assert shifted(labels, 3, 0).tolist() == [[3, 7, 8, 0], [0, 0, 0, 0]]
+
+
+# --- Sampling ---
+
+
+class Longer:
+    """Epoch -> rows with 9s before their end; one is far too long in epoch 1."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, epoch):
+        self.asked.append(epoch)
+        rng = np.random.default_rng(epoch)
+        rows = [
+            {key: [*ids[:-1], *[9] * rng.integers(0, 3), 2] for key, ids in row.items()}
+            for row in ROWS
+        ]
+        if epoch == 1:
+            rows[7]["target_ids"] = [17, *[9] * 280, 2]
+        return IdStore.from_rows(rows)
+
+
+def labels_in(stream, start, stop):
+    """{row: labels without padding}."""
+    found = {}
+    for position in range(start, stop):
+        for row in stream.batch(position)[1].tolist():
+            if row[0] != 1:
+                assert row[0] - 10 not in found
+                found[row[0] - 10] = [i for i in row if i != 1]
+    return found
+
+
+def test_each_epoch_has_its_own_sample_and_every_row():
+    make = Longer()
+    stream = BatchStream(STORE, 300, resample=make)
+    for epoch in range(3):
+        start = stream.start_of(epoch)
+        stop = start + stream.batches_per_epoch(epoch)
+        assert [stream.epoch_of(p) for p in (start, stop - 1, stop)] == [
+            epoch,
+            epoch,
+            epoch + 1,
+        ]
+        found = labels_in(stream, start, stop)
+        sampled = make(epoch)
+        expected = {i: row["target_ids"].tolist() for i, row in enumerate(sampled)}
+        if epoch == 1:
+            # Longer than all shapes: as in the store, and said so.
+            expected[7] = ROWS[7]["target_ids"]
+        different = [i for i in expected if found[i] != expected[i]]
+        assert len(found) == len(ROWS) and len(different) <= stream.unsampled(epoch)
+        assert all(found[i] == ROWS[i]["target_ids"] for i in different)
+        assert stream.unsampled(epoch) < 10 and (epoch != 1 or stream.unsampled(1) > 0)
+
+
+def test_state_resumes_a_sampled_stream_without_sampling_earlier_epochs():
+    stream = BatchStream(STORE, 300, resample=Longer())
+    position = stream.start_of(3) + 2
+    expected, state = stream.batch(position), stream.get_state()
+    make = Longer()
+    resumed = BatchStream(STORE, 300, resample=make)
+    resumed.set_state(state)
+    del make.asked[:]
+    same(resumed.batch(position), expected)
+    assert make.asked == [3]
+    again = BatchStream(STORE, 300, resample=Longer())
+    same(again.batch(position), expected)  # without the state too, but slowly
+
+
+def test_state_of_another_corpus_is_refused():
+    state = BatchStream(STORE, 300).get_state()
+    rows = [{"source_ids": [5] * 60 + [2], "target_ids": [5, 2]}]
+    with pytest.raises(ValueError, match="1 of 1 rows do not fit"):
+        BatchStream(IdStore.from_rows(rows), 300).set_state(state)
+
+
+def test_resample_must_keep_the_rows():
+    def fewer(epoch):
+        return IdStore.from_rows(ROWS[:-1])
+
+    with pytest.raises(ValueError, match="200 rows.* Received: 199 rows"):
+        BatchStream(STORE, 300, resample=fewer)
+
+
+class Spelling:
+    """Ids are letters; sampled texts say how they were sampled."""
+
+    def detokenize(self, rows):
+        return [" ".join(map(str, row[:-1])) for row in rows]
+
+    def tokenize(self, texts, sampling):
+        rate = round(100 * sampling.rate)
+        return [[*map(int, t.split()), rate, *sampling.seed, 2] for t in texts]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_resampling_tokenises_the_texts_of_the_store_anew(tmp_path, on_disk):
+    directory = tmp_path / "samples" if on_disk else None
+    make = resampling(STORE, {"target_ids": Spelling()}, 0.1, 7, directory)
+    for epoch in range(4):
+        for _ in range(2):
+            for row, sampled in zip(ROWS, make(epoch), strict=True):
+                assert sampled["source_ids"].tolist() == row["source_ids"]
+                ids = [*row["target_ids"][:-1], 10, 7, epoch, 0, 0, 2]
+                assert sampled["target_ids"].tolist() == ids
+    if on_disk:
+        names = sorted(entry.name for entry in directory.iterdir())
+        assert names == ["epoch-2", "epoch-3"]
+    with pytest.raises(ValueError, match="`tokenizers`"):
+        resampling(STORE, {"labels": Spelling()}, 0.1, 7)
+
+
+# --- Processes ---
+
+SCRIPT = """
+import hashlib, sys
+sys.path.insert(0, {root!r})
+from tests.data.test_stream import STORE, BatchStream, digest
+print(digest(BatchStream(STORE, 300, seed=5).dataset().take(60)), flush=True)
+while True:
+    for batch in BatchStream(STORE, 300).dataset():
+        pass
+"""
+
+
+def digest(batches):
+    found = hashlib.sha256()
+    for inputs, labels in batches:
+        for array in (*inputs.values(), labels):
+            found.update(np.asarray(array).tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_another_process_gives_the_same_batches_and_stops_when_told():
+    script = SCRIPT.format(root=str(ROOT))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        cwd=ROOT,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline().strip()
+        stream = BatchStream(STORE, 300, seed=5)
+        assert line == digest(stream.batch(position) for position in range(60))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert "KeyboardInterrupt" in errors
+        assert process.returncode in (1, 130, -signal.SIGINT)
+    finally:
+        process.kill()
+
+
+# --- Wrong arguments ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(tokens_per_batch=0), "`tokens_per_batch`"),
+        (dict(tokens_per_batch=20), "longer rows of 200"),
+        (dict(seed=-1), "`seed`"),
+        (dict(num_replicas=0), "`num_replicas`"),
+        (dict(shard=(1, 1)), "`shard` must be"),
+        (dict(shard=(0, 2)), "`num_replicas`"),
+        (dict(shard=3), "`shard` must be"),
+        (dict(shapes=[Shape(8, (5, 5))]), "rows do not fit"),
+        (dict(shapes=[Shape(8, (40, 40))]), "at most tokens_per_batch=300"),
+        (dict(shapes=[Shape(1, (40,))]), "2 widths"),
+        (dict(store=IdStore.from_rows([{"source_ids": [2]}])), "must have target_ids"),
+        (
+            dict(store=IdStore.from_rows([{"target_ids": [2], "labels": [4, 2]}])),
+            "labels as long as",
+        ),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BatchStream(**{"store": STORE, "tokens_per_batch": 300, **arguments})
+
+
+@pytest.mark.parametrize("call", ["batch", "epoch_of", "dataset"])
+def test_wrong_positions(call):
+    with pytest.raises(ValueError, match="`position`"):
+        getattr(BatchStream(STORE, 300), call)(-1)

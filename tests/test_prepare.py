@@ -1,0 +1,672 @@
+"""`keras_seqconv.preparation`: each step against text and loops written here."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from keras_seqconv.preparation import (
+    corpus,
+    iwslt14,
+    listing,
+    preparation,
+    prepare,
+    wmt14,
+    wmt16,
+)
+from keras_seqconv.preparation.byte_pairs import Pieces
+from keras_seqconv.preparation.cleaning import Rule
+from keras_seqconv.preparation.text import Steps, remove_nonprinting, segment
+from keras_seqconv.preparation.workers import applied
+from keras_seqconv.tokenizers import DictionaryTokenizer, load_tokenizer
+from keras_seqconv.tokenizers.byte_pairs import learn_codes
+
+NOUNS = [("Haus", "house"), ("Baum", "tree"), ("Hund", "dog"), ("Vogel", "bird"),
+         ("Tisch", "table"), ("Garten", "garden"), ("Fluss", "river")]  # fmt: skip
+
+
+def sentence(number):
+    """A pair of texts; no two numbers give the same."""
+    (german, english), (german2, english2) = NOUNS[number % 7], NOUNS[number // 7 % 7]
+    return (
+        f"Das {german}, {number} und der {german2}-Rest.",
+        f"It's the {english}, {number} and {english2}-like.",
+    )
+
+
+def lines_of(path):
+    return Path(path).read_bytes().decode().split("\n")[:-1]
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+
+
+def pack(archive, folder, names):
+    with tarfile.open(archive, "w:gz") as stream:
+        for name in names:
+            stream.add(folder / name, name)
+
+
+def contents(folder):
+    """Everything in a folder but what names the way to it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+# --- Rules and steps. ---
+
+
+def test_cleaning_is_that_of_moses():
+    rule = Rule(1.5, 1, 6)
+    assert rule.problem("a b", "a b c") is None  # 1.5 itself is kept
+    assert rule.problem("a b c", "a b") is None
+    assert rule.problem("a b c d", "a b c d e f") is None
+    assert rule.problem("a b c d", "a b") == "length ratio above 1.5"
+    assert rule.problem("a", "a b") == "length ratio above 1.5"
+    assert rule.problem("", "a") == rule.problem("a", " \t") == "empty"
+    assert rule.problem("a b c d e f g", "a b c d e f") == "more than 6 words"
+    assert rule.problem("x" * 1000, "a") is None
+    assert rule.problem("a", "x" * 1001) == "word of more than 1000 characters"
+    assert rule.problem("x" * 600 + "|" + "x" * 600, "a") is None
+    assert Rule(least=2).problem("a", "a b") == "fewer than 2 words"
+    assert set(rule.problems) == {
+        "empty", "more than 6 words", "fewer than 1 words", "length ratio above 1.5",
+        "word of more than 1000 characters",
+    }  # fmt: skip
+
+
+def test_steps_are_those_of_the_tokenizer():
+    texts = ["Herr Müller sagte: „It's a x-y test“ …", "(a) , b ' & <c> | 3,14 %", ""]
+    for moses in (
+        {"moses": True, "lowercase": True, "aggressive_dash_splits": False},
+        {"moses": True, "normalize": True},
+    ):
+        from keras_seqconv.tokenizers import Dictionary
+
+        tokenizer = DictionaryTokenizer(Dictionary(), language="de", **moses)
+        steps = Steps(language="de", **moses)
+        for text in texts:
+            assert steps(text).split() == tokenizer.split(text)
+    assert Steps(lowercase=True)("A  B") == "a  b"
+
+
+def test_markup_and_characters():
+    assert (
+        segment('  <seg id="12">  He\u2019s here &amp; </seg> ') == "  He's here &amp;"
+    )
+    assert remove_nonprinting("a\u00adb\x07c\u200bd e\u00a0f") == "a b c d e\u00a0f"
+
+
+def test_byte_pairs_are_those_of_subword_nmt(tmp_path):
+    text = [sentence(i)[0] for i in range(60)]
+    write(tmp_path / "text", text)
+    program = Path(sys.executable).parent / "subword-nmt"
+    subprocess.run(
+        [program, "learn-bpe", "-s", "40", "-i", "text", "-o", "codes"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    codes = learn_codes(Counter(" ".join(text).split()), 40)
+    assert codes == (tmp_path / "codes").read_text()
+    subprocess.run(
+        [program, "apply-bpe", "-c", "codes", "-i", "text", "-o", "pieces"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    pieces = Pieces(codes)
+    assert [pieces.join(line) for line in text] == lines_of(tmp_path / "pieces")
+    counts = Counter(" ".join(lines_of(tmp_path / "pieces")).split())
+    assert pieces.counts(Counter(" ".join(text).split())) == counts
+
+
+def test_workers_keep_the_order():
+    chunks = [[[f"A{i} b", "c"], [f"D{i}"]] for i in range(9)]
+    sides = [{"lowercase": True}, {"moses": True, "language": "en"}]
+    with applied(sides, 2) as through:
+        found = list(through(iter(chunks)))
+    assert [chunk for chunk, _ in found] == chunks
+    assert [done for _, done in found] == [
+        [[f"a{i} b", "c"], [f"D{i}"]] for i in range(9)
+    ]
+
+
+def test_worker_that_is_killed_is_an_error(monkeypatch):
+    from keras_seqconv.preparation import workers
+
+    started = []
+    start = workers._start
+    monkeypatch.setattr(
+        workers, "_start", lambda sides: started.append(start(sides)) or started[-1]
+    )
+    with applied([{"lowercase": True}] * 2, 2) as through:
+        for process in started:
+            process.kill()
+            process.wait()
+        with pytest.raises(OSError, match="ended too early"):
+            list(through([[["a"], ["b"]]] * 9))
+    assert all(process.poll() is not None for process in started)
+
+
+# --- IWSLT. ---
+
+
+@pytest.fixture(scope="module")
+def iwslt(tmp_path_factory):
+    """Files of the archive, and training pairs as they are without markup."""
+    folder = tmp_path_factory.mktemp("iwslt")
+    marked, plain = ([], []), []
+    for talk in range(4):
+        for side, text in enumerate(("Titel der Rede", "Title of the talk")):
+            marked[side].extend(
+                [
+                    "<url>http://x</url>",
+                    "<keywords>a, b</keywords>",
+                    "<talkid>7</talkid>",
+                    f"<title>{text} {talk}</title>",
+                    f"<description>{text}: {talk}</description>",
+                ]
+            )
+        plain += [
+            (f"Titel der Rede {talk}", f"Title of the talk {talk}"),
+            (f"Titel der Rede: {talk}", f"Title of the talk: {talk}"),
+        ]
+        for i in range(talk * 20, talk * 20 + 20):
+            pair = sentence(i)
+            if i == 5:
+                pair = ("Ja", "Yes , of course")  # ratio
+            if i == 6:
+                pair = ("", "")
+            if i == 7:
+                pair = ("w " * 176, "w " * 170)
+            plain.append(pair)
+            for side in (0, 1):
+                marked[side].append(f" {pair[side]} ")
+    for side, lang in enumerate(("de", "en")):
+        write(folder / f"de-en/train.tags.de-en.{lang}", marked[side])
+        for number, name in enumerate(
+            ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+        ):
+            write(
+                folder / f"de-en/IWSLT14.{name}.de-en.{lang}.xml",
+                ['<doc docid="1">', '<title>no</title>',
+                 f'<seg id="1"> {"Es" if side == 0 else "It"}\u2019s {number} &amp; x '
+                 "</seg>", "</doc>"],
+            )  # fmt: skip
+    pack(folder.parent / "de-en.tgz", folder, ["de-en"])
+    return folder, plain
+
+
+def fairseq_iwslt(plain):
+    """What prepare-iwslt14.sh makes of pairs without markup, before byte pairs."""
+    from sacremoses import MosesTokenizer
+
+    tokenizers = [MosesTokenizer(lang) for lang in ("de", "en")]
+    kept = []
+    for number, pair in enumerate(plain):
+        tokens = [
+            tokenizer.tokenize(text, return_str=True)
+            for tokenizer, text in zip(tokenizers, pair, strict=True)
+        ]
+        lengths = [len(text.split()) for text in tokens]
+        if min(lengths) < 1 or max(lengths) > 175:
+            continue
+        if lengths[0] / lengths[1] > 1.5 or lengths[1] / lengths[0] > 1.5:
+            continue
+        kept.append((number, [text.lower() for text in tokens]))
+    valid = [row for line, row in enumerate(kept, 1) if line % 23 == 0]
+    train = [row for line, row in enumerate(kept, 1) if line % 23 != 0]
+    return train, valid
+
+
+def test_iwslt_as_fairseq_has_it(iwslt, tmp_path):
+    folder, plain = iwslt
+    report = prepare(iwslt14(), folder, tmp_path / "tokens", tokenized=True)
+    train, valid = fairseq_iwslt(plain)
+    out = tmp_path / "tokens"
+    for side, lang in enumerate(("de", "en")):
+        assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
+        assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
+    # Not unescaped, apostrophes made plain, in the order of the script.
+    assert lines_of(out / "test.en") == [
+        f"it &apos;s {number} &amp; amp ; x" for number in range(5)
+    ]
+    counts = report["parts"][0]
+    assert counts["lines"] == 100 and counts["pairs"] == 88
+    assert counts["lines with <url>"] == counts["lines with <talkid>"] == 4
+    assert counts["length ratio above 1.5"] == 1 and counts["empty"] == 1
+    assert counts["more than 175 words"] == 1
+    assert counts["to train"] == len(train) and counts["to valid"] == len(valid) == 3
+    assert report["splits"]["test"] == {"kept": 5}
+    # The merges of the command line, learnt on both sides.
+    words = Counter(word for _, row in train for text in row for word in text.split())
+    codes = (out / "tokenizers/source/bpe.codes").read_text()
+    assert codes == learn_codes(words, 10000)
+    assert codes == (out / "tokenizers/target/bpe.codes").read_text()
+    # Dictionaries apart, in fairseq's order: by count, then by code points.
+    for side, name in enumerate(("source", "target")):
+        tokenizer = load_tokenizer(out / "tokenizers" / name)
+        seen = Counter(
+            piece for _, row in train for piece in tokenizer.split(row[side])
+        )
+        expected = sorted(seen, key=lambda piece: (-seen[piece], piece))
+        symbols = tokenizer.dictionary.symbols
+        assert list(symbols[4 : 4 + len(expected)]) == expected
+        assert len(symbols) % 8 == 0 and len(symbols) - len(expected) - 4 < 8
+
+
+def test_plain_text_gives_the_same_ids(iwslt, tmp_path):
+    folder, plain = iwslt
+    archive = folder.parent / "de-en.tgz"
+    for name, data, options in (
+        ("plain", archive, {}),
+        ("again", archive, {"workers": 2}),
+        ("tokens", folder, {"tokenized": True}),
+    ):
+        prepare(iwslt14(), data, tmp_path / name, **options)
+    train, _ = fairseq_iwslt(plain)
+    # As it was, but without markup.
+    assert lines_of(tmp_path / "plain/train.de") == [
+        plain[number][0].strip() for number, _ in train
+    ]
+    for side, lang in (("source", "de"), ("target", "en")):
+        load = {
+            name: load_tokenizer(tmp_path / name / folder / side)
+            for name, folder in (
+                ("plain", "tokenizers"),
+                ("tokens", "tokenizers"),
+            )
+        }
+        ids = {
+            name: tokenizer.tokenize(lines_of(tmp_path / name / f"train.{lang}"))
+            for name, tokenizer in load.items()
+        }
+        assert ids["plain"] == ids["tokens"]
+        assert not any(3 in row for row in ids["plain"])
+        # To be put in place of the other when the model is to take plain text.
+        names = ("dict.txt", "bpe.codes", "settings.json")
+        for name in names:
+            assert (tmp_path / "tokens/raw_tokenizers" / side / name).read_bytes() == (
+                tmp_path / "plain/tokenizers" / side / name
+            ).read_bytes()
+    # The same bytes whatever the number of processes; report and all.
+    assert contents(tmp_path / "plain") == contents(tmp_path / "again")
+    report = json.loads((tmp_path / "plain/preparation.json").read_bytes())
+    for file in report["outputs"]:
+        content = (tmp_path / "plain" / file["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == file["sha256"]
+        assert len(content) == file["bytes"]
+    assert report["inputs"][0]["file"] == "de-en.tgz"
+    assert not (tmp_path / "plain.part").exists()
+
+
+def test_other_direction_has_the_same_pairs(iwslt, tmp_path):
+    prepare(iwslt14("en", "de"), iwslt[0], tmp_path / "out", tokenized=True)
+    train, _ = fairseq_iwslt(iwslt[1])
+    assert lines_of(tmp_path / "out/train.en") == [row[1] for _, row in train]
+
+
+# --- WMT. ---
+
+
+def test_wmt14_from_archives(tmp_path):
+    """Of another order: splits, merges, then filters; tests are not normalised."""
+    data, tree = tmp_path / "data", tmp_path / "tree"
+    data.mkdir()
+    long = " ".join(f"w{i}" for i in range(260))
+    corpora = {
+        "training/europarl-v7.de-en": [sentence(i) for i in range(150)],
+        "commoncrawl.de-en": [("kurz", " ".join("länger" * 1 for _ in range(9)))]
+        + [sentence(i) for i in range(200, 260)],
+        "training/news-commentary-v12.de-en": [
+            (long, long), ("", "nothing"), ("„Ja\u00ad“ – so", "“Yes” – so"),
+        ],
+    }  # fmt: skip
+    archives = ("europarl-v7", "commoncrawl", "nc-v12")
+    for (stem, pairs), archive in zip(corpora.items(), archives, strict=True):
+        for side, lang in enumerate(("de", "en")):
+            write(tree / f"{stem}.{lang}", [pair[side] for pair in pairs])
+        names = [f"{stem}.de", f"{stem}.en"]
+        pack(data / f"training-parallel-{archive}.tgz", tree, names)
+    for kind, lang, text in (("src", "en", "x–y’s"), ("ref", "de", "x–y")):
+        name = f"test-full/newstest2014-deen-{kind}.{lang}.sgm"
+        write(tree / name, ["<doc>", f'<seg id="1">{text}</seg>', "</doc>"])
+    pack(data / "test-full.tgz", tree, ["test-full"])
+    out = tmp_path / "out"
+    report = prepare(wmt14(), data, out, tokenized=True)
+
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    def tokens(text, lang):
+        text = MosesPunctNormalizer(lang).normalize(text).replace("\u00ad", " ")
+        tokenizer = MosesTokenizer(lang)
+        return tokenizer.tokenize(text, aggressive_dash_splits=True, return_str=True)
+
+    rows = [
+        [tokens(pair[1], "en"), tokens(pair[0], "de")]
+        for pairs in corpora.values()
+        for pair in pairs
+    ]
+    rows = list(enumerate(rows, 1))
+    train = [row for number, row in rows if number % 100 != 0]
+    valid = [row for number, row in rows if number % 100 == 0]
+    words = Counter(word for row in train for text in row for word in text.split())
+    codes = learn_codes(words, 40000)
+    assert (out / "tokenizers/source/bpe.codes").read_text() == codes
+    pieces, seen = Pieces(codes), Counter()
+    for split, lines in (("train", train), ("valid", valid)):
+        kept = []
+        for row in lines:
+            lengths = [len(pieces.join(text).split()) for text in row]
+            if not min(lengths) or max(lengths) > 250:
+                continue
+            if max(lengths) / min(lengths) <= 1.5:
+                kept.append(row)
+        for side, lang in enumerate(("en", "de")):
+            assert lines_of(out / f"{split}.{lang}") == [row[side] for row in kept]
+        if split == "train":
+            seen.update(
+                piece for row in kept for t in row for piece in pieces.join(t).split()
+            )
+    assert report["splits"]["train"]["more than 250 words, after byte pairs"] == 1
+    assert report["splits"]["train"]["empty, after byte pairs"] == 1
+    assert [part["to valid"] for part in report["parts"][:2]] == [1, 1]
+    # One dictionary; the test is not normalised: the long dash is still there.
+    source = load_tokenizer(out / "tokenizers/source").dictionary
+    assert source == load_tokenizer(out / "tokenizers/target").dictionary
+    assert dict(zip(source.symbols[4:], source.counts[4:], strict=True)) == {
+        **seen,
+        **{s: 0 for s in source.symbols if s.startswith("madeupword")},
+    }
+    assert lines_of(out / "test.en") == ["x – y &apos;s"]
+    # Plain text: what the tokenizer does not do is done to the text.
+    prepare(wmt14(), data, tmp_path / "plain")
+    assert lines_of(tmp_path / "plain/train.de")[-1] == "„Ja “ – so"
+    tokenizer = load_tokenizer(tmp_path / "plain/tokenizers/target")
+    assert tokenizer.normalize and tokenizer.aggressive_dash_splits
+    assert " ".join(tokenizer.split("„Ja “ – so")).replace("@@ ", "") == rows[-1][1][1]
+
+
+def test_wmt14_french_reads_five_corpora_and_gzip_in_tar(tmp_path):
+    recipe = wmt14("en", "fr")
+    assert [part.name for part in recipe.parts] == [
+        "europarl-v7", "commoncrawl", "un", "news-commentary-v9", "giga", "newstest2014"
+    ]  # fmt: skip
+    assert recipe.valid_every == 1333 and recipe.merges == 40000
+    for part in recipe.parts[:-2]:
+        for wanted in part.wanted:
+            write(tmp_path / wanted.names[0], ["a b", "c d"])
+    with tarfile.open(tmp_path / "training-giga-fren.tar", "w") as archive:
+        for lang in ("en", "fr"):
+            content = gzip.compress(f"giga {lang}\nx y\n".encode())
+            member = tarfile.TarInfo(f"./giga-fren.release2.fixed.{lang}.gz")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for wanted in recipe.parts[-1].wanted:
+        write(tmp_path / wanted.names[-1], ['<seg id="1">a</seg>'])
+    out = tmp_path / "out"
+    prepare(recipe, tmp_path, out)
+    assert lines_of(out / "train.fr") == ["a b", "c d"] * 4 + ["giga fr", "x y"]
+    with pytest.raises(ValueError, match="en and de, or en and fr"):
+        wmt14("en", "cs")
+    with pytest.raises(ValueError, match="news_commentary"):
+        wmt14("en", "fr", news_commentary="v12")
+
+
+def test_wmt16_takes_splits_and_pieces_as_they_are(tmp_path):
+    data = tmp_path / "data"
+    codes = "#version: 0.2\nh o\nho u\ns e</w>\n"
+    for split, rows in (
+        ("train.tok.clean.bpe.32000", [("hou@@ se x@@ y", "Hau@@ s"), ("b", "b")]),
+        ("newstest2013.tok.bpe.32000", [("b", "Hau@@ s")]),
+        ("newstest2014.tok.bpe.32000", [("new", "neu")]),
+    ):
+        for side, lang in enumerate(("en", "de")):
+            write(data / f"{split}.{lang}", [row[side] for row in rows])
+    (data / "bpe.32000").write_text(codes)
+    out = tmp_path / "out"
+    report = prepare(wmt16(), data, out)
+    assert lines_of(out / "train.en") == ["hou@@ se x@@ y", "b"]
+    assert lines_of(out / "test.de") == ["neu"]
+    assert report["text"] == "pieces"
+    tokenizer = load_tokenizer(out / "tokenizers/source")
+    assert tokenizer.dictionary.symbols[4:10] == (
+        "b",
+        "Hau@@",
+        "hou@@",
+        "s",
+        "se",
+        "x@@",
+    )
+    ids = tokenizer.tokenize(["hou@@ se"])
+    assert tokenizer.detokenize(ids) == ["house"]
+    raw = load_tokenizer(out / "raw_tokenizers/source")
+    assert raw.tokenize(["house"]) == ids and raw.moses
+
+
+# --- Any corpus. ---
+
+
+def parallel(folder, pairs, stem="train"):
+    files = []
+    for side, lang in enumerate(("de", "en")):
+        files.append(folder / f"{stem}.{lang}")
+        write(files[-1], [pair[side] for pair in pairs])
+    return tuple(files)
+
+
+def test_corpus_splits_filters_and_doubles(tmp_path):
+    pairs = [(f"a{i} b", f"c{i} d") for i in range(12)]
+    pairs[3] = pairs[2]
+    pairs[4] = ("a", "b c")
+    pairs[5] = ("a b c d", "a b c d")
+    files = parallel(tmp_path, pairs)
+    recipe = corpus(
+        "de", "en", [files], tokenizer="none", ratio=1.5, most=3, deduplicate=True,
+        valid_every=4, test_every=4,
+    )  # fmt: skip
+    out = tmp_path / "out"
+    report = prepare(recipe, ".", out)
+    kept = [pairs[i] for i in (0, 1, 2, 6, 7, 8, 9, 10, 11)]
+    for side, lang in enumerate(("de", "en")):
+        texts = [pair[side] for pair in kept]
+        assert lines_of(out / f"valid.{lang}") == [texts[3], texts[7]]
+        assert lines_of(out / f"test.{lang}") == [texts[4], texts[8]]
+        assert lines_of(out / f"train.{lang}") == [
+            texts[i] for i in range(9) if i not in (3, 4, 7, 8)
+        ]
+    assert report["parts"][0] == {
+        "part": "train.de", "split": "train", "lines": 12, "pairs": 12, "empty": 0,
+        "more than 3 words": 1, "fewer than 1 words": 0, "length ratio above 1.5": 1,
+        "word of more than 1000 characters": 0, "double of an earlier pair": 1,
+        "to train": 5, "to valid": 2, "to test": 2,
+    }  # fmt: skip
+    assert report["vocabulary"] == {} and not (out / "tokenizers").exists()
+
+
+def test_corpus_of_several_files_and_its_use(tmp_path):
+    """Compressed files, words instead of byte pairs; the pipeline opens the folder."""
+    first = parallel(tmp_path, [sentence(i) for i in range(10)], "a")
+    second = parallel(tmp_path, [sentence(i) for i in range(10, 20)], "b")
+    for path in second:
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    second = [f"{path}.gz" for path in second]
+    valid = parallel(tmp_path, [("Neu\u2028es.", "New.")], "c")
+    recipe = corpus(
+        "de", "en", [first, second], valid=[valid], tokenizer="moses", lowercase=True,
+        nwords=20, joined=False,
+    )  # fmt: skip
+    out = tmp_path / "out"
+    prepare(recipe, ".", out)
+    assert lines_of(out / "train.de") == [sentence(i)[0] for i in range(20)]
+    assert lines_of(out / "valid.de") == ["Neu\u2028es."]
+    tokenizer = load_tokenizer(out / "tokenizers/target")
+    assert tokenizer.vocabulary_size == 24 and tokenizer.bpe_codes is None
+    assert tokenizer.split("The House.") == ["the", "house", "."]
+    sources = pytest.importorskip("keras_seqconv.data.sources")
+    opened = sources.open_corpus(str(out), source="de", target="en")
+    assert set(opened.splits) == {"train", "validation"}
+
+
+@pytest.mark.tensorflow
+def test_corpus_with_sentencepiece(tmp_path):
+    files = parallel(tmp_path, [sentence(i) for i in range(300)])
+    recipe = corpus("de", "en", [files], tokenizer="sentencepiece", vocabulary_size=400)
+    report = prepare(recipe, ".", tmp_path / "out")
+    assert report["vocabulary"] == {"source": 400, "target": 400, "joined": True}
+    tokenizer = load_tokenizer(tmp_path / "out/tokenizers/source")
+    text = sentence(7)[0]
+    assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
+
+
+# --- Interruptions. ---
+
+
+def test_goes_on_after_an_interruption(iwslt, tmp_path, monkeypatch):
+    folder, _ = iwslt
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    prepare(iwslt14(), folder, whole)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "learn_codes", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(iwslt14(), folder, out)
+    assert not out.exists() and (tmp_path / "out.part").is_dir()
+    with pytest.raises(ValueError, match="other inputs, options or packages"):
+        prepare(iwslt14(), folder, out, tokenized=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "read_pairs", stop)  # nothing is read again
+        prepare(iwslt14(), folder, out)
+    assert contents(out) == contents(whole)
+    assert not (tmp_path / "out.part").exists()
+
+
+def test_doubles_are_known_after_an_interruption(tmp_path, monkeypatch):
+    first = parallel(tmp_path, [("a", "b"), ("c", "d")], "a")
+    second = parallel(tmp_path, [("c", "d"), ("e", "f")], "b")
+    recipe = corpus("de", "en", [first, second], tokenizer="none", deduplicate=True)
+    read = preparation.read_pairs
+
+    def broken(located, *arguments):
+        if located.part.name == "b.de":
+            raise OSError("disk")
+        return read(located, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "read_pairs", broken)
+        with pytest.raises(OSError, match="disk"):
+            prepare(recipe, ".", tmp_path / "out")
+    prepare(recipe, ".", tmp_path / "out")
+    assert lines_of(tmp_path / "out/train.de") == ["a", "c", "e"]
+
+
+@pytest.mark.slow
+def test_interrupted_process_leaves_its_stages(tmp_path):
+    """Ctrl-C, with processes: ends at once, and the same call goes on."""
+    small = parallel(tmp_path, [sentence(i) for i in range(40)], "a")
+    large = parallel(tmp_path, [sentence(i) for i in range(120_000)], "b")
+    program = (
+        "import sys; from keras_seqconv.preparation import corpus, prepare; "
+        f"prepare(corpus('de', 'en', {[tuple(map(str, p)) for p in (small, large)]}), "
+        "'.', 'out', workers=2, log=lambda text: print(text, flush=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert b"a.de: 40 pairs" in process.stdout.readline()
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=20) != 0
+    assert sorted(path.name for path in (tmp_path / "out.part").iterdir()) == [
+        "00-train", "01-train.part", "lock", "plan.json"
+    ]  # fmt: skip
+    with pytest.raises(ProcessLookupError):
+        time.sleep(0.2)
+        os.killpg(process.pid, 0)  # no process of it is left
+
+
+# --- Wrong inputs. ---
+
+
+def test_missing_files_are_named_with_their_source(iwslt, tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        prepare(iwslt14(), tmp_path, tmp_path / "out")
+    assert "de-en/train.tags.de-en.de" in str(caught.value)
+    assert "iwslt14/de-en.tgz" in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="No such file or folder"):
+        prepare(iwslt14(), tmp_path / "nowhere", tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+    shown = listing(wmt14("en", "fr"), tmp_path)
+    assert len(shown) == 12 and all(line.startswith("missing") for line in shown)
+    assert "training-giga-fren.tar" in shown[8] and "wmt10" in shown[8]
+    assert all(line.startswith("found") for line in listing(iwslt14(), iwslt[0]))
+    optional = [line.split()[0] for line in listing(iwslt14("es"), tmp_path)]
+    assert optional == ["missing"] * 2 + ["optional"] * 10
+
+
+def test_files_of_different_length_give_both_counts(tmp_path):
+    files = parallel(tmp_path, [("a", "b")] * 5000)
+    write(files[1], ["b"] * 4001)
+    with pytest.raises(ValueError, match=r"de has 5,000, .*en has 4,001"):
+        prepare(corpus("de", "en", [files]), ".", tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_text_that_is_not_utf8(tmp_path):
+    files = parallel(tmp_path, [("a b", "c d")] * 3)
+    files[1].write_bytes(b"c d\nc \xff d\nc d\n")
+    with pytest.raises(ValueError, match=r"train.en, pair 2, is not valid UTF-8"):
+        prepare(corpus("de", "en", [files], tokenizer="none"), ".", tmp_path / "out")
+    recipe = corpus("de", "en", [files], tokenizer="none", on_error="skip")
+    report = prepare(recipe, ".", tmp_path / "out")
+    assert report["parts"][0]["not UTF-8"] == 1
+    assert lines_of(tmp_path / "out/train.de") == ["a b"] * 2
+
+
+def test_output_and_empty_results(tmp_path):
+    files = parallel(tmp_path, [("a b c d", "b")] * 3)
+    recipe = corpus("de", "en", [files], tokenizer="none", ratio=2)
+    with pytest.raises(ValueError, match="keep at least one pair.*ratio above 2 3"):
+        prepare(recipe, ".", tmp_path / "out")
+    with pytest.raises(ValueError, match="must not exist or be empty"):
+        prepare(recipe, ".", tmp_path)
+    broken = tmp_path / "de-en.tgz"
+    broken.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="complete tar file"):
+        prepare(iwslt14(), broken, tmp_path / "out2")
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        ({"tokenizer": "spacy"}, "tokenizer"),
+        ({"ratio": 0.5}, "ratio"),
+        ({"most": 0}, "most"),
+        ({"valid_every": 1}, "valid_every"),
+        ({"train": []}, "train"),
+        ({"target": "de"}, "must differ"),
+        ({"source": "../x"}, "source"),
+        ({"valid": [("a", "b")], "valid_every": 9}, "not both"),
+    ],
+)
+def test_wrong_arguments(arguments, problem):
+    given = {"source": "de", "target": "en", "train": [("a", "b")], **arguments}
+    with pytest.raises(ValueError, match=problem):
+        corpus(**given)

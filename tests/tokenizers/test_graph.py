@@ -1,0 +1,190 @@
+"""Inside a TensorFlow graph and an export: the very ids and texts of Python."""
+
+import pickle
+
+import keras
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keras_seqconv.tokenizers import (
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+    WordTokenizer,
+)
+from tests.tokenizers.test_sentence_piece import MODELS, TEXTS
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text", reason="needs the extra mt")
+pytestmark = pytest.mark.tensorflow
+
+TOKENIZERS = {
+    **{f"{kind}{'+bytes' * fallback}": t for (kind, fallback), t in MODELS.items()},
+    "nmt_nfkc": SentencePieceTokenizer.train(TEXTS, 300, normalization="nmt_nfkc"),
+    "words": WordTokenizer.train([*TEXTS, "\ufffd"]),
+    "characters": CharacterTokenizer.train([*TEXTS, "\ufffd \0"]),
+}
+# Bytes of all kinds, and such as begin or continue a character.
+BYTES = st.lists(st.sampled_from([*range(256), *"  \u2581😀".encode()]))
+ROWS = st.lists(st.lists(st.integers(-3, 420) | st.just(8), max_size=9), max_size=5)
+EDGES = [
+    b"", b" ", b"  two  blanks ", b"\0", b"a\0b", b"\xff", b"\xe2\x82", b"\xed\xa0\x80",
+    "😀 \ufeffx\u2028y\u00a0z".encode(), b"<pad>", b"\t\r\n\v\f", "\u2581a".encode(),
+]  # fmt: skip
+
+
+@pytest.fixture(params=TOKENIZERS, scope="module")
+def tokenizer(request):
+    return TOKENIZERS[request.param]
+
+
+@pytest.fixture(scope="module")
+def graphs(tokenizer):
+    """Both ways as graphs with open shapes, as a server runs them."""
+    strings = tf.TensorSpec([None], tf.string)
+    matrix = tf.TensorSpec([None, None], tf.int32)
+    return (
+        tf.function(tokenizer.tokenize_tensor, input_signature=[strings]),
+        tf.function(tokenizer.detokenize_tensor, input_signature=[matrix]),
+    )
+
+
+def same(tokenizer, graphs, texts, rows=()):
+    """Asserts equality; rows are told to the way back beside the texts' own."""
+    tokenize, detokenize = graphs
+    ids = tokenize(tf.constant(texts, tf.string))
+    assert ids.dtype == tf.int32
+    assert ids.to_list() == tokenizer.tokenize(texts)
+    rows = [*ids.to_list(), *rows]
+    padded = tf.ragged.constant(rows, tf.int32, ragged_rank=1).to_tensor(1)
+    back = [text.decode() for text in detokenize(padded).numpy()]
+    assert back == tokenizer.detokenize(rows)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    texts=st.lists(BYTES.map(bytes) | st.text().map(str.encode), max_size=6), rows=ROWS
+)
+@example(texts=EDGES, rows=[[], [-1, 10**6, 0, 1, 3], [5, 2, 5]])
+@example(texts=[], rows=[])
+def test_any_bytes_and_ids(tokenizer, graphs, texts, rows):
+    same(tokenizer, graphs, texts, rows)
+
+
+@settings(deadline=None, max_examples=15)
+@given(texts=st.lists(st.text("  thegardnäß😀\t\u2581"), max_size=6))
+def test_likely_texts(tokenizer, graphs, texts):
+    same(tokenizer, graphs, [text.encode() for text in texts])
+
+
+def test_lines_of_multi30k(tokenizer, graphs, multi30k):
+    same(tokenizer, graphs, [line.encode() for line in multi30k("test2016.de")])
+
+
+@pytest.mark.parametrize("text", ["the garden " * 5000, "x" * 100_000])
+def test_long_texts(tokenizer, graphs, text):
+    same(tokenizer, graphs, [text.encode()])
+
+
+def test_first_byte_of_a_text_is_no_blank_of_the_model(graphs, tokenizer):
+    """<0x20> spells a blank that must stay."""
+    blank = 4 + 0x20
+    same(tokenizer, graphs, [], [[blank, blank, 300], [blank], [270, blank]])
+
+
+def test_ids_of_all_integers_and_ragged_ones(tokenizer):
+    rows = tf.constant([[2**40, 5, 2], [-(2**40), 5, 1]], tf.int64)
+    expected = tokenizer.detokenize(rows.numpy())
+    for ids in (rows, tf.RaggedTensor.from_tensor(rows)):
+        found = tokenizer.detokenize_tensor(ids)
+        assert [text.decode() for text in found.numpy()] == expected
+
+
+def test_inside_tf_data(tokenizer):
+    lines = tf.data.Dataset.from_tensor_slices(TEXTS).batch(2)
+    rows = [row for batch in lines.map(tokenizer.tokenize_tensor) for row in
+            batch.to_list()]  # fmt: skip
+    assert rows == tokenizer.tokenize(TEXTS)
+
+
+def test_no_resource_is_lost(tokenizer):
+    """Neither with the graph it was first used in, nor with Keras' seed."""
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    expected, texts = tokenizer.tokenize(TEXTS), tf.constant(TEXTS)
+    function = tf.function(copy.tokenize_tensor)
+    assert function(texts).to_list() == expected
+    data = tf.data.Dataset.from_tensors(texts).map(copy.tokenize_tensor)
+    keras.utils.set_random_seed(2)
+    for run in (function, copy.tokenize_tensor, lambda _: next(iter(data))):
+        assert run(texts).to_list() == expected
+
+
+SERVE = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+assert not any(name.startswith("keras_seqconv") for name in sys.modules)
+for folder in sys.argv[1:]:
+    model = tf.saved_model.load(folder)
+    for texts in ([], ["the young garden  \\u00e4"], ["", "the garden", "x " * 10_000]):
+        found = model.signatures["serving_default"](tf.constant(texts, tf.string))
+        ids, back = found["ids"], found["text"]
+        assert ids.shape[0] == back.shape[0] == len(texts)
+        print([text.decode() for text in back.numpy()])
+"""
+# Ops of tensorflow-text 2.12.1, which stock servers from 2.12 on have.
+TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["bpe+bytes", "words"],
+        pytest.param(["unigram", "nmt_nfkc", "characters"], marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.slow
+def test_exports_run_without_this_package(names, tmp_path, fresh_process):
+    expected = []
+    for name in names:
+        tokenizer = TOKENIZERS[name]
+        module = tf.Module()
+        module.tokenizer = tokenizer.trackables
+
+        module.serve = served(tokenizer)
+        tf.saved_model.save(module, tmp_path / name, module.serve)
+        assert ops_of(tmp_path / name) - core_ops() <= TEXT_OPS
+        for texts in ([], ["the young garden  ä"], ["", "the garden", "x " * 10_000]):
+            expected.append(str(tokenizer.detokenize(tokenizer.tokenize(texts))))
+    printed = fresh_process(SERVE, *(tmp_path / name for name in names))
+    assert printed.split("\n") == expected
+
+
+def served(tokenizer):
+    """texts -> ids and the texts of these ids."""
+
+    def serve(texts):
+        ids = tokenizer.tokenize_tensor(texts).to_tensor(1)
+        return {"ids": ids, "text": tokenizer.detokenize_tensor(ids)}
+
+    spec = [tf.TensorSpec([None], tf.string, name="texts")]
+    return tf.function(serve, input_signature=spec)
+
+
+def ops_of(folder):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((folder / "saved_model.pb").read_bytes())
+    graph = model.meta_graphs[0].graph_def
+    ops = {node.op for node in graph.node}
+    for function in graph.library.function:
+        ops |= {node.op for node in function.node_def}
+    functions = {function.signature.name for function in graph.library.function}
+    return ops - functions
+
+
+def core_ops():
+    """Ops that TensorFlow has without tensorflow-text."""
+    names = dir(tf.raw_ops)
+    return set(names) | {"_Arg", "_Retval"}

@@ -1,0 +1,159 @@
+"""Words and characters."""
+
+import json
+import pickle
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_seqconv.tokenizers import (
+    CharacterTokenizer,
+    Sampling,
+    WordTokenizer,
+    load_tokenizer,
+)
+
+CLASSES = (WordTokenizer, CharacterTokenizer)
+WORDS = WordTokenizer.train(["the house", "the big house of the king"])
+CHARACTERS = CharacterTokenizer.train(["ein  Häus\t\n"])
+
+
+def test_words_by_count_and_code_points():
+    assert WORDS.tokens == ("the", "house", "big", "king", "of")
+    assert WORDS.vocabulary_size == 9
+    assert WordTokenizer.train(["b b a c c"], 6).tokens == ("b", "c")
+    assert WordTokenizer.train(["b b a c c"], min_count=2).tokens == ("b", "c")
+    assert WORDS.tokenize([" the\t\thouse \n", "castle", ""]) == [
+        [4, 5, 2],
+        [3, 2],
+        [2],
+    ]
+    assert WORDS.detokenize([[4, 5, 1, 2, 4], [0, 4, 99, -1, 3], []]) == [
+        "the house",
+        "the <unk> <unk> <unk>",
+        "",
+    ]
+    assert WORDS.unspellable_ids == CHARACTERS.unspellable_ids == [0, 1]
+
+
+def test_only_ascii_white_space_separates_words():
+    assert WORDS.split("a\u00a0b c\u2003d\x1ce") == ["a\u00a0b", "c\u2003d\x1ce"]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_special_symbols_in_a_text_are_text(cls):
+    text = "a <pad> </s> <s> <unk> a"
+    tokenizer = cls.train([text])
+    (ids,) = tokenizer.tokenize([text])
+    assert not {0, 1, 2} & set(ids[:-1]) and ids[-1] == 2
+    if cls is WordTokenizer:
+        assert tokenizer.tokens == ("a",) and ids == [4, 3, 3, 3, 3, 4, 2]
+    else:
+        assert tokenizer.detokenize([ids]) == [text]
+
+
+@settings(deadline=None)
+@given(text=st.text("einHäus \t\n", max_size=30))
+def test_known_characters_come_back(text):
+    ids = CHARACTERS.tokenize([text])
+    assert len(ids[0]) == len(text) + 1
+    assert CHARACTERS.detokenize(ids) == [text]
+    assert CHARACTERS.join(CHARACTERS.split(text)) == text
+
+
+@settings(deadline=None)
+@given(texts=st.lists(st.text(), min_size=1))
+def test_every_training_text_of_characters_comes_back(texts):
+    if "".join(texts):
+        tokenizer = CharacterTokenizer.train(texts)
+        assert tokenizer.detokenize(tokenizer.tokenize(texts)) == texts
+
+
+def test_characters_of_multi30k(multi30k):
+    lines = multi30k("valid.de")
+    tokenizer = CharacterTokenizer.train(lines)
+    assert tokenizer.detokenize(tokenizer.tokenize(lines)) == lines
+    words = WordTokenizer.train(lines)
+    assert words.detokenize(words.tokenize(lines)) == [
+        " ".join(line.split(" ")).strip(" ") for line in lines
+    ]
+
+
+def test_what_is_not_utf8():
+    tokenizer = CharacterTokenizer.train(["a\ufffd"])
+    assert tokenizer.detokenize(tokenizer.tokenize([b"a\xff\xfe", "\ud800"])) == [
+        "a\ufffd\ufffd",
+        "\ufffd" * 3,
+    ]
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, CHARACTERS])
+def test_folder_and_pickle(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["settings.json", "vocabulary.json"]
+    for again in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
+        assert type(again) is type(tokenizer) and again.tokens == tokenizer.tokens
+        assert again.tokenize(["the Häus\n"]) == tokenizer.tokenize(["the Häus\n"])
+
+
+@pytest.mark.parametrize(
+    ("cls", "tokens", "words"),
+    [
+        (WordTokenizer, ["a", "a"], "once and be no special symbol. Received: 'a'"),
+        (WordTokenizer, ["<pad>"], "no special symbol. Received: '<pad>'"),
+        (WordTokenizer, ["a b"], "without ASCII white space. Received: 'a b'"),
+        (WordTokenizer, [""], "Received: ''"),
+        (WordTokenizer, ["\ud800"], "Received: '\\ud800'"),
+        (WordTokenizer, [1], "Received: 1"),
+        (WordTokenizer, "abc", "must be a list of texts"),
+        (WordTokenizer, None, "must be a list of texts. Received: None"),
+        (CharacterTokenizer, ["ab"], "must be one character. Received: 'ab'"),
+        (CharacterTokenizer, [["a"]], "Received: ['a']"),
+    ],
+)
+def test_bad_vocabularies(cls, tokens, words, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        cls(tokens)
+    cls.train(["a"]).save(tmp_path)
+    path = tmp_path / "vocabulary.json"
+    path.write_text(json.dumps(tokens))
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\xff", b"[" * 100_000])
+def test_damaged_vocabularies(content, tmp_path):
+    WORDS.save(tmp_path)
+    (tmp_path / "vocabulary.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"vocabulary\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocabulary.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"vocabulary\.json"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"texts": []}, "at least 1 times. Received: none among 0 tokens"),
+        ({"texts": ["ab"], "min_count": 2}, "at least 2 times. Received: none among"),
+        ({"texts": "ab"}, "must be a list of texts"),
+        ({"texts": [None]}, "Received: None"),
+        ({"vocabulary_size": 4}, "vocabulary_size=4"),
+        ({"vocabulary_size": "9"}, "vocabulary_size='9'"),
+        ({"min_count": 0}, "min_count=0"),
+    ],
+)
+def test_bad_training_arguments(cls, arguments, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        cls.train(**{"texts": ["a b"]} | arguments)
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, CHARACTERS])
+def test_there_is_nothing_to_draw(tokenizer):
+    with pytest.raises(ValueError, match="`sampling` must be None"):
+        tokenizer.tokenize(["a"], Sampling(0.1))
