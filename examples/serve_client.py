@@ -1,0 +1,118 @@
+"""Translate lines through a server of TensorFlow Serving, by REST or gRPC.
+
+    echo "Anna called." | python examples/serve_client.py phrases
+    echo "Anna called." | python examples/serve_client.py phrases --grpc localhost:8500
+
+REST needs nothing but Python; gRPC needs `pip install 'keras-seqconv[serve]'`. Import
+`RestClient` and `GrpcClient` for your own programs: each is one connection that many
+threads can use.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import urllib.error
+import urllib.request
+
+
+class RestClient:
+    """A model on a server, by REST.
+
+    Args:
+        model: its name.
+        url: of the server.
+        version: a number, or None for the newest.
+        timeout: seconds that a request may take.
+    """
+
+    def __init__(self, model, url="http://localhost:8501", version=None, timeout=60):
+        at = "" if version is None else f"/versions/{version}"
+        self.url = f"{url.rstrip('/')}/v1/models/{model}{at}"
+        self.timeout = timeout
+
+    def call(self, signature: str = "serving_default", **inputs: list) -> dict:
+        """Outputs of a signature by name, lists.
+
+        Raises:
+            RuntimeError: what the server has to say against the request.
+        """
+        body = {"signature_name": signature, "inputs": inputs}
+        request = urllib.request.Request(
+            f"{self.url}:predict",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+                outputs = json.load(response)["outputs"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(error.read().decode(errors="replace")) from error
+        # With a single output the server leaves out its name.
+        return outputs if isinstance(outputs, dict) else {"output": outputs}
+
+    def translate(self, texts: list[str]) -> list[str]:
+        return self.call(text=texts)["translation"] if texts else []
+
+
+class GrpcClient:
+    """A model on a server, by gRPC; arguments as of `RestClient`."""
+
+    def __init__(self, model, address="localhost:8500", version=None, timeout=60):
+        import grpc
+        from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+        self.model, self.version, self.timeout = model, version, timeout
+        unlimited = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+        ]
+        channel = grpc.insecure_channel(address, unlimited)
+        self.stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+    def call(self, signature: str = "serving_default", **inputs) -> dict:
+        """Outputs of a signature by name, arrays.
+
+        Raises:
+            grpc.RpcError: what the server has to say against the request.
+        """
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2
+
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = self.model
+        request.model_spec.signature_name = signature
+        if self.version is not None:
+            request.model_spec.version.value = self.version
+        for name, value in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        response = self.stub.Predict(request, self.timeout)
+        return {name: tf.make_ndarray(one) for name, one in response.outputs.items()}
+
+    def translate(self, texts: list[str]) -> list[str]:
+        found = self.call(text=texts)["translation"] if texts else []
+        return [text.decode() for text in found]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="its name on the server")
+    parser.add_argument("--rest", default="http://localhost:8501", metavar="URL")
+    parser.add_argument("--grpc", metavar="HOST:PORT", help="gRPC instead of REST")
+    parser.add_argument("--version", type=int, help="default: the newest")
+    parser.add_argument("--batch", type=int, default=32, help="lines of a request")
+    options = parser.parse_args()
+    if options.grpc:
+        client = GrpcClient(options.model, options.grpc, options.version)
+    else:
+        client = RestClient(options.model, options.rest, options.version)
+    lines = (line.rstrip("\n") for line in sys.stdin)
+    while batch := list(itertools.islice(lines, options.batch)):
+        for translation in client.translate(batch):
+            # A text is a line here, whatever is in it.
+            print(" ".join(translation.splitlines()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

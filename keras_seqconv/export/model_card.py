@@ -1,0 +1,180 @@
+"""`MODEL_CARD.md` of an export: what it is, what it can, what it costs."""
+
+import dataclasses
+import datetime
+import json
+import platform
+from pathlib import Path
+
+from keras_seqconv.export.computations import NOT_FOUND
+from keras_seqconv.export.signatures import inputs_of
+from keras_seqconv.version import __version__
+
+_LICENSE = (
+    "The code is under the Apache License 2.0. What may be done with the weights also "
+    "depends on the data that they were trained on: check its licence before you "
+    "publish or sell translations or the model."
+)
+
+
+def model_card(name: str, version: int, owner, settings, exported, run=None) -> str:
+    """The text of the card.
+
+    Args:
+        name, version: of the model, as clients call it.
+        owner: the `Translator` or `LanguageGenerator`.
+        settings: `settings.Settings`.
+        exported: `signatures.Exported`.
+        run: work folder of the training run, or None.
+    """
+    sections = [
+        f"# {name}, version {version}",
+        _model(owner, settings, exported),
+        "## Data and scores\n\n" + _scores(Path(run) if run is not None else None),
+        "## Search\n\n" + _search(settings),
+        "## Signatures\n\n" + _signatures(exported),
+        "## What a request costs\n\n" + _costs(owner, settings, exported),
+        "## Versions\n\n" + _versions(),
+        "## Licence\n\n" + _LICENSE,
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _model(owner, settings, exported) -> str:
+    models = getattr(owner.model, "models", [owner.model])
+    lines = []
+    for model in models:
+        config = model.get_config()
+        shown = ("mixer", "hidden_dim", "embedding_dim", "num_layers",
+                 "num_encoder_layers", "num_decoder_layers", "num_heads",
+                 "share_embeddings", "dtype")  # fmt: skip
+        options = ", ".join(f"{key} {config[key]}" for key in shown if key in config)
+        lines.append(
+            f"- {type(model).__name__}, {model.count_params():,} parameters: {options}"
+        )
+    source = getattr(owner, "source_tokenizer", None)
+    target = getattr(owner, "target_tokenizer", getattr(owner, "tokenizer", None))
+    for side, tokenizer in (("source", source), ("target", target)):
+        if tokenizer is not None:
+            lines.append(
+                f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
+            )
+    lines.append(
+        f"- weights stored as {settings.weights}, {exported.size / 1e6:.1f} MB"
+        + (", search compiled by XLA" if settings.xla else "")
+    )
+    return "## Model\n\n" + "\n".join(lines)
+
+
+def _scores(run: Path | None) -> str:
+    if run is None or not (run / "run.json").is_file():
+        return "Nothing was recorded about the training of this model."
+    record = json.loads((run / "run.json").read_text("utf-8"))
+    options = record.get("options", {})
+    lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset", "source",
+             "target") if options.get(key) is not None]  # fmt: skip
+    if described := record.get("recipe", {}).get("data"):
+        lines.append(f"- data of the recipe: {described}")
+    if (run / "scores.json").is_file():
+        scores = json.loads((run / "scores.json").read_text("utf-8"))
+        lines.append(f"- {scores['split']} split, {scores['sentences']:,} sentences:")
+        lines += [
+            f"  - `{value['line']}`"
+            for value in scores.values()
+            if isinstance(value, dict) and "line" in value
+        ]
+        lines.append(
+            "\nThe scores are those of the run's own search, in float32, before the "
+            "export."
+        )
+    return "\n".join(lines)
+
+
+def _search(settings) -> str:
+    defaults = {field.name: field.default for field in _fields(settings.search)}
+    always = ("num_beams", "length_penalty", "max_length")
+    lines = []
+    for key, value in vars(settings.search).items():
+        if key in always or value != defaults[key]:
+            shown = f"{len(value)} ids" if key == "suppressed_ids" else value
+            lines.append(f"- {key}: {shown}")
+    return "\n".join(lines) + "\n\nFixed at export: clients cannot change them."
+
+
+def _fields(options):
+    return dataclasses.fields(type(options))
+
+
+def _signatures(exported) -> str:
+    lines = ["| signature | inputs | outputs |", "|---|---|---|"]
+    for name, function in exported.signatures.items():
+        inputs = _tensors(inputs_of(function))
+        outputs = _tensors(function.structured_outputs)
+        lines.append(f"| `{name}` | {inputs} | {outputs} |")
+    text = "\n".join(lines)
+    if exported.missing is not None:
+        text += f"\n\nThere are no signatures for texts: {exported.missing}."
+    return text
+
+
+def _tensors(tensors: dict) -> str:
+    def shown(name, tensor):
+        sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
+        return f"`{name}` {tensor.dtype.name} [{sizes}]"
+
+    return ", ".join(shown(name, tensor) for name, tensor in tensors.items())
+
+
+def _costs(owner, settings, exported) -> str:
+    search = settings.search
+    sources = hasattr(owner, "source_tokenizer")
+    what = "source" if sources else "prompt"
+    steps = search.max_length + 1
+    longest = f"{steps}"
+    if search.max_length_ratio:
+        longest = f"{search.max_length_ratio} S + {steps} (S tokens of the source)"
+    rows = max(1, settings.tokens_per_batch // search.num_beams // 16)
+    vocabulary = owner.model.target_vocabulary_size
+    logits = rows * search.num_beams * vocabulary * 4 / 1e6
+    return "\n".join(
+        [
+            f"- A {what} is cut to its first {settings.max_source_length} tokens"
+            + (", the end token as the last of them" if sources else "")
+            + f"; a text to score to {settings.max_target_length}. Nothing is refused "
+            "for its length.",
+            "- A text that is empty or only ASCII white space becomes the empty text "
+            "with score 0."
+            if sources
+            else "- An empty prompt is a prompt.",
+            "- Bytes that are not UTF-8 count as U+FFFD. Tokens that no text comes of "
+            "are never chosen.",
+            f"- A hypothesis that was not found is the empty text, score {NOT_FOUND}.",
+            f"- A search takes at most {longest} steps of the decoder with "
+            f"{search.num_beams} beams for each text.",
+            "- Texts of a request are computed in chunks of at most "
+            f"{settings.tokens_per_batch} tokens, beams and padding counted (one long "
+            "text may have more): its memory does not grow with the number of texts, "
+            "apart from inputs and outputs. The largest tensor, the logits of a step, "
+            f"has at most about {logits:.0f} MB when texts have 16 tokens or more.",
+            f"- Weights: {exported.size / 1e6:.1f} MB on the disk and in memory"
+            + (
+                ""
+                if settings.weights == "float32"
+                else "; each running request holds them once more in the precision "
+                "of the model"
+            )
+            + ".",
+        ]
+    )
+
+
+def _versions() -> str:
+    import keras
+    import tensorflow as tf
+
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return (
+        f"keras-seqconv {__version__}, Keras {keras.__version__}, TensorFlow "
+        f"{tf.__version__}, Python {platform.python_version()}; exported {today}. Runs "
+        "on TensorFlow Serving 2.12 and later."
+    )

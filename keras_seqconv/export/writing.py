@@ -1,0 +1,197 @@
+"""`saved_model`: a version for TensorFlow Serving, complete or not at all."""
+
+import os
+from pathlib import Path
+
+import keras
+
+from keras_seqconv.arguments import check_positive_integer
+from keras_seqconv.atomic import atomic_directory, write_file
+from keras_seqconv.export import signatures, stock_ops, warmup
+from keras_seqconv.export.model_card import model_card
+from keras_seqconv.export.settings import make_settings
+
+_BATCHING = """\
+# Read with --enable_batching --enable_per_model_batching_parameters.
+max_batch_size { value: 64 }
+batch_timeout_micros { value: 2000 }
+# As many as the machine has cores.
+num_batch_threads { value: 4 }
+max_enqueued_batches { value: 256 }
+"""
+_MODELS = """\
+# --model_config_file=/models/%(name)s/models.config
+model_config_list {
+  config {
+    name: "%(name)s"
+    base_path: "/models/%(name)s"
+    model_platform: "tensorflow"
+    # The newest version is served. To stay at one, or to roll back:
+    # model_version_policy { specific { versions: %(version)d } }
+    # version_labels { key: "stable" value: %(version)d }
+  }
+}
+"""
+
+
+def saved_model(
+    owner,
+    directory: str | os.PathLike,
+    *,
+    num_beams: int | None = None,
+    length_penalty: float | None = None,
+    max_length: int | None = None,
+    max_source_length: int | None = None,
+    n_best: int | None = None,
+    tokens_per_batch: int | None = None,
+    weights: str = "float32",
+    xla: bool = False,
+    version: int | None = None,
+    warmup_texts: list[str] | None = None,
+    run: str | os.PathLike | None = None,
+) -> Path:
+    """Writes `directory/<version>/`, which a stock `tensorflow_model_server` serves.
+
+    Text in, text out: tokenizer, search and detokenizer are inside. For every text the
+    answer is that of `owner.translate` (or `generate`), with the settings below; the
+    signatures and what a request costs are in `MODEL_CARD.md` of the version, beside
+    `batching_params.pbtxt` and requests to warm up with. `directory/models.config` is
+    written where there is none.
+
+    The new version appears complete or not at all; others are never touched. A running
+    server that watches `directory` loads it within seconds.
+
+    Args:
+        owner: a `Translator` or `LanguageGenerator`. It stays as it is.
+        directory: the name of its last part is the name of the model.
+        num_beams, length_penalty, max_length: of the search, instead of the owner's.
+        max_source_length: tokens of a source (a prompt), its end counted, that are
+            read; the rest is ignored. 512 by default, less if the model takes no more.
+        n_best: hypotheses of `translate_n_best`; `num_beams` by default.
+        tokens_per_batch: tokens times beams that are computed at once, the owner's by
+            default: bounds the memory of a request.
+        weights: "float32" (as they are), "bfloat16" or "int8"; they are turned back
+            before the search, so this makes the files smaller, not the search faster.
+        xla: compile the search with XLA: for servers that are started with
+            `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
+        version: a positive integer; None is one more than the largest there is.
+        warmup_texts: what users will send; None makes texts of random tokens.
+        run: work folder of the training, for data and scores in the model card.
+
+    Returns:
+        The folder of the version.
+
+    Raises:
+        ValueError: for a wrong argument; the version exists; on the JAX backend; an op
+            in the graph is none that every server since 2.12 has.
+        ImportError: a tokenizer needs a package that is not installed.
+
+    Example:
+
+    ```python
+    import tempfile
+    from keras_seqconv.tokenizers import WordTokenizer
+    tokenizer = WordTokenizer(["ein", "Hund"])
+    model = keras_seqconv.models.EncoderDecoder(
+        6, 6, hidden_dim=8, intermediate_dim=8, num_heads=2,
+        num_encoder_layers=1, num_decoder_layers=1,
+    )
+    translator = keras_seqconv.Translator(model, tokenizer, tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        path = keras_seqconv.export.saved_model(
+            translator, folder + "/hund", num_beams=2, max_length=5
+        )  # .../hund/1
+    ```
+    """
+    _check_owner(owner)
+    settings = make_settings(
+        owner,
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        max_length=max_length,
+        max_source_length=max_source_length,
+        n_best=n_best,
+        tokens_per_batch=tokens_per_batch,
+        weights=weights,
+        xla=xla,
+    )
+    parent = Path(os.path.realpath(directory))
+    version = _checked_version(parent, version)
+    exported = signatures.make(owner, settings)
+    requests = warmup.requests(
+        exported, owner, warmup_texts, settings.max_source_length
+    )
+    card = model_card(parent.name, version, owner, settings, exported, run)
+    path = parent / str(version)
+    # Its name while it is written is no number: no server looks at it.
+    with atomic_directory(path) as folder:
+        _save(exported, folder)
+        stock_ops.strip_names(folder)
+        _refuse_offenders(folder, xla)
+        warmup.write(folder, requests, parent.name)
+        (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+        (folder / "batching_params.pbtxt").write_text(_BATCHING)
+        _sync(folder)
+    if not (parent / "models.config").exists():
+        config = _MODELS % {"name": parent.name, "version": version}
+        write_file(parent / "models.config", config.encode())
+    return path
+
+
+def next_version(directory: str | os.PathLike) -> int:
+    """One more than the largest number among the entries of a folder, at least 1."""
+    folder = Path(directory)
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+    return max((int(name) for name in names if name.isdecimal()), default=0) + 1
+
+
+def _check_owner(owner):
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A SavedModel is made on the TensorFlow backend: save the model as a "
+            "directory (`save`), and load and export it in a process with "
+            "KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    if not (hasattr(owner, "translate") or hasattr(owner, "generate")):
+        raise ValueError(
+            "`owner` must be a Translator or LanguageGenerator (keras_seqconv.load). "
+            f"Received: {type(owner).__name__}"
+        )
+
+
+def _checked_version(parent: Path, version: int | None) -> int:
+    if version is None:
+        return next_version(parent)
+    check_positive_integer("version", version)
+    if (parent / str(version)).exists():
+        raise ValueError(
+            f"`version` must be one that does not exist in {parent}; versions are "
+            f"never overwritten. Received: version={version}"
+        )
+    return version
+
+
+def _save(exported, folder: Path):
+    import tensorflow as tf
+
+    # Nobody trains what is served: no gradients.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(exported.module, str(folder), exported.signatures, options)
+
+
+def _refuse_offenders(folder: Path, xla: bool):
+    found = stock_ops.offenders(folder, xla)
+    if found:
+        raise ValueError(
+            f"The graph holds {len(found)} nodes that a stock server cannot run: "
+            + "; ".join(found[:5])
+        )
+
+
+def _sync(folder: Path):
+    """All files reach the disk before the folder gets its name."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb+") as stream:
+                os.fsync(stream.fileno())

@@ -1,0 +1,77 @@
+"""Small models of every kind for the tests of exports."""
+
+import functools
+
+import keras
+
+import keras_seqconv as ks
+import keras_seqconv.export  # noqa: F401 (ks.export)
+from keras_seqconv.tokenizers import (
+    Dictionary,
+    DictionaryTokenizer,
+    SentencePieceTokenizer,
+    WordTokenizer,
+)
+
+WORDS = [f"w{number}" for number in range(26)]
+TEXTS = ["the young garden", "an old house  in the wood", "tea for two, please!"]
+SMALL = dict(
+    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
+    num_decoder_layers=1, kernel_sizes=[3],
+)  # fmt: skip
+
+
+@functools.cache
+def word_tokenizer():
+    return WordTokenizer(WORDS)
+
+
+@functools.cache
+def piece_tokenizer():
+    return SentencePieceTokenizer.train(TEXTS, 290)
+
+
+def dictionary_tokenizer():
+    return DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
+
+
+def decided(model):
+    """Clear preferences, so that no two hypotheses tie."""
+    for weight in model.trainable_weights:
+        weight.assign(2.5 * weight)
+    return model
+
+
+@functools.cache
+def make_translator(tokenizer=word_tokenizer, **changes):
+    keras.utils.set_random_seed(1)
+    tokenizer = tokenizer()
+    size = tokenizer.vocabulary_size
+    model = ks.models.EncoderDecoder(size, size, seed=3, **{**SMALL, **changes})
+    search = {"num_beams": 2, "max_length": 8}
+    return ks.Translator(decided(model), tokenizer, tokenizer, search)
+
+
+@functools.cache
+def make_conv_s2s():
+    """With learned positions and weight normalisation."""
+    keras.utils.set_random_seed(2)
+    tokenizer = word_tokenizer()
+    size = tokenizer.vocabulary_size
+    model = ks.models.ConvS2S(
+        size, size, embedding_dim=8, convolutions="[(8, 3)] * 2", output_dim=8,
+        max_length=12, seed=1,
+    )  # fmt: skip
+    search = {"num_beams": 3, "max_length": 6, "max_length_ratio": 0.5}
+    return ks.Translator(decided(model), tokenizer, tokenizer, search)
+
+
+@functools.cache
+def make_language_model():
+    keras.utils.set_random_seed(3)
+    tokenizer = word_tokenizer()
+    model = ks.models.ConvLanguageModel(
+        tokenizer.vocabulary_size, embedding_dim=8, convolutions="[(8, 3)] * 2"
+    )
+    search = {"num_beams": 2, "max_length": 6}
+    return ks.LanguageGenerator(decided(model), tokenizer, search)

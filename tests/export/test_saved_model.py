@@ -1,0 +1,462 @@
+"""What a server would load: the files, and the answers of a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keras_seqconv as ks
+from keras_seqconv.export import stock_ops
+from tests.export.load_and_run import check
+from tests.export.models import (
+    TEXTS,
+    dictionary_tokenizer,
+    make_conv_s2s,
+    make_language_model,
+    make_translator,
+    piece_tokenizer,
+)
+from tests.saved_models import compiled_functions
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text", reason="needs the extra mt")
+pytestmark = pytest.mark.tensorflow
+
+PIECES = [
+    *TEXTS, "", "  ", "\t\n", "\0\7", "😀 tea", "the\u2028wood", "the " * 700,
+]  # fmt: skip
+WORD_TEXTS = ["w1 w2 w3", "", " ", "w4", "w9 x w9 w25 w0 w1 w2 w7 w3", "w5 w6"]
+MISSING = -1e9
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("saved_models")
+
+
+@pytest.fixture(scope="module")
+def pieces(folder):
+    """A SentencePiece model and its export, sources of at most 40 tokens."""
+    translator = make_translator(piece_tokenizer)
+    path = ks.export.saved_model(
+        translator, folder / "pieces", max_source_length=40, tokens_per_batch=160
+    )
+    return translator, path, tf.saved_model.load(str(path))
+
+
+@pytest.fixture(scope="module")
+def conv_s2s(folder):
+    return make_conv_s2s(), ks.export.saved_model(make_conv_s2s(), folder / "fconv")
+
+
+def n_best_of(translator, texts, count):
+    """Texts and scores of the hypotheses, filled up as an export does."""
+    found = translator.translate_n_best(texts, count)
+    missing = ks.translator.Translation("", MISSING)
+    found = [[*row, *[missing] * (count - len(row))] for row in found]
+    return [
+        [[getattr(one, name) for one in row] for row in found]
+        for name in ("text", "score")
+    ]
+
+
+def decoded(texts):
+    return np.vectorize(bytes.decode, otypes=[object])(texts.numpy()).tolist()
+
+
+# --- Without this package ---
+
+
+def run_alone(path: Path, cases: list, tmp_path: Path) -> str:
+    """Runs cases in a process with TensorFlow and tensorflow-text only."""
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    script = Path(__file__).with_name("load_and_run.py")
+    done = subprocess.run(
+        [sys.executable, "-P", str(script), str(path), str(tmp_path / "cases.json")],
+        capture_output=True, text=True, timeout=300, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def run_here(signatures, cases: list):
+    for name, inputs, expected in cases:
+        tensors = {key: tf.constant(one, tf.string) for key, one in inputs.items()}
+        found = signatures[name](**tensors)
+        for key, value in expected.items():
+            check(name, found[key].numpy().tolist(), value)
+
+
+def test_another_process_says_the_same(pieces, tmp_path):
+    translator, path, _ = pieces
+    texts = PIECES[:-1]
+    n_best, scores = n_best_of(translator, texts, 2)
+    reverse = texts[::-1]
+    cases = [
+        ["serving_default", {"text": texts},
+         {"translation": translator.translate(texts), "score": [s[0] for s in scores]}],
+        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
+        ["score", {"text": texts, "translation": reverse},
+         {"score": translator.score(texts, reverse)}],
+        ["serving_default", {"text": []}, {"translation": [], "score": []}],
+        ["translate_n_best", {"text": []}, {"translation": [], "score": []}],
+        ["encode", {"text": []}, {"lengths": []}],
+    ]  # fmt: skip
+    assert "6 cases as expected" in run_alone(path, cases, tmp_path)
+
+
+@pytest.mark.slow
+def test_conv_s2s_with_learned_positions(conv_s2s):
+    """Folded, limits by the length of the source, sources cut as Translator does."""
+    translator, path = conv_s2s
+    assert not translator.model.get_config()["folded"]
+    texts = [*WORD_TEXTS, "w1 " * 30]
+    with pytest.warns(UserWarning, match="were cut"):
+        n_best, scores = n_best_of(translator, texts, 3)
+    cases = [
+        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
+        ["serving_default", {"text": texts},
+         {"translation": [row[0] for row in n_best]}],
+    ]  # fmt: skip
+    run_here(tf.saved_model.load(str(path)).signatures, cases)
+
+
+@pytest.mark.slow
+def test_language_model(folder):
+    generator = make_language_model()
+    path = ks.export.saved_model(generator, folder / "language")
+    loaded = tf.saved_model.load(str(path)).signatures
+    prompts = ["w1 w2", "", "w3", "x"]
+    expected = {"generation": generator.generate(prompts)}
+    cases = [
+        ["serving_default", {"text": prompts}, expected],
+        ["generate", {"text": prompts}, expected],
+        ["score", {"text": prompts}, {"score": generator.score(prompts)}],
+        ["generate", {"text": []}, {"generation": []}],
+    ]
+    run_here(loaded, cases)
+    found = loaded["generate"](text=tf.constant(["w1 " * 50, "w1 w2"]))
+    assert decoded(found["generation"])[1] == expected["generation"][0]
+
+
+@pytest.mark.slow
+def test_saved_model_cli(pieces, tmp_path):
+    _, path, _ = pieces
+    script = Path(sys.executable).with_name("saved_model_cli")
+    shown = subprocess.run(
+        [script, "show", "--dir", path, "--tag_set", "serve", "--signature_def",
+         "serving_default"], capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert "inputs['text']" in shown.stdout and "outputs['score']" in shown.stdout
+    assert "_bytes" not in shown.stdout
+
+
+@pytest.mark.slow
+def test_saved_model_cli_runs(pieces):
+    """It loads no ops of tensorflow-text by itself."""
+    translator, path, _ = pieces
+    program = (
+        "import sys, tensorflow_text; "
+        "from tensorflow.python.tools.saved_model_cli import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", "--dir", path, "--tag_set", "serve",
+         "--signature_def", "serving_default", "--input_exprs", 'text=["tea"]'],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert repr(translator.translate(["tea"])[0].encode()) in done.stdout
+
+
+# --- Any text ---
+
+
+@pytest.mark.slow
+def test_long_texts_are_cut_as_said(pieces):
+    translator, _, loaded = pieces
+    long = "the young garden in the wood " * 400
+    ids = translator.source_tokenizer.tokenize([long])[0]
+    cut = [[*ids[:39], 2]]
+    expected, _ = ks.decoding.beam_search(
+        translator.model, np.array(cut, "int32"), 2, max_length=8,
+        suppressed_ids=[0, 1, 3],
+    )  # fmt: skip
+    best = np.asarray(expected)[0, :1].tolist()
+    found = loaded.signatures["serving_default"](text=tf.constant([long, "tea"]))
+    assert (
+        decoded(found["translation"])[0]
+        == (translator.target_tokenizer.detokenize(best)[0])
+    )
+    assert decoded(found["translation"])[1] == translator.translate(["tea"])[0]
+
+
+# At most 36 bytes with U+FFFD for those that are not UTF-8: nothing is cut.
+BYTES = st.lists(st.integers(0, 255), max_size=12).map(bytes)
+ANY = st.lists(BYTES | st.text(max_size=9).map(str.encode), max_size=7)
+
+
+@settings(deadline=None, max_examples=10)
+@given(texts=ANY)
+def test_any_bytes(pieces, texts):
+    translator, _, loaded = pieces
+    run = loaded.signatures["serving_default"]
+    found = run(text=tf.constant(texts, tf.string))
+    translations = decoded(found["translation"])
+    assert translations == decoded(
+        run(text=tf.constant(texts, tf.string))["translation"]
+    )
+    valid = [text.decode("utf-8", "replace") for text in texts]
+    expected = translator.translate_n_best(valid, 2)
+    for text, score, best in zip(
+        translations, found["score"].numpy(), expected, strict=True
+    ):
+        assert abs(score - best[0].score) < 1e-4
+        ties = [one.text for one in best if abs(one.score - score) < 2e-4]
+        assert text in ties
+
+
+@pytest.mark.slow
+def test_no_sentence_changes_another(pieces):
+    """Alone, among others, in any order, in many chunks: 160 tokens are 4 sources."""
+    _, _, loaded = pieces
+    texts = [f"{text} {number}" for number in range(9) for text in PIECES]
+    run = loaded.signatures["translate_n_best"]
+    together = run(text=tf.constant(texts))
+    order = np.random.default_rng(1).permutation(len(texts))
+    shuffled = run(text=tf.constant([texts[index] for index in order]))
+    scores = together["score"].numpy()
+    np.testing.assert_allclose(scores[order], shuffled["score"], atol=1e-4)
+    translations = np.array(decoded(together["translation"]), object)
+    assert (translations[order] == decoded(shuffled["translation"])).all()
+    for index in (0, 5, len(texts) - 1):
+        alone = run(text=tf.constant([texts[index]]))
+        np.testing.assert_allclose(alone["score"][0], scores[index], atol=1e-4)
+        assert decoded(alone["translation"])[0] == translations[index].tolist()
+
+
+@pytest.mark.slow
+def test_ids_that_make_no_sense(pieces):
+    """Padding of a server, wrong lengths, unknown ids: the other rows do not care."""
+    translator, _, loaded = pieces
+    run = loaded.signatures["translate_ids"]
+    rows = translator.source_tokenizer.tokenize(TEXTS[:1])
+    width = len(rows[0])
+    junk = np.full((4, width + 3), 7, "int32")
+    junk[0, :width] = rows[0]
+    junk[1] = 10**6
+    found = run(source_ids=tf.constant(junk), lengths=tf.constant([width, 99, -5, 0]))
+    expected, scores = ks.decoding.beam_search(
+        translator.model, np.array(rows, "int32"), 2, max_length=8,
+        suppressed_ids=[0, 1, 3],
+    )  # fmt: skip
+    np.testing.assert_array_equal(found["ids"][0], expected[0])
+    np.testing.assert_allclose(found["scores"][0], scores[0], atol=1e-4)
+    assert (found["ids"].numpy()[2:] == 1).all()
+    np.testing.assert_allclose(found["scores"][2:], [[0, MISSING]] * 2)
+
+
+@pytest.mark.slow
+def test_encoder_outputs(pieces):
+    translator, _, loaded = pieces
+    found = loaded.signatures["encode"](text=tf.constant(TEXTS))
+    rows = translator.source_tokenizer.tokenize(TEXTS)
+    assert found["lengths"].numpy().tolist() == [len(row) for row in rows]
+    for place, row in enumerate(rows):
+        expected, _ = translator.model.encode(np.array([row], "int32"))
+        outputs = found["outputs"][place].numpy()
+        np.testing.assert_allclose(outputs[: len(row)], expected[0], atol=1e-5)
+        assert not outputs[len(row) :].any()
+
+
+# --- The files ---
+
+
+def test_only_what_a_stock_server_has(pieces, conv_s2s):
+    for _, path, *_ in (pieces, conv_s2s):
+        assert stock_ops.offenders(path) == []
+        assert compiled_functions(path) == []
+
+
+def test_offenders_are_named(tmp_path):
+    module = tf.Module()
+    jitted = tf.function(lambda x: x + 1, jit_compile=True)
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def function(x):
+        return jitted(tf.numpy_function(np.sin, [x], tf.float32))
+
+    module.function = function
+    tf.saved_model.save(module, str(tmp_path))
+    found = " ".join(stock_ops.offenders(tmp_path))
+    assert "op PyFunc" in found and "XLA must compile it" in found
+    assert "debug_name" not in found
+
+
+@pytest.mark.slow
+def test_offenders_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(stock_ops, "stock_ops", lambda: {})
+    with pytest.raises(ValueError, match="stock server cannot run: .*op "):
+        ks.export.saved_model(make_conv_s2s(), tmp_path / "m", n_best=1)
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_interrupted_export_leaves_no_version(tmp_path, monkeypatch):
+    seen = []
+
+    def interrupted(module, path, *_):
+        Path(path, "saved_model.pb").write_bytes(b"half")
+        seen.extend(entry.name for entry in Path(path).parent.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tf.saved_model, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ks.export.saved_model(make_conv_s2s(), tmp_path / "m")
+    assert len(seen) == 1 and not seen[0].isdecimal()
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_versions(tmp_path):
+    assert ks.export.next_version(tmp_path / "none") == 1
+    for name in ("3", "12", "x9", ".14.part"):
+        (tmp_path / name).mkdir()
+    assert ks.export.next_version(tmp_path) == 13
+    with pytest.raises(ValueError, match="`version`.*never overwritten"):
+        ks.export.saved_model(make_conv_s2s(), tmp_path, version=3)
+
+
+@pytest.mark.slow
+def test_files_of_a_version(pieces):
+    _, path, _ = pieces
+    assert path.name == "1"
+    names = {entry.name for entry in path.iterdir()}
+    assert {"saved_model.pb", "variables", "assets.extra", "MODEL_CARD.md",
+            "batching_params.pbtxt"} <= names  # fmt: skip
+    assert 'name: "pieces"' in (path.parent / "models.config").read_text()
+    card = (path / "MODEL_CARD.md").read_text()
+    for words in ("40 tokens", "at most 9 steps", "`translate_ids`", "Licence"):
+        assert words in card
+
+
+# --- Tokenizers of Python, smaller weights, XLA, mixed precision ---
+
+
+@pytest.mark.slow
+def test_without_tokenizers_in_the_graph(tmp_path):
+    keras.utils.set_random_seed(5)
+    translator = make_translator(dictionary_tokenizer)
+    path = ks.export.saved_model(translator, tmp_path / "m")
+    loaded = tf.saved_model.load(str(path))
+    assert set(loaded.signatures) == {"translate_ids", "score_ids"}
+    assert "no signatures for texts" in (path / "MODEL_CARD.md").read_text()
+    ids = translator.source_tokenizer.tokenize(["w1 w2"])
+    found = loaded.signatures["translate_ids"](
+        source_ids=tf.constant(ids), lengths=tf.constant([3])
+    )
+    text = translator.target_tokenizer.detokenize(found["ids"][:, 0].numpy().tolist())
+    assert text == translator.translate(["w1 w2"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_smaller_weights(tmp_path, weights):
+    translator = make_translator(piece_tokenizer, hidden_dim=64, intermediate_dim=128)
+    whole, small = (
+        ks.export.saved_model(translator, tmp_path / kind, weights=kind)
+        for kind in ("float32", weights)
+    )
+    sizes = [
+        sum(file.stat().st_size for file in (path / "variables").iterdir())
+        for path in (whole, small)
+    ]
+    assert sizes[1] < sizes[0] * (0.6 if weights == "bfloat16" else 0.4)
+    one, other = (
+        tf.saved_model.load(str(path))
+        .signatures["score"](
+            text=tf.constant(TEXTS), translation=tf.constant(TEXTS[::-1])
+        )["score"]
+        .numpy()
+        for path in (whole, small)
+    )
+    assert 1e-7 < np.abs(one - other).max() < 0.03 * np.abs(one).max()
+
+
+@pytest.mark.slow
+def test_xla(tmp_path):
+    translator = make_translator()
+    path = ks.export.saved_model(translator, tmp_path / "m", xla=True)
+    assert compiled_functions(path)
+    assert stock_ops.offenders(path, xla=True) == []
+    found = tf.saved_model.load(str(path)).signatures["serving_default"](
+        text=tf.constant(WORD_TEXTS)
+    )
+    assert decoded(found["translation"]) == translator.translate(WORD_TEXTS)
+
+
+@pytest.mark.slow
+def test_mixed_precision(tmp_path):
+    translator = make_translator(dtype="mixed_bfloat16")
+    path = ks.export.saved_model(translator, tmp_path / "m")
+    found = tf.saved_model.load(str(path)).signatures["serving_default"](
+        text=tf.constant(WORD_TEXTS)
+    )
+    scores = [row[0].score for row in translator.translate_n_best(WORD_TEXTS, 1)]
+    np.testing.assert_allclose(found["score"], scores, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_byte_strings(pieces):
+    _, _, loaded = pieces
+    draw = np.random.default_rng(7)
+    texts = [draw.bytes(draw.integers(0, 60)) for _ in range(10_000)]
+    run = loaded.signatures["serving_default"]
+    answers = [
+        run(text=tf.constant(texts[start : start + 500], tf.string))["translation"]
+        for start in range(0, len(texts), 500)
+    ]
+    first = np.concatenate([answer.numpy() for answer in answers])
+    for text in first:
+        text.decode()
+    draw.shuffle(order := np.arange(500))
+    again = run(text=tf.constant([texts[i] for i in order], tf.string))["translation"]
+    assert (again.numpy() == first[order]).mean() > 0.99  # ties may change
+
+
+# --- Wrong arguments ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"weights": "int4"}, "`weights`"),
+        ({"xla": 1}, "`xla`"),
+        ({"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
+        ({"num_beams": 100}, "`num_beams`"),
+        ({"max_source_length": 1}, "`max_source_length` must be at least 2"),
+        ({"tokens_per_batch": 0}, "`tokens_per_batch`"),
+        ({"version": 0}, "`version`"),
+    ],
+)
+def test_wrong_arguments(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        ks.export.saved_model(make_conv_s2s(), tmp_path, **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_depends_on_other_requests_is_refused(tmp_path):
+    translator = make_translator()
+    rule = {"max_length_rule": "batch"}
+    other = ks.Translator(
+        translator.model, translator.source_tokenizer, translator.target_tokenizer, rule
+    )
+    with pytest.raises(ValueError, match="strangers"):
+        ks.export.saved_model(other, tmp_path)
+    with pytest.raises(ValueError, match="`owner` must be a Translator"):
+        ks.export.saved_model(translator.model, tmp_path)

@@ -1,0 +1,195 @@
+"""The example's clients, through a server: the real one if it is on the PATH."""
+
+import importlib.util
+import io
+import json
+import resource
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv.export import warmup
+from tests.export.models import TEXTS, make_translator, piece_tokenizer
+from tests.export.server import StandIn, serving
+
+pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).parents[2]
+QUESTIONS = [*TEXTS, "", "  ", "\0\7", "😀 tea", "\u2028", "the " * 300]
+
+
+def load_example():
+    path = REPOSITORY / "examples" / "serve_client.py"
+    spec = importlib.util.spec_from_file_location("serve_client", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+client = load_example()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    translator = make_translator(piece_tokenizer)
+    folder = tmp_path_factory.mktemp("served") / "pieces"
+    ks.export.saved_model(translator, folder, warmup_texts=TEXTS)
+    return translator, folder
+
+
+@pytest.fixture(scope="module")
+def server(exported):
+    with serving(exported[1]) as address:
+        sys.stderr.write(f"\nserver of these tests: {address.kind}\n")
+        yield address
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def connection(request, server, exported):
+    name = exported[1].name
+    if request.param == "rest":
+        return client.RestClient(name, server.rest, version=1)
+    return client.GrpcClient(name, server.grpc, version=1)
+
+
+def test_translations(connection, exported):
+    translator, _ = exported
+    assert connection.translate(QUESTIONS) == translator.translate(QUESTIONS)
+    assert connection.translate([]) == []
+
+
+def test_all_signatures_for_texts(connection, exported):
+    translator, _ = exported
+    found = connection.call("score", text=TEXTS, translation=TEXTS[::-1])
+    scores = found.get("score", found.get("output"))
+    np.testing.assert_allclose(scores, translator.score(TEXTS, TEXTS[::-1]), atol=1e-4)
+    found = connection.call("translate_n_best", text=TEXTS)
+    expected = translator.translate_n_best(TEXTS, 2)
+    np.testing.assert_allclose(
+        found["score"], [[one.score for one in row] for row in expected], atol=1e-4
+    )
+    assert np.shape(connection.call("encode", text=TEXTS)["outputs"])[0] == 3
+
+
+def test_instances_by_rest(server, exported):
+    translator, folder = exported
+    connection = client.RestClient(folder.name, server.rest)
+    body = json.dumps({"instances": TEXTS}).encode()
+    with urllib.request.urlopen(f"{connection.url}:predict", body) as answer:
+        rows = json.load(answer)["predictions"]
+    assert [row["translation"] for row in rows] == translator.translate(TEXTS)
+
+
+def test_errors_are_told(server, exported):
+    name = exported[1].name
+    with pytest.raises(RuntimeError, match="not found"):
+        client.RestClient(name, server.rest).call("nothing", text=["a"])
+    with pytest.raises(RuntimeError, match=r"(?i)not found"):
+        client.RestClient("other", server.rest).translate(["a"])
+    grpc = pytest.importorskip("grpc", reason="needs the extra serve")
+    with pytest.raises(grpc.RpcError, match="not found"):
+        client.GrpcClient(name, server.grpc).call("nothing", text=["a"])
+
+
+def test_program(server, exported, monkeypatch, capsys):
+    translator, folder = exported
+    for flags in (["--rest", server.rest], ["--grpc", server.grpc, "--batch", "2"]):
+        monkeypatch.setattr(sys, "argv", ["serve_client.py", folder.name, *flags])
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{t}\n" for t in TEXTS)))
+        assert client.main() == 0
+        lines = [" ".join(t.splitlines()) for t in translator.translate(TEXTS)]
+        assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_warm_up_records_are_the_official_messages(exported):
+    import tensorflow as tf
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    path = exported[1] / "1" / warmup.FILE
+    logs = [
+        prediction_log_pb2.PredictionLog.FromString(record.numpy())
+        for record in tf.data.TFRecordDataset(str(path))
+    ]
+    requests = [log.predict_log.request for log in logs]
+    assert {one.model_spec.signature_name for one in requests} == {
+        "serving_default", "translate_n_best", "translate_ids", "score", "score_ids",
+        "encode",
+    }  # fmt: skip
+    default = [one for one in requests if one.model_spec.signature_name[0] == "s"]
+    assert tf.make_ndarray(default[0].inputs["text"]).tolist() == [TEXTS[0].encode()]
+    # Nothing is unknown to the official definition, and nothing is lost.
+    assert all(one.model_spec.name == "pieces" for one in requests)
+    for log, request in zip(logs, requests, strict=True):
+        inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        name = request.model_spec.signature_name
+        again = prediction_log_pb2.PredictionLog.FromString(
+            warmup.prediction_log("pieces", name, inputs)
+        )
+        assert again == log
+
+
+def test_first_request_is_as_fast_as_the_tenth(exported):
+    """After the warm-up; tracing or set-up would take a hundred times as long."""
+    with StandIn(exported[1]) as server:
+        assert server.warmed_up > 10
+        connection = client.GrpcClient("pieces", server.address.grpc)
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            connection.translate(TEXTS[:1])
+            times.append(time.perf_counter() - start)
+    assert times[0] < 3 * max(times[1:]) + 0.05
+
+
+def memory() -> int:
+    """Largest resident size so far, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_clients_at_the_same_time(server, exported):
+    """Mixed lengths, both protocols: no wrong answer, no error, memory flat."""
+    translator, folder = exported
+    texts = [f"{text} {number}" for number in range(16) for text in QUESTIONS]
+    expected = dict(zip(texts, translator.translate(texts), strict=True))
+    ends, wrong, counts = time.monotonic() + 30, [], []
+
+    def work(number):
+        draw = np.random.default_rng(number)
+        cls, at = (
+            (client.RestClient, server.rest)
+            if number % 2
+            else (client.GrpcClient, server.grpc)
+        )
+        connection, count = cls(folder.name, at), 0
+        while time.monotonic() < ends:
+            asked = [str(one) for one in draw.choice(texts, draw.integers(1, 9))]
+            try:
+                found = connection.translate(asked)
+            except Exception as error:
+                wrong.append(error)
+                return
+            wrong.extend(
+                (one, other)
+                for one, other in zip(asked, found, strict=True)
+                if other != expected[one]
+            )
+            count += 1
+        counts.append(count)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(15)  # all sizes have been seen
+    before = memory()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert min(counts) > 0
+    assert memory() - before < 200e6
