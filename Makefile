@@ -3,16 +3,14 @@ PYTHON ?= python3
 VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
-EXTRAS = mt,jax,plot,test
-# What runs on the JAX backend in the quick suite; all of it is in test-slow.
-JAX_TESTS = tests/ops tests/layers/test_convolution.py
+EXTRAS = mt,jax,plot,rouge,serve,test
 
-.PHONY: help quickstart test test-slow lint format bench torch clean
+.PHONY: help quickstart test test-slow test-all lint format bench torch clean
 
 help:
-	@echo "make quickstart  set up .venv and train the small example model"
-	@echo "make test        set up .venv and run the quick tests (TensorFlow, then JAX)"
-	@echo "make test-slow   the tests that take minutes"
+	@echo "make quickstart  set up .venv and train, score and use a small model"
+	@echo "make test        set up .venv and run the quick tests (8 minutes on two cores)"
+	@echo "make test-slow   the tests that take minutes, and those on JAX"
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make torch       add torch, for the tests that read fairseq's checkpoints"
 	@echo "make bench       the benchmark tables (minutes)"
@@ -32,12 +30,13 @@ quickstart: $(VENV)/stamp
 
 test: $(VENV)/stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not slow and not tensorflow" $(JAX_TESTS)
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -m slow
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
+
+test-all: test test-slow
 
 lint: $(VENV)/stamp
 	$(BIN)/ruff check .

@@ -18,6 +18,8 @@ _NAMED = ("num_beams", "length_penalty", "max_length")
 _NOT_DEFAULTS = {"num_hypotheses", "return_attention"}
 # Largest tensor of logits that `scores` makes, in elements.
 _LOGITS = 1 << 26
+# ASCII white space, what `tf.strings.strip` takes away in an export.
+_BLANKS = " \t\n\v\f\r"
 
 
 class Batch(NamedTuple):
@@ -136,10 +138,9 @@ def texts_of(name: str, texts: Iterable[str]) -> list[str]:
     return texts
 
 
-def positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"`{name}` must be a positive integer. Received: {value!r}")
-    return value
+def is_blank(text: str) -> bool:
+    """Whether there is nothing to translate, whatever tokens it has."""
+    return not text.strip(_BLANKS)
 
 
 def check_tokenizer(name: str, tokenizer, model, size: int):
@@ -188,3 +189,14 @@ def search_options(cls, defaults: Mapping, search: Mapping, **fixed) -> dict:
             f"unknown search options {unknown}; there are {sorted(names - set(fixed))}"
         )
     return dataclasses.asdict(cls(**{**defaults, **search, **fixed}))
+
+
+def spellable(options: dict, tokenizer) -> dict:
+    """Options of a search that chooses nothing the tokenizer has no text for.
+
+    Tokenizers that run in no graph are fairseq's, whose search suppresses nothing.
+    """
+    if not tokenizer.in_graph:
+        return options
+    never = {*options["suppressed_ids"], *tokenizer.unspellable_ids}
+    return {**options, "suppressed_ids": tuple(sorted(never - {tokenizer.end_id}))}

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 import keras
 
 from keras_seqconv import decoding, model_directory
+from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
     check_tokenizer,
-    positive,
     scores,
     search_defaults,
     search_options,
+    spellable,
     texts_of,
     to_numpy,
 )
@@ -24,6 +25,9 @@ from keras_seqconv.model_directory import Contents
 
 class LanguageGenerator:
     """Scores and continues texts with a language model.
+
+    Tokens that are no text (`unspellable_ids` of tokenizers that run in graphs) are
+    never chosen.
 
     Args:
         model: `LanguageModel`, `ConvLanguageModel` or an `Ensemble` of such.
@@ -65,7 +69,9 @@ class LanguageGenerator:
         self.model = model
         self.tokenizer = tokenizer
         self.search = search_defaults(BeamOptions, search)
-        self.tokens_per_batch = positive("tokens_per_batch", tokens_per_batch)
+        self.tokens_per_batch = check_positive_integer(
+            "tokens_per_batch", tokens_per_batch
+        )
         if tokenizer is not None:
             check_tokenizer("tokenizer", tokenizer, model, model.target_vocabulary_size)
 
@@ -109,6 +115,8 @@ class LanguageGenerator:
         if num_beams is not None:
             search["num_beams"] = num_beams
         options = search_options(BeamOptions, self.search, search, num_hypotheses=1)
+        self._needs_tokenizer()
+        options = spellable(options, self.tokenizer)
 
         def run(prefix):
             return decoding.beam_search_hypotheses(
@@ -140,6 +148,8 @@ class LanguageGenerator:
         defaults = {name: self.search[name] for name in self.search if name in names}
         search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = search_options(SampleOptions, defaults, search, num_samples=1)
+        self._needs_tokenizer()
+        options = spellable(options, self.tokenizer)
         # One for all batches, or each would draw the same numbers.
         generator = keras.random.SeedGenerator(seed)
 
@@ -180,7 +190,6 @@ class LanguageGenerator:
 
     def _generate(self, prompts, options, num_beams, run):
         prompts = texts_of("prompts", prompts)
-        self._needs_tokenizer()
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
         most = options["max_length"]
         if self.model.max_target_length is not None:

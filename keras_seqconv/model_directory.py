@@ -15,6 +15,7 @@ compared before memory is taken. Written on one backend, it is read on all.
 """
 
 import collections
+import contextlib
 import hashlib
 import json
 import math
@@ -106,7 +107,8 @@ def write(
     config = _config(contents)
     replaceable = _replaceable if overwrite else None
     with atomic_directory(directory, replaceable) as folder:
-        contents.model.save_weights(folder / WEIGHTS)
+        with _without_optimizer(contents.model):
+            contents.model.save_weights(folder / WEIGHTS)
         config["weights_sha256"] = _digest(folder / WEIGHTS)
         for name in (SOURCE, TARGET):
             if config[name] == name:
@@ -206,6 +208,20 @@ def _read_config(path: Path) -> dict:
         )
     _check_config(path, config)
     return config
+
+
+@contextlib.contextmanager
+def _without_optimizer(model):
+    """Keras writes the state of a compiled model's optimizer into the weights file."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        yield
+        return
+    model.optimizer = None
+    try:
+        yield
+    finally:
+        model.optimizer = optimizer
 
 
 def _check_config(path: Path, config: dict):

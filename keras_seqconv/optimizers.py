@@ -1,7 +1,11 @@
-"""Optimizers of the recipes."""
+"""Optimizers of the recipes, and how gradients of many tokens become an update."""
+
+import contextlib
 
 import keras
 from keras import ops
+
+from keras_seqconv.arguments import check_positive_integer, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -50,11 +54,468 @@ class AdamW(keras.optimizers.AdamW):
             beta1=beta_1,
             beta2=beta_2,
             epsilon=tf.cast(self.epsilon, dtype),
-            grad=tf.convert_to_tensor(ops.cast(gradient, dtype)),
+            grad=_dense(gradient, dtype),
         )
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class NAG(keras.optimizers.Optimizer):
+    """Nesterov's accelerated gradient whose momentum survives changes of the rate.
+
+        v = momentum lr / lr_old v - lr g
+        w = (1 - lr weight_decay) w + momentum v - lr g
+
+    with the new v in the second line, and lr_old the rate of the update before
+    (fairseq `nag`; Bengio et al. 2013, Advances in Optimizing Recurrent Networks,
+    equation 7). At a constant rate it is `keras.optimizers.SGD(nesterov=True)`, which
+    leaves out lr / lr_old. After an update with rate 0 the momentum starts anew.
+
+    What is kept is a = - v / lr, free of any rate: a = momentum a + g and
+    w -= lr (g + momentum a); lr_old is needed nowhere. On TensorFlow an update is one
+    pass over the weights.
+
+    Args:
+        learning_rate: a number or a schedule.
+        momentum: from 0, less than 1.
+        weight_decay: of all weights, decoupled from the gradient.
+        **kwargs: all others of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: for a momentum outside of this range.
+
+    Example:
+
+    ```python
+    optimizer = keras_seqconv.optimizers.NAG(0.25, global_clipnorm=0.1)
+    ```
+    """
+
+    def __init__(
+        self,
+        learning_rate=0.25,
+        momentum: float = 0.99,
+        weight_decay: float | None = 0.0,
+        **kwargs,
+    ):
+        # No pass over the weights for nothing.
+        super().__init__(learning_rate, weight_decay=weight_decay or None, **kwargs)
+        self.momentum = check_rate("momentum", momentum)
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        gradient = _dense(gradient, variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype)
+        slot = self._momentums[self._get_variable_index(variable)]
+        if keras.backend.backend() == "tensorflow":
+            self._in_one_pass(gradient, variable, slot, rate)
+            return
+        moving = ops.where(rate > 0, self.momentum * slot + gradient, 0.0)
+        self.assign(slot, moving)
+        self.assign_sub(variable, rate * (gradient + self.momentum * moving))
+
+    def _in_one_pass(self, gradient, variable, slot, rate):
+        import tensorflow as tf
+
+        def apply():
+            tf.raw_ops.ResourceApplyMomentum(
+                var=_handle(variable),
+                accum=_handle(slot),
+                lr=rate,
+                grad=gradient,
+                momentum=tf.cast(self.momentum, gradient.dtype),
+                use_nesterov=True,
+            )
+
+        tf.cond(rate > 0, apply, lambda: self.assign(slot, tf.zeros_like(gradient)))
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay or 0.0,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class TokenNormalized(keras.optimizers.Optimizer):
+    """Any optimizer, given gradients that count every target token the same.
+
+        g = sum of the gradients of all token losses / number of target tokens
+
+    over all micro-batches and all replicas of an update, as in fairseq; then clipped by
+    the optimizer's own `global_clipnorm` c, g min(1, c / (norm(g) + 1e-6)), and used.
+    Keras itself divides within each micro-batch and replica, so that a token of a short
+    batch counts more; it clips within each replica; and its schedules count
+    micro-batches.
+
+    Micro-batches may have any shapes, also no token at all. An update without any
+    token changes nothing and is not counted. `iterations` counts updates, and schedules
+    are evaluated once for each.
+
+    `SequenceModel.compile` wraps its optimizer by this one. A training loop of one's
+    own gives `apply_sums` the gradients of `scale_loss(sum of token losses)`.
+
+    Mixed precision: `TokenNormalized(keras.optimizers.LossScaleOptimizer(...))`. The
+    loss scale changes between updates only; an update with infinite gradients is
+    skipped and forgotten with all of its micro-batches.
+
+    `MirroredStrategy`: create model and optimizer, and call `compile`, in its scope.
+    Gradients are summed over replicas after each micro-batch (one strategy for the
+    whole process: TensorFlow mixes up the sums of a second one).
+    JAX: `keras.distribution`, see `keras_seqconv.models.SequenceModel`.
+
+    Args:
+        optimizer: a Keras optimizer, or its name.
+        gradient_accumulation_steps: micro-batches of an update. 1 takes no memory.
+        name: of the optimizer.
+
+    Attributes: `last_learning_rate`, `last_gradient_norm`: scalar variables, of the
+    last update, the norm before clipping (infinite when the update was skipped).
+
+    Raises:
+        ValueError: for an optimizer that accumulates gradients itself.
+
+    Example:
+
+    ```python
+    adam = keras_seqconv.optimizers.AdamW(5e-4, beta_2=0.98, epsilon=1e-8)
+    optimizer = keras_seqconv.optimizers.TokenNormalized(
+        adam, gradient_accumulation_steps=16
+    )
+    ```
+    """
+
+    def __init__(self, optimizer, gradient_accumulation_steps: int = 1, name=None):
+        optimizer = keras.optimizers.get(optimizer)
+        steps = check_positive_integer(
+            "gradient_accumulation_steps", gradient_accumulation_steps
+        )
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = optimizer
+        self.accumulation_steps = steps
+        if self.innermost.gradient_accumulation_steps:
+            raise ValueError(
+                "`optimizer` must not accumulate gradients itself, give "
+                "`gradient_accumulation_steps` to TokenNormalized or to "
+                "`SequenceModel.compile`. Received: an optimizer with "
+                "gradient_accumulation_steps="
+                f"{self.innermost.gradient_accumulation_steps}"
+            )
+
+    @property
+    def innermost(self):
+        """The optimizer inside, also inside of a `LossScaleOptimizer`."""
+        optimizer = self.inner_optimizer
+        return getattr(optimizer, "inner_optimizer", optimizer)
+
+    def build(self, variables):
+        if self.built:
+            return
+        for name in ("last_learning_rate", "last_gradient_norm"):
+            value = self.add_variable(
+                (), dtype="float32", aggregation="only_first_replica", name=name
+            )
+            setattr(self, name, value)
+        if self.accumulation_steps > 1:
+            self._build_accumulators(variables)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def _build_accumulators(self, variables):
+        """Sums over all replicas, the same in each of them."""
+
+        def sums(shape, name):
+            return keras.Variable(
+                "zeros",
+                shape=shape,
+                dtype="float32",
+                trainable=False,
+                aggregation="mean",
+                synchronization="on_read",
+                name=name,
+            )
+
+        self.micro_batch = self.add_variable(
+            (), dtype="int32", aggregation="only_first_replica", name="micro_batch"
+        )
+        self.accumulated_tokens = sums((), "accumulated_tokens")
+        self.accumulators = [
+            sums(variable.shape, f"{variable.path.replace('/', '_')}_accumulator")
+            for variable in variables
+        ]
+
+    @property
+    def variables(self):
+        return super().variables + self.inner_optimizer.variables
+
+    @property
+    def iterations(self):
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self):
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self.innermost.learning_rate = learning_rate
+
+    def scale_loss(self, loss):
+        """The sum of token losses, scaled as `apply_sums` wants it."""
+        return self.inner_optimizer.scale_loss(loss * self._constant_scale())
+
+    def _constant_scale(self):
+        """First scale of a `LossScaleOptimizer` is meant for means, not for sums."""
+        return 1.0 if self.inner_optimizer is self.innermost else 2.0**-12
+
+    def _loss_scale(self):
+        """What `scale_loss` multiplies by."""
+        return self.scale_loss(ops.ones((), "float32"))
+
+    def apply_sums(self, gradients, tokens, trainable_variables=None) -> None:
+        """Take in a micro-batch, and update the weights if it is the update's last.
+
+        On JAX, use `stateless_apply_sums`.
+
+        Args:
+            gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum
+                over the tokens of this replica; None where there is none.
+            tokens: their number, a scalar.
+            trainable_variables: those that the optimizer was built for, all of them;
+                needed when it is not built.
+        """
+        import tensorflow as tf
+
+        if not self.built:
+            self.build(trainable_variables)
+        gradients = [_dense(gradient, "float32") for gradient in gradients]
+        tokens, gradients = _sums_of_replicas(ops.cast(tokens, "float32"), gradients)
+        if not tf.distribute.has_strategy():
+            self._take_in(gradients, tokens, tokens)
+            return
+        # Conditions around code that meets other replicas must stand outside of them.
+        tf.distribute.get_replica_context().merge_call(
+            self._take_in_replicas, args=(gradients, tokens)
+        )
+
+    def _take_in_replicas(self, strategy, gradients, tokens):
+        first = strategy.experimental_local_results(tokens)[0]
+
+        def each(function, *values):
+            strategy.extended.call_for_each_replica(function, args=values)
+
+        self._take_in(gradients, tokens, first, each)
+
+    def _take_in(
+        self,
+        gradients,
+        tokens,
+        number,
+        each=lambda function, *values: function(*values),
+    ):
+        """`each` runs a function in all replicas, which agree on the `number`."""
+        if self.accumulation_steps == 1:
+            self._finish(gradients, tokens, number, each)
+            return
+        ops.cond(
+            self.micro_batch >= self.accumulation_steps - 1,
+            lambda: self._finish(gradients, tokens, number, each),
+            lambda: each(self._accumulate, gradients, tokens),
+        )
+
+    def _finish(self, gradients, tokens, number, each):
+        if self.accumulation_steps > 1:
+            number = number + ops.convert_to_tensor(self.accumulated_tokens)
+        with _gradients_as_given(self.innermost) as limit:
+            ops.cond(
+                number > 0,
+                lambda: each(self._update, gradients, tokens, limit),
+                lambda: None,
+            )
+        if self.accumulation_steps > 1:
+            each(self._clear)
+
+    def _accumulate(self, gradients, tokens):
+        for sums, gradient in zip(self.accumulators, gradients, strict=True):
+            if gradient is not None:
+                self.assign_add(sums, gradient)
+        self.assign_add(self.accumulated_tokens, tokens)
+        self.assign_add(self.micro_batch, 1)
+
+    def _clear(self):
+        for sums in (*self.accumulators, self.accumulated_tokens, self.micro_batch):
+            self.assign(sums, ops.zeros(sums.shape, sums.dtype))
+
+    def _update(self, gradients, tokens, limit):
+        gradients, tokens = self._with_accumulated(gradients, tokens)
+        gradients, norm = self._normalized(gradients, tokens, limit)
+        self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
+        self.last_gradient_norm.assign(norm)
+        self.inner_optimizer.apply(gradients)
+
+    def _with_accumulated(self, gradients, tokens):
+        if self.accumulation_steps == 1:
+            return gradients, tokens
+        sums = [
+            gradient if gradient is None else gradient + sums
+            for gradient, sums in zip(gradients, self.accumulators, strict=False)
+        ]
+        return sums, tokens + self.accumulated_tokens
+
+    def _normalized(self, gradients, tokens, limit):
+        """Sums over all tokens to clipped means, still scaled; and the unscaled norm.
+
+        One factor for division and clipping: one pass.
+        """
+        squares = [_sum_of_squares(g) for g in gradients if g is not None]
+        norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * self._loss_scale())
+        factor = 1 / (tokens * self._constant_scale())
+        if limit:
+            factor *= ops.minimum(1.0, limit / (norm + 1e-6))
+        return [None if g is None else g * factor for g in gradients], norm
+
+    def stateless_apply_sums(
+        self, optimizer_variables, gradients, tokens, trainable_variables
+    ) -> tuple:
+        """`apply_sums` as a function of all values, for JAX.
+
+        Args:
+            optimizer_variables: values of `self.variables`.
+            gradients, tokens: as of `apply_sums`.
+            trainable_variables: values of the weights.
+
+        Returns:
+            `(trainable_variables, optimizer_variables)`, the new values.
+        """
+        tokens = ops.cast(tokens, "float32")
+        number_own = len(super().variables)
+        inner = list(optimizer_variables[number_own:])
+        pairs = list(zip(self.variables, optimizer_variables, strict=True))
+
+        def run(function):
+            """New values of the weights and of all variables of the optimizer."""
+            with keras.StatelessScope(state_mapping=pairs) as scope:
+                weights, inside = function() or (list(trainable_variables), inner)
+            own = [
+                ops.convert_to_tensor(scope.get_current_value(variable))
+                for variable in self.variables[:number_own]
+            ]
+            return weights, own + list(inside)
+
+        def update():
+            sums = self._with_accumulated(gradients, tokens)
+            means, norm = self._normalized(*sums, self.innermost.global_clipnorm)
+            self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
+            self.last_gradient_norm.assign(norm)
+            if self.accumulation_steps > 1:
+                self._clear()
+            with _gradients_as_given(self.innermost):
+                return self.inner_optimizer.stateless_apply(
+                    inner, means, trainable_variables
+                )
+
+        def finish():
+            with keras.StatelessScope(state_mapping=pairs):
+                some = self._with_accumulated([], tokens)[1] > 0
+            nothing = self._clear if self.accumulation_steps > 1 else lambda: None
+            return ops.cond(some, lambda: run(update), lambda: run(nothing))
+
+        if self.accumulation_steps == 1:
+            return finish()
+        with keras.StatelessScope(state_mapping=pairs):
+            last = self.micro_batch >= self.accumulation_steps - 1
+        return ops.cond(
+            last, finish, lambda: run(lambda: self._accumulate(gradients, tokens))
+        )
+
+    def apply(self, grads, trainable_variables=None):
+        """Apply gradients that are means already, as any optimizer does."""
+        if not self.built:
+            self.build(trainable_variables)
+        self.inner_optimizer.apply(grads, trainable_variables)
+
+    def finalize_variable_values(self, var_list):
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    # Keras saves the optimizer inside as well, as an object of its own.
+    def save_own_variables(self, store):
+        for place, variable in enumerate(super().variables):
+            store[str(place)] = ops.convert_to_numpy(variable)
+
+    def load_own_variables(self, store):
+        for place, variable in enumerate(super().variables):
+            variable.assign(store[str(place)])
+
+    def get_config(self) -> dict:
+        return {
+            "name": self.name,
+            "optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "gradient_accumulation_steps": self.accumulation_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        optimizer = keras.saving.deserialize_keras_object(
+            config["optimizer"], custom_objects=custom_objects
+        )
+        return cls(**{**config, "optimizer": optimizer})
+
+
+@contextlib.contextmanager
+def _gradients_as_given(optimizer):
+    """Keep an optimizer from clipping and from summing over replicas once more.
+
+    Gives the norm to which it would have clipped.
+    """
+    limit, optimizer.global_clipnorm = optimizer.global_clipnorm, None
+    optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+    try:
+        yield limit
+    finally:
+        optimizer.global_clipnorm = limit
+        del optimizer._all_reduce_sum_gradients
 
 
 def _handle(variable):
     """The resource of a Keras variable, or of a TensorFlow variable."""
     inside = isinstance(variable, keras.Variable)
     return (variable.value if inside else variable).handle
+
+
+def _dense(gradient, dtype):
+    """A tensor, also of the gradient of an embedding; None stays None."""
+    if gradient is None:
+        return None
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        gradient = tf.convert_to_tensor(gradient)
+    return ops.cast(gradient, dtype)
+
+
+def _sums_of_replicas(tokens, gradients):
+    """Sums over all replicas, in each of them."""
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return tokens, gradients
+    present = [gradient for gradient in gradients if gradient is not None]
+    sums = iter(replica.all_reduce(tf.distribute.ReduceOp.SUM, [tokens, *present]))
+    tokens = next(sums)
+    return tokens, [None if one is None else next(sums) for one in gradients]
+
+
+def _sum_of_squares(values):
+    """In one pass where TensorFlow has one."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return 2 * tf.nn.l2_loss(values)
+    return ops.sum(ops.square(values))

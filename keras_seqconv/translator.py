@@ -11,14 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
+from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
     check_tokenizer,
-    positive,
+    is_blank,
     scores,
     search_defaults,
     search_options,
+    spellable,
     texts_of,
     to_numpy,
 )
@@ -52,7 +54,9 @@ class Translator:
 
     The translation of a text depends neither on the other texts of a call nor on their
     order (scores to 1e-4, the same text unless two hypotheses tie within that).
-    Texts without a token, such as "" and "  ", become "" without asking the model.
+    Texts without a token or of ASCII white space only, such as "" and "  ", become ""
+    without asking the model. Tokens that are no text (`unspellable_ids` of tokenizers
+    that run in graphs) are never chosen.
     Where the model has learned positions, a longer source is cut: its first
     `max_source_length - 1` tokens and the end token are translated, and a warning says
     so.
@@ -112,7 +116,9 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search_defaults(BeamOptions, search)
-        self.tokens_per_batch = positive("tokens_per_batch", tokens_per_batch)
+        self.tokens_per_batch = check_positive_integer(
+            "tokens_per_batch", tokens_per_batch
+        )
         embedders = [one.source_embedder for one in models]
         limits = [one.max_length for one in embedders if one.max_length is not None]
         self.max_source_length = min(limits, default=None)
@@ -182,20 +188,24 @@ class Translator:
         self._needs_tokenizers()
         if num_beams is not None:
             search["num_beams"] = num_beams
-        positive("n", n)
+        check_positive_integer("n", n)
         options = search_options(BeamOptions, self.search, search, num_hypotheses=None)
         if n > options["num_beams"]:
             raise ValueError(
                 "`n` must be at most `num_beams`. "
                 f"Received: n={n}, num_beams={options['num_beams']}"
             )
+        options = spellable(options, self.target_tokenizer)
         options["num_hypotheses"] = n
         wanted = options["return_attention"]
         if replace_unknowns:
             options["return_attention"] = True
         results = [[Translation("", 0.0)] for _ in texts]
         sources = self._sources(texts)
-        lengths = [len(ids) if len(ids) > 1 else 0 for ids in sources]
+        lengths = [
+            0 if len(ids) == 1 or is_blank(text) else len(ids)
+            for ids, text in zip(sources, texts, strict=True)
+        ]
         rows = self.tokens_per_batch // options["num_beams"]
         for batch in batches(lengths, rows, self.max_source_length):
             source_ids = batch.padded(sources, self.model.pad_id)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv import cli
+import keras_seqconv_cli as cli
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.tensorflow
 
 
-MAIN = "import sys; from keras_seqconv.cli import main; sys.exit(main())"
+MAIN = "import sys; from keras_seqconv_cli import main; sys.exit(main())"
 
 
 def start(*arguments, code=MAIN):
@@ -144,6 +144,7 @@ def test_folder_names_its_files(archive, tmp_path, capsys):
     assert convert(archive, "--output", output, "--overwrite") == 0
 
 
+@pytest.mark.slow
 def test_published_checkpoint_is_found_in_its_folder(golden, archive, tmp_path):
     pytest.importorskip("torch", reason="needs the extra convert (torch)")
     for name in ("weights.npz", "args.json"):
@@ -333,7 +334,7 @@ def test_interrupted_by_signals(archive, tmp_path, number, status):
         print("ready", flush=True)
         time.sleep(300)
     keras.Model.save_weights = save_weights
-    from keras_seqconv.cli import main
+    from keras_seqconv_cli import main
     sys.exit(main())
     """
     process = start(

@@ -120,7 +120,7 @@ def test_tokenizers_and_search_options(tmp_path):
 
 def test_only_whole_models_are_saved(tmp_path):
     model = MODELS["EncoderDecoder"]()
-    model.output_dense.quantize("int8")
+    model.vocabulary_map.dense.quantize("int8")
     with pytest.raises(ValueError, match="changed after it was made"):
         ks.Translator(model).save(tmp_path / "model")
 

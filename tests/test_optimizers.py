@@ -1,10 +1,10 @@
-"""AdamW equals Keras' own, step by step, wherever it runs."""
+"""AdamW equals Keras' own; NAG fairseq's; sums over tokens become updates."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_seqconv.optimizers import AdamW
+from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from tests.backends import to_numpy
 
 SETTINGS = [
@@ -87,3 +87,198 @@ def test_state_survives_saving(tmp_path):
         each.train_on_batch(ids, ids)
     for one, other in zip(model.weights, loaded.weights, strict=True):
         np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-5, atol=1e-7)
+
+
+# NAG ----------------------------------------------------------------------------------
+
+
+class Table(keras.optimizers.schedules.LearningRateSchedule):
+    """The rates of the first updates, one by one."""
+
+    def __init__(self, rates):
+        self.rates = rates
+
+    def __call__(self, step):
+        rates = keras.ops.convert_to_tensor(self.rates, "float32")
+        return keras.ops.take(rates, keras.ops.cast(step, "int32"))
+
+
+def nag_by_definition(rates, gradients, momentum, decay=0.0, weight=0.0):
+    """fairseq's update in float64, after each step."""
+    velocity, rate_before, found = 0.0, 0.0, []
+    for rate, gradient in zip(rates, gradients, strict=True):
+        correction = rate / rate_before if rate_before > 0 else 1.0
+        weight *= 1 - rate * decay
+        weight += momentum**2 * correction * velocity - (1 + momentum) * rate * gradient
+        velocity = momentum * correction * velocity - rate * gradient
+        rate_before = rate
+        found.append(weight)
+    return found
+
+
+def nag(rates, gradients, weight=0.0, **settings):
+    variable = keras.Variable(np.array([weight], "float32"))
+    optimizer = NAG(Table(rates), **settings)
+    found = []
+    for gradient in gradients:
+        gradient = keras.ops.convert_to_tensor(np.array([gradient], "float32"))
+        optimizer.apply([gradient], [variable])
+        found.append(float(to_numpy(variable)[0]))
+    return found
+
+
+def test_golden_values_of_nag():
+    found = nag([0.1, 0.1, 0.05], [1, 1, 1], momentum=0.9)
+    np.testing.assert_allclose(found, [-0.19, -0.461, -0.63295], rtol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_nag_with_changing_rates(decay):
+    rng = np.random.default_rng(0)
+    rates, gradients = rng.uniform(0.1, 0.5, 9), rng.normal(size=9)
+    rates[[0, 4]] = 0  # forgets the velocity
+    settings = {"momentum": 0.99, "weight_decay": decay}
+    found = nag(rates, gradients, weight=2.0, **settings)
+    wanted = nag_by_definition(rates, gradients, 0.99, decay, weight=2.0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_nag_equals_sgd_at_a_constant_rate():
+    settings = {"momentum": 0.9, "global_clipnorm": 0.5}
+    ours = trained(NAG(0.1, **settings), embedding=True)
+    theirs = trained(keras.optimizers.SGD(0.1, nesterov=True, **settings))
+    for one, other in zip(ours.weights, theirs.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-4, atol=1e-6)
+
+
+def test_nag_compiled_and_saved(tmp_path):
+    model = trained(NAG(0.1, momentum=0.9, weight_decay=0.01), embedding=True)
+    compiled = trained(
+        NAG(0.1, momentum=0.9, weight_decay=0.01), embedding=True, jit_compile=True
+    )
+    for one, other in zip(model.weights, compiled.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-4, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    ids = np.arange(20).reshape(4, 5)
+    for each in (model, loaded):
+        each.train_on_batch(ids, ids)
+    for one, other in zip(model.weights, loaded.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [AdamW, NAG])
+def test_decay_of_all_weights(make):
+    """Embeddings, biases and normalization too, as in fairseq; none of them waits for
+    a gradient other than zero."""
+    shapes = {"embeddings": (5, 3), "bias": (3,), "gamma": (3,)}
+    variables = [
+        keras.Variable(np.ones(shape), name=name) for name, shape in shapes.items()
+    ]
+    optimizer = make(0.5, weight_decay=0.1)
+    optimizer.apply([keras.ops.zeros(shape) for shape in shapes.values()], variables)
+    for variable in variables:
+        np.testing.assert_allclose(to_numpy(variable), 0.95, rtol=1e-6)
+
+
+# TokenNormalized ----------------------------------------------------------------------
+
+
+def apply_sums(optimizer, variables, gradients, tokens):
+    """On both backends."""
+    gradients = [
+        None if one is None else keras.ops.convert_to_tensor(one, "float32")
+        for one in gradients
+    ]
+    if keras.backend.backend() != "jax":
+        optimizer.apply_sums(gradients, tokens, variables)
+        return
+    optimizer.build(variables)
+    values = optimizer.stateless_apply_sums(
+        [variable.value for variable in optimizer.variables],
+        gradients,
+        tokens,
+        [variable.value for variable in variables],
+    )
+    old = (*variables, *optimizer.variables)
+    for variable, value in zip(old, (*values[0], *values[1]), strict=True):
+        variable.assign(value)
+
+
+def test_sums_are_divided_by_all_tokens_and_clipped():
+    variables = [keras.Variable(np.zeros(2)), keras.Variable(np.zeros(1))]
+    optimizer = TokenNormalized(keras.optimizers.SGD(1.0, global_clipnorm=0.5), 3)
+    for gradients, tokens in [
+        ([[6.0, 0.0], [2.0]], 7),
+        ([[0.0, 0.0], [0.0]], 0),
+        ([[0.0, 8.0], [-2.0]], 3),
+    ]:
+        assert not np.any(to_numpy(variables[0]))
+        assert int(to_numpy(optimizer.iterations)) == 0
+        apply_sums(optimizer, variables, gradients, tokens)
+    np.testing.assert_allclose(variables[0], [-0.3, -0.4], atol=1e-6)
+    np.testing.assert_allclose(variables[1], [0.0], atol=1e-6)
+    np.testing.assert_allclose(optimizer.last_gradient_norm, 1.0, rtol=1e-6)
+    assert float(to_numpy(optimizer.last_learning_rate)) == 1
+    assert int(to_numpy(optimizer.iterations)) == 1
+    for _ in range(3):  # nothing is left over of the first update
+        apply_sums(optimizer, variables, [[0.0, 0.0], [1.0]], 10)
+    np.testing.assert_allclose(variables[0], [-0.3, -0.4], atol=1e-6)
+    np.testing.assert_allclose(variables[1], [-0.1], atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_update_without_tokens_changes_nothing(steps):
+    variable = keras.Variable(np.ones(2))
+    optimizer = TokenNormalized(AdamW(0.1, weight_decay=0.1), steps)
+    for _ in range(steps):
+        apply_sums(optimizer, [variable], [[1.0, 2.0]], 4)
+    before = [to_numpy(one) for one in (variable, *optimizer.variables)]
+    for _ in range(steps):
+        apply_sums(optimizer, [variable], [[0.0, 0.0]], 0)
+    for one, old in zip((variable, *optimizer.variables), before, strict=True):
+        np.testing.assert_array_equal(to_numpy(one), old)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_infinite_gradients_skip_the_update(steps):
+    variable = keras.Variable(np.ones(2))
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    optimizer = TokenNormalized(scaled, steps)
+    optimizer.build([variable])
+    scale = float(to_numpy(optimizer.scale_loss(keras.ops.ones(()))))
+    for _ in range(steps - 1):
+        apply_sums(optimizer, [variable], [[5.0, 5.0]], 4)
+    apply_sums(optimizer, [variable], [[np.inf, 1.0]], 4)
+    np.testing.assert_array_equal(variable, np.ones(2))
+    assert int(to_numpy(optimizer.iterations)) == 0
+    again = float(to_numpy(optimizer.scale_loss(keras.ops.ones(()))))
+    assert again == scale / 2
+    for _ in range(steps):
+        apply_sums(optimizer, [variable], [[2 * again, 4 * again]], 4)
+    np.testing.assert_allclose(variable, [0.5, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(optimizer.last_gradient_norm, 1.25**0.5, rtol=1e-6)
+
+
+def test_config_learning_rate_and_variables():
+    inner = keras.optimizers.LossScaleOptimizer(NAG(0.25))
+    optimizer = TokenNormalized(inner, gradient_accumulation_steps=3)
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(optimizer)
+    )
+    assert again.get_config() == optimizer.get_config()
+    assert type(again.innermost) is NAG and again.accumulation_steps == 3
+    optimizer.learning_rate = 0.5
+    assert float(to_numpy(inner.inner_optimizer.learning_rate)) == 0.5
+    variable = keras.Variable(np.ones((2, 3)))
+    single = TokenNormalized(keras.optimizers.SGD(0.1))
+    single.build([variable])
+    assert not any(one.shape == variable.shape for one in single.variables)
+
+
+def test_optimizers_that_accumulate_are_refused():
+    with pytest.raises(ValueError, match="must not accumulate gradients itself"):
+        TokenNormalized(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="`gradient_accumulation_steps` must be a pos"):
+        TokenNormalized("sgd", 0)

@@ -18,35 +18,66 @@ pytestmark = pytest.mark.tensorflow
 # "Arrows run one way". Leaves import no sibling.
 ALLOWED = {
     "__init__": {
-        "convert", "decoding", "language_generator", "layers", "models", "ops",
-        "optimizers", "translator", "version",
+        "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation",
+        "fitting", "language_generator", "layers", "losses", "metrics", "models", "ops",
+        "optimizers", "plots", "schedules", "tokenizers", "translator", "version",
     },
-    "version": set(),
-    "ops": set(),
-    "layers": {"ops"},
-    "models": {"layers", "presets"},
-    "presets": set(),
-    "optimizers": set(),
-    "decoding": set(),
+    # Leaves
+    "arguments": set(),
     "atomic": set(),
-    "tokenizers": set(),
+    "extras": set(),
+    "fingerprints": set(),
+    "ops": set(),
+    "presets": set(),
+    "version": set(),
+    "losses": {"arguments"},
+    "metrics": {"arguments"},
+    "optimizers": {"arguments"},
+    "schedules": {"arguments"},
+    # Models and their use
+    "layers": {"arguments", "ops"},
+    "models": {"arguments", "layers", "losses", "metrics", "optimizers", "presets"},
+    "presets_text": {"presets"},
+    "decoding": {"arguments"},
+    "tokenizers": {"arguments", "atomic", "extras"},
     "model_directory": {"atomic", "models", "tokenizers", "version"},
     "batches": {"decoding"},
-    "language_generator": {"batches", "decoding", "model_directory"},
+    "language_generator": {"arguments", "batches", "decoding", "model_directory"},
     "translator": {
-        "batches", "decoding", "language_generator", "model_directory", "tokenizers",
+        "arguments", "batches", "decoding", "language_generator", "model_directory",
+        "tokenizers",
     },
     "convert": {"language_generator", "models", "tokenizers", "translator"},
-    "quickstart": {"layers"},
-    "cli": {
-        "convert", "model_directory", "presets", "quickstart", "version",
+    # Text, training
+    "data": {"arguments", "atomic", "extras", "tokenizers"},
+    "preparation": {"arguments", "extras", "tokenizers"},
+    "checkpoints": {"arguments", "atomic", "version"},
+    "callbacks": {"arguments", "atomic", "checkpoints", "extras", "schedules"},
+    "fitting": {"arguments", "callbacks"},
+    "training": {
+        "atomic", "callbacks", "checkpoints", "data", "evaluation", "fitting",
+        "language_generator", "losses", "model_directory", "models", "optimizers",
+        "perplexity", "plots", "presets", "schedules", "tokenizers", "translator",
+        "version",
+    },
+    "quickstart": {"export", "training", "translator"},
+    # After training
+    "evaluation": {"arguments", "extras", "version"},
+    "bootstrap": {"arguments", "evaluation"},
+    "perplexity": {"arguments", "batches", "data", "decoding"},
+    "plots": {"atomic", "extras"},
+    "inspection": {"layers", "models"},
+    "ensembles": {"decoding", "fingerprints", "language_generator", "translator"},
+    "export": {"arguments", "atomic", "batches", "decoding", "ops", "version"},
+    "file_translation": {
+        "arguments", "atomic", "fingerprints", "translator", "version",
     },
 }  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [
     "jax", "torch", "tensorflow_text", "tensorflow_datasets", "tensorboard",
     "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "babel", "num2words",
-    "matplotlib", "tensorflow_serving", "pytest",
+    "matplotlib", "tensorflow_serving", "pydantic", "rouge_score", "pytest",
 ]  # fmt: skip
 
 
@@ -116,7 +147,7 @@ def test_import_needs_no_optional_package():
             if name.split(".")[0] in {OPTIONAL!r}:
                 raise ModuleNotFoundError(name)
     sys.meta_path.insert(0, Block())
-    import keras_seqconv, keras_seqconv.cli
+    import keras_seqconv, keras_seqconv_cli
     """
     run_python(code)
 
@@ -162,27 +193,20 @@ def test_other_backends_are_refused_clearly():
 
 def test_command_line(capsys):
     from keras_seqconv import __version__
-    from keras_seqconv.cli import main
+    from keras_seqconv_cli import main
 
     for arguments, status, words in [
         (["--version"], 0, __version__),
         (["--help"], 0, "quickstart"),
         ([], 2, "required: COMMAND"),
         (["train-everything"], 2, "invalid choice: 'train-everything'"),
-        (["quickstart", "--epochs", "0"], 2, "must be a positive integer, not '0'"),
+        (["average", "run", "--best", "0"], 2, "must be a positive integer, not '0'"),
     ]:
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == status
         printed = capsys.readouterr()
         assert words in printed.out + printed.err
-
-
-@pytest.mark.slow
-def test_quickstart_learns_to_count():
-    from keras_seqconv.quickstart import main
-
-    assert main() >= 0.95
 
 
 @pytest.mark.slow
@@ -224,8 +248,30 @@ def readme_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(readme_examples())))
+@pytest.mark.slow
 def test_readme_examples_run(number, tmp_path):
     run_python(readme_examples()[number], folder=tmp_path, PYTHONPATH=str(ROOT))
+
+
+@pytest.mark.slow
+def test_readme_commands_run(tmp_path):
+    """The first thing a new user pastes: train, translate, evaluate, plot."""
+    text = (ROOT / "README.md").read_text()
+    (commands,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    programs = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-euc", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    scores = re.findall(r"^test BLEU ([0-9.]+)$", done.stdout, re.MULTILINE)
+    assert scores and all(float(score) >= 90 for score in scores)
+    assert "Anna hat um halb vier drei Gäste angerufen." in done.stdout
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
 def docstring_examples() -> list[tuple[str, str]]:
@@ -240,7 +286,10 @@ def docstring_examples() -> list[tuple[str, str]]:
 
 
 def test_docstring_examples_run():
-    """All in one process; names that an example takes for granted are given here."""
+    """All in one process; names that an example takes for granted are given here.
+
+    Examples that need files of the reader's are marked ```py and do not run.
+    """
     import keras
 
     import keras_seqconv

@@ -349,16 +349,15 @@ def _split_heads(array, heads):
 
 def _output(weights, model):
     """The matrix in front of the logits, or the adaptive softmax."""
-    if model.output_projection is not None:
-        weights.dense(model.output_projection, "decoder.project_out_dim")
+    output = model.vocabulary_map
+    if output.projection is not None:
+        weights.dense(output.projection, "decoder.project_out_dim")
     if getattr(model, "adaptive_softmax", None) is not None:
         fill_adaptive_softmax(weights, model.adaptive_softmax)
-    elif model.output_dense is None:
+    elif output.dense is None:
         weights.must_equal(_output_name(weights), "decoder.embed_tokens.weight")
     else:
-        weights.put(
-            model.output_dense.kernel, _output_name(weights), arrange=np.transpose
-        )
+        weights.put(output.dense.kernel, _output_name(weights), arrange=np.transpose)
 
 
 def fill_adaptive_softmax(weights, layer):

@@ -6,8 +6,9 @@ old files have gaps. Whatever would change the model and is not understood is re
 all of it at once.
 """
 
-import ast
 import re
+
+from keras_seqconv.models.notation import evaluate
 
 # Options that a model reads and that may only have a value that changes nothing.
 _REFUSED = (
@@ -32,7 +33,6 @@ _HARMLESS = re.compile(
     r"|(in|out)put_dim|attention_query_heads|(conv|query)_dim|(glu|gau)|conv_type)"
     r"|(encoder|decoder)_hidden_size"
 )
-_LONGEST_LIST = 10_000
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "tanh": "tanh", "linear": "linear"}
 
 
@@ -94,8 +94,8 @@ class Options:
         value = self.raw(name)
         if isinstance(value, str):
             try:
-                value = _evaluated(ast.parse(value.strip() or "[]", mode="eval").body)
-            except (SyntaxError, TypeError, ValueError):
+                value = evaluate(value.strip() or "[]")
+            except ValueError:
                 return self._wrong(name, value, "a list of integers")
         if value is None:
             return None
@@ -109,8 +109,8 @@ class Options:
         value = self.raw(name, default)
         if isinstance(value, str):
             try:
-                value = _evaluated(ast.parse(value.strip(), mode="eval").body)
-            except (SyntaxError, TypeError, ValueError):
+                value = evaluate(value)
+            except ValueError:
                 return self._wrong(name, value, "a bool or a list of bools", default)
         return value
 
@@ -152,21 +152,3 @@ class Options:
     def _wrong(self, name, value, rule, default=None):
         self._problems.append(f"option {name}={value!r} must be {rule}")
         return default
-
-
-def _evaluated(node):
-    """Lists and tuples of integers and bools, + and *, and nothing else."""
-    match node:
-        case ast.Constant(value=bool() | int() as value):
-            return value
-        case ast.List(elts=entries) | ast.Tuple(elts=entries):
-            return [_evaluated(entry) for entry in entries]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _evaluated(left) + _evaluated(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            left, right = _evaluated(left), _evaluated(right)
-            sizes = [len(x) if isinstance(x, list) else x for x in (left, right)]
-            if sizes[0] * sizes[1] > _LONGEST_LIST:
-                raise ValueError("too long a list")
-            return left * right
-    raise ValueError(ast.dump(node))

@@ -4,8 +4,14 @@ They are hashable: a compiled search is cached by them.
 """
 
 import dataclasses
-import math
 
+from keras_seqconv.arguments import (
+    check_boolean,
+    check_choice,
+    check_integer,
+    check_number,
+    is_number,
+)
 from keras_seqconv.decoding.constraints import Rules
 from keras_seqconv.decoding.search import LengthPenalty
 
@@ -33,29 +39,29 @@ class SearchOptions:
 
     def __post_init__(self):
         for name in ("min_length", "max_length", "no_repeat_ngram_size"):
-            _check_integer(name, getattr(self, name), 0)
+            check_integer(name, getattr(self, name), 0)
         for name in ("length_penalty", "unk_penalty"):
-            _check(name, getattr(self, name), _is_number, "a finite number")
+            check_number(name, getattr(self, name))
         for name in ("normalize", "return_attention"):
-            _check(name, getattr(self, name), _is_flag, "True or False")
+            check_boolean(name, getattr(self, name))
         rule = "a finite number of at least 0"
         _check(
             "max_length_ratio",
             self.max_length_ratio,
-            lambda value: _is_number(value) and value >= 0,
+            lambda value: value >= 0,
             rule,
         )
         _check(
             "temperature",
             self.temperature,
-            lambda value: _is_number(value) and value > 0,
+            lambda value: value > 0,
             "a positive number",
         )
-        _check_choice("max_length_rule", self.max_length_rule, LENGTH_RULES)
-        _check_choice("length_penalty_kind", self.length_penalty_kind, KINDS)
+        check_choice("max_length_rule", self.max_length_rule, LENGTH_RULES)
+        check_choice("length_penalty_kind", self.length_penalty_kind, KINDS)
         ids = tuple(self.suppressed_ids)
         for token in ids:
-            _check_integer("suppressed_ids", token, 0)
+            check_integer("suppressed_ids", token, 0)
         object.__setattr__(self, "suppressed_ids", ids)
         if self.max_length_ratio == 0 and self.min_length > self.max_length:
             raise ValueError(
@@ -118,11 +124,11 @@ class BeamOptions(SearchOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_integer("num_beams", self.num_beams, 1)
-        _check_integer("num_groups", self.num_groups, 1)
+        check_integer("num_beams", self.num_beams, 1)
+        check_integer("num_groups", self.num_groups, 1)
         if self.num_hypotheses is None:
             object.__setattr__(self, "num_hypotheses", self.num_beams)
-        _check_integer("num_hypotheses", self.num_hypotheses, 1)
+        check_integer("num_hypotheses", self.num_hypotheses, 1)
         if self.num_hypotheses > self.num_beams:
             raise ValueError(
                 "`num_hypotheses` must be at most `num_beams`. Received: "
@@ -136,10 +142,10 @@ class BeamOptions(SearchOptions):
         _check(
             "diversity_strength",
             self.diversity_strength,
-            lambda value: _is_number(value) and value >= 0,
+            lambda value: value >= 0,
             "a finite number of at least 0",
         )
-        _check_choice("stopping", self.stopping, STOPPING)
+        check_choice("stopping", self.stopping, STOPPING)
 
     def check_model(self, model) -> None:
         super().check_model(model)
@@ -161,37 +167,18 @@ class SampleOptions(SearchOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_integer("num_samples", self.num_samples, 1)
+        check_integer("num_samples", self.num_samples, 1)
         if self.top_k is not None:
-            _check_integer("top_k", self.top_k, 1)
+            check_integer("top_k", self.top_k, 1)
         if self.top_p is not None:
             _check(
                 "top_p",
                 self.top_p,
-                lambda value: _is_number(value) and 0 < value <= 1,
+                lambda value: 0 < value <= 1,
                 "greater than 0 and at most 1",
             )
 
 
-def _is_number(value) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
-
-
-def _is_flag(value) -> bool:
-    return isinstance(value, bool)
-
-
 def _check(name, value, valid, rule):
-    if not valid(value):
+    if not (is_number(value) and valid(value)):
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-
-
-def _check_integer(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        rule = "a positive integer" if least == 1 else f"an integer >= {least}"
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-
-
-def _check_choice(name, value, choices):
-    _check(name, value, lambda value: value in choices, f"one of {choices}")

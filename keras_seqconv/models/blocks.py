@@ -6,7 +6,14 @@ Letters: B batch, T time, C channels.
 import dataclasses
 
 import keras
+from keras import ops
 
+from keras_seqconv.arguments import (
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+    check_rate,
+)
 from keras_seqconv.layers import (
     DynamicConvModule,
     FeedForward,
@@ -17,12 +24,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.arguments import (
-    check_boolean,
-    check_choice,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.models.model import float32
 from keras_seqconv.models.parts import Embedder, Seeds
 
 MIXERS = ("light_conv", "dynamic_conv", "query_conv", "attention")
@@ -251,6 +253,73 @@ def make_tokens(vocabulary_size: int, options: dict, name: str) -> TokenEmbeddin
         dtype=options["dtype"],
         name=name,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyMap:
+    """Outputs of a decoder to logits: a plain record, like `Embedder`.
+
+    logits = projection(x) W     W: the kernel of `dense`, or the table transposed
+    """
+
+    projection: keras.layers.Layer | None
+    dense: keras.layers.Dense | None
+    table: TokenEmbedding | None
+
+    def features(self, x):
+        """x (..., C) -> what W multiplies."""
+        return x if self.projection is None else self.projection(x)
+
+    def logits(self, features):
+        """(..., width) -> (..., V), at least float32."""
+        if self.dense is None:
+            return self.table(features, reverse=True)
+        return float32(self.dense(features))
+
+    def kernel(self):
+        """W (width, V), in the layout that small products want."""
+        if self.dense is None:
+            return self.table.output_kernel()
+        return ops.cast(self.dense.kernel, self.dense.compute_dtype)
+
+
+def make_vocabulary_map(
+    tokens, options: dict, *, tied: bool, features_only: bool = False
+) -> VocabularyMap:
+    """The output of a decoder, from the options of its side.
+
+    Args:
+        tokens: the embedding of the decoder.
+        options: of the side.
+        tied: W is the table of `tokens`.
+        features_only: without W, for an adaptive softmax.
+    """
+    width = options["output_dim"] or options["hidden_dim"]
+    if tied:
+        _check_tied_width(tokens, options)
+        width = tokens.embedding_dim
+    projection = dense = None
+    if width != options["hidden_dim"]:
+        projection = linear(width, options["dtype"])
+    if not (tied or features_only):
+        dense = keras.layers.Dense(
+            tokens.vocabulary_size,
+            use_bias=False,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=width**-0.5),
+            dtype=options["dtype"],
+            name="output_dense",
+        )
+    return VocabularyMap(projection, dense, tokens if tied else None)
+
+
+def _check_tied_width(tokens, options):
+    if options["output_dim"] not in (None, tokens.embedding_dim):
+        raise ValueError(
+            "`output_dim` must be the width of the embeddings when the output "
+            f"shares its matrix. Received: output_dim={options['output_dim']}, "
+            f"share_embeddings={options['share_embeddings']!r}, "
+            f"width {tokens.embedding_dim}"
+        )
 
 
 def make_final_norm(options: dict):

@@ -7,12 +7,12 @@ V target vocabulary, G beams of a sentence, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers import ScaledResidual, ScaleGradient
-from keras_seqconv.layers.arguments import (
+from keras_seqconv.arguments import (
     check_boolean,
     check_positive_integer,
     check_rate,
 )
+from keras_seqconv.layers import ScaledResidual, ScaleGradient
 from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
 from keras_seqconv.models.blocks import SIDES, of_side
 from keras_seqconv.models.convolutions import (
@@ -22,7 +22,7 @@ from keras_seqconv.models.convolutions import (
     weight_normed,
 )
 from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
-from keras_seqconv.models.parts import Mixing, Seeds
+from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -260,16 +260,13 @@ class ConvS2S(SequenceModel):
         shared["kernels"] = make_kernels(self._decoder_weight_norms())
         if self.output_dense is None:
             shared["output_kernel"] = self.target_embedder.tokens.output_kernel()
-        beams = {
-            "position": self.target_embedder.get_initial_state(rows, max_length),
-            "mixers": [
-                block.get_initial_state(rows, max_length)
-                for block in self.decoder_stack.blocks
-            ],
-        }
-        if return_attention:
-            width = ops.shape(source_ids)[1]
-            beams["attention"] = ops.zeros((rows, width), dtype="float32")
+        beams = initial_beams(
+            self.target_embedder,
+            self.decoder_stack.blocks,
+            rows,
+            max_length,
+            source_ids if return_attention else None,
+        )
         return {"shared": shared, "beams": beams}
 
     def _decoder_weight_norms(self):

@@ -3,7 +3,6 @@
 Letters: B batch, T time, C channels, E embedding width, K kernel.
 """
 
-import ast
 import reprlib
 from typing import NamedTuple
 
@@ -18,11 +17,8 @@ from keras_seqconv.layers import (
     TokenEmbedding,
     WeightNormDense,
 )
+from keras_seqconv.models.notation import MOST_ENTRIES, evaluate
 from keras_seqconv.models.parts import Embedder, Seeds
-
-# Bounds of what is read from a text, against typing errors and hostile files.
-MOST_LAYERS = 1000
-MOST_CHARACTERS = 10_000
 
 
 class Convolution(NamedTuple):
@@ -50,11 +46,14 @@ def parse_convolutions(specification) -> list[Convolution]:
     """
     entries = specification
     if isinstance(specification, str):
-        entries = _read(specification)
+        try:
+            entries = evaluate(specification)
+        except ValueError as error:
+            raise _wrong(specification, error) from error
     if not isinstance(entries, (list, tuple)) or not entries:
         raise _wrong(specification, "it holds no layer")
-    if len(entries) > MOST_LAYERS:
-        raise _wrong(specification, f"there may be {MOST_LAYERS} layers at most")
+    if len(entries) > MOST_ENTRIES:
+        raise _wrong(specification, f"there may be {MOST_ENTRIES} layers at most")
     layers = []
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, (list, tuple)) or len(entry) not in (2, 3):
@@ -78,43 +77,6 @@ def _wrong(specification, reason):
         'them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]": '
         f"{reason}. Received: convolutions={reprlib.repr(specification)}"
     )
-
-
-def _read(text):
-    """The value of a text in fairseq's notation."""
-    if len(text) > MOST_CHARACTERS:
-        raise _wrong(text, f"there may be {MOST_CHARACTERS} characters at most")
-    try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise _wrong(text, f"it cannot be read ({error})") from error
-    except (RecursionError, MemoryError) as error:
-        raise _wrong(text, "it is nested too deeply") from error
-
-
-def _value(node):
-    """The value of an expression of lists, tuples, integers, + and *."""
-    match node:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.List(elts=entries):
-            return [_value(entry) for entry in entries]
-        case ast.Tuple(elts=entries):
-            return tuple(_value(entry) for entry in entries)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _value(left) + _value(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _repeated(_value(left), _value(right))
-    raise ValueError(f"{type(node).__name__} is not allowed")
-
-
-def _repeated(left, right):
-    """left * right, unless it would be huge: "[(1, 1)] * 1000000000" is 8 GB."""
-    for entries, times in ((left, right), (right, left)):
-        repeated = isinstance(entries, (list, tuple)) and isinstance(times, int)
-        if repeated and len(entries) * times > MOST_LAYERS:
-            raise ValueError(f"more than {MOST_LAYERS} entries")
-    return left * right
 
 
 def make_embedder(

@@ -7,14 +7,14 @@ positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers import (
-    AdaptiveInput,
-    AdaptiveSoftmax,
-)
-from keras_seqconv.layers.arguments import (
+from keras_seqconv.arguments import (
     check_boolean,
     check_positive_integer,
     check_rate,
+)
+from keras_seqconv.layers import (
+    AdaptiveInput,
+    AdaptiveSoftmax,
 )
 from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
 from keras_seqconv.models import blocks
@@ -25,7 +25,7 @@ from keras_seqconv.models.convolutions import (
     weight_normed,
 )
 from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
-from keras_seqconv.models.parts import Mixing, Seeds
+from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
 
 
 class _DecoderOnly(SequenceModel):
@@ -114,12 +114,7 @@ class _DecoderOnly(SequenceModel):
                 "Received: return_attention=True"
             )
         rows = batch_size * num_beams
-        beams = {
-            "position": self.embedder.get_initial_state(rows, max_length),
-            "mixers": [
-                mixer.get_initial_state(rows, max_length) for mixer in self._mixers()
-            ],
-        }
+        beams = initial_beams(self.embedder, self._mixers(), rows, max_length)
         return {"shared": self._shared_state(), "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
@@ -278,30 +273,20 @@ class LanguageModel(_DecoderOnly):
             tied["adaptive_input"] = self.embedder.tokens
             tied["tie_projections"] = config["tie_adaptive_projections"]
         self.adaptive_softmax = self._make_adaptive_softmax(config, seeds, **tied)
-        self.output_projection = self.output_dense = None
-        width = config["output_dim"] or config["hidden_dim"]
-        if config["share_embeddings"]:
-            width = self.embedder.tokens.embedding_dim
-        if width != config["hidden_dim"]:
-            self.output_projection = blocks.linear(width, config["dtype"])
-        if self.adaptive_softmax is None and not config["share_embeddings"]:
-            self.output_dense = keras.layers.Dense(
-                config["vocabulary_size"],
-                use_bias=False,
-                kernel_initializer=keras.initializers.RandomNormal(stddev=width**-0.5),
-                dtype=config["dtype"],
-                name="output_dense",
-            )
+        self.vocabulary_map = blocks.make_vocabulary_map(
+            self.embedder.tokens,
+            config,
+            tied=config["share_embeddings"],
+            features_only=self.adaptive_softmax is not None,
+        )
 
     def _features(self, x, mix):
         x = blocks.run(self.blocks, x, mix)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x if self.output_projection is None else self.output_projection(x)
+        return self.vocabulary_map.features(x)
 
     def _logits(self, x):
-        if self.output_dense is None:
-            return self.embedder.tokens(x, reverse=True)
-        return float32(self.output_dense(x))
+        return self.vocabulary_map.logits(x)
 
     def _mixers(self):
         return [block.mixer for block in self.blocks]
@@ -310,10 +295,7 @@ class LanguageModel(_DecoderOnly):
         """The output matrix (width, V) in the layout that small products want."""
         if self.adaptive_softmax is not None:
             return {}
-        if self.output_dense is None:
-            return {"output_kernel": self.embedder.tokens.output_kernel()}
-        kernel = ops.cast(self.output_dense.kernel, self.output_dense.compute_dtype)
-        return {"output_kernel": kernel}
+        return {"output_kernel": self.vocabulary_map.kernel()}
 
     def _step_features(self, x, mix, shared):
         return self._features(x, mix)[:, -1]
@@ -330,13 +312,6 @@ def _check_sharing(config):
         "tie_adaptive_projections",
     ):
         check_boolean(name, config[name])
-    width = config["embedding_dim"] or config["hidden_dim"]
-    if config["share_embeddings"] and config["output_dim"] not in (None, width):
-        raise ValueError(
-            "`output_dim` must be the width of the embeddings when the output shares "
-            f"their matrix. Received: output_dim={config['output_dim']}, "
-            f"share_embeddings=True, width {width}"
-        )
     adaptive = [config["adaptive_softmax"], config["adaptive_input"]]
     if config["share_embeddings"] and any(adaptive):
         raise ValueError(

@@ -7,11 +7,11 @@ G beams of a sentence, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_choice, check_positive_integer
+from keras_seqconv.arguments import check_choice, check_positive_integer
 from keras_seqconv.models import blocks
 from keras_seqconv.models.blocks import of_side
 from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
-from keras_seqconv.models.parts import Mixing, Seeds
+from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
 
 # Options that may differ between encoder and decoder.
 SIDED = (
@@ -196,32 +196,9 @@ class EncoderDecoder(SequenceModel):
             source = target
         self.source_embedder = blocks.make_embedder(source, encoder, seeds)
         self.target_embedder = blocks.make_embedder(target, decoder, seeds)
-        tied = config["share_embeddings"] != "none"
-        self._make_output(config, decoder, target if tied else None)
-
-    def _make_output(self, config, decoder, table):
-        """Features of the decoder to logits, by the matrix of `table` if given."""
-        width = config["output_dim"]
-        tied = table is not None
-        if tied and width not in (None, table.embedding_dim):
-            raise ValueError(
-                "`output_dim` must be the width of the embeddings when the output "
-                f"shares its matrix. Received: output_dim={width}, "
-                f"share_embeddings={config['share_embeddings']!r}, "
-                f"width {table.embedding_dim}"
-            )
-        width = table.embedding_dim if tied else width or decoder["hidden_dim"]
-        self.output_projection = self.output_dense = None
-        if width != decoder["hidden_dim"]:
-            self.output_projection = blocks.linear(width, config["dtype"])
-        if not tied:
-            self.output_dense = keras.layers.Dense(
-                self.target_vocabulary_size,
-                use_bias=False,
-                kernel_initializer=keras.initializers.RandomNormal(stddev=width**-0.5),
-                dtype=config["dtype"],
-                name="output_dense",
-            )
+        self.vocabulary_map = blocks.make_vocabulary_map(
+            target, decoder, tied=config["share_embeddings"] != "none"
+        )
 
     @property
     def max_target_length(self) -> int | None:
@@ -244,14 +221,8 @@ class EncoderDecoder(SequenceModel):
             lambda mixer, x: mixer(x),
             lambda attention, x: attention(x, value=memory, value_mask=memory_mask),
         )
-        return self._logits(_normalized(x, self.decoder_norm))
-
-    def _logits(self, x):
-        if self.output_projection is not None:
-            x = self.output_projection(x)
-        if self.output_dense is None:
-            return self.target_embedder.tokens(x, reverse=True)
-        return float32(self.output_dense(x))
+        x = self.vocabulary_map.features(_normalized(x, self.decoder_norm))
+        return self.vocabulary_map.logits(x)
 
     def attention_weights(self, inputs: dict):
         """Where the last decoder block looks in the source, the mean of its heads.
@@ -303,26 +274,16 @@ class EncoderDecoder(SequenceModel):
                 block.attention.layer.project_memory(memory)
                 for block in self.decoder_blocks
             ],
-            "output_kernel": self._output_kernel(),
+            "output_kernel": self.vocabulary_map.kernel(),
         }
-        beams = {
-            "position": self.target_embedder.get_initial_state(rows, max_length),
-            "mixers": [
-                block.mixer.get_initial_state(rows, max_length)
-                for block in self.decoder_blocks
-            ],
-        }
-        if return_attention:
-            width = ops.shape(source_ids)[1]
-            beams["attention"] = ops.zeros((rows, width), dtype="float32")
+        beams = initial_beams(
+            self.target_embedder,
+            [block.mixer for block in self.decoder_blocks],
+            rows,
+            max_length,
+            source_ids if return_attention else None,
+        )
         return {"shared": shared, "beams": beams}
-
-    def _output_kernel(self):
-        """(width, V), in the layout that small products want."""
-        if self.output_dense is None:
-            return self.target_embedder.tokens.output_kernel()
-        dense = self.output_dense
-        return ops.cast(dense.kernel, dense.compute_dtype)
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
@@ -344,9 +305,7 @@ class EncoderDecoder(SequenceModel):
             return attention.attend(x, memory, memory_mask=shared["mask"])
 
         x = blocks.run(self.decoder_blocks, x, mix, attend)[:, -1]
-        x = _normalized(x, self.decoder_norm)
-        if self.output_projection is not None:
-            x = self.output_projection(x)
+        x = self.vocabulary_map.features(_normalized(x, self.decoder_norm))
         logits = float32(ops.matmul(x, shared["output_kernel"]))
         return logits, {"shared": shared, "beams": beams}
 

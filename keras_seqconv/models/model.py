@@ -5,7 +5,9 @@ import json
 import keras
 from keras import ops
 
-from keras_seqconv.layers.arguments import check_positive_integer
+from keras_seqconv.arguments import check_number, check_positive_integer
+from keras_seqconv.metrics import TokenMetrics
+from keras_seqconv.models import training_step
 
 
 class SequenceModel(keras.Model):
@@ -24,6 +26,29 @@ class SequenceModel(keras.Model):
     meaning, those of fairseq by default (1, 2, 2, 3; decoding starts from the end
     token). `target_vocabulary_size`. `max_target_length`: most positions a target can
     have, or None.
+
+    Training: `compile` and Keras' `fit` and `evaluate`, on data of inputs as of the
+    model and labels (B, T), the target ids one position later. Loss, gradients and
+    metrics are sums over target tokens divided by their number, over all micro-batches
+    and replicas of an update, whatever the batches' shapes. Logs: `loss` (nats per
+    token), `nll` and `perplexity` without label smoothing, `accuracy` (not with an
+    adaptive softmax), `tokens` (since the start of the epoch), and when training
+    `learning_rate` and `gradient_norm` (before clipping) of the last update.
+
+    Several GPUs: on TensorFlow create and compile the model in the scope of a
+    `tf.distribute.MirroredStrategy`; `fit` splits each batch by rows. Several
+    processes or hosts: on JAX, before anything else,
+
+        keras.distribution.initialize(addresses, num_processes, process_id)
+        devices = keras.distribution.list_devices()
+        keras.distribution.set_distribution(
+            keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+        )
+
+    and give `fit` in each process its share of the rows of every batch. (CPUs also need
+    `jax.config.update("jax_cpu_collectives_implementation", "gloo")`.)
+    `tf.distribute.MultiWorkerMirroredStrategy` does not work with `fit` of Keras 3: use
+    JAX as above.
     """
 
     def __init__(self, inputs: dict, outputs, config: dict, name=None):
@@ -41,12 +66,114 @@ class SequenceModel(keras.Model):
         for key in ("pad_id", "start_id", "end_id", "unk_id"):
             setattr(self, key, config[key])
 
-    def log_prob(self, outputs, ids):
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        metrics=None,
+        *,
+        gradient_accumulation_steps: int | None = None,
+        r_drop: float = 0.0,
+        weighted_metrics=None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: bool | str = "auto",
+        auto_scale_loss: bool = True,
+    ) -> None:
+        """Prepare `fit` and `evaluate`.
+
+        Args:
+            optimizer: Keras optimizer or its name; it is wrapped by
+                `keras_seqconv.optimizers.TokenNormalized` unless it is one.
+            loss: `keras_seqconv.losses.LabelSmoothedCrossentropy`; None for the mean
+                of -log_prob, which is the choice with an adaptive softmax; another
+                Keras loss or function of (labels, outputs) that returns a number for
+                each token, (B, T), or the sum of them.
+            metrics, weighted_metrics: further metrics, as of Keras; they see padding.
+            gradient_accumulation_steps: micro-batches of an update. Those of an
+                unfinished update wait for the next epoch.
+            r_drop: weight alpha of R-Drop (Liang et al. 2021): each sentence passes
+                twice with different dropout, and the loss of a token is the mean of
+                its two losses plus alpha / 2 (KL(p || q) + KL(q || p)). (The paper
+                adds the two losses: its alpha is twice ours.) 0 for one pass.
+            run_eagerly, steps_per_execution, jit_compile, auto_scale_loss: as of Keras.
+
+        Raises:
+            ValueError: for arguments outside these rules.
+        """
+        if check_number("r_drop", r_drop) < 0 or (r_drop and not self.has_logits):
+            raise ValueError(
+                "`r_drop` must be at least 0, and 0 with an adaptive softmax. "
+                f"Received: r_drop={r_drop!r}"
+            )
+        scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
+        config = {
+            "optimizer": training_step.wrapped_optimizer(
+                optimizer, gradient_accumulation_steps, scale
+            ),
+            "loss": loss,
+            "metrics": metrics,
+            "r_drop": r_drop,
+            "weighted_metrics": weighted_metrics,
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+            "jit_compile": jit_compile,
+            "auto_scale_loss": auto_scale_loss,
+        }
+        super().compile(
+            config["optimizer"],
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+            auto_scale_loss=False,
+        )
+        self.training = training_step.Training(
+            loss=training_step.checked_loss(loss, self.has_logits, self.pad_id),
+            r_drop=r_drop,
+            metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
+            config=config,
+        )
+        self.optimizer.build(self.trainable_variables)
+
+    def get_compile_config(self) -> dict:
+        if not self.compiled:
+            return {}
+        return keras.saving.serialize_keras_object(self.training.config)
+
+    def compile_from_config(self, config) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the outputs are logits, not features for an adaptive softmax."""
+        return getattr(self, "adaptive_softmax", None) is None
+
+    def train_step(self, *arguments):
+        """`train_step(data)`, on JAX `train_step(state, data)`, as Keras calls it."""
+        if keras.backend.backend() == "jax":
+            return training_step.train_on_jax(self, *arguments)
+        return training_step.train_on_tensorflow(self, *arguments)
+
+    def test_step(self, *arguments):
+        """`test_step(data)`, on JAX `test_step(state, data)`, as Keras calls it."""
+        if keras.backend.backend() == "jax":
+            return training_step.test_on_jax(self, *arguments)
+        return training_step.test_on_tensorflow(self, *arguments)
+
+    @property
+    def metrics(self) -> list:
+        found = super().metrics
+        return [*found, self.training.metrics] if self.compiled else found
+
+    def log_prob(self, outputs, ids, training: bool | None = None):
         """Natural log-probabilities of ids, given the outputs of a call.
 
         Args:
             outputs: logits (B, T, V), as returned by the model.
             ids: integers (B, T).
+            training: has a meaning for models with an adaptive softmax only.
 
         Returns:
             Tensor (B, T), float32.

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 
 import keras
+from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput, PositionEncoding, TokenEmbedding
 
@@ -67,6 +68,28 @@ class Embedder:
     def max_length(self) -> int | None:
         """Most positions that can be embedded, None without a limit."""
         return None if self.position is None else self.position.max_length
+
+
+def initial_beams(
+    embedder: Embedder, mixers: list, rows, max_length, attended_ids=None
+) -> dict:
+    """What every row of a search carries before the first step.
+
+    Args:
+        embedder: of the decoder.
+        mixers: layers with a state, in the order in which steps call them.
+        rows: beams of all sentences.
+        max_length: most positions that the steps will add up to.
+        attended_ids: source ids (B, S), if the last attention to them is to be kept.
+    """
+    beams = {
+        "position": embedder.get_initial_state(rows, max_length),
+        "mixers": [mixer.get_initial_state(rows, max_length) for mixer in mixers],
+    }
+    if attended_ids is not None:
+        width = ops.shape(attended_ids)[1]
+        beams["attention"] = ops.zeros((rows, width), dtype="float32")
+    return beams
 
 
 class Mixing:

@@ -168,6 +168,7 @@ def test_fit(family):
 
 
 @pytest.mark.parametrize("name", ["tied_projections", slow("gated_adaptive")])
+@pytest.mark.slow
 def test_adaptive_models_learn_by_their_own_loss(name):
     """`compile` may take the model's loss and leaves it usable."""
     family, options = CONFIGS[name]
@@ -278,7 +279,7 @@ def test_tied_weights_are_the_same_variables():
         ]
     assert normal["tied_projections"].adaptive_softmax.tail_projections == []
     assert len(normal["tied"].adaptive_softmax.tail_projections) == 2
-    assert normal["attention"].output_dense is None
+    assert normal["attention"].vocabulary_map.dense is None
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,8 @@ def test_float16_scales_its_loss():
     before = to_numpy(model.loss(model(inputs), labels))
     optimizer = keras.optimizers.SGD(0.1)
     model.compile(optimizer, check_model.loss_function, jit_compile=False)
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    inner = model.optimizer.inner_optimizer
+    assert isinstance(inner, keras.optimizers.LossScaleOptimizer)
     losses = [model.train_on_batch(inputs, labels) for _ in range(8)]
     assert np.all(np.isfinite(losses))
     assert to_numpy(model.loss(model(inputs), labels)) < before

@@ -47,6 +47,7 @@ def models():
     yield conv, conv.make(dtype="mixed_float16")
 
 
+@pytest.mark.slow
 def test_every_family_reloads_in_a_fresh_process(tmp_path):
     folders = []
     for number, (family, model) in enumerate(models()):

@@ -1,0 +1,120 @@
+"""A language model with an adaptive softmax: trained, scored, and sampled from.
+
+Shows: lines to blocks, `model.fit` on them, a softmax that computes rare words only
+where they occur, perplexity with a context window, and two ways of sampling: a loop of
+one's own around `model.step`, and `decoding.sample`.
+
+    python examples/causal_lm.py                              # the embedded corpus
+    python examples/causal_lm.py --dataset data/wikitext-103  # a folder with train.en,
+                                                              # valid.en and test.en
+
+The first takes 40 seconds on two cores. Prints Keras' progress, the perplexity of
+the test split for a word, and sampled sentences.
+"""
+
+import argparse
+
+import keras
+
+import keras_seqconv as ks
+from keras_seqconv.perplexity import text_perplexity
+
+
+def lines(corpus, split):
+    """The texts of a split; of translations those of the target side."""
+    for batch in corpus.split(split).batch(1024).as_numpy_iterator():
+        for text in batch["target"]:
+            yield text.decode()
+
+
+def make_stream(corpus, split, tokenizer, block, tokens_per_batch):
+    """Batches of blocks of the text, which run across the lines."""
+    rows = ks.data.blocks.blocks(
+        (ids for text in lines(corpus, split) for ids in tokenizer.tokenize([text])),
+        block,
+    )
+    return ks.data.BatchStream(ks.data.IdStore.from_rows(rows), tokens_per_batch)
+
+
+def sample_by_hand(model, tokenizer, number, length, temperature=1.0):
+    """What `decoding.sample` does, step by step."""
+    ids = keras.ops.full((number, 1), model.start_id, dtype="int32")
+    state = model.get_initial_state(number, max_length=length)
+    for _ in range(length):
+        # The state holds what the model remembers: it sees only the last ids.
+        logits, state = model.step(ids[:, -1:], state)
+        following = keras.random.categorical(logits / temperature, 1)
+        ids = keras.ops.concatenate([ids, following], axis=1)
+    # Each up to its first end token.
+    return tokenizer.detokenize(keras.ops.convert_to_numpy(ids[:, 1:]).tolist())
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dataset", default="phrases")
+    parser.add_argument("--data-dir", help="where tfds keeps its data")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--block", type=int, default=128, help="tokens of a block")
+    parser.add_argument("--tokens-per-batch", type=int, default=2048)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    options = parser.parse_args(arguments)
+    keras.utils.set_random_seed(1)
+
+    # An adaptive softmax needs ids in the order of their frequency: this one's are.
+    corpus = ks.data.open_corpus(options.dataset, data_dir=options.data_dir)
+    tokenizer = ks.tokenizers.WordTokenizer.train(lines(corpus, "train"))
+    size = tokenizer.vocabulary_size
+    train, validation = (
+        make_stream(corpus, split, tokenizer, options.block, options.tokens_per_batch)
+        for split in ("train", "validation")
+    )
+
+    # The frequent tenth of the words costs full width, the others less and less.
+    model = ks.models.LanguageModel(
+        size,
+        hidden_dim=options.width,
+        intermediate_dim=2 * options.width,
+        num_layers=options.layers,
+        num_heads=4,
+        kernel_sizes=[3, 7, *[15] * (options.layers - 2)],
+        adaptive_softmax={"cutoffs": [size // 10, size // 2]},
+        adaptive_input={"cutoffs": [size // 10, size // 2]},
+        tie_adaptive_weights=True,
+    )
+    # Without a loss: the model's own, -log p, for which no logits are made.
+    model.compile(ks.optimizers.AdamW(options.learning_rate, global_clipnorm=1.0))
+    model.fit(
+        train.dataset(),
+        steps_per_epoch=train.batches_per_epoch(),
+        epochs=options.epochs,
+        validation_data=validation.once(),
+        shuffle=False,  # the stream has done it
+        verbose=2,
+    )
+
+    generator = ks.LanguageGenerator(model, tokenizer)
+    half = options.block // 2
+    found = text_perplexity(
+        generator,
+        lines(corpus, "test"),
+        tokens_per_sample=options.block,
+        context_window=half,
+    )
+    print("\n".join(found.lines()))
+
+    print("\nBy hand:")
+    for text in sample_by_hand(model, tokenizer, 3, length=20, temperature=0.7):
+        print(f"  {text}")
+    print("By decoding.sample, the most likely first:")
+    ids, _ = ks.decoding.sample(
+        model, batch_size=1, num_samples=3, temperature=0.7, max_length=20, seed=1
+    )
+    for text in tokenizer.detokenize(keras.ops.convert_to_numpy(ids[0]).tolist()):
+        print(f"  {text}")
+    return found.word_perplexity
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Learning rates that depend on epochs and validation, which no schedule can know.
+
+The optimizer must have a plain number as its learning rate, not a schedule.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqconv import schedules
+from keras_seqconv.arguments import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_positive_integer,
+    is_number,
+)
+from keras_seqconv.callbacks.updates import UpdateCounter
+
+
+class FixedSchedule(keras.callbacks.Callback):
+    """A rate for each epoch, shrunk from a chosen epoch on (fairseq's `fixed`).
+
+    With epochs e = 1, 2, ..., the last rate L of the list and f = force_anneal:
+
+        rate(e) = L shrink^(e + 1 - f)  for e >= f,  else the e-th of the list (or L)
+
+    times (n + 1) / warmup_steps for the update after n < warmup_steps updates
+    (`warmup_start` = 0; else on the straight line from there).
+
+    Args:
+        learning_rate: a number, or a list of numbers for the first epochs.
+        force_anneal: the first epoch (from 1) with a shrunk rate, or None.
+        shrink: factor for each epoch.
+        warmup_steps: updates.
+        warmup_start: rate at which the line starts.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | list[float],
+        force_anneal: int | None = None,
+        shrink: float = 0.1,
+        warmup_steps: int = 0,
+        warmup_start: float = 0.0,
+    ):
+        super().__init__()
+        rates = learning_rate
+        if not isinstance(rates, (list, tuple)):
+            rates = [rates]
+        if not rates:
+            raise ValueError("`learning_rate` must not be empty. Received: []")
+        self.rates = [check_number("learning_rate", rate) for rate in rates]
+        if force_anneal is not None:
+            check_positive_integer("force_anneal", force_anneal)
+        self.force_anneal = force_anneal
+        self.shrink = check_number("shrink", shrink)
+        self.warmup = _Warmup(warmup_steps, warmup_start)
+        self._counter = UpdateCounter(self)
+        self._rate = self.rates[0]
+
+    def rate(self, epoch: int) -> float:
+        """The rate of an epoch (from 1) after the warm-up."""
+        last = self.force_anneal is not None and epoch >= self.force_anneal
+        return schedules.fixed_rate(
+            epoch,
+            learning_rate=self.rates[-1 if last else min(epoch, len(self.rates)) - 1],
+            force_anneal=self.force_anneal,
+            shrink=self.shrink,
+        )
+
+    def on_train_begin(self, logs=None):
+        _check_plain(self.model.optimizer, type(self).__name__)
+        self._counter.start()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+        self._rate = self.rate(epoch + 1)
+        self._set()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        if self.warmup.active:
+            self._set()
+
+    def _set(self):
+        update = self._counter.read() if self.warmup.active else 0
+        set_rate(self.model, self.warmup.rate(self._rate, update, ahead=1))
+
+
+class ReduceOnPlateau(keras.callbacks.Callback):
+    """Shrinks the rate when validation no longer gets better (PyTorch's rule).
+
+    Once at the end of each epoch: a value v is better than the best b if v < b (1 - t)
+    (mode "min") or v > b (1 + t). After more than `patience` epochs in a row without a
+    better one the rate is multiplied by `shrink`, and the count begins anew. Before,
+    optionally, the rate goes along a line from `warmup_start` to `learning_rate`;
+    epochs that end in the warm-up are not looked at, as in fairseq.
+
+    Args:
+        learning_rate: rate after the warm-up; None: that of the optimizer.
+        shrink: factor.
+        patience: epochs without a better value that are let pass.
+        monitor: key of the logs, put there by `Validate` or `validation_data`.
+        mode: "min" or "max".
+        threshold: t above.
+        minimum: the rate never gets smaller.
+        warmup_steps: updates.
+        warmup_start: rate of the first update.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | None = None,
+        shrink: float = 0.1,
+        patience: int = 0,
+        *,
+        monitor: str = "val_nll",
+        mode: str = "min",
+        threshold: float = 1e-4,
+        minimum: float = 0.0,
+        warmup_steps: int = 0,
+        warmup_start: float = 0.0,
+    ):
+        super().__init__()
+        if learning_rate is not None:
+            check_number("learning_rate", learning_rate)
+        self.learning_rate = learning_rate
+        self.shrink = check_number("shrink", shrink)
+        self.patience = check_integer("patience", patience, 0)
+        self.monitor = monitor
+        self.mode = check_choice("mode", mode, ("min", "max"))
+        self.threshold = check_number("threshold", threshold)
+        self.minimum = check_number("minimum", minimum)
+        self.warmup = _Warmup(warmup_steps, warmup_start)
+        self._counter = UpdateCounter(self)
+        self._rate, self._best, self._bad = None, None, 0
+
+    def get_state(self) -> dict:
+        # JSON has no infinity, the best value before any that is a number.
+        best = self._best if is_number(self._best) else None
+        return {"rate": self._rate, "best": best, "bad_epochs": self._bad}
+
+    def set_state(self, state: dict) -> None:
+        self._rate, self._best = state["rate"], state["best"]
+        self._bad = state["bad_epochs"]
+
+    def on_train_begin(self, logs=None):
+        _check_plain(self.model.optimizer, type(self).__name__)
+        self._counter.start()
+        if self._rate is None:
+            given = self.learning_rate
+            self._rate = rate_of(self.model) if given is None else given
+        self._set()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        if self.warmup.active:
+            self._set()
+
+    def on_epoch_end(self, epoch, logs=None):
+        value = (logs or {}).get(self.monitor)
+        if value is None or self.warmup.active or not self._counter.epoch_complete:
+            return
+        rate, self._best, self._bad = schedules.after_plateau(
+            float(value),
+            self._rate,
+            self._best,
+            self._bad,
+            shrink=self.shrink,
+            patience=self.patience,
+            threshold=self.threshold,
+            maximize=self.mode == "max",
+        )
+        self._rate = max(rate, self.minimum)
+        self._set()
+
+    def _set(self):
+        update = self._counter.read() if self.warmup.active else 0
+        set_rate(self.model, self.warmup.rate(self._rate, update))
+
+
+class _Warmup:
+    """A straight line from `start` at update 0 to a rate at update `steps`."""
+
+    def __init__(self, steps: int, start: float):
+        self.steps = check_integer("warmup_steps", steps, 0)
+        self.start = check_number("warmup_start", start)
+        self.active = steps > 0
+
+    def rate(self, rate: float, update: int, ahead: int = 0) -> float:
+        """The rate after `update` updates; ends the warm-up when it is over."""
+        if not self.active:
+            return rate
+        if update >= self.steps:
+            self.active = False
+            return rate
+        return self.start + (rate - self.start) * (update + ahead) / self.steps
+
+
+def rate_of(model) -> float:
+    """The rate that the next update takes."""
+    return float(ops.convert_to_numpy(model.optimizer.learning_rate))
+
+
+def set_rate(model, rate: float) -> None:
+    model.optimizer.learning_rate = rate
+
+
+def _check_plain(optimizer, name: str) -> None:
+    if not isinstance(optimizer.learning_rate, keras.Variable):
+        raise ValueError(
+            f"`learning_rate` of the optimizer must be a number with {name}, not a "
+            f"schedule. Received: an optimizer {type(optimizer).__name__} with one"
+        )

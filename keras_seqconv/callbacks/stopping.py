@@ -1,0 +1,349 @@
+"""When training ends: by plan, by a signal, by a result, or because it went wrong."""
+
+import math
+import os
+import signal
+import sys
+import threading
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqconv import checkpoints
+from keras_seqconv.arguments import (
+    check_choice,
+    check_number,
+    check_positive_integer,
+)
+from keras_seqconv.callbacks.learning_rates import rate_of
+from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, nested
+
+
+class GracefulStop(keras.callbacks.Callback):
+    """Ctrl-C and SIGTERM end training after the update at hand.
+
+    `fit` returns as if training were over, `Checkpoints` writes where it was, and
+    `signal` and `exit_status` tell the caller. A second signal acts as it would have
+    without this callback: Ctrl-C aborts at once. A validation that is running ends
+    first. Handlers are those of before when training ends; where `fit` raises, `close`
+    or a `with` block brings them back. Outside of the main thread, where Python has no
+    signals, it does nothing.
+
+    Attributes: `signal`, the signal that came, or None; `exit_status`, 0 or 128 plus
+    its number, as shells have it.
+
+    Example:
+
+    ```python
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    with keras_seqconv.callbacks.GracefulStop() as stop:
+        model.fit(inputs[:, 0], inputs[:, 1, :1], callbacks=[stop], verbose=0)
+    if stop.exit_status:
+        raise SystemExit(stop.exit_status)
+    ```
+    """
+
+    stage = 0
+
+    def __init__(self, signals=(signal.SIGINT, signal.SIGTERM)):
+        super().__init__()
+        self.signals = tuple(signals)
+        self.signal = None
+        self._before = {}
+        self._counter = UpdateCounter(self)
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.signal is None else 128 + self.signal
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def close(self) -> None:
+        """Bring back the handlers of before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def on_train_begin(self, logs=None):
+        self.signal = None
+        self._counter.start()
+        if threading.current_thread() is threading.main_thread() and not self._before:
+            self._before = {
+                number: signal.signal(number, self._handle) for number in self.signals
+            }
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        if self.signal is not None and self._counter.between_updates():
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.signal is not None:
+            self.model.stop_training = True
+
+    def on_train_end(self, logs=None):
+        self.close()
+
+    def _handle(self, number, frame):
+        if self.signal is not None:
+            self.close()
+            signal.raise_signal(number)
+            return
+        self.signal = int(number)
+        # No print: the signal may have come in the middle of one.
+        text = f"\n{signal.Signals(number).name}: stopping after this update.\n"
+        os.write(2, text.encode())
+
+
+class StopAtUpdate(keras.callbacks.Callback):
+    """Ends training when the optimizer has made so many updates in all.
+
+    The logs of that batch get a key "training_ends", at which `Validate` validates and
+    the reports are brought up to date.
+
+    Args:
+        max_updates: those before a restart count.
+    """
+
+    stage = 0
+
+    def __init__(self, max_updates: int):
+        super().__init__()
+        self.max_updates = check_positive_integer("max_updates", max_updates)
+        self._counter = UpdateCounter(self)
+
+    def on_train_begin(self, logs=None):
+        self._counter.start()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        if self._counter.reached(self.max_updates):
+            self.model.stop_training = True
+            if logs is not None:
+                logs[ENDS] = 1.0
+
+
+class StopAtLearningRate(keras.callbacks.Callback):
+    """Ends training after an epoch when the rate is not above `minimum` (fairseq)."""
+
+    stage = 4
+
+    def __init__(self, minimum: float):
+        super().__init__()
+        self.minimum = check_number("minimum", minimum)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if rate_of(self.model) <= self.minimum:
+            self.model.stop_training = True
+
+
+class EarlyStopping(keras.callbacks.Callback):
+    """Ends training after `patience` validations in a row without a better result.
+
+    Keras' own counts epochs and forgets its count when training is interrupted; this
+    one counts validations and its count is kept by `Checkpoints`. It does not touch the
+    weights: the best ones are those of `checkpoints.best`.
+
+    Args:
+        patience: validations.
+        monitor: "val_nll", "val_bleu" or any other key of the logs.
+        mode: "min", "max", or "auto": "max" for accuracy and BLEU.
+        minimum_change: smaller improvements do not count.
+
+    Attributes: `best`, `bad_validations`, `stopped` (whether this ended the training).
+    """
+
+    def __init__(
+        self,
+        patience: int,
+        monitor: str = "val_nll",
+        mode: str = "auto",
+        minimum_change: float = 0.0,
+    ):
+        super().__init__()
+        self.patience = check_positive_integer("patience", patience)
+        self.monitor = monitor
+        check_choice("mode", mode, ("auto", "min", "max"))
+        if mode == "auto":
+            upwards = ("accuracy", "bleu", "chrf")
+            mode = "max" if monitor.lower().endswith(upwards) else "min"
+        self.mode = mode
+        self.minimum_change = check_number("minimum_change", minimum_change)
+        self.best, self.bad_validations, self.stopped = None, 0, False
+        self._seen = None
+        self._counter = UpdateCounter(self)
+
+    def get_state(self) -> dict:
+        return {
+            "best": self.best,
+            "bad_validations": self.bad_validations,
+            "seen": self._seen,
+        }
+
+    def set_state(self, state: dict) -> None:
+        self.best, self.bad_validations = state["best"], state["bad_validations"]
+        self._seen = state["seen"]
+
+    def on_train_begin(self, logs=None):
+        self.stopped = False
+        self._counter.start()
+        if self.bad_validations >= self.patience:
+            self._stop()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        self._look(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._look(logs)
+
+    def _look(self, logs):
+        value = (logs or {}).get(self.monitor)
+        if value is None or self._counter.read() == self._seen:
+            return
+        self._seen = self._counter.read()
+        if self._better(float(value)):
+            self.best, self.bad_validations = float(value), 0
+        else:
+            self.bad_validations += 1
+        if self.bad_validations >= self.patience:
+            self._stop()
+
+    def _better(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self.best is None:
+            return True
+        change = self.best - value if self.mode == "min" else value - self.best
+        return change > self.minimum_change
+
+    def _stop(self):
+        self.stopped = True
+        self.model.stop_training = True
+
+
+class StopOnNaN(keras.callbacks.Callback):
+    """Ends training when loss or gradients are no longer finite.
+
+    A message on stderr, kept in `message`, says where that was and what to try.
+    `Checkpoints` does not write such a model, so that the last file is a good one.
+    Under `mixed_float16` single updates with overflow are normal and are skipped by the
+    optimizer; there training ends when the scale of the loss has fallen below
+    `minimum_loss_scale` (fairseq's rule), or a weight is not finite.
+
+    Args:
+        every: batches between two looks, where a look would have to wait for the device
+            (`fit_stream`; in plain `fit` Keras fetches the logs of every batch, and
+            each is looked at).
+        minimum_loss_scale: as above.
+        directory: of `Checkpoints`, for the message.
+
+    Attributes: `message`, None while all is well.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int = 20,
+        minimum_loss_scale: float = 1e-4,
+        directory: str | os.PathLike | None = None,
+    ):
+        super().__init__()
+        self.every = check_positive_integer("every", every)
+        self.minimum_loss_scale = check_number("minimum_loss_scale", minimum_loss_scale)
+        self.directory = directory
+        self.message = None
+        self._counter = UpdateCounter(self)
+        self._scaled = False
+
+    def on_train_begin(self, logs=None):
+        self.message = None
+        self._counter.start()
+        self._scaled = _loss_scale(self.model.optimizer) is not None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        free = isinstance(logs, dict) and not self._scaled
+        if free or self._counter.batches % self.every == 0:
+            self._look(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._look(logs)
+
+    def _look(self, logs):
+        if self.message is not None:
+            return
+        if self._scaled:
+            reason = self._overflow(logs or {})
+        else:
+            reason = self._not_finite(logs or {})
+        if reason is None:
+            return
+        self.message = self._describe(reason)
+        self.model.stop_training = True
+        sys.stderr.write(f"\n{self.message}\n")
+
+    def _not_finite(self, logs) -> str | None:
+        for name in ("loss", "gradient_norm"):
+            if name in logs and not math.isfinite(float(logs[name])):
+                return f"{name} is {float(logs[name])}"
+        return None
+
+    def _overflow(self, logs) -> str | None:
+        scale = _loss_scale(self.model.optimizer)
+        if scale < self.minimum_loss_scale:
+            return f"the scale of the loss fell to {scale:.1e}"
+        finite = all(math.isfinite(float(logs[k])) for k in ("loss",) if k in logs)
+        if not finite and _bad_weights(self.model):
+            return "weights are not finite"
+        return None
+
+    def _describe(self, reason: str) -> str:
+        bad = _bad_weights(self.model)
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
+        found = checkpoints.find(self.directory) if self.directory else []
+        kept = f" The last checkpoint is {found[-1]}." if found else ""
+        return (
+            f"Training stopped at update {self._counter.read()} "
+            f"(batch {self._counter.position} of this run): {reason}.{where}{kept} "
+            "Try a lower learning rate, a longer warm-up, `global_clipnorm`, or "
+            "`mixed_bfloat16` or float32 instead of float16; "
+            "`tf.debugging.enable_check_numerics()` names the operation."
+        )
+
+
+def _loss_scale(optimizer) -> float | None:
+    """The scale of a LossScaleOptimizer, perhaps inside of another optimizer."""
+    for one in nested(optimizer):
+        if isinstance(one, keras.optimizers.LossScaleOptimizer):
+            scale = one.dynamic_scale if one.built else one.initial_scale
+            return float(ops.convert_to_numpy(scale))
+    return None
+
+
+def _bad_weights(model) -> list[str]:
+    return [
+        variable.path
+        for variable in model.weights
+        if "float" in keras.backend.standardize_dtype(variable.dtype)
+        and not np.all(ops.convert_to_numpy(ops.all(ops.isfinite(variable))))
+    ]

@@ -1,0 +1,214 @@
+"""Validation during `fit`, at ends of epochs and between them."""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+from keras import ops
+
+from keras_seqconv.arguments import (
+    check_boolean,
+    check_number,
+    check_positive_integer,
+)
+from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
+from keras_seqconv.extras import require
+
+
+class _Validation(keras.callbacks.Callback):
+    """When to validate; what that means is `_results`.
+
+    Results go into the logs that the callbacks after this one get, with the seconds
+    they took added to "val_seconds". In between the states of `SeedGenerator`s and the
+    sums of the metrics of the epoch are put aside.
+    """
+
+    def __init__(self, every_updates: int | None, every_epoch: bool):
+        super().__init__()
+        if every_updates is not None:
+            check_positive_integer("every_updates", every_updates)
+        self.every_updates = every_updates
+        self.every_epoch = check_boolean("every_epoch", every_epoch)
+        self._counter = UpdateCounter(self)
+        self._next = None
+        self._due = False
+        self._found = {}
+        self._update = None
+
+    def on_train_begin(self, logs=None):
+        self._counter.start()
+        self._next = next_multiple(self.every_updates, self._counter.read())
+        self._due, self._update = False, None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._counter.start_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._counter.advance(batch)
+        if self._next is not None and self._counter.reached(self._next):
+            self._next = next_multiple(self.every_updates, self._counter.read())
+            self._due = True
+        ends = ENDS in (logs or {})
+        # At the last batch of an epoch: in `on_epoch_end`.
+        if ends or (self._due and not self._counter.last_batch):
+            self._validate(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        done = self._update == self._counter.read()
+        complete = self._counter.epoch_complete
+        if done or (complete and (self.every_epoch or self._due)):
+            self._validate(logs)
+
+    def _validate(self, logs):
+        logs = {} if logs is None else logs
+        self._due = False
+        update = self._counter.read()
+        if update != self._update:
+            start = time.perf_counter()
+            with _undisturbed(self.model):
+                self._found = self._results()
+            self._update = update
+            seconds = time.perf_counter() - start
+            logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
+        logs.update(self._found)
+
+    def _results(self) -> dict[str, float]:
+        raise NotImplementedError
+
+
+class Validate(_Validation):
+    """Runs `model.evaluate` and puts its results, as val_*, into the logs.
+
+    What `fit(validation_data=...)` does at ends of epochs, also between them. The
+    callbacks after it in the list (see `ordered`) see the results.
+
+    Args:
+        data: what `model.evaluate` takes, a `tf.data.Dataset` for example, or a stream
+            with a method `once() -> dataset`.
+        every_updates: updates between two validations, or None.
+        every_epoch: whether to validate at the end of each epoch. (The last update of
+            `StopAtUpdate` is validated in any case.)
+        steps: batches, or None for all.
+    """
+
+    stage = 1
+
+    def __init__(
+        self,
+        data,
+        *,
+        every_updates: int | None = None,
+        every_epoch: bool = True,
+        steps: int | None = None,
+    ):
+        super().__init__(every_updates, every_epoch)
+        self._data = data.once() if hasattr(data, "once") else data
+        self._steps = steps
+
+    def _results(self) -> dict[str, float]:
+        with warnings.catch_warnings():
+            # Of data without a known number of batches. All of it is meant.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+            found = self.model.evaluate(
+                self._data, steps=self._steps, verbose=0, return_dict=True
+            )
+        return {f"val_{name}": float(value) for name, value in found.items()}
+
+
+class ValidationBLEU(_Validation):
+    """Translates, and puts sacreBLEU's score into the logs as val_bleu.
+
+    Args:
+        translator: has `translate(texts, **search) -> texts`, as
+            `Translator(model, source_tokenizer, target_tokenizer)` with the model in
+            training, or is such a function itself.
+        sources: texts.
+        references: one for each.
+        every_updates, every_epoch: as of `Validate`.
+        max_sentences: the first so many are translated, None: all.
+        seconds: a validation that takes longer ends after the chunk at hand; its
+            score, and all later ones (also after a restart), are of so many sentences
+            as were done, so that the scores can be compared.
+        chunk: sentences translated at once.
+        search: keyword arguments of `translate`, {"num_beams": 1} for example.
+
+    Attributes: `signature` of sacreBLEU, after the first score; `translations`, the
+    last ones.
+
+    Raises:
+        ImportError: sacreBLEU is missing: pip install 'keras-seqconv[mt]'.
+        ValueError: sources and references differ in number, or there are none.
+    """
+
+    stage = 2
+
+    def __init__(
+        self,
+        translator: Callable,
+        sources: Sequence[str],
+        references: Sequence[str],
+        *,
+        every_updates: int | None = None,
+        every_epoch: bool = True,
+        max_sentences: int | None = None,
+        seconds: float | None = None,
+        chunk: int = 64,
+        search: dict | None = None,
+    ):
+        super().__init__(every_updates, every_epoch)
+        if len(sources) != len(references) or not len(sources):
+            raise ValueError(
+                "`sources` and `references` must have the same number of texts, at "
+                f"least one. Received: {len(sources)} and {len(references)}"
+            )
+        if max_sentences is not None:
+            check_positive_integer("max_sentences", max_sentences)
+        if seconds is not None:
+            check_number("seconds", seconds)
+        require("sacrebleu", "mt")
+        self._translate = getattr(translator, "translate", translator)
+        self._sources, self._references = list(sources), list(references)
+        self._count = min(max_sentences or len(sources), len(sources))
+        self._seconds = seconds
+        self._chunk = check_positive_integer("chunk", chunk)
+        self._search = dict(search or {})
+        self.signature = None
+        self.translations = []
+
+    def get_state(self) -> dict:
+        return {"sentences": self._count}
+
+    def set_state(self, state: dict) -> None:
+        self._count = min(state["sentences"], len(self._sources))
+
+    def _results(self) -> dict[str, float]:
+        start = time.perf_counter()
+        found = []
+        while len(found) < self._count:
+            end = min(len(found) + self._chunk, self._count)
+            found += self._translate(self._sources[len(found) : end], **self._search)
+            late = self._seconds is not None and (
+                time.perf_counter() - start > self._seconds
+            )
+            if late:
+                self._count = len(found)
+        self.translations = found
+        metric = require("sacrebleu", "mt").BLEU()
+        score = metric.corpus_score(found, [self._references[: len(found)]])
+        self.signature = str(metric.get_signature())
+        return {"val_bleu": score.score}
+
+
+@contextlib.contextmanager
+def _undisturbed(model) -> Iterator[None]:
+    """Random states and metrics are afterwards as they were."""
+    kept = [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    kept += model.metrics_variables
+    values = [ops.convert_to_numpy(variable).copy() for variable in kept]
+    try:
+        yield
+    finally:
+        for variable, value in zip(kept, values, strict=True):
+            variable.assign(value)

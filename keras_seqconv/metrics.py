@@ -1,0 +1,167 @@
+"""Metrics of sequence models: every token counts the same, padding does not count.
+
+Letters: B batch, T target time, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqconv.arguments import check_boolean, check_integer
+
+# exp of more is no float32.
+LARGEST_EXPONENT = 88.0
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class TokenMetrics(keras.metrics.Metric):
+    """Loss, nll, perplexity, accuracy and number of tokens since the last reset.
+
+        nll = - sum log p(label) / tokens,   perplexity = exp(nll)
+
+    Sums over all tokens are kept in two float32 parts each, so that an epoch of a
+    billion tokens loses none. `SequenceModel.fit` reports all of them. In another
+    model's `compile(metrics=...)`, which wants one number of each, use `Perplexity` and
+    `TokenAccuracy`.
+
+    Args:
+        pad_id: label of positions that count for nothing.
+        has_accuracy: whether `accuracy` is among the results.
+        name: of the metric.
+        **kwargs: `dtype`.
+
+    Results, by name: `loss` and `nll` in nats per token; `perplexity`, at most
+    exp(88); `accuracy`, the part of tokens with no logit above that of the label (so
+    that a tie counts as right); `tokens`, a float32. All are 0 before the first token.
+
+    Raises:
+        ValueError: for a `pad_id` that is no integer from 0.
+
+    Example:
+
+    ```python
+    metric = keras_seqconv.metrics.TokenMetrics()
+    labels = keras.ops.array([[5, 6, 2], [7, 2, 1]])
+    metric.update_state(labels, keras.random.normal((2, 3, 100)))
+    print(metric.result()["perplexity"], metric.result()["tokens"])  # ..., 5.0
+    ```
+    """
+
+    def __init__(
+        self,
+        pad_id: int = 1,
+        has_accuracy: bool = True,
+        name: str = "tokens",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = check_integer("pad_id", pad_id, -1)
+        self.has_accuracy = check_boolean("has_accuracy", has_accuracy)
+        # Sums of loss, nll, correct, tokens; below them what rounding took from each.
+        self.totals = self.add_variable(
+            (2, 4), initializer="zeros", dtype="float32", name="totals"
+        )
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Add labels (B, T) with logits (B, T, V); `sample_weight` as of a loss."""
+        labels = ops.cast(y_true, "int32")
+        logits = ops.cast(y_pred, "float32")
+        weight = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, "float32")
+            missing = len(weight.shape) - len(sample_weight.shape)
+            shape = (*ops.shape(sample_weight), *[1] * missing)
+            weight = weight * ops.reshape(sample_weight, shape)
+        indices = ops.where(ops.not_equal(labels, self.pad_id), labels, 0)[..., None]
+        chosen = ops.take_along_axis(logits, indices, axis=-1)[..., 0]
+        nll = ops.logsumexp(logits, axis=-1) - chosen
+        right = ops.cast(chosen >= ops.max(logits, axis=-1), "float32")
+        nll, right = (ops.sum(weight * value) for value in (nll, right))
+        self.add(ops.stack([nll, nll, right, ops.sum(weight)]))
+
+    def add(self, sums):
+        """Add sums over tokens of loss, nll and correct, and their number: (4,)."""
+        total, lost = self.totals[0], self.totals[1]
+        sums = ops.cast(sums, "float32")
+        # Knuth's exact sum: total + sums = new + (what rounding took).
+        new = total + sums
+        share = new - total
+        lost = lost + ((total - (new - share)) + (sums - share))
+        self.totals.assign(ops.stack([new, lost]))
+
+    def result(self):
+        return self.results_of(self.totals)
+
+    def results_of(self, totals) -> dict:
+        """The results, given the state (2, 4), perhaps a sum over replicas."""
+        sums = totals[0] + totals[1]
+        tokens = sums[3]
+        means = ops.divide_no_nan(sums[:3], tokens)
+        power = ops.exp(ops.minimum(means[1], LARGEST_EXPONENT))
+        results = {
+            "loss": means[0],
+            "nll": means[1],
+            "perplexity": ops.where(tokens > 0, power, 0.0),
+            "accuracy": means[2],
+            "tokens": tokens,
+        }
+        if not self.has_accuracy:
+            del results["accuracy"]
+        return results
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "pad_id": self.pad_id,
+            "has_accuracy": self.has_accuracy,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class Perplexity(TokenMetrics):
+    """exp of the mean of -log p(label) over tokens; see `TokenMetrics`.
+
+    Example:
+
+    ```python
+    metric = keras_seqconv.metrics.Perplexity()
+    metric.update_state(keras.ops.array([[5, 1]]), keras.ops.zeros((1, 2, 100)))
+    print(metric.result())  # 100
+    ```
+    """
+
+    def __init__(self, pad_id: int = 1, name: str = "perplexity", **kwargs):
+        super().__init__(pad_id, name=name, **kwargs)
+
+    def result(self):
+        return super().result()["perplexity"]
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        del config["has_accuracy"]
+        return config
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class TokenAccuracy(TokenMetrics):
+    """The part of tokens with no logit above that of the label; see `TokenMetrics`.
+
+    Example:
+
+    ```python
+    metric = keras_seqconv.metrics.TokenAccuracy()
+    logits = keras.ops.one_hot(keras.ops.array([[5, 5]]), 100)
+    metric.update_state(keras.ops.array([[5, 6]]), logits)
+    print(metric.result())  # 0.5
+    ```
+    """
+
+    def __init__(self, pad_id: int = 1, name: str = "accuracy", **kwargs):
+        super().__init__(pad_id, name=name, **kwargs)
+
+    def result(self):
+        return super().result()["accuracy"]
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        del config["has_accuracy"]
+        return config

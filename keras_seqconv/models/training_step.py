@@ -1,0 +1,266 @@
+"""One step of `fit` and of `evaluate` in which every target token counts the same.
+
+Letters: B sentences, T target time, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+from keras import ops, tree
+
+from keras_seqconv.losses import LabelSmoothedCrossentropy, symmetric_divergence
+from keras_seqconv.metrics import TokenMetrics
+from keras_seqconv.optimizers import TokenNormalized
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What `SequenceModel.compile` was told.
+
+    A plain record: Keras would track a metric that became an attribute of a model.
+    """
+
+    loss: Callable | None
+    r_drop: float
+    metrics: TokenMetrics
+    config: dict  # the arguments of `compile`
+
+
+def wrapped_optimizer(optimizer, steps: int | None, scale: bool) -> TokenNormalized:
+    """`optimizer` as a `TokenNormalized` one.
+
+    Args:
+        optimizer: name, Keras optimizer or `TokenNormalized`.
+        steps: micro-batches of an update, or None: 1 unless the optimizer says more.
+        scale: the model needs a `LossScaleOptimizer`.
+    """
+    optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, TokenNormalized):
+        if steps not in (None, optimizer.accumulation_steps):
+            raise ValueError(
+                "`gradient_accumulation_steps` must be left out with an optimizer "
+                "TokenNormalized, which has its own. Received: "
+                f"gradient_accumulation_steps={steps!r}, and "
+                f"{optimizer.accumulation_steps} of the optimizer"
+            )
+        if not scale or optimizer.inner_optimizer is not optimizer.innermost:
+            return optimizer
+        optimizer, steps = optimizer.inner_optimizer, optimizer.accumulation_steps
+    if scale and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    return TokenNormalized(optimizer, 1 if steps is None else steps)
+
+
+def checked_loss(loss, has_logits: bool, pad_id: int):
+    """`loss` as a callable, None for `log_prob`; ValueError where it cannot be."""
+    if loss is None:
+        return LabelSmoothedCrossentropy(0.0, pad_id=pad_id) if has_logits else None
+    loss = keras.losses.get(loss)
+    if not callable(loss):
+        raise ValueError(
+            "`loss` must be None, a Keras loss or a function of labels and outputs. "
+            f"Received: loss={loss!r}"
+        )
+    if isinstance(loss, LabelSmoothedCrossentropy) and not has_logits:
+        raise ValueError(
+            "`loss` must be None for a model with an adaptive softmax, which returns "
+            f"no logits to smooth. Received: loss={loss!r}"
+        )
+    return loss
+
+
+def train_on_tensorflow(model, data) -> dict:
+    """A micro-batch: gradients into the optimizer, sums into the metrics; the logs."""
+    import tensorflow as tf
+
+    inputs, labels, weight = keras.utils.unpack_x_y_sample_weight(data)
+    with tf.GradientTape() as tape:
+        objective, sums, outputs = token_sums(model, inputs, labels, weight, True)
+        objective = model.optimizer.scale_loss(objective)
+    variables = model.trainable_variables
+    gradients = tape.gradient(objective, variables)
+    model.optimizer.apply_sums(gradients, sums[3], variables)
+    logs = _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums)
+    return {**logs, **_update_logs(model)}
+
+
+def test_on_tensorflow(model, data) -> dict:
+    inputs, labels, weight = keras.utils.unpack_x_y_sample_weight(data)
+    _, sums, outputs = token_sums(model, inputs, labels, weight, False)
+    return _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums)
+
+
+def _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums):
+    import tensorflow as tf
+
+    metrics = model.training.metrics
+    metrics.add(sums)
+    logs = model.compute_metrics(inputs, labels, outputs, weight)
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync > 1:
+        # Each replica sees its own sums only; Keras takes the mean of their logs.
+        totals = tf.convert_to_tensor(metrics.totals.value)
+        totals = replica.all_reduce(tf.distribute.ReduceOp.SUM, totals)
+        logs |= metrics.results_of(totals)
+    return logs
+
+
+def train_on_jax(model, state: tuple, data) -> tuple:
+    """The logs, and the state after a micro-batch."""
+    import jax
+
+    weights, others, optimizer_values, metric_values = state
+    inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    optimizer = model.optimizer
+
+    def function(weights):
+        pairs = [
+            *zip(model.trainable_variables, weights, strict=True),
+            *zip(model.non_trainable_variables, others, strict=True),
+            *zip(optimizer.variables, optimizer_values, strict=True),
+        ]
+        with keras.StatelessScope(state_mapping=pairs, collect_losses=True) as scope:
+            found = token_sums(model, inputs, labels, sample_weight, True)
+            objective = optimizer.scale_loss(found[0])
+        return objective, (*found[1:], _values(scope, model.non_trainable_variables))
+
+    (_, (sums, outputs, others)), gradients = jax.value_and_grad(
+        function, has_aux=True
+    )(weights)
+    weights, optimizer_values = optimizer.stateless_apply_sums(
+        optimizer_values, gradients, sums[3], weights
+    )
+    pairs = [
+        *zip(model.metrics_variables, metric_values, strict=True),
+        *zip(optimizer.variables, optimizer_values, strict=True),
+    ]
+    with keras.StatelessScope(state_mapping=pairs) as scope:
+        model.training.metrics.add(sums)
+        logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
+        logs = {**logs, **_update_logs(model)}
+    metric_values = _values(scope, model.metrics_variables)
+    return logs, (weights, others, optimizer_values, metric_values)
+
+
+def test_on_jax(model, state: tuple, data) -> tuple:
+    weights, others, metric_values = state
+    inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    pairs = [
+        *zip(model.trainable_variables, weights, strict=True),
+        *zip(model.non_trainable_variables, others, strict=True),
+        *zip(model.metrics_variables, metric_values, strict=True),
+    ]
+    with keras.StatelessScope(state_mapping=pairs) as scope:
+        _, sums, outputs = token_sums(model, inputs, labels, sample_weight, False)
+        model.training.metrics.add(sums)
+        logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
+    others = _values(scope, model.non_trainable_variables)
+    return logs, (weights, others, _values(scope, model.metrics_variables))
+
+
+def _values(scope, variables):
+    return [ops.convert_to_tensor(scope.get_current_value(one)) for one in variables]
+
+
+def _update_logs(model):
+    return {
+        "learning_rate": ops.convert_to_tensor(model.optimizer.last_learning_rate),
+        "gradient_norm": ops.convert_to_tensor(model.optimizer.last_gradient_norm),
+    }
+
+
+def token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
+    """Call the model and sum over its target tokens.
+
+    Returns:
+        The objective, a scalar to be differentiated: the sum of token losses, with
+        what layers have added; sums (4,) of loss, nll, correct and tokens without
+        gradient; and the outputs.
+    """
+    labels = ops.cast(labels, "int32")
+    weight = _weight(labels, model.pad_id, sample_weight)
+    if training and model.training.r_drop:
+        loss, nll, correct, outputs = _r_drop(model, inputs, labels, weight)
+    else:
+        outputs = model(inputs, training=training)
+        loss, nll, correct = _weighted(model, outputs, labels, weight, training)
+    tokens = ops.sum(weight)
+    objective = loss
+    added = model.losses
+    if added:
+        # Keras adds these to a mean over tokens.
+        objective = loss + tokens * sum(ops.cast(one, "float32") for one in added)
+    sums = ops.stop_gradient(ops.stack([objective, nll, correct, tokens]))
+    return objective, sums, outputs
+
+
+def _weight(labels, pad_id, sample_weight):
+    """How often each label counts, (B, T) float32."""
+    weight = ops.cast(ops.not_equal(labels, pad_id), "float32")
+    if sample_weight is None:
+        return weight
+    sample_weight = ops.cast(sample_weight, "float32")
+    if len(sample_weight.shape) == 1:
+        sample_weight = sample_weight[:, None]
+    return weight * sample_weight
+
+
+def _weighted(model, outputs, labels, weight, training):
+    """Weighted sums of loss, nll and correct."""
+    loss = model.training.loss
+    real = ops.not_equal(labels, model.pad_id)
+    if isinstance(loss, LabelSmoothedCrossentropy):
+        found = loss.token_losses(labels, outputs)
+        return tuple(ops.sum(weight * ops.cast(one, "float32")) for one in found)
+    if loss is None:
+        # Padding has a label that costs an adaptive softmax no tail.
+        ids = ops.where(real, labels, 0)
+        nll = -ops.where(real, model.log_prob(outputs, ids, training), 0.0)
+        total = ops.sum(weight * nll)
+        return total, ops.stop_gradient(total), ops.zeros(())
+    return _weighted_by(loss, model, outputs, labels, weight, real)
+
+
+def _weighted_by(loss, model, outputs, labels, weight, real):
+    """With a loss of one's own; nll and accuracy cost a pass over the logits."""
+    values = (loss.call if isinstance(loss, keras.losses.Loss) else loss)(
+        labels, outputs
+    )
+    rank = len(values.shape)
+    if rank not in (0, 2):
+        raise ValueError(
+            "`loss` must return one number for each token, (B, T), or the sum of them. "
+            f"Received: a loss of shape {tuple(values.shape)}"
+        )
+    values = ops.cast(values, "float32")
+    if rank == 2:
+        values = ops.sum(ops.where(real, weight * values, 0.0))
+    outputs = ops.stop_gradient(outputs)
+    if model.has_logits:
+        plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
+        found = plain.token_losses(labels, outputs)
+        return (
+            values,
+            ops.sum(weight * found.nll),
+            ops.sum(weight * ops.cast(found.correct, "float32")),
+        )
+    nll = -model.log_prob(outputs, ops.where(real, labels, 0), False)
+    return values, ops.sum(ops.where(real, weight * nll, 0.0)), ops.zeros(())
+
+
+def _r_drop(model, inputs, labels, weight):
+    """Both passes as one of the doubled batch."""
+    doubled = tree.map_structure(lambda x: ops.concatenate([x, x], axis=0), inputs)
+    outputs = model(doubled, training=True)
+    loss, nll, correct = _weighted(
+        model,
+        outputs,
+        ops.concatenate([labels, labels], axis=0),
+        ops.concatenate([weight, weight], axis=0),
+        True,
+    )
+    first, second = ops.split(outputs, 2, axis=0)
+    divergence = ops.sum(weight * symmetric_divergence(first, second))
+    loss = loss / 2 + model.training.r_drop * divergence
+    return loss, nll / 2, correct / 2, first

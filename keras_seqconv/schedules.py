@@ -1,0 +1,291 @@
+"""Learning rates of the recipes.
+
+Two kinds: schedules, which an optimizer asks before every update, and rules that a
+callback applies once an epoch, as plain functions.
+
+n is the number of completed updates everywhere: update number n + 1 uses lr(n), which
+is how both fairseq and Keras count.
+"""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqconv.arguments import (
+    check_boolean,
+    check_integer,
+    check_number,
+    check_positive_integer,
+)
+
+Schedule = keras.optimizers.schedules.LearningRateSchedule
+# Restarts are laid out up to here.
+MOST_UPDATES = 2**30
+
+
+def _check_at_least(name: str, value: float, least: float) -> float:
+    """`value` as a float, or ValueError unless it is a number of at least `least`."""
+    if check_number(name, value) < least:
+        raise ValueError(
+            f"`{name}` must be at least {least}. Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def _check_positive(name: str, value: float) -> float:
+    """`value` as a float, or ValueError unless it is a positive number."""
+    if check_number(name, value) <= 0:
+        raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}")
+    return float(value)
+
+
+def _warm_up(steps, start, end, updates):
+    """On the straight line from (0, start) to (steps, end)."""
+    return start + ops.cast(updates, "float32") * ((end - start) / max(steps, 1))
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class InverseSquareRoot(Schedule):
+    """A linear warm-up, then decay with the square root of the updates.
+
+        lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
+                                                            n < warmup_steps
+        lr(n) = learning_rate sqrt(warmup_steps / n)        else
+
+    (Vaswani et al. 2017, Attention Is All You Need, section 5.3; fairseq
+    `inverse_sqrt`.)
+
+    Args:
+        learning_rate: the highest rate.
+        warmup_steps: updates of the warm-up, at least 1.
+        warmup_start: rate of the first update.
+
+    Raises:
+        ValueError: for arguments outside these rules.
+
+    Example:
+
+    ```python
+    schedule = keras_seqconv.schedules.InverseSquareRoot(5e-4, 4000, 1e-7)
+    optimizer = keras_seqconv.optimizers.AdamW(schedule, beta_2=0.98)
+    ```
+    """
+
+    def __init__(
+        self, learning_rate: float, warmup_steps: int, warmup_start: float = 0.0
+    ):
+        self.learning_rate = _check_positive("learning_rate", learning_rate)
+        self.warmup_steps = check_positive_integer("warmup_steps", warmup_steps)
+        self.warmup_start = _check_at_least("warmup_start", warmup_start, 0)
+
+    def __call__(self, step):
+        updates = ops.cast(step, "int32")
+        steps = self.warmup_steps
+        rising = _warm_up(steps, self.warmup_start, self.learning_rate, updates)
+        later = ops.cast(ops.maximum(updates, steps), "float32")
+        falling = self.learning_rate * ops.sqrt(steps / later)
+        return ops.where(updates < steps, rising, falling)
+
+    def get_config(self) -> dict:
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "warmup_start": self.warmup_start,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class WarmupCosine(Schedule):
+    """A linear warm-up, then cosines from the highest rate to the lowest and again.
+
+        lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
+                                                            n < warmup_steps
+        lr(n) = low_i + (high_i - low_i) (1 + cos(pi t / P_i)) / 2        else
+
+    t counts the updates since period i began. Period i takes P_i = period *
+    period_growth^i updates; high_i = learning_rate * shrink^i, low_i = floor * shrink^i
+    (Loshchilov and Hutter 2017, SGDR, equation 5; fairseq `cosine`). At the end of a
+    period the rate starts from the top again; `keras.optimizers.schedules.CosineDecay`
+    stays at the bottom instead.
+
+    Args:
+        learning_rate: the highest rate.
+        warmup_steps: updates of the warm-up, 0 for none.
+        warmup_start: rate of the first update.
+        period: updates of the first period.
+        floor: the lowest rate of the first period.
+        period_growth: how much longer each period is than the one before it, >= 1.
+        shrink: how much lower both rates are in each further period.
+
+    Raises:
+        ValueError: for arguments outside these rules.
+
+    Example:
+
+    ```python
+    schedule = keras_seqconv.schedules.WarmupCosine(
+        1e-3, warmup_steps=10_000, warmup_start=1e-7, period=20_000, floor=1e-7
+    )
+    optimizer = keras_seqconv.optimizers.AdamW(schedule, beta_2=0.98)
+    ```
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        warmup_steps: int = 0,
+        warmup_start: float = 0.0,
+        period: int = 20_000,
+        floor: float = 0.0,
+        period_growth: float = 1.0,
+        shrink: float = 1.0,
+    ):
+        self.learning_rate = _check_positive("learning_rate", learning_rate)
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
+        self.warmup_start = _check_at_least("warmup_start", warmup_start, 0)
+        self.period = check_positive_integer("period", period)
+        self.floor = _check_at_least("floor", floor, 0)
+        self.period_growth = _check_at_least("period_growth", period_growth, 1)
+        self.shrink = _check_positive("shrink", shrink)
+
+    def __call__(self, step):
+        updates = ops.cast(step, "int32")
+        steps = self.warmup_steps
+        rising = _warm_up(steps, self.warmup_start, self.learning_rate, updates)
+        number, time, period = self._place(ops.maximum(updates - steps, 0))
+        shrink = 1.0
+        if self.shrink != 1:
+            shrink = ops.power(self.shrink, ops.cast(number, "float32"))
+        middle = (self.learning_rate + self.floor) / 2
+        range_ = (self.learning_rate - self.floor) / 2
+        wave = shrink * (middle + range_ * ops.cos(math.pi * (time / period)))
+        return ops.where(updates < steps, rising, wave)
+
+    def _place(self, updates):
+        """Number of the period, updates since it began, and its length."""
+        if self.period_growth == 1:
+            number = ops.floor_divide(updates, self.period)
+            time = ops.cast(updates - number * self.period, "float32")
+            return number, time, float(self.period)
+        starts, lengths = self._periods()
+        # The first update of a period, and how far into the period it lies: float32
+        # could not hold their difference late in a long training.
+        first = np.ceil(starts)
+        inside = (first - starts).astype("float32")
+        first = ops.convert_to_tensor(first.astype("int32"))
+        number = ops.searchsorted(first, ops.reshape(updates, (1,)), side="right")[0]
+        number = ops.cast(number, "int32") - 1
+        time = ops.cast(updates - ops.take(first, number, axis=0), "float32")
+        time += ops.take(ops.convert_to_tensor(inside), number, axis=0)
+        lengths = ops.convert_to_tensor(lengths.astype("float32"))
+        return number, time, ops.take(lengths, number, axis=0)
+
+    def _periods(self):
+        """Starts and lengths of all periods, float64."""
+        starts, lengths = [0.0], [float(self.period)]
+        while starts[-1] + lengths[-1] < MOST_UPDATES:
+            starts.append(starts[-1] + lengths[-1])
+            lengths.append(lengths[-1] * self.period_growth)
+        return np.array(starts), np.array(lengths)
+
+    def get_config(self) -> dict:
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "warmup_start": self.warmup_start,
+            "period": self.period,
+            "floor": self.floor,
+            "period_growth": self.period_growth,
+            "shrink": self.shrink,
+        }
+
+
+def fixed_rate(
+    epoch: int,
+    completed_updates: int = 0,
+    *,
+    learning_rate: float,
+    force_anneal: int | None = None,
+    shrink: float = 0.1,
+    warmup_steps: int = 0,
+) -> float:
+    """One rate for all epochs, shrinking each epoch from a given one on.
+
+        lr = learning_rate * shrink^(epoch + 1 - force_anneal)    epoch >= force_anneal
+
+    and `learning_rate` before. A warm-up multiplies by (n + 1) / warmup_steps
+    (fairseq `fixed`).
+
+    Args:
+        epoch: number of the epoch, counted from 1 as fairseq does.
+        completed_updates: n; only the warm-up depends on it.
+        learning_rate: the highest rate.
+        force_anneal: first epoch with a lower rate; None for never.
+        shrink: factor of each epoch from there on.
+        warmup_steps: updates of the warm-up, 0 for none.
+
+    Returns:
+        The rate of update number n + 1.
+
+    Raises:
+        ValueError: for an `epoch` below 1.
+    """
+    check_positive_integer("epoch", epoch)
+    rate = learning_rate
+    if force_anneal is not None and epoch >= force_anneal:
+        rate *= shrink ** (epoch + 1 - force_anneal)
+    return rate * warm_up_factor(completed_updates, warmup_steps)
+
+
+def warm_up_factor(completed_updates: int, warmup_steps: int) -> float:
+    """(n + 1) / warmup_steps while n < warmup_steps, else 1 (fairseq `fixed`)."""
+    if completed_updates < warmup_steps:
+        return (completed_updates + 1) / warmup_steps
+    return 1.0
+
+
+def after_plateau(
+    value: float,
+    learning_rate: float,
+    best: float | None = None,
+    bad_epochs: int = 0,
+    *,
+    shrink: float = 0.1,
+    patience: int = 0,
+    threshold: float = 1e-4,
+    maximize: bool = False,
+) -> tuple[float, float, int]:
+    """Shrink the rate when a value has not improved for more than `patience` epochs.
+
+    A value is better than `best` when it is below best * (1 - threshold), with
+    `maximize` above best * (1 + threshold) (PyTorch `ReduceLROnPlateau`, which is
+    fairseq's `reduce_lr_on_plateau`; fairseq's `shrink` is 0.1 and its patience 0).
+
+    Args:
+        value: what was measured after this epoch. NaN is never better.
+        learning_rate: of this epoch.
+        best: the best value so far, None at first.
+        bad_epochs: epochs in a row without a better value, up to now.
+        shrink: factor on the rate.
+        patience: epochs without a better value that are tolerated.
+        threshold: relative gain that counts as one.
+        maximize: higher values are better.
+
+    Returns:
+        `(learning_rate, best, bad_epochs)` for the next epoch.
+
+    Raises:
+        ValueError: for a negative or fractional `patience`.
+    """
+    check_integer("patience", patience, 0)
+    check_boolean("maximize", maximize)
+    if best is None:
+        best = -math.inf if maximize else math.inf
+    margin = 1 + threshold if maximize else 1 - threshold
+    if (value > best * margin) if maximize else (value < best * margin):
+        return learning_rate, value, 0
+    if bad_epochs < patience:
+        return learning_rate, best, bad_epochs + 1
+    return learning_rate * shrink, best, 0

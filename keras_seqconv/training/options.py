@@ -1,0 +1,273 @@
+"""What a user can say about a training run: typed, checked, and stored as JSON."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from keras_seqconv.models.named import list_presets
+from keras_seqconv.presets import PRESETS
+
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+# Sections of the help text, and where an option belongs to one of the recipe's parts.
+GROUPS = {
+    "run": "what is trained, on what, and where",
+    "text": "from text to batches",
+    "architecture": "instead of the preset's",
+    "recipe": "instead of the preset's recipe (`keras-seqconv presets NAME` shows it)",
+    "search": "how the finished model searches",
+    "reports": "validation, checkpoints, pictures",
+}
+
+
+def _option(group: str, default, text: str, **more):
+    return Field(default, description=text, json_schema_extra={"group": group}, **more)
+
+
+class TrainingOptions(BaseModel):
+    """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
+
+    None means: as the preset's recipe has it. The descriptions of the fields are the
+    help texts of the command line.
+
+    Raises:
+        ValueError: for an unknown option or a value that is out of range; names the
+            option, the rule and what was received.
+
+    Example:
+
+    ```py
+    options = TrainingOptions(
+        preset="dynamic_conv_multi30k", dataset="data/multi30k", workdir="runs/one"
+    )
+    ```
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    preset: str = _option("run", ..., "architecture and recipe (keras-seqconv presets)")
+    dataset: str = _option(
+        "run",
+        ...,
+        "a TFDS name such as wmt14_translate/de-en, a folder with train.de and "
+        "train.en (and valid, test), or 'phrases', the embedded corpus",
+    )
+    workdir: str = _option("run", ..., "the folder of the run; a run in it goes on")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = _option(
+        "run", 1, "of weights, dropout and the order of the data"
+    )
+    deterministic: bool = _option(
+        "run", False, "the same run again gives the same bits; slower"
+    )
+    jit_compile: Literal["auto", "true", "false"] = _option(
+        "run", "auto", "compile the training step with XLA; auto: as Keras decides"
+    )
+    devices: Count | None = _option(
+        "run", None, "GPUs to train on; all that are there when not given"
+    )
+
+    source: str | None = _option("text", None, "language translated from")
+    target: str | None = _option("text", None, "language translated to")
+    variant: str | None = _option(
+        "text", None, "middle part of file names, lc.norm.tok for train.lc.norm.tok.de"
+    )
+    data_dir: str | None = _option("text", None, "where TFDS keeps its data sets")
+    manual_dir: str | None = _option(
+        "text", None, "where files are that TFDS cannot download by itself"
+    )
+    tokenizer: str | None = _option(
+        "text",
+        None,
+        "sentencepiece_bpe (the default), sentencepiece_unigram, words, characters, "
+        "moses_bpe, or the folder of a run or model whose tokenizers are taken",
+    )
+    vocabulary_size: Count | None = _option(
+        "text", None, "entries of a tokenizer to train (default the preset's)"
+    )
+    joint_vocabulary: bool | None = _option(
+        "text",
+        None,
+        "one tokenizer for both languages (default: if the preset shares embeddings)",
+    )
+    min_length: Count = _option("text", 1, "fewest tokens of a sentence, its end apart")
+    max_length: Count = _option(
+        "text",
+        255,
+        "most tokens of a sentence, its end apart; longer pairs are left out",
+    )
+    max_ratio: Positive | None = _option(
+        "text", None, "largest ratio of the lengths of a pair; no limit by default"
+    )
+    truncate_source: Count | None = _option(
+        "text", None, "cut sources to so many tokens instead of leaving pairs out"
+    )
+    skip_bad_lines: bool = _option(
+        "text", False, "count and skip lines that are empty or no UTF-8"
+    )
+    bpe_dropout: Share = _option(
+        "text", 0.0, "rate at which merges are left out, anew in each epoch"
+    )
+    max_shapes: Count = _option(
+        "text", 16, "most different shapes of batches; each costs a compilation"
+    )
+    tokens_per_sample: Count | None = _option(
+        "text", None, "tokens of a block of a language model"
+    )
+    break_mode: Literal["none", "complete", "complete_doc", "sentence"] | None = (
+        _option("text", None, "how lines become blocks of a language model")
+    )
+
+    context_window: Annotated[int, Field(ge=0)] | None = _option(
+        "text", None, "tokens before a block that a language model sees when scored"
+    )
+
+    dropout: Share | None = _option("architecture", None, "dropout")
+    attention_dropout: Share | None = _option("architecture", None, "of attention")
+    weight_dropout: Share | None = _option(
+        "architecture", None, "DropConnect on the kernels of convolutions"
+    )
+    architecture: dict[str, Any] = _option(
+        "architecture",
+        {},
+        'other arguments of the model as JSON, such as {"hidden_dim": 192}',
+    )
+
+    optimizer: Literal["adam", "nag"] | None = _option("recipe", None, "adam or nag")
+    learning_rate: Positive | None = _option("recipe", None, "the highest rate")
+    schedule: Literal["inverse_square_root", "cosine", "fixed", "plateau"] | None = (
+        _option("recipe", None, "shape of the learning rate over the updates")
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] | None = _option(
+        "recipe", None, "updates until the highest rate"
+    )
+    warmup_start: Annotated[float, Field(ge=0)] | None = _option(
+        "recipe", None, "rate of the first update"
+    )
+    period: Count | None = _option("recipe", None, "cosine: updates of a period")
+    floor: Annotated[float, Field(ge=0)] | None = _option(
+        "recipe", None, "cosine: lowest rate"
+    )
+    period_growth: Positive | None = _option(
+        "recipe", None, "cosine: growth of each further period"
+    )
+    shrink: Positive | None = _option(
+        "recipe", None, "factor of the rate (cosine: per period; fixed, plateau)"
+    )
+    force_anneal: Count | None = _option(
+        "recipe", None, "fixed: first epoch that shrinks the rate"
+    )
+    patience: Annotated[int, Field(ge=0)] | None = _option(
+        "recipe", None, "plateau: epochs without progress before the rate shrinks"
+    )
+    beta_1: Share | None = _option("recipe", None, "adam")
+    beta_2: Share | None = _option("recipe", None, "adam")
+    epsilon: Positive | None = _option("recipe", None, "adam")
+    momentum: Share | None = _option("recipe", None, "nag")
+    weight_decay: Annotated[float, Field(ge=0)] | None = _option(
+        "recipe", None, "decoupled, of all weights"
+    )
+    global_clipnorm: Positive | None = _option(
+        "recipe", None, "largest norm of a gradient per token"
+    )
+    label_smoothing: Share | None = _option("recipe", None, "share given to all words")
+    label_smoothing_kind: Literal["uniform", "others"] | None = _option(
+        "recipe", None, "uniform: Keras, fairseq until 2021; others: fairseq since"
+    )
+    r_drop: Annotated[float, Field(ge=0)] = _option(
+        "recipe", 0.0, "weight of the divergence of two passes (Liang et al. 2021)"
+    )
+    tokens_per_batch: Count | None = _option(
+        "recipe",
+        None,
+        "of a batch on one device: sentences x longest, padding included",
+    )
+    gradient_accumulation_steps: Count | None = _option(
+        "recipe",
+        None,
+        "batches of an update on each device (default: so many that an update has the "
+        "tokens of the recipe)",
+    )
+    max_updates: Count | None = _option("recipe", None, "end of training")
+    max_epochs: Count | None = _option("recipe", None, "end of training")
+    stop_learning_rate: Annotated[float, Field(ge=0)] | None = _option(
+        "recipe", None, "training ends when the rate is not above it"
+    )
+    early_stopping: Count | None = _option(
+        "recipe", None, "validations without a better score before training ends"
+    )
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = _option(
+        "recipe", None, "dtype policy"
+    )
+    average: Count | None = _option("recipe", None, "checkpoints to average at the end")
+    average_kind: Literal["last_epochs", "best"] | None = _option(
+        "recipe", None, "which of them"
+    )
+
+    num_beams: Count | None = _option("search", None, "hypotheses kept at each step")
+    length_penalty: Number | None = _option("search", None, "exponent of the length")
+    max_translation_length: Count | None = _option(
+        "search", None, "most tokens of a translation"
+    )
+
+    validate_every: Count | None = _option(
+        "reports", None, "updates between validations (default: each epoch)"
+    )
+    checkpoint_every: Count | None = _option(
+        "reports", None, "updates between checkpoints, beside those of each epoch"
+    )
+    keep: Count = _option("reports", 10, "checkpoints of the last epochs that are kept")
+    validation_bleu: bool = _option(
+        "reports", False, "translate the validation set at each validation"
+    )
+    monitor: Literal["nll", "bleu"] = _option(
+        "reports", "nll", "what the best checkpoint and early stopping look at"
+    )
+    tensorboard: bool = _option("reports", False, "write events for TensorBoard")
+
+    @model_validator(mode="after")
+    def _consistent(self):
+        if self.preset not in PRESETS:
+            raise ValueError(
+                f"`preset` must be one of those that `keras-seqconv presets` lists, "
+                f"such as {', '.join(list_presets()[:3])}. "
+                f"Received: preset={self.preset!r}"
+            )
+        if self.monitor == "bleu" and not self.validation_bleu:
+            raise ValueError(
+                "`monitor`='bleu' needs `validation_bleu`. "
+                f"Received: validation_bleu={self.validation_bleu}"
+            )
+        if self.min_length > self.max_length:
+            raise ValueError(
+                "`min_length` must be at most `max_length`. Received: "
+                f"min_length={self.min_length}, max_length={self.max_length}"
+            )
+        if self.source is not None and self.source == self.target:
+            raise ValueError(
+                "`source` and `target` must differ. "
+                f"Received: source={self.source!r}, target={self.target!r}"
+            )
+        return self
+
+
+def check_options(values: dict) -> TrainingOptions:
+    """Options from plain values or texts, with the first error in one sentence.
+
+    Raises:
+        ValueError: names the option, the rule and the value received.
+    """
+    try:
+        return TrainingOptions(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"][:1]))
+        message = first["msg"].removeprefix("Value error, ")
+        if not name:
+            raise ValueError(message) from None
+        received = (
+            "" if first["type"] == "missing" else f" Received: {first['input']!r}"
+        )
+        raise ValueError(f"`{name}`: {message}.{received}") from None

@@ -1,0 +1,205 @@
+"""The folder of a training run: what it was started with, and where its files lie."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import keras
+
+from keras_seqconv import checkpoints
+from keras_seqconv.atomic import write_file
+from keras_seqconv.training.options import TrainingOptions, check_options
+from keras_seqconv.version import __version__
+
+_FORMAT_VERSION = 1
+# May differ between a run and its continuation: they say when it ends and what it
+# reports, and change no update.
+_MAY_CHANGE = {
+    "workdir", "data_dir", "manual_dir", "max_updates", "max_epochs", "early_stopping",
+    "stop_learning_rate", "average", "average_kind", "num_beams", "length_penalty",
+    "max_translation_length", "keep", "tensorboard", "validation_bleu", "monitor",
+    "checkpoint_every", "jit_compile",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A folder with fixed names for what a run writes."""
+
+    folder: Path
+    options: TrainingOptions
+
+    @property
+    def monitor(self) -> tuple[str, str]:
+        """The metric that says which checkpoint is best, and whether "min" or "max"."""
+        bleu = self.options.monitor == "bleu"
+        return f"val_{self.options.monitor}", "max" if bleu else "min"
+
+    @property
+    def settings(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def tokenizers(self) -> Path:
+        return self.folder / "tokenizers"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.folder / "tensorboard"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.json"
+
+
+def open_run(options: TrainingOptions, recipe: dict) -> Run:
+    """Makes the folder of a run, or goes on in it.
+
+    Raises:
+        ValueError: the folder holds something else, or a run with other options.
+    """
+    run = Run(Path(options.workdir), options)
+    if run.settings.exists():
+        different = _differences(run)
+        if different and checkpoints.find(run.checkpoints):
+            raise ValueError(
+                f"{run.folder} holds a run with other options; give its own, or "
+                f"another `workdir`. Different are: {'; '.join(different)}"
+            )
+        if different:  # of a start that came to nothing
+            shutil.rmtree(run.tokenizers, ignore_errors=True)
+            shutil.rmtree(run.data, ignore_errors=True)
+    elif run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
+        raise ValueError(
+            "`workdir` must be a folder of a run, empty, or not exist. "
+            f"Received: {options.workdir}, which holds other files"
+        )
+    run.folder.mkdir(parents=True, exist_ok=True)
+    starts = _read(run.settings)["starts"] if run.settings.exists() else []
+    write_json(
+        run.settings,
+        {
+            "format_version": _FORMAT_VERSION,
+            "options": options.model_dump(exclude_unset=True),
+            "recipe": recipe,
+            "starts": [*starts, _start()],
+        },
+    )
+    return run
+
+
+def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
+    """The run of a folder, and its recipe as it was resolved.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: its `run.json` is damaged or of another version.
+    """
+    folder = Path(folder)
+    settings = _settings(folder / "run.json")
+    options = check_options({**settings["options"], "workdir": str(folder)})
+    return Run(folder, options), settings["recipe"]
+
+
+def remove_run(folder: str | os.PathLike) -> None:
+    """Deletes the folder of a run, if it is one."""
+    if (Path(folder) / "run.json").is_file():
+        shutil.rmtree(folder)
+
+
+def read_options(path: str | os.PathLike) -> dict:
+    """The options of a run, from its folder or its `run.json`, or of a JSON file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no JSON object of options.
+    """
+    path = Path(path)
+    settings = _read(path / "run.json" if path.is_dir() else path)
+    options = settings.get("options", settings)
+    if not isinstance(options, dict):
+        raise ValueError(f"{path}: `options` must be a JSON object.")
+    return dict(options)
+
+
+def write_json(path: Path, value) -> None:
+    write_file(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _read(path: Path) -> dict:
+    try:
+        settings = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON ({error}).") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {settings!r}")
+    return settings
+
+
+def _settings(path: Path) -> dict:
+    settings = _read(path)
+    if settings.get("format_version") != _FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: `format_version` must be {_FORMAT_VERSION}. "
+            f"Received: {settings.get('format_version')!r}"
+        )
+    if not all(isinstance(settings.get(key), dict) for key in ("options", "recipe")):
+        raise ValueError(f"{path}: `options` and `recipe` must be JSON objects.")
+    return settings
+
+
+def _differences(run: Run) -> list[str]:
+    """Options that decide what a run does, and were others at its first start."""
+    settings = _settings(run.settings)
+    before = check_options(settings["options"]).model_dump()
+    now = run.options.model_dump()
+    return [
+        f"{name} was {before[name]!r} and is {now[name]!r}"
+        for name in now
+        if name not in _MAY_CHANGE and now[name] != before[name]
+    ]
+
+
+def _start() -> dict:
+    """Where and with what a run was started; for readers, nothing depends on it."""
+    packages = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "numpy")
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": sys.argv,
+        "backend": keras.backend.backend(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {
+            "keras_seqconv": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in packages},
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

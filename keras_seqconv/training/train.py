@@ -1,0 +1,249 @@
+"""A corpus and a preset in, a trained and scored model directory out."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import keras
+
+from keras_seqconv import callbacks, fitting, plots
+from keras_seqconv.data.resampling import resampling
+from keras_seqconv.data.stream import BatchStream
+from keras_seqconv.training.finish import finish, sentences_of
+from keras_seqconv.training.models import make_model, translator_of
+from keras_seqconv.training.options import TrainingOptions
+from keras_seqconv.training.recipe import (
+    make_loss,
+    make_optimizer,
+    resolve_recipe,
+    schedule_callbacks,
+)
+from keras_seqconv.training.run import Run, open_run
+from keras_seqconv.training.text import Text, read_text
+
+# Sentences of the validation set that `validation_bleu` translates at most.
+_MOST_TRANSLATED = 2000
+# And whose attention goes to TensorBoard.
+_PICTURES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a run has come to.
+
+    Attributes:
+        folder: the model directory, or None when the run was interrupted.
+        scores: of the test split, by metric; empty where there is none.
+        status: 0, or 128 + the signal that interrupted the run.
+    """
+
+    folder: Path | None
+    scores: dict
+    status: int = 0
+
+
+def train(options: TrainingOptions, say=print) -> Result:
+    """Trains a model, or goes on training it where an earlier run was interrupted.
+
+    The work folder then holds `model` (for `keras_seqconv.load`), `scores.json`,
+    `test.hypotheses`, `curves.png`, `log.jsonl`, `checkpoints`, and `run.json`, which
+    says how to repeat the run.
+
+    Args:
+        options: what to train on what, and how.
+        say: called with a line of text for each step of the work.
+
+    Raises:
+        ValueError, OSError, ImportError: before anything is trained, for options,
+            files or packages that are wrong or missing.
+
+    Example:
+
+    ```py
+    from keras_seqconv.training import TrainingOptions, train
+    result = train(TrainingOptions(
+        preset="dynamic_conv_multi30k", dataset="data/multi30k", workdir="runs/one"
+    ))
+    translator = keras_seqconv.load(result.folder)
+    ```
+    """
+    strategy, devices = _strategy(options.devices)
+    recipe = resolve_recipe(options, devices)
+    run = open_run(options, recipe)
+    keras.utils.set_random_seed(options.seed)
+    if options.deterministic:
+        _make_deterministic()
+    keras.config.set_dtype_policy(recipe["precision"])
+    text = read_text(run, recipe, say)
+    stream, validation = _streams(options, recipe, text, devices)
+    with strategy():
+        model = make_model(options, *text.tokenizers)
+        optimizer, loss = make_optimizer(recipe), make_loss(recipe, model)
+        _compile(model, optimizer, loss, options)
+    _describe(say, run, recipe, text, model, stream)
+    with callbacks.GracefulStop() as stop, strategy():
+        fitting.fit_stream(
+            model,
+            stream,
+            directory=run.checkpoints,
+            max_updates=recipe["max_updates"],
+            max_epochs=recipe["max_epochs"],
+            callbacks=[stop, *_callbacks(run, recipe, text, validation, model)],
+        )
+    if stop.signal is not None:
+        say(f"Interrupted. The same command goes on from {run.checkpoints}.")
+        return Result(None, {}, stop.exit_status)
+    scores = finish(run, recipe, text, model, say)
+    return Result(run.model, scores)
+
+
+def _strategy(devices: int | None):
+    """A scope for making and training the model, and how many devices it has."""
+    if keras.backend.backend() != "tensorflow":
+        if devices not in (None, 1):
+            raise ValueError(
+                "`devices` must be 1 except on TensorFlow; see "
+                f"keras.distribution for JAX. Received: devices={devices}"
+            )
+        return contextlib.nullcontext, 1
+    import tensorflow as tf
+
+    there = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices(
+        "CPU"
+    )
+    number = devices or (len(there) if there[0].device_type == "GPU" else 1)
+    if number > len(there):
+        raise ValueError(
+            f"`devices` must be at most {len(there)}, as many as TensorFlow sees. "
+            f"Received: devices={devices}"
+        )
+    if number == 1:
+        return contextlib.nullcontext, 1
+    names = [device.name for device in there[:number]]
+    return tf.distribute.MirroredStrategy(names).scope, number
+
+
+def _make_deterministic() -> None:
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+
+
+def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: int):
+    """Batches to train on, and to validate on, or None."""
+    settings = {
+        "tokens_per_batch": recipe["tokens_per_batch"],
+        "num_replicas": devices,
+        "max_shapes": options.max_shapes,
+        "start_id": text.target_tokenizer.start_id,
+        "pad_id": text.target_tokenizer.pad_id,
+    }
+    resample = None
+    if options.bpe_dropout:
+        pair = {"target_ids": text.target_tokenizer}
+        if text.source_tokenizer is not None:
+            pair["source_ids"] = text.source_tokenizer
+        resample = resampling(text.train, pair, options.bpe_dropout, options.seed)
+    stream = BatchStream(text.train, seed=options.seed, resample=resample, **settings)
+    if text.validation is None:
+        return stream, None
+    return stream, BatchStream(text.validation, **settings)
+
+
+def _compile(model, optimizer, loss, options: TrainingOptions) -> None:
+    compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
+    regularizers = {"r_drop": options.r_drop} if options.r_drop else {}
+    model.compile(optimizer, loss, jit_compile=compiled, **regularizers)
+
+
+def _callbacks(run: Run, recipe: dict, text: Text, validation, model) -> list:
+    options = run.options
+    monitor, mode = run.monitor
+    if validation is None:
+        monitor, mode = "nll", "min"
+    found = [
+        callbacks.StopOnNaN(directory=run.checkpoints),
+        callbacks.LogFile(run.log, every_updates=50),
+        callbacks.Progress(recipe["max_updates"], recipe["max_epochs"]),
+        callbacks.Checkpoints(
+            run.checkpoints,
+            every_updates=options.checkpoint_every,
+            keep_last=max(options.keep, recipe["averaging"]["count"]),
+            keep_best=_best_kept(recipe),
+            monitor=monitor,
+            mode=mode,
+            recipe=recipe,
+        ),
+        *schedule_callbacks(recipe, monitor, mode),
+    ]
+    if validation is not None:
+        found.append(
+            callbacks.Validate(validation, every_updates=options.validate_every)
+        )
+    if options.validation_bleu:
+        found.append(_validation_bleu(run, recipe, text, model))
+    if options.early_stopping is not None:
+        found.append(
+            callbacks.EarlyStopping(options.early_stopping, monitor=monitor, mode=mode)
+        )
+    if options.tensorboard:
+        pictures = _attention_pictures(recipe, text, model)
+        found.append(callbacks.TensorBoard(run.tensorboard, attention_figure=pictures))
+    return found
+
+
+def _attention_pictures(recipe: dict, text: Text, model):
+    """A function that draws where the model looks in some validation sentences."""
+    if text.validation is None or not hasattr(model, "attention_weights"):
+        return None
+    sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
+    translator = translator_of(recipe, model, *text.tokenizers)
+
+    def draw() -> dict:
+        found = translator.translate_n_best(sources, 1, return_attention=True)
+        pictures = {}
+        for number, (source, best) in enumerate(zip(sources, found, strict=True)):
+            if best and best[0].attention is not None:
+                tokens = text.source_tokenizer.split(source)
+                # The source, and what is written, each with its end.
+                figure = plots.attention(
+                    best[0].attention,
+                    [*tokens, "</s>"][-best[0].attention.shape[1] :],
+                    [*best[0].tokens, "</s>"][: len(best[0].attention)],
+                )
+                pictures[f"attention/{number}"] = plots.to_image(figure)
+        return pictures
+
+    return draw
+
+
+def _best_kept(recipe: dict) -> int:
+    averaging = recipe["averaging"]
+    return averaging["count"] if averaging["kind"] == "best" else 1
+
+
+def _validation_bleu(run: Run, recipe: dict, text: Text, model):
+    if text.source_tokenizer is None:
+        raise ValueError(
+            "`validation_bleu` is for translation models. "
+            f"Received: preset={run.options.preset!r}"
+        )
+    sources, references = sentences_of(text.corpus, "validation", _MOST_TRANSLATED)
+    return callbacks.ValidationBLEU(
+        translator_of(recipe, model, *text.tokenizers),
+        sources,
+        references,
+        every_updates=run.options.validate_every,
+    )
+
+
+def _describe(say, run: Run, recipe: dict, text: Text, model, stream) -> None:
+    tokens = recipe["tokens_per_batch"] * recipe["gradient_accumulation_steps"]
+    say(
+        f"{run.options.preset}: {model.count_params():,} parameters; "
+        f"{len(text.train):,} training rows in {len(stream.shapes)} shapes, "
+        f"{stream.batches_per_epoch():,} batches an epoch, "
+        f"{stream.padding_share:.1%} padding; "
+        f"at most {tokens * recipe['num_replicas']:,} target tokens an update"
+    )

@@ -1,0 +1,161 @@
+"""The command line `keras-seqconv`: one module per sub-command, one function call each.
+
+A package beside keras_seqconv, so that help texts and wrong flags are answered before
+Keras and TensorFlow are loaded, which takes seconds. A sub-command's module has `HELP`
+(one line), `add_arguments(parser)` and `run(options)`, which returns the exit status
+and raises ImportError, OSError or ValueError for what the user can mend. It imports
+keras_seqconv inside `run`.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+
+# In the order of a project: prepare, train, use, look, know.
+COMMANDS = {
+    "quickstart": "quickstart",
+    "prepare": "prepare",
+    "train": "train",
+    "average": "average",
+    "translate": "translate",
+    "evaluate": "evaluate",
+    "plot": "plot",
+    "export": "export",
+    "presets": "presets",
+    "convert-fairseq": "convert_fairseq",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status.
+
+    Args:
+        arguments: words after the program's name, `sys.argv[1:]` when None.
+
+    Raises:
+        SystemExit: after help texts (0) and for arguments that do not parse (2).
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(arguments).parse_args(arguments)
+    module = options.module
+    del options.module
+    try:
+        with terminable():
+            load_quietly()
+            return module.run(options)
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read has left, as `head` does. Nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (ImportError, OSError, ValueError) as error:
+        print(f"error: {one_line(error, options)}", file=sys.stderr)
+        return 2
+
+
+def _parser(arguments: Sequence[str]) -> "Parser":
+    parser = Parser(
+        prog="keras-seqconv", description="Convolutional sequence learning for Keras 3."
+    )
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show the version of the package and end",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, file in COMMANDS.items():
+        module = importlib.import_module(f"keras_seqconv_cli.{file}")
+        command = commands.add_parser(
+            name, help=module.HELP, description=getattr(module, "DESCRIPTION", None)
+        )
+        # The options of `train` are those of its configuration, which loads Keras.
+        if name in arguments[:1]:
+            module.add_arguments(command)
+        command.set_defaults(module=module)
+    return parser
+
+
+def load_quietly() -> None:
+    """Imports the package without the lines that TensorFlow's libraries print.
+
+    They go to the file descriptor, past `sys.stderr` and past every setting. When the
+    import fails they are shown after all.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
+        try:
+            import keras_seqconv  # noqa: F401
+        except BaseException:
+            printed.seek(0)
+            os.write(kept, printed.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser, *_):
+        from importlib.metadata import version
+
+        print(version("keras-seqconv"))
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def __init__(self, **options):
+        # `--work` for `--workdir` would break when another flag begins so.
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str):
+        self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")
+
+
+def one_line(error: Exception, options: argparse.Namespace) -> str:
+    """The message with arguments named as on the command line."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
+
+    def option(found):
+        name = found[1]
+        if name in getattr(options, "positional", ()):
+            return name.upper()
+        return f"--{name.replace('_', '-')}" if hasattr(options, name) else found[0]
+
+    return " ".join(re.sub(r"`(\w+)`", option, text).split())
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Lets SIGTERM end the block as an exception does, so that it can tidy up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def positive_integer(text: str) -> int:
+    """For `type=` of an argument."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
+    return int(text)

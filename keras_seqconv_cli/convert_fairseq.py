@@ -1,0 +1,96 @@
+"""`keras-seqconv convert-fairseq`: a model directory of a fairseq checkpoint."""
+
+import argparse
+import shlex
+
+HELP = "make a model directory from a checkpoint of fairseq"
+DESCRIPTION = (
+    "Make a model directory, which keras_seqconv.load reads, from a checkpoint of "
+    "fairseq. Nothing in the checkpoint is executed. Needs the package torch: "
+    "pip install 'keras-seqconv[convert]'."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a file, or a folder with model.pt (or one *.pt), dict.LANGUAGE.txt and "
+        "bpecodes, as fairseq publishes them",
+    )
+    add = parser.add_argument
+    add("--output", required=True, metavar="DIR", help="the folder to make")
+    add("--overwrite", action="store_true", help="replace a model directory")
+    add("--source-dictionary", metavar="FILE", help="dict.LANGUAGE.txt of the source")
+    add("--target-dictionary", metavar="FILE", help="dict.LANGUAGE.txt of the target")
+    add("--dictionary", metavar="FILE", help="dict.txt of a language model")
+    add("--source-language", metavar="xx", help="two letters, for Moses and folders")
+    add("--target-language", metavar="xx")
+    add("--bpe-codes", metavar="FILE", help="of subword-nmt, for both sides")
+    add("--source-bpe-codes", metavar="FILE")
+    add("--target-bpe-codes", metavar="FILE")
+    add("--moses", action="store_true", help="tokenize as Moses does")
+    add("--normalize", action="store_true", help="normalize punctuation before that")
+    add(
+        "--no-dash-splits",
+        dest="aggressive_dash_splits",
+        action="store_false",
+        help="leave x-y one token (the IWSLT recipe; Moses without -a)",
+    )
+    add("--lowercase", action="store_true", help="lower-case the text")
+    parser.set_defaults(positional=("checkpoint",))
+
+
+def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.convert import translator_from_fairseq
+    from keras_seqconv.model_directory import check_writable
+
+    arguments = dict(vars(options))
+    for name in ("command", "positional", "output", "overwrite", "bpe_codes"):
+        del arguments[name]
+    for name in ("source_bpe_codes", "target_bpe_codes"):
+        arguments[name] = arguments[name] or options.bpe_codes
+    check_writable(options.output, options.overwrite)
+    translator = translator_from_fairseq(**arguments)
+    translator.save(options.output, options.overwrite)
+    print(_summary(translator, options.output))
+    return 0
+
+
+def _summary(translator, output: str) -> str:
+    """What was made, and what to paste next."""
+    model, search = translator.model, translator.search
+    translates = hasattr(translator, "source_tokenizer")
+    sizes = f"target {model.target_vocabulary_size:,}"
+    call = 'generate(["..."])'
+    if translates:
+        source = translator.source_tokenizer.vocabulary_size
+        sizes = f"source {source:,}, {sizes}"
+        call = 'translate(["..."])'
+    program = f"import keras_seqconv as ks; print(ks.load({output!r}).{call})"
+    program = program.replace("'", '"') if "'" not in output else program
+    return "\n".join(
+        [
+            f"model         {_family(model)}",
+            f"parameters    {model.count_params():,}",
+            f"vocabularies  {sizes}",
+            "search        "
+            + ", ".join(f"{name} {value}" for name, value in search.items()),
+            f"written to    {output}",
+            "",
+            "Next:",
+            f"  python -c {shlex.quote(program)}",
+        ]
+    )
+
+
+def _family(model) -> str:
+    """The class, with the mixers of those that have a choice."""
+
+    def names(value):
+        if isinstance(value, dict):
+            value = list(value.values())
+        return {value} if isinstance(value, str) else set().union(*map(names, value))
+
+    mixers = sorted(names(model.get_config().get("mixer", [])))
+    return type(model).__name__ + (f" of {', '.join(mixers)}" if mixers else "")

@@ -1,0 +1,132 @@
+"""`keras-seqconv export`: a model for TensorFlow Serving."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from keras_seqconv_cli import positive_integer
+
+HELP = "write a SavedModel that TensorFlow Serving serves, text in and text out"
+DESCRIPTION = (
+    "Write the next version of a model for TensorFlow Serving: tokenizer, search and "
+    "detokenizer inside, with requests to warm up with, a model card and example "
+    "configurations. A version appears complete or not at all, and none is ever "
+    "overwritten."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model directory, or a run with `model` in it"
+    )
+    add = parser.add_argument
+    add(
+        "--output",
+        metavar="DIR",
+        help="the folder of versions (default saved_models/NAME, NAME that of the "
+        "model directory or run); its last part is the model's name on the server",
+    )
+    add("--num-beams", type=positive_integer, metavar="N", help="beams of the search")
+    add("--length-penalty", type=float, metavar="A", help="exponent of the length")
+    add("--max-length", type=positive_integer, metavar="N", help="tokens of a result")
+    add(
+        "--max-source-length",
+        type=positive_integer,
+        metavar="N",
+        help="tokens of a text that are read (default 512)",
+    )
+    add(
+        "--n-best",
+        type=positive_integer,
+        metavar="N",
+        help="hypotheses of translate_n_best (default: as many as beams)",
+    )
+    add(
+        "--tokens-per-batch",
+        type=positive_integer,
+        metavar="N",
+        help="tokens times beams computed at once; bounds the memory (default 4096)",
+    )
+    add(
+        "--weights",
+        choices=("float32", "bfloat16", "int8"),
+        default="float32",
+        help="how weights are stored (default float32)",
+    )
+    add(
+        "--xla",
+        action="store_true",
+        help="compile with XLA, for servers that were started with XLA enabled only",
+    )
+    add(
+        "--version",
+        type=positive_integer,
+        metavar="N",
+        help="number of the version (default: the next)",
+    )
+    add(
+        "--warmup-texts",
+        metavar="FILE",
+        help="typical texts, one a line, to warm a server up with",
+    )
+    parser.set_defaults(positional=("model",))
+
+
+def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.export import saved_model
+    from keras_seqconv.translator import load
+
+    folder, work_folder = _folders(Path(options.model))
+    output = options.output
+    if output is None:
+        output = Path("saved_models", (work_folder or folder).resolve().name)
+    names = (
+        "num_beams", "length_penalty", "max_length", "max_source_length", "n_best",
+        "tokens_per_batch", "weights", "xla", "version",
+    )  # fmt: skip
+    path = saved_model(
+        load(folder),
+        output,
+        warmup_texts=_lines(options.warmup_texts),
+        run=work_folder,
+        **{name: getattr(options, name) for name in names},
+    )
+    print(_summary(path))
+    return 0
+
+
+def _folders(given: Path) -> tuple[Path, Path | None]:
+    """The model directory and the work folder of its run, if that is known."""
+    folder = given / "model" if (given / "run.json").is_file() else given
+    work = folder.resolve().parent
+    return folder, work if (work / "run.json").is_file() else None
+
+
+def _lines(path: str | None) -> list[str] | None:
+    if path is None:
+        return None
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise ValueError(f"`warmup_texts` must have a line of text. Received: {path}")
+    return lines
+
+
+def _summary(path: Path) -> str:
+    """What was written, and what to paste next."""
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    name = path.parent.name
+    mount = shlex.quote(f"{path.parent}:/models/{name}")
+    return "\n".join(
+        [
+            f"written to  {path}  ({size / 1e6:.1f} MB)",
+            f"model card  {path / 'MODEL_CARD.md'}",
+            "",
+            "Serve it:",
+            f"  docker run --rm -p 8500:8500 -p 8501:8501 -v {mount} \\",
+            f"    -e MODEL_NAME={shlex.quote(name)} tensorflow/serving:2.20.0",
+            "Ask it:",
+            '  curl -d \'{"instances": ["..."]}\' '
+            f"http://localhost:8501/v1/models/{name}:predict",
+        ]
+    )

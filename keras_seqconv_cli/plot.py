@@ -1,0 +1,283 @@
+"""`keras-seqconv plot`: pictures of training runs and of what models do."""
+
+import argparse
+import json
+from pathlib import Path
+
+HELP = "learning curves, attention, kernels, BLEU by length as .png, .svg or .pdf"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    curves = _kind(kinds, "curves", "learning curves of one or several runs")
+    curves.add_argument(
+        "runs", nargs="+", metavar="RUN", help="work directories, or their log.jsonl"
+    )
+    curves.add_argument("--names", nargs="+", metavar="NAME", help="one for each run")
+
+    attention = _kind(kinds, "attention", "where each target token looks in the source")
+    attention.add_argument("model", nargs="?", metavar="MODEL")
+    attention.add_argument("--text", help="the sentence to translate")
+    attention.add_argument("--translation", help="by default what the model finds")
+    attention.add_argument(
+        "--translations", metavar="FILE",
+        help="instead of a model: what `translate --attention` wrote",
+    )  # fmt: skip
+    attention.add_argument(
+        "--line", type=int, default=1, metavar="N", help="of that file (default 1)"
+    )
+
+    kernels = _kind(kinds, "kernels", "the kernels of all LightConv layers")
+    kernels.add_argument("model", metavar="MODEL")
+
+    dynamic = _kind(
+        kinds, "dynamic-kernels", "the kernels of a DynamicConv along a sentence"
+    )
+    dynamic.add_argument("model", metavar="MODEL")
+    dynamic.add_argument("--text", required=True, help="the sentence")
+    dynamic.add_argument("--translation", help="by default what the model finds")
+    dynamic.add_argument(
+        "--layer", metavar="NAME",
+        help='such as "encoder 1" or "decoder 6"; by default the first one',
+    )  # fmt: skip
+
+    lengths = _kind(kinds, "bleu-by-length", "BLEU of systems by the source's length")
+    lengths.add_argument("--source", required=True, metavar="FILE")
+    lengths.add_argument("--reference", required=True, metavar="FILE", action="append")
+    lengths.add_argument("--hypotheses", required=True, metavar="FILE", nargs="+")
+    lengths.add_argument("--names", nargs="+", metavar="NAME", help="of the systems")
+    lengths.add_argument(
+        "--edges", type=int, nargs="+", default=[10, 20, 30, 40, 50], metavar="N",
+        help="most words of each group (default 10 20 30 40 50)",
+    )  # fmt: skip
+
+
+def _kind(kinds, name, text) -> argparse.ArgumentParser:
+    parser = kinds.add_parser(name, help=text, description=text)
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="ends in .png, .svg or .pdf"
+    )
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    from keras_seqconv import plots
+
+    if Path(options.output).suffix.lower() not in plots.FORMATS:
+        raise ValueError(
+            f"`output` must end in one of {', '.join(plots.FORMATS)}. "
+            f"Received: {options.output}"
+        )
+    draw = {
+        "curves": _curves,
+        "attention": _attention,
+        "kernels": _kernels,
+        "dynamic-kernels": _dynamic_kernels,
+        "bleu-by-length": _bleu_by_length,
+    }[options.kind]
+    plots.save(draw(options), options.output)
+    print(options.output)
+    return 0
+
+
+# --- Learning curves ---
+
+
+def _curves(options):
+    from keras_seqconv import plots
+
+    files = [_log(run) for run in options.runs]
+    names = options.names or [
+        path.parent.name if path.name == "log.jsonl" else path.stem for path in files
+    ]
+    _check_names(names, files, "runs")
+    runs = {name: _records(path) for name, path in zip(names, files, strict=True)}
+    try:
+        return plots.learning_curves(runs)
+    except ValueError as error:
+        files = ", ".join(map(str, files))
+        raise ValueError(f"{files} must hold records with an update; none has.") from (
+            error
+        )
+
+
+def _log(run: str) -> Path:
+    path = Path(run)
+    path = path / "log.jsonl" if path.is_dir() else path.absolute()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; `train` writes it.")
+    return path
+
+
+def _records(path: Path) -> list[dict]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line) if line.strip() else {}
+            records.append(record if isinstance(record, dict) else {})
+        except ValueError as error:
+            if number == len(lines):  # a run that was killed as it wrote, or goes on
+                break
+            raise ValueError(f"Line {number} of {path} must be JSON: {error}") from None
+    return records
+
+
+def _check_names(names, things, what):
+    if len(names) != len(things):
+        raise ValueError(
+            f"`names` must be as many as there are {what}. "
+            f"Received: {len(names)} and {len(things)}"
+        )
+    if len(set(names)) != len(names):
+        raise ValueError(
+            f"The {what} must have different names: give `names`. "
+            f"Received: {', '.join(names)}"
+        )
+
+
+# --- Models ---
+
+
+def _attention(options):
+    from keras_seqconv import plots
+
+    if options.translations is not None:
+        if options.model or options.text:
+            raise ValueError("Give a MODEL and `text`, or `translations`, not both.")
+        return plots.attention(*_written_attention(options))
+    if not options.model or options.text is None:
+        raise ValueError("Give a MODEL and `text`, or `translations`.")
+    import numpy as np
+
+    translator = _translator(options)
+    if not hasattr(translator.model, "attention_weights"):
+        raise ValueError(f"{options.model} has no attention.")
+    inputs, source, target = _sentence(translator, options)
+    weights = np.array(translator.model.attention_weights(inputs))[0]
+    return plots.attention(weights, source, [*target[1:], "</s>"])
+
+
+def _written_attention(options):
+    """Weights, source tokens, target tokens of a line that `translate` wrote."""
+    from keras_seqconv.file_translation import read_lines
+
+    lines = read_lines(options.translations)
+    if not 1 <= options.line <= len(lines):
+        raise ValueError(
+            f"`line` must be from 1 to {len(lines)}, the lines of "
+            f"{options.translations}. Received: {options.line}"
+        )
+    try:
+        record = json.loads(lines[options.line - 1])
+        best = record["translations"][0]
+        tokens = record["source_tokens"]
+        return best["attention"], tokens, [*best["tokens"], "</s>"]
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise ValueError(
+            f"Line {options.line} of {options.translations} must be what "
+            "`keras-seqconv translate --attention` writes for a line with a token."
+        ) from None
+
+
+def _kernels(options):
+    from keras_seqconv import inspection, load, plots
+
+    model = load(options.model).model
+    try:
+        return plots.light_conv_kernels(inspection.light_conv_kernels(model))
+    except ValueError:
+        raise ValueError(
+            f"{options.model} has no LightConv layer; `plot dynamic-kernels` shows "
+            "those of DynamicConv along a sentence."
+        ) from None
+
+
+def _dynamic_kernels(options):
+    from keras_seqconv import inspection, load, plots
+
+    loaded = load(options.model)
+    if hasattr(loaded, "tokenizer"):
+        ids = loaded.tokenizer.tokenize([options.text])[0]
+        target = ["</s>", *_tokens(loaded.tokenizer, ids)]
+        inputs = {"target_ids": _padded([[loaded.model.start_id, *ids[:-1]]])}
+        tokens = {"layer": target, "decoder": target}
+    else:
+        inputs, source, target = _sentence(loaded, options)
+        tokens = {"encoder": source, "decoder": target}
+    found = inspection.dynamic_conv_kernels(loaded.model, inputs)
+    names = [one.name for one in found]
+    name = names[0] if options.layer is None else options.layer
+    if name not in names:
+        raise ValueError(
+            f"`layer` must be one of {', '.join(names)}. Received: {name!r}"
+        )
+    chosen = found[names.index(name)]
+    side = tokens[name.partition(" ")[0]]
+    return plots.dynamic_conv_kernels(chosen.values[0], side, chosen.left, name)
+
+
+def _translator(options):
+    from keras_seqconv import load
+
+    translator = load(options.model)
+    if hasattr(translator, "tokenizer"):
+        raise ValueError(f"{options.model} is a language model, without a source.")
+    return translator
+
+
+def _sentence(translator, options):
+    """Inputs of the model, tokens of the source, and those that the decoder sees."""
+    if translator.source_tokenizer is None:
+        raise ValueError(f"{options.model} has no tokenizers.")
+    source_ids = translator.source_tokenizer.tokenize([options.text])[0]
+    translation = options.translation
+    if translation is None:
+        translation = translator.translate([options.text])[0]
+    target_ids = translator.target_tokenizer.tokenize([translation])[0]
+    inputs = {
+        "source_ids": _padded([source_ids]),
+        "target_ids": _padded([[translator.model.start_id, *target_ids[:-1]]]),
+    }
+    source = [*_tokens(translator.source_tokenizer, source_ids), "</s>"]
+    return inputs, source, ["</s>", *_tokens(translator.target_tokenizer, target_ids)]
+
+
+def _tokens(tokenizer, ids) -> list[str]:
+    return list(tokenizer.to_tokens(ids))
+
+
+def _padded(rows):
+    import numpy as np
+
+    return np.array(rows, "int32")
+
+
+# --- BLEU by length ---
+
+
+def _bleu_by_length(options):
+    from keras_seqconv import plots
+    from keras_seqconv.evaluation import bleu_by_length
+    from keras_seqconv.file_translation import read_lines
+
+    names = options.names or [Path(file).stem for file in options.hypotheses]
+    _check_names(names, options.hypotheses, "hypotheses")
+    sources = read_lines(options.source)
+    references = [read_lines(file) for file in options.reference]
+    values, groups, counts = {}, [], []
+    for name, file in zip(names, options.hypotheses, strict=True):
+        texts = read_lines(file)
+        for other, lines in (
+            (options.source, sources),
+            *zip(options.reference, references, strict=True),
+        ):
+            if len(lines) != len(texts):
+                raise ValueError(
+                    f"{file} and {other} must have as many lines. "
+                    f"Received: {len(texts):,} and {len(lines):,}"
+                )
+        groups, values[name], counts = bleu_by_length(
+            sources, texts, references, options.edges
+        )
+    return plots.bleu_by_length(values, groups, counts)

@@ -1,0 +1,188 @@
+"""`keras-seqconv translate`: files and streams of any size."""
+
+import argparse
+import sys
+
+HELP = "translate a file or a stream with one or several models"
+DESCRIPTION = (
+    "Translate every line of a file or stream; one line out for each line in. Several "
+    "models decode as one (their probabilities are averaged). Search options are those "
+    "of the first model directory where they are not given here."
+)
+# Flag, type, help; names are those of keras_seqconv.decoding.beam_search.
+SEARCH = (
+    ("num_beams", int, "hypotheses that are kept in each step"),
+    ("length_penalty", float, "exponent of the length that scores are divided by"),
+    ("length_penalty_kind", str, '"power" or "gnmt"'),
+    ("max_length", int, "most tokens of a translation"),
+    ("max_length_ratio", float, "tokens that each token of the source adds to that"),
+    ("max_length_rule", str, '"sentence" or "batch" (as fairseq: of the padded width)'),
+    ("min_length", int, "fewest tokens of a translation"),
+    ("unk_penalty", float, "taken from the log-probability of unknown tokens"),
+    ("temperature", float, "divides the logits"),
+    ("no_repeat_ngram_size", int, "no n-gram of this size occurs twice"),
+    ("num_groups", int, "groups of a diverse beam search"),
+    ("diversity_strength", float, "how much groups avoid each other's tokens"),
+    ("stopping", str, '"first" (fairseq) or "optimal"'),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(positional=("model",))
+    add = parser.add_argument
+    add("model", nargs="+", metavar="MODEL", help="a model directory")
+    add("--input", default="-", metavar="FILE", help="default: standard input (-)")
+    add("--output", default="-", metavar="FILE", help="default: standard output (-)")
+    add(
+        "--n-best", type=int, default=1, metavar="N",
+        help="translations of each line, at most --num-beams (default 1)",
+    )  # fmt: skip
+    add(
+        "--format",
+        choices=("text", "tsv", "jsonl"),
+        help="text: a line for each line; tsv: line number, score, text; jsonl: an "
+        "object for each line, with tokens and their scores. Default: text, tsv with "
+        "--n-best or --scores, jsonl with --attention",
+    )
+    add("--scores", action="store_true", help="write the scores too")
+    add("--attention", action="store_true", help="write the attention too")
+    add_search_arguments(parser)
+    add(
+        "--replace-unknowns",
+        action="store_true",
+        help="put the source token with the most attention for each unknown token",
+    )
+    add(
+        "--alignment-dictionary",
+        metavar="FILE",
+        help="lines 'source target': what --replace-unknowns writes for a source token",
+    )
+    add(
+        "--on-error",
+        choices=("raise", "replace"),
+        default="raise",
+        help="where the input is no UTF-8: end (default), or replace what is wrong",
+    )
+    add(
+        "--window", type=int, metavar="N",
+        help="lines that are sorted by length and kept in memory at once (default "
+        "10000; 1 when you type them)",
+    )  # fmt: skip
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with OUTPUT.part, which a run that broke off has left",
+    )
+    add("--quiet", action="store_true", help="show no progress")
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the beam search, and of the batches."""
+    group = parser.add_argument_group("search")
+    for name, kind, text in SEARCH:
+        metavar = {int: "N", float: "X", str: "KIND"}[kind]
+        flag = f"--{name.replace('_', '-')}"
+        group.add_argument(flag, type=kind, metavar=metavar, help=text)
+    group.add_argument(
+        "--not-normalized",
+        dest="normalize",
+        action="store_false",
+        default=None,
+        help="do not divide scores by the length",
+    )
+    group.add_argument(
+        "--suppressed-ids", type=int, nargs="+", metavar="ID", help="never chosen"
+    )
+    group.add_argument(
+        "--tokens-per-batch", type=int, metavar="N",
+        help="source tokens times beams that are decoded at once (default 4096)",
+    )  # fmt: skip
+    group.add_argument(
+        "--dtype", help="dtype or policy of the models, such as bfloat16"
+    )
+
+
+def search_options(options: argparse.Namespace) -> dict:
+    """What was given of the search, by name."""
+    names = [*(name for name, _, _ in SEARCH), "normalize", "suppressed_ids"]
+    given = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def load_translator(options: argparse.Namespace):
+    """The model directories of the options as one; ValueError for language models."""
+    from keras_seqconv.arguments import check_positive_integer
+    from keras_seqconv.ensembles import load_ensemble
+
+    translator = load_ensemble(options.model, options.dtype)
+    if hasattr(translator, "tokenizer"):
+        raise ValueError(
+            f"{options.model[0]} is a language model, which has no source to translate:"
+            " `keras-seqconv evaluate` tells its perplexity, "
+            "keras_seqconv.load(...).generate([...]) writes with it."
+        )
+    if translator.source_tokenizer is None:
+        raise ValueError(
+            f"{options.model[0]} has no tokenizers: it translates ids, by "
+            "keras_seqconv.decoding.beam_search."
+        )
+    if options.tokens_per_batch is not None:
+        translator.tokens_per_batch = check_positive_integer(
+            "tokens_per_batch", options.tokens_per_batch
+        )
+    return translator
+
+
+def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.file_translation import translate_file
+    from keras_seqconv.tokenizers import read_alignment_dictionary
+
+    dictionary = options.alignment_dictionary
+    if dictionary is not None:
+        if not options.replace_unknowns:
+            raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
+        dictionary = read_alignment_dictionary(dictionary)
+    typed = options.input == "-" and sys.stdin.isatty()
+    window = options.window
+    if window is None:
+        window = 1 if typed else 10_000
+    translator = load_translator(options)
+    try:
+        report = translate_file(
+            translator,
+            sys.stdin.buffer if options.input == "-" else options.input,
+            sys.stdout.buffer if options.output == "-" else options.output,
+            n_best=options.n_best,
+            format=_format(options),
+            attention=options.attention,
+            window=window,
+            resume=options.resume,
+            on_error=options.on_error,
+            replace_unknowns=options.replace_unknowns,
+            alignment_dictionary=dictionary,
+            progress=None if options.quiet or typed else sys.stderr,
+            **search_options(options),
+        )
+    except (KeyboardInterrupt, SystemExit):
+        if options.output != "-":
+            print("\n--resume goes on after the last window.", file=sys.stderr)
+        raise
+    if report.cut:
+        print(
+            f"warning: {report.cut:,} lines, the first of them line "
+            f"{report.first_cut:,}, have more than the "
+            f"{translator.max_source_length:,} tokens that the model takes and were "
+            "cut",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _format(options: argparse.Namespace) -> str:
+    if options.format == "text" and options.scores:
+        raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
+    if options.format is not None:
+        return options.format
+    if options.attention:
+        return "jsonl"
+    return "tsv" if options.scores or options.n_best > 1 else "text"

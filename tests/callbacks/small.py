@@ -1,0 +1,79 @@
+"""A small model with dropout, and streams for it, that train in milliseconds."""
+
+import keras
+import numpy as np
+
+import keras_seqconv.fitting as fitting
+
+
+def make_model(optimizer=None, compiled=True, run_eagerly=True):
+    """Regression with dropout; the same weights each time."""
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(4),
+            keras.layers.Dropout(0.5, seed=5),
+            keras.layers.Dense(1),
+        ]
+    )
+    if compiled:
+        optimizer = keras.optimizers.Adam(0.05) if optimizer is None else optimizer
+        model.compile(optimizer, "mse", run_eagerly=run_eagerly)
+    return model
+
+
+class Stream:
+    """Endless batches, each a function of its position."""
+
+    def __init__(self, batches: int = 5):
+        self.batches = batches
+
+    def start_of(self, epoch: int) -> int:
+        return epoch * self.batches
+
+    def dataset(self, position: int = 0):
+        import tensorflow as tf
+
+        def batch(index):
+            x = tf.random.stateless_normal((8, 3), [7, index])
+            return x, tf.reduce_sum(x, axis=1, keepdims=True)
+
+        return tf.data.Dataset.counter(position).map(batch)
+
+    def once(self):
+        return self.dataset(10000).take(2)
+
+
+def variables(model) -> list[np.ndarray]:
+    both = [*model.variables, *model.optimizer.variables]
+    return [keras.ops.convert_to_numpy(one) for one in both]
+
+
+def same(first, second) -> bool:
+    """All variables of two models are equal to the bit."""
+    pairs = zip(variables(first), variables(second), strict=True)
+    return all(np.array_equal(one, other) for one, other in pairs)
+
+
+class Probe(keras.callbacks.Callback):
+    """Does something at the end of a batch, by its number from 1."""
+
+    stage = 7
+
+    def __init__(self, at: int, action):
+        super().__init__()
+        self.at, self.action, self.count = at, action, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+        if self.count == self.at:
+            assert self.model is not None  # on JAX this fills the variables
+            self.action()
+
+
+def fit(model, callbacks=(), updates=None, **options):
+    stream = options.pop("stream", None) or Stream()
+    return fitting.fit_stream(
+        model, stream, max_updates=updates, callbacks=callbacks, **options
+    )

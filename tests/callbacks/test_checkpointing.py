@@ -1,0 +1,177 @@
+"""An interrupted training goes on as if nothing had happened, to the bit."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv import checkpoints
+from keras_seqconv.callbacks import (
+    Checkpoints,
+    EarlyStopping,
+    LogFile,
+    Validate,
+    ordered,
+    resume,
+)
+from keras_seqconv.callbacks.updates import accumulation_steps
+from tests.callbacks.small import Probe, Stream, fit, make_model, same
+
+
+class Killed(BaseException):
+    """Nobody handles it, as nobody handles SIGKILL."""
+
+
+def kill():
+    raise Killed
+
+
+def updates(folder):
+    return [checkpoints.update_of(path) for path in checkpoints.find(folder)]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    model = make_model(run_eagerly=False)
+    history = fit(model, updates=13)
+    return model, history
+
+
+def test_resumed_training_is_the_uninterrupted_one(tmp_path, whole):
+    """Killed between two checkpoints, in the middle of epochs, with validation."""
+
+    def callbacks():
+        return [
+            LogFile(tmp_path / "log.jsonl", 1),
+            Checkpoints(tmp_path / "c", every_updates=3, monitor="val_loss"),
+            Validate(Stream(), every_updates=4),
+        ]
+
+    for batches in (4, 5):
+        with pytest.raises(Killed):
+            fit(
+                make_model(run_eagerly=False),
+                [*callbacks(), Probe(batches, kill)],
+                updates=13,
+                directory=tmp_path / "c",
+            )
+    model = make_model(run_eagerly=False)
+    history = fit(model, callbacks(), updates=13, directory=tmp_path / "c")
+    assert same(model, whole[0])
+    # The sums of the epoch in which it went on came back, too.
+    assert history.epoch == [1, 2]
+    np.testing.assert_array_equal(history.history["loss"], whole[1].history["loss"][1:])
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    trained = [line for line in lines if '"loss"' in line]
+    assert len(trained) == 13  # each update once
+
+
+def test_gradient_accumulation_is_never_half_saved(tmp_path):
+    """Epochs of 5 batches, updates of 2: epochs end with batches 6, 10, 16, ..."""
+
+    def make():
+        return make_model(keras.optimizers.Adam(0.05, gradient_accumulation_steps=2))
+
+    assert accumulation_steps(make().optimizer) == 2
+    model = make()
+    fit(model, updates=7)
+    with pytest.raises(Killed):
+        fit(make(), [Checkpoints(tmp_path), Probe(9, kill)], updates=7)
+    state = checkpoints.read_state(checkpoints.latest(tmp_path))
+    assert (state["update"], state["position"], state["epoch"]) == (3, 6, 1)
+    other = make()
+    fit(other, [Checkpoints(tmp_path)], updates=7, directory=tmp_path)
+    assert same(model, other)
+    state = checkpoints.read_state(checkpoints.latest(tmp_path))
+    assert (state["update"], state["position"], state["epoch"]) == (7, 14, 2)
+
+
+def test_epoch_that_ends_inside_of_an_update_in_plain_fit(tmp_path):
+    optimizer = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
+    callbacks = ordered([Checkpoints(tmp_path)])
+    make_model(optimizer).fit(
+        Stream().dataset(),
+        steps_per_epoch=5,
+        epochs=2,
+        callbacks=callbacks,
+        shuffle=False,
+        verbose=0,
+    )
+    first, second = (
+        checkpoints.read_state(path) for path in checkpoints.find(tmp_path)
+    )
+    assert (first["update"], first["position"], first["epoch_end"]) == (3, 6, True)
+    assert (second["update"], second["position"], second["epoch_end"]) == (5, 10, True)
+
+
+def test_files_that_are_kept(tmp_path):
+    results = iter([5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
+
+    class Results(keras.callbacks.Callback):
+        stage = 1
+
+        def on_epoch_end(self, epoch, logs=None):
+            logs["val_nll"] = next(results)
+
+    kept = Checkpoints(
+        tmp_path, every_updates=1, keep_last=2, keep_updates=1, keep_best=1
+    )
+    fit(make_model(), [kept, Results()], max_epochs=6, stream=Stream(2))
+    # Ends of epochs 5 and 6, the best (epoch 2), the newest between (epoch 6).
+    assert updates(tmp_path) == [4, 10, 11, 12]
+    assert checkpoints.best(tmp_path, 1) == [checkpoints.path_of(tmp_path, 4)]
+
+
+def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
+    kept = Checkpoints(tmp_path, keep_last=1)
+    fit(make_model(), [kept], max_epochs=1)
+
+    def full(path, model, state):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(checkpoints, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(make_model(), [kept], max_epochs=2, directory=tmp_path)
+    assert updates(tmp_path) == [5]
+    checkpoints.check(checkpoints.path_of(tmp_path, 5))
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path):
+    model = make_model()
+
+    def spoil():
+        model.layers[0].kernel.assign(model.layers[0].kernel * np.nan)
+
+    with pytest.warns(UserWarning, match="not finite"):
+        fit(model, [Checkpoints(tmp_path), Probe(7, spoil)], max_epochs=2)
+    assert updates(tmp_path) == [5]
+
+
+def test_states_of_callbacks(tmp_path):
+    stop = EarlyStopping(10, "loss")
+    callbacks = [stop, Checkpoints(tmp_path, recipe={"name": "small"})]
+    fit(make_model(), callbacks, max_epochs=2)
+    state = checkpoints.read_state(checkpoints.latest(tmp_path))
+    assert state["recipe"] == {"name": "small"}
+    again = [EarlyStopping(10, "loss"), Checkpoints(tmp_path)]
+    returned = resume(make_model(), tmp_path, again)
+    assert returned == state
+    assert again[0].best == stop.best is not None
+    assert resume(make_model(), tmp_path / "missing", again) is None
+
+
+def test_train_function_is_made_once(tmp_path):
+    traces = []
+
+    class Counting(keras.layers.Layer):
+        def call(self, inputs):
+            traces.append(inputs.shape)
+            return inputs
+
+    model = keras.Sequential([keras.Input((3,)), Counting(), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    callbacks = [Checkpoints(tmp_path, every_updates=2), Validate(Stream())]
+    fit(model, callbacks, max_epochs=1)
+    once = len(traces)
+    for _ in range(2):
+        fit(model, callbacks, max_epochs=4, directory=tmp_path)
+    assert len(traces) == once

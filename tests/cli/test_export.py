@@ -1,0 +1,69 @@
+"""`keras-seqconv export`, called in this process."""
+
+import json
+
+import keras
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv.tokenizers import WordTokenizer
+from tests.cli.commands import call, refused
+from tests.export.models import make_translator
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A finished run as `keras-seqconv train` leaves it."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    make_translator().save(folder / "model")
+    record = {"options": {"preset": "tiny", "dataset": "words"}, "recipe": {}}
+    (folder / "run.json").write_text(json.dumps(record))
+    line = "BLEU|nrefs:1|case:mixed = 12.34"
+    scores = {"split": "test", "sentences": 7, "BLEU": {"score": 12.34, "line": line}}
+    (folder / "scores.json").write_text(json.dumps(scores))
+    return folder
+
+
+def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = tmp_path / "texts"
+    texts.write_text("w1 w2\n\nw3\n")
+    done = call(
+        capsys, "export", run_folder, "--num-beams", 3, "--max-length", 5, "--weights",
+        "int8", "--warmup-texts", texts,
+    )  # fmt: skip
+    assert done.status == 0, done.errors
+    version = tmp_path / "saved_models" / "first" / "1"
+    assert str(version) in done.output and "/v1/models/first:predict" in done.output
+    card = (version / "MODEL_CARD.md").read_text()
+    for words in ("preset: tiny", "= 12.34", "num_beams: 3", "stored as int8"):
+        assert words in card
+    warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
+    assert b"w1 w2" in warmup and b"serving_default" in warmup
+
+
+def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path):
+    model = run_folder / "model"
+    (tmp_path / "m" / "2").mkdir(parents=True)
+    error = refused(capsys, "export", model, "--output", tmp_path / "m", "--version", 2)
+    assert "--version" in error and "never" in error
+    error = refused(capsys, "export", model, "--num-beams", 2, "--n-best", 3)
+    assert "num_beams" in error or "--num-beams" in error
+    error = refused(capsys, "export", tmp_path / "nothing")
+    assert "nothing" in error
+    (tmp_path / "empty").write_text("\n")
+    error = refused(capsys, "export", model, "--warmup-texts", tmp_path / "empty")
+    assert "--warmup-texts" in error
+    assert [path.name for path in (tmp_path / "m").iterdir()] == ["2"]
+
+
+def test_jax_is_told_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
+        ks.export.saved_model(make_translator(), tmp_path / "m")
+
+
+def test_words_of_the_tokenizer_are_served(run_folder):
+    assert isinstance(ks.load(run_folder / "model").source_tokenizer, WordTokenizer)

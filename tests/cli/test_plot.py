@@ -1,0 +1,142 @@
+"""`keras-seqconv plot`: files of pictures, one-line errors."""
+
+import json
+
+import pytest
+
+from tests.cli.commands import (
+    call,
+    loaded_once,  # noqa: F401
+    make_language_model,
+    make_translator,
+    refused,
+    write,
+)
+
+pytest.importorskip("matplotlib", reason="needs the extra plot (matplotlib)")
+
+
+pytestmark = [pytest.mark.usefixtures("loaded_once"), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plot")
+    make_translator().save(folder / "dynamic")
+    make_translator("light_conv").save(folder / "light")
+    make_language_model().save(folder / "language")
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        records = [{"update": n, "nll": 3 / n, "val_bleu": n} for n in range(1, 9)]
+        lines = [json.dumps({"event": "start"}), *map(json.dumps, records)]
+        write(folder / name / "log.jsonl", *lines)
+    with open(folder / "two" / "log.jsonl", "a") as stream:
+        stream.write('{"update": 9, "nl')  # killed as it wrote
+    write(folder / "source", "w1 w2", "w3 " * 30)
+    write(folder / "right", "w1 w2 w3 w4", "w1 w2 w3 w4")
+    write(folder / "wrong", "w1 w2 w3 w5", "w9")
+    return folder
+
+
+def drawn(capsys, output, *arguments):
+    done = call(capsys, "plot", *arguments, "--output", output)
+    assert done.status == 0, done.errors
+    assert done.output == f"{output}\n"
+    return output.read_bytes()
+
+
+def test_curves(folder, tmp_path, capsys):
+    one, two = folder / "one", folder / "two" / "log.jsonl"
+    content = drawn(capsys, tmp_path / "a.png", "curves", one, two)
+    assert content.startswith(b"\x89PNG")
+    content = drawn(capsys, tmp_path / "a.svg", "curves", one, one, "--names", "a", "b")
+    assert b"<svg" in content
+
+
+def test_attention(folder, tmp_path, capsys):
+    model, text = folder / "dynamic", ["--text", "w1 w2 unknown"]
+    content = drawn(capsys, tmp_path / "a.pdf", "attention", model, *text)
+    assert content.startswith(b"%PDF")
+    drawn(capsys, tmp_path / "b.png", "attention", model, *text, "--translation", "w5")
+    output = tmp_path / "out.jsonl"
+    call(capsys, "translate", model, "--input", folder / "source", "--output", output,
+         "--attention")  # fmt: skip
+    drawn(
+        capsys, tmp_path / "c.png", "attention", "--translations", output, "--line", 2
+    )
+
+
+def test_attention_is_that_of_the_search(folder, tmp_path, capsys, monkeypatch):
+    from keras_seqconv import plots
+
+    seen, original = [], plots.attention
+
+    def noting(*arguments):
+        seen.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(plots, "attention", noting)
+    drawn(
+        capsys, tmp_path / "a.png", "attention", folder / "dynamic", "--text", "w1 w2"
+    )
+    best = make_translator().translate_n_best(["w1 w2"], 1, return_attention=True)[0][0]
+    weights, source, target = seen[0]
+    assert abs(weights - best.attention).max() < 1e-4
+    assert source == ["w1", "w2", "</s>"] and target == [*best.tokens, "</s>"]
+
+
+def test_kernels(folder, tmp_path, capsys):
+    drawn(capsys, tmp_path / "a.png", "kernels", folder / "light")
+    text = ["--text", "w1 w2 w3"]
+    for number, arguments in enumerate(
+        (
+            [folder / "dynamic", *text],
+            [folder / "dynamic", *text, "--layer", "decoder 1", "--translation", "w4"],
+            [folder / "language", *text],
+        )
+    ):
+        drawn(capsys, tmp_path / f"{number}.png", "dynamic-kernels", *arguments)
+
+
+def test_bleu_by_length(folder, tmp_path, capsys):
+    files = ["--source", folder / "source", "--reference", folder / "right"]
+    systems = ["--hypotheses", folder / "right", folder / "wrong"]
+    drawn(capsys, tmp_path / "a.png", "bleu-by-length", *files, *systems)
+
+
+def test_errors_in_one_line(folder, tmp_path, capsys):
+    output = ["--output", tmp_path / "a.png"]
+    files = ["--source", folder / "source", "--reference", folder / "right"]
+    write(tmp_path / "broken.jsonl", "{", "{}")
+    write(tmp_path / "bare.jsonl", "{}")
+    for arguments, words in (
+        ([], "KIND"),
+        (["curves", folder / "one", "--output", "a.gif"], "--output must end in one"),
+        (["curves", tmp_path / "none", *output], "none does not exist"),
+        (["curves", tmp_path / "broken.jsonl", *output], "Line 1 of"),
+        (["curves", tmp_path / "bare.jsonl", *output], "records with an update"),
+        (["curves", *[folder / "one"] * 2, *output], "different names: give --names"),
+        (["curves", folder / "one", "--names", "a", "b", *output], "Received: 2 and 1"),
+        (["attention", *output], "Give a MODEL and --text"),
+        (["attention", folder / "language", "--text", "w1", *output], "language model"),
+        (["attention", "--translations", folder / "source", *output], "translate --a"),
+        (
+            ["attention", "--translations", folder / "source", "--line", 3, *output],
+            "--line must be from 1 to 2",
+        ),
+        (["kernels", folder / "dynamic", *output], "has no LightConv layer"),
+        (["dynamic-kernels", folder / "light", "--text", "w1", *output], "DynamicConv"),
+        (
+            ["dynamic-kernels", folder / "dynamic", "--text", "w1", "--layer", "x",
+             *output],
+            "--layer must be one of encoder 1, decoder 1",
+        ),
+        (
+            ["bleu-by-length", *files, "--hypotheses", folder / "one" / "log.jsonl",
+             *output],
+            "as many lines. Received: 9 and 2",
+        ),
+    ):  # fmt: skip
+        found = refused(capsys, "plot", *arguments)
+        assert words in found, (arguments, found)
+    assert not (tmp_path / "a.png").exists()

@@ -1,0 +1,206 @@
+"""`keras-seqconv translate`: files, formats, one-line errors."""
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv_cli.translate import SEARCH
+from tests.cli.commands import (
+    call,
+    loaded_once,  # noqa: F401
+    make_language_model,
+    make_translator,
+    refused,
+    write,
+)
+
+LINES = ["w1 w2 w3", "", "w4 w5", "w6"]
+
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Model directories and a file to translate."""
+    folder = tmp_path_factory.mktemp("translate")
+    make_translator().save(folder / "model")
+    make_translator(seed=4).save(folder / "other")
+    make_language_model().save(folder / "language")
+    write(folder / "in.txt", *LINES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return make_translator()
+
+
+def test_every_search_option_has_a_flag():
+    names = {field.name for field in dataclasses.fields(BeamOptions)}
+    elsewhere = {"num_hypotheses", "return_attention", "normalize", "suppressed_ids"}
+    assert {name for name, _, _ in SEARCH} == names - elsewhere
+
+
+def test_file_to_file(folder, translator, tmp_path, capsys):
+    output = tmp_path / "out.txt"
+    done = call(capsys, "translate", folder / "model", "--input", folder / "in.txt",
+                "--output", output)  # fmt: skip
+    assert done.status == 0 and done.output == ""
+    assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
+    assert done.errors.startswith("4 lines, ") and "tokens/s" in done.errors
+
+
+class Binary:
+    """A standard stream of bytes."""
+
+    def __init__(self, content=b""):
+        self.buffer = io.BytesIO(content)
+
+    def isatty(self):
+        return False
+
+
+def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
+    output = Binary()
+    monkeypatch.setattr(sys, "stdin", Binary("\n".join(LINES).encode()))
+    monkeypatch.setattr(sys, "stdout", output)
+    done = call(
+        capsys, "translate", folder / "model", "--num-beams", 3, "--length-penalty",
+        0.5, "--max-length", 5, "--min-length", 2, "--not-normalized", "--quiet",
+        "--no-repeat-ngram-size", 2, "--suppressed-ids", 5, 6,
+        "--tokens-per-batch", 64, "--window", 2,
+    )  # fmt: skip
+    assert (done.status, done.errors) == (0, "")
+    expected = translator.translate(
+        LINES, 3, length_penalty=0.5, max_length=5, min_length=2, normalize=False,
+        no_repeat_ngram_size=2, suppressed_ids=(5, 6),
+    )  # fmt: skip
+    assert output.buffer.getvalue().decode().split("\n")[:-1] == expected
+
+
+def test_n_best_scores_and_attention(folder, translator, tmp_path, capsys):
+    output = tmp_path / "out"
+    options = ["translate", folder / "model", "--input", folder / "in.txt",
+               "--output", output, "--quiet"]  # fmt: skip
+    assert call(capsys, *options, "--n-best", 2).status == 0
+    rows = [line.split("\t") for line in output.read_text().splitlines()]
+    best = translator.translate_n_best(LINES, 2)
+    flat = [(n, one) for n, row in enumerate(best, 1) for one in row]
+    assert [(int(row[0]), row[2]) for row in rows] == [(n, o.text) for n, o in flat]
+    assert call(capsys, *options, "--scores").status == 0
+    assert len(output.read_text().splitlines()) == 4
+    assert call(capsys, *options, "--attention").status == 0
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    found = records[0]["translations"][0]
+    assert np.shape(found["attention"])[1] == len(records[0]["source_tokens"]) == 4
+
+
+@pytest.mark.slow
+def test_ensemble(folder, tmp_path, capsys):
+    output = tmp_path / "out"
+    done = call(capsys, "translate", folder / "model", folder / "other", "--input",
+                folder / "in.txt", "--output", output)  # fmt: skip
+    assert done.status == 0 and len(output.read_text().splitlines()) == 4
+
+
+def test_unknown_words(folder, tmp_path, capsys):
+    source, output = write(tmp_path / "in", "odd odd odd"), tmp_path / "out"
+    dictionary = write(tmp_path / "pairs", "odd seltsam")
+    options = ["translate", folder / "model", "--input", source, "--output", output]
+    done = call(capsys, *options, "--replace-unknowns", "--alignment-dictionary",
+                dictionary)  # fmt: skip
+    assert done.status == 0 and "<unk>" not in output.read_text()
+
+
+@pytest.mark.slow
+def test_cut_lines_are_named(tmp_path, capsys):
+    make_translator(positions="learned", max_length=4).save(tmp_path / "model")
+    source = write(tmp_path / "in", "w1", "w1 w2 w3 w4 w5")
+    done = call(capsys, "translate", tmp_path / "model", "--input", source, "--output",
+                tmp_path / "out", "--quiet")  # fmt: skip
+    assert done.status == 0
+    assert done.errors == (
+        "warning: 1 lines, the first of them line 2, have more than the 4 tokens that "
+        "the model takes and were cut\n"
+    )
+
+
+def test_errors_in_one_line(folder, tmp_path, capsys):
+    model, source = folder / "model", folder / "in.txt"
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"w1\n\xff\n")
+    for arguments, words in (
+        ([tmp_path / "none"], "There is no folder"),
+        ([model, "--input", tmp_path / "none"], "none does not exist"),
+        ([model, "--input", bad], '0xff at position 1 (--on-error "replace" goes on)'),
+        ([model, "--input", source, "--n-best", 3], "--n-best must be at most --num-b"),
+        ([model, "--input", source, "--resume"], "--resume needs an --output that is"),
+        ([model, "--input", source, "--num-beams", 0], "--num-beams must be"),
+        ([model, "--input", source, "--window", 0], "--window must be a positive"),
+        ([model, "--input", source, "--scores", "--format", "text"], "--scores needs"),
+        ([model, "--input", source, "--output", source], "--output must not be the"),
+        ([model, "--alignment-dictionary", source], "needs --replace-unknowns"),
+        ([folder / "language"], "is a language model, which has no source"),
+        ([model, "--beams", "3"], "--beams"),
+        ([], "MODEL"),
+    ):
+        assert words in refused(capsys, "translate", *arguments), arguments
+
+
+def test_resume(folder, translator, tmp_path, capsys):
+    source, output = write(tmp_path / "in", *LINES * 3), tmp_path / "out"
+    from keras_seqconv import file_translation
+
+    class Stop(Exception):
+        pass
+
+    written, original = [], file_translation._Part.write
+
+    def write_twice(self, *arguments):
+        original(self, *arguments)
+        written.append(1)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    options = ["translate", folder / "model", "--input", source, "--output", output,
+               "--window", 4]  # fmt: skip
+    file_translation._Part.write = write_twice
+    try:
+        done = call(capsys, *options)
+    finally:
+        file_translation._Part.write = original
+    assert done.status == 130 and "--resume goes on" in done.errors
+    assert "--resume goes on with it; remove it" in refused(capsys, *options)
+    done = call(capsys, *options, "--resume")
+    assert done.status == 0 and done.errors.startswith("resuming after 8 lines\n")
+    assert output.read_text().split("\n")[:-1] == translator.translate(LINES * 3)
+
+
+@pytest.mark.slow
+def test_pipes(folder, translator):
+    """In a process of its own: standard streams, and a reader that leaves."""
+    program = "import sys; from keras_seqconv_cli import main; sys.exit(main())"
+    options = dict(
+        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    command = [sys.executable, "-c", program, "translate", str(folder / "model")]
+    process = subprocess.Popen(command, **options)
+    output, errors = process.communicate("\n".join(LINES).encode(), timeout=200)
+    assert process.returncode == 0, errors
+    assert output.decode().split("\n")[:-1] == translator.translate(LINES)
+    process = subprocess.Popen([*command, "--window", "1", "--quiet"], **options)
+    process.stdout.close()
+    process.stdin.write(b"w1 w2\n" * 50)
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=200) == 141

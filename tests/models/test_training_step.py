@@ -1,0 +1,345 @@
+"""Training by tokens: any split of an update into micro-batches gives its weights."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv.losses import LabelSmoothedCrossentropy, symmetric_divergence
+from keras_seqconv.models import EncoderDecoder, LanguageModel
+from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
+from keras_seqconv.schedules import InverseSquareRoot
+from tests.backends import to_numpy
+
+WORDS, START, PAD = 30, 2, 1
+SMALL = {
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "num_heads": 2,
+    "dropout": 0.0,
+    "share_embeddings": True,
+    "seed": 1,
+    "num_layers": 1,
+    "mixer": "attention",  # convolutions would be compiled anew for each model
+}
+
+
+def small_model(**changes):
+    keras.utils.set_random_seed(1)
+    return LanguageModel(WORDS, **{**SMALL, **changes})
+
+
+def translation_model():
+    keras.utils.set_random_seed(1)
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    options = {**SMALL, **layers, "mixer": "dynamic_conv", "share_embeddings": "all"}
+    del options["num_layers"]
+    return EncoderDecoder(WORDS, WORDS, **options)
+
+
+def adaptive_model():
+    options = {"cutoffs": [10, 20], "factor": 2.0}
+    return small_model(adaptive_softmax=options, share_embeddings=False)
+
+
+def ragged_batch(rows=12, length=7, seed=0, empty=()):
+    """Inputs and labels of many lengths; the rows `empty` are nothing but padding."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(4, WORDS, (rows, length)).astype("int32")
+    for row, end in enumerate(rng.integers(1, length + 1, rows)):
+        labels[row, end:] = PAD
+    labels[list(empty)] = PAD
+    target = np.concatenate([np.full((rows, 1), START), labels[:, :-1]], axis=1)
+    target[list(empty)] = PAD
+    return {"target_ids": target.astype("int32")}, labels
+
+
+def weights(model):
+    return [to_numpy(weight) for weight in model.trainable_variables]
+
+
+def assert_same_weights(one, other, atol=1e-6):
+    for first, second in zip(weights(one), weights(other), strict=True):
+        np.testing.assert_allclose(first, second, atol=atol)
+
+
+def nag(**settings):
+    rate = InverseSquareRoot(0.2, 3, 0.01)
+    return NAG(rate, momentum=0.9, weight_decay=1e-2, **settings)
+
+
+def train(
+    model, steps=1, inputs_and_labels=None, updates=3, loss="smoothed", **options
+):
+    """Updates of one batch, cut into `steps` micro-batches."""
+    inputs, labels = inputs_and_labels or ragged_batch()
+    if loss == "smoothed":
+        loss = LabelSmoothedCrossentropy(0.1)
+    options = {"optimizer": nag(global_clipnorm=0.5), **options}
+    model.compile(loss=loss, gradient_accumulation_steps=steps, **options)
+    return model.fit(
+        inputs,
+        labels,
+        batch_size=len(labels) // steps,
+        epochs=updates,
+        shuffle=False,
+        verbose=0,
+    ).history
+
+
+@pytest.mark.parametrize("make", [small_model, translation_model])
+def test_micro_batches_equal_one_batch(make):
+    one, four = make(), make()
+    inputs, labels = ragged_batch()
+    if make is translation_model:
+        inputs["source_ids"] = inputs["target_ids"][:, ::-1]
+    history = train(one, inputs_and_labels=(inputs, labels))
+    other = train(four, steps=4, inputs_and_labels=(inputs, labels))
+    assert_same_weights(one, four)
+    assert int(to_numpy(four.optimizer.iterations)) == 3
+    rates = [0.01, 0.01 + 0.19 / 3, 0.01 + 2 * 0.19 / 3]
+    np.testing.assert_allclose(history["learning_rate"], rates, rtol=1e-6)
+    for name in history:
+        np.testing.assert_allclose(history[name], other[name], rtol=2e-6, err_msg=name)
+    assert set(history) == {
+        "loss", "nll", "perplexity", "accuracy", "tokens", "learning_rate",
+        "gradient_norm",
+    }  # fmt: skip
+
+
+def test_update_is_that_of_the_mean_over_tokens():
+    """Against the gradient of a mean by Keras' own training of the same graph."""
+    inputs, labels = ragged_batch()
+    ours, theirs = small_model(), small_model()
+    train(ours, updates=2, optimizer=keras.optimizers.SGD(0.5))
+    model = keras.Model(theirs.inputs, theirs.outputs)
+
+    def loss(labels, logits):
+        real = ops.cast(labels != PAD, "float32")
+        smoothed = keras.losses.categorical_crossentropy(
+            ops.one_hot(labels, WORDS), logits, from_logits=True, label_smoothing=0.1
+        )
+        return ops.sum(smoothed * real) / ops.sum(real)
+
+    model.compile(keras.optimizers.SGD(0.5), loss)
+    model.fit(inputs, labels, batch_size=12, epochs=2, shuffle=False, verbose=0)
+    assert_same_weights(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_eagerly": True},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+        {"steps_per_execution": 2},
+    ],
+    ids=str,
+)
+def test_all_ways_of_running(options):
+    one, other = small_model(), small_model()
+    train(one, steps=2)
+    train(other, steps=2, **options)
+    assert_same_weights(one, other, atol=5e-6)
+
+
+@pytest.mark.slow
+def test_micro_batches_of_different_shapes_and_empty_ones():
+    """Cut by rows and filled up differently, with a batch of padding between them."""
+    inputs, labels = ragged_batch(empty=(4, 5))
+    one, other = small_model(), small_model()
+    train(one, inputs_and_labels=(inputs, labels), updates=1)
+    other.compile(nag(global_clipnorm=0.5), LabelSmoothedCrossentropy(0.1),
+                  gradient_accumulation_steps=3)  # fmt: skip
+    for rows, wider in [(slice(4), 2), (slice(4, 6), 0), (slice(6, 12), 1)]:
+        part = {
+            name: np.pad(ids[rows], [[0, 0], [0, wider]], constant_values=PAD)
+            for name, ids in inputs.items()
+        }
+        filled = np.pad(labels[rows], [[0, 0], [0, wider]], constant_values=PAD)
+        other.train_on_batch(part, filled)
+    assert_same_weights(one, other)
+    before = weights(other)
+    padding = {name: np.full((2, 3), PAD, "int32") for name in inputs}
+    for _ in range(3):
+        other.train_on_batch(padding, padding["target_ids"])
+    for new, old in zip(weights(other), before, strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_logs_are_means_over_the_tokens_of_an_epoch():
+    inputs, labels = ragged_batch()
+    model = small_model()
+    loss = LabelSmoothedCrossentropy(0.1, "others")
+    model.compile(nag(), loss)
+    found = model.evaluate(inputs, labels, batch_size=5, verbose=0, return_dict=True)
+    logits = to_numpy(model(inputs)).astype("float64")
+    real = labels != PAD
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    nll = -np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0][real].mean()
+    right = (logits.argmax(axis=-1) == labels)[real].mean()
+    wanted = {
+        "loss": to_numpy(loss.call(labels, logits))[real].mean(),
+        "nll": nll,
+        "perplexity": np.exp(nll),
+        "accuracy": right,
+        "tokens": real.sum(),
+    }
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_adaptive_softmax_trains_by_its_own_loss():
+    batch = inputs, labels = ragged_batch()
+    one, three = adaptive_model(), adaptive_model()
+    history = train(one, inputs_and_labels=batch, loss=None)
+    train(three, steps=3, inputs_and_labels=batch, loss=None)
+    assert_same_weights(one, three)
+    assert history["loss"][-1] < history["loss"][0]
+    assert "accuracy" not in history and history["nll"] == history["loss"]
+    one.compile("sgd")
+    found = one.evaluate(*batch, verbose=0, return_dict=True)
+    total = to_numpy(one.loss(one(batch[0]), labels))
+    np.testing.assert_allclose(found["loss"], total / found["tokens"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["keras", "tokens", "sum"])
+def test_losses_of_ones_own(kind):
+    one, other = small_model(), small_model()
+    train(one, loss=None)
+    loss = {
+        "keras": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "tokens": lambda y, x: -other.log_prob(x, y),
+        "sum": lambda y, x: other.loss(x, y),
+    }[kind]
+    train(other, loss=loss)
+    assert_same_weights(one, other)
+
+
+def test_sample_weight_and_further_metrics():
+    """A sentence of weight 2 counts like two of it."""
+    inputs, labels = ragged_batch(4)
+    one, other = small_model(), small_model()
+    for model in (one, other):
+        model.compile(nag(), metrics=[keras.metrics.SparseCategoricalAccuracy("all")])
+    weight = np.array([2.0, 1, 0, 1], "float32")
+    rows = [0, 0, 1, 3]
+    first = one.train_on_batch(inputs, labels, weight, return_dict=True)
+    repeated = {name: ids[rows] for name, ids in inputs.items()}
+    second = other.train_on_batch(repeated, labels[rows], return_dict=True)
+    assert_same_weights(one, other)
+    np.testing.assert_allclose(first["loss"], second["loss"], rtol=1e-6)
+    assert first["tokens"] == second["tokens"] and "all" in first
+
+
+@pytest.mark.slow
+def test_losses_that_layers_add_count_once_per_update():
+    models = [small_model(), small_model()]
+    for model in models:
+        dense = next(x for x in model._flatten_layers() if hasattr(x, "kernel"))
+        dense.kernel.regularizer = keras.regularizers.L2(0.1)
+    plain = small_model()
+    history = train(models[0])
+    train(models[1], steps=4)
+    assert_same_weights(*models)
+    assert history["loss"][0] > train(plain)["loss"][0] + 1e-3
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(policy):
+    model = small_model(dtype=policy)
+    history = train(model, steps=2, updates=4, optimizer=AdamW(1e-2))
+    assert history["loss"][-1] < history["loss"][0]
+    assert int(to_numpy(model.optimizer.iterations)) == 4  # none was skipped
+    inner = model.optimizer.inner_optimizer
+    scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (policy == "mixed_float16")
+
+
+def test_saved_model_goes_on(tmp_path):
+    model = small_model()
+    train(model, steps=2, optimizer=AdamW(InverseSquareRoot(1e-2, 3), epsilon=1e-3))
+    inputs, labels = ragged_batch(6)
+    model.train_on_batch(inputs, labels)  # half of an update
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    old, new = model.optimizer, loaded.optimizer
+    assert type(new) is TokenNormalized and new.get_config() == old.get_config()
+    for one, other in zip(old.variables, new.variables, strict=True):
+        np.testing.assert_array_equal(to_numpy(one), to_numpy(other))
+    for each in (model, loaded):
+        each.train_on_batch(inputs, labels)
+    assert int(to_numpy(new.iterations)) == 4
+    assert_same_weights(model, loaded)
+    clone = LanguageModel.from_config(model.get_config())
+    assert not clone.compiled
+    np.testing.assert_allclose(
+        loaded.predict(inputs, verbose=0), to_numpy(model(inputs)), atol=1e-5
+    )
+
+
+def test_learning_falls_on_a_data_set_and_on_validation():
+    tf = pytest.importorskip("tensorflow")
+    data = tf.data.Dataset.from_tensor_slices(ragged_batch()).batch(4)
+    model = small_model(dropout=0.1)
+    model.compile(AdamW(1e-2), LabelSmoothedCrossentropy(0.1))
+    history = model.fit(
+        data, validation_data=data, epochs=4, shuffle=False, verbose=0
+    ).history
+    assert history["val_nll"][-1] < history["val_nll"][0]
+    assert history["tokens"] == history["val_tokens"]
+    np.testing.assert_allclose(history["val_perplexity"], np.exp(history["val_nll"]))
+    assert "val_learning_rate" not in history
+
+
+def test_r_drop_without_dropout_is_plain():
+    plain, doubled = small_model(), small_model()
+    history, other = train(plain), train(doubled, r_drop=3.0)
+    assert_same_weights(plain, doubled, atol=5e-6)
+    for name in history:
+        np.testing.assert_allclose(history[name], other[name], rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.tensorflow
+def test_r_drop_adds_the_divergence_of_two_passes():
+    inputs, labels = ragged_batch()
+    model = small_model(dropout=0.3, seed=3)
+    seeds = list(model.non_trainable_variables)
+    start = [to_numpy(one).copy() for one in seeds]
+    doubled = {name: np.concatenate([ids, ids]) for name, ids in inputs.items()}
+    logits = model(doubled, training=True)
+    first, second = ops.split(logits, 2)
+    loss, real = LabelSmoothedCrossentropy(0.1), labels != PAD
+    wanted = (loss.call(labels, first) + loss.call(labels, second)) / 2
+    wanted += 0.7 * symmetric_divergence(first, second)
+    for one, value in zip(seeds, start, strict=True):
+        one.assign(value)
+    model.compile("sgd", loss, r_drop=0.7)
+    found = model.train_on_batch(inputs, labels, return_dict=True)
+    np.testing.assert_allclose(found["loss"], to_numpy(wanted)[real].mean(), rtol=1e-5)
+    assert found["tokens"] == real.sum()
+    assert found["loss"] > found["nll"]
+
+
+def test_wrong_arguments():
+    model, adaptive = small_model(), adaptive_model()
+    for make, words in [
+        (lambda: model.compile("sgd", r_drop=-1), "`r_drop` must be at least 0"),
+        (lambda: adaptive.compile("sgd", r_drop=1), "and 0 with an adaptive softmax"),
+        (
+            lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
+            "`loss` must be None for a model with an adaptive softmax",
+        ),
+        (lambda: model.compile("sgd", gradient_accumulation_steps=0), "must be a pos"),
+        (
+            lambda: model.compile(TokenNormalized("sgd", 2),
+                                  gradient_accumulation_steps=3),
+            "`gradient_accumulation_steps` must be left out",
+        ),
+        (
+            lambda: train(model, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
+            "one number for each token",
+        ),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            make()

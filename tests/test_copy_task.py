@@ -1,0 +1,93 @@
+"""Every family of models learns to copy sequences, with `fit` on our batches."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+
+WORDS, UPDATES = 12, 500
+pytestmark = pytest.mark.tensorflow
+WIDTHS = dict(hidden_dim=32, intermediate_dim=64, num_heads=4)
+LAYERS = dict(num_encoder_layers=1, num_decoder_layers=1, kernel_sizes=3, dropout=0.0)
+
+
+def encoder_decoder(mixer: str, **options):
+    return ks.models.EncoderDecoder(
+        4 + WORDS, 4 + WORDS, mixer=mixer, seed=1, **WIDTHS, **LAYERS, **options
+    )
+
+
+def conv_s2s():
+    return ks.models.ConvS2S(
+        4 + WORDS,
+        4 + WORDS,
+        embedding_dim=32,
+        convolutions="[(32, 3)] * 2",
+        output_dim=32,
+        dropout=0.0,
+        max_length=16,
+        seed=1,
+    )
+
+
+FAMILIES = {
+    "dynamic_conv": lambda: encoder_decoder("dynamic_conv"),
+    "conv_s2s": conv_s2s,
+    "light_conv": lambda: encoder_decoder("light_conv"),
+    "query_conv": lambda: encoder_decoder("query_conv"),
+    "transformer": lambda: encoder_decoder("attention", gate="none"),
+}
+QUICK = ("dynamic_conv",)
+
+
+def sequences(number: int, seed: int) -> ks.data.IdStore:
+    """Sequences of 2 to 8 ids as their own targets; 2 is the end."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for _ in range(number):
+        ids = [*generator.integers(4, 4 + WORDS, size=generator.integers(2, 9)), 2]
+        rows.append({"source_ids": ids, "target_ids": ids})
+    return ks.data.IdStore.from_rows(rows)
+
+
+def share_copied(model, stream) -> float:
+    """Sequences that greedy search copies from the first to the end token."""
+    right = total = 0
+    for inputs, labels in stream.once():
+        ids, _ = ks.decoding.greedy(model, inputs["source_ids"], max_length=12)
+        ids, labels = keras.ops.convert_to_numpy(ids), labels.numpy()
+        real = labels[:, 0] != model.pad_id
+        same = (ids[:, : labels.shape[1]] == labels).all(axis=1)
+        right, total = right + (same & real).sum(), total + real.sum()
+    return right / total
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(one, marks=() if one in QUICK else pytest.mark.slow)
+        for one in FAMILIES
+    ],
+)
+def test_copies_unseen_sequences(family):
+    stream = ks.data.BatchStream(sequences(4000, seed=1), 640, max_shapes=2)
+    unseen = ks.data.BatchStream(sequences(500, seed=2), 4500, max_shapes=1)
+    model = FAMILIES[family]()
+    model.compile(
+        ks.optimizers.AdamW(
+            ks.schedules.WarmupCosine(5e-3, warmup_steps=50, period=UPDATES - 50),
+            beta_2=0.98,
+            global_clipnorm=1.0,
+        ),
+        ks.losses.LabelSmoothedCrossentropy(0.0),
+    )
+    history = model.fit(
+        stream.dataset(),
+        steps_per_epoch=UPDATES // 5,
+        epochs=5,
+        shuffle=False,
+        verbose=0,
+    )
+    assert history.history["accuracy"][-1] > 0.99
+    assert share_copied(model, unseen) >= 0.99

@@ -1,0 +1,192 @@
+"""Replicas and processes share an update and end with the weights of one device."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# The same model, data and recipe in all processes.
+COMMON = """
+import keras, numpy as np, os, sys
+from keras_seqconv.losses import LabelSmoothedCrossentropy
+from keras_seqconv.models import EncoderDecoder
+from keras_seqconv.optimizers import NAG, AdamW
+from keras_seqconv.schedules import InverseSquareRoot
+
+def make(optimizer, steps, **changes):
+    keras.utils.set_random_seed(1)
+    model = EncoderDecoder(
+        30, 30, hidden_dim=8, intermediate_dim=16, num_heads=2, num_encoder_layers=1,
+        num_decoder_layers=1, dropout=0.0, mixer="attention", share_embeddings="all",
+        **changes,
+    )
+    loss = LabelSmoothedCrossentropy(0.1)
+    model.compile(optimizer, loss, gradient_accumulation_steps=steps)
+    return model
+
+def nag():
+    rate = InverseSquareRoot(0.2, 3, 0.01)
+    return NAG(rate, momentum=0.9, weight_decay=1e-2, global_clipnorm=0.5)
+
+def adam():
+    rate = InverseSquareRoot(0.01, 3, 1e-4)
+    return AdamW(rate, beta_2=0.98, epsilon=1e-3, weight_decay=1e-2)
+
+rng = np.random.default_rng(0)
+source, labels = rng.integers(4, 30, (2, 16, 7)).astype("int32")
+for row, end in enumerate(rng.integers(1, 8, 16)):
+    labels[row, end:] = 1
+labels[5] = 1  # nothing but padding
+target = np.concatenate([np.full((16, 1), 2), labels[:, :-1]], 1).astype("int32")
+inputs = {"source_ids": source, "target_ids": target}
+
+def fit(model, rows=slice(None), batch_size=16):
+    part = {name: ids[rows] for name, ids in inputs.items()}
+    return model.fit(
+        part, labels[rows], batch_size=batch_size, epochs=3, shuffle=False, verbose=0
+    ).history
+
+def weights(model):
+    return [np.asarray(keras.ops.convert_to_numpy(w)) for w in
+            model.trainable_variables]
+
+def assert_same(one, other, atol=1e-6):
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_allclose(first, second, atol=atol)
+"""
+
+
+def start(code, *arguments, **environment):
+    code = COMMON + textwrap.dedent(code)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output_of(process, timeout=280):
+    try:
+        out, error = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, error[-3000:]
+    return out
+
+
+MIRRORED = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+def compare(make_optimizer, steps, **changes):
+    one = make(make_optimizer(), 1, **changes)
+    history = fit(one)
+    with strategy.scope():
+        two = make(make_optimizer(), steps, **changes)
+    other = fit(two, batch_size=16 // steps)
+    atol = 1e-3 if changes else 1e-6
+    assert_same(weights(one), weights(two), atol)
+    for name in history:
+        np.testing.assert_allclose(history[name], other[name],
+                                   rtol=1e-2 if changes else 5e-6, err_msg=name)
+    assert int(two.optimizer.iterations.numpy()) == 3
+    single = one.evaluate(inputs, labels, batch_size=4, verbose=0, return_dict=True)
+    found = two.evaluate(inputs, labels, batch_size=4, verbose=0, return_dict=True)
+    for name in single:
+        np.testing.assert_allclose(found[name], single[name],
+                                   rtol=1e-2 if changes else 5e-6, err_msg=name)
+
+for case in sys.argv[1:]:
+    {
+        "nag": lambda: compare(nag, 4),
+        "adam": lambda: compare(adam, 1),
+        "adam, micro-batches": lambda: compare(adam, 2),
+        "keras": lambda: compare(lambda: keras.optimizers.SGD(0.5), 2),
+        "float16": lambda: compare(nag, 2, dtype="mixed_float16"),
+    }[case]()
+print("fine")
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_two_replicas_and_four_micro_batches_equal_one_batch():
+    assert "fine" in output_of(start(MIRRORED, "nag"))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_replicas_with_every_optimizer():
+    cases = ["adam", "adam, micro-batches", "keras", "float16"]
+    assert "fine" in output_of(start(MIRRORED, *cases))
+
+
+PROCESS = """
+import json, jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+index, address, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+keras.distribution.initialize(f"{address},{address}", 2, index)
+devices = keras.distribution.list_devices()
+assert len(devices) == 2
+keras.distribution.set_distribution(
+    keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+)
+import tensorflow as tf
+found = {}
+for steps in (1, 2):
+    model = make(nag(), steps)
+    size = 16 // steps  # rows of a micro-batch, of which each process has half
+    rows = np.arange(16).reshape(steps, 2, size // 2)[:, index].reshape(-1)
+    part = {name: ids[rows] for name, ids in inputs.items()}
+    data = tf.data.Dataset.from_tensor_slices((part, labels[rows])).batch(size // 2)
+    history = model.fit(data, epochs=3, verbose=0, shuffle=False).history
+    found[steps] = [history["tokens"], history["gradient_norm"]]
+    np.savez(f"{folder}/{index}-{steps}.npz", *weights(model))
+print("found", json.dumps(found))
+"""
+
+ALONE = """
+import json
+found = {}
+for steps in (1, 2):
+    model = make(nag(), steps)
+    history = fit(model, batch_size=16 // steps)
+    found[steps] = [history["tokens"], history["gradient_norm"]]
+    for index in range(2):
+        saved = np.load(f"{sys.argv[1]}/{index}-{steps}.npz")
+        assert_same(weights(model), [saved[name] for name in saved.files])
+print("found", json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_two_jax_processes_equal_one(tmp_path):
+    pytest.importorskip("jax")
+    pytest.importorskip("tensorflow")
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        address = f"localhost:{one.getsockname()[1]}"
+    processes = [
+        start(PROCESS, index, address, tmp_path, KERAS_BACKEND="jax")
+        for index in range(2)
+    ]
+    outputs = [output_of(process) for process in processes]
+    outputs.append(output_of(start(ALONE, tmp_path, KERAS_BACKEND="jax")))
+    found = [json.loads(out.split("found")[1]) for out in outputs]
+    for other in found[1:]:
+        for steps, (tokens, norms) in found[0].items():
+            assert other[steps][0] == tokens
+            assert other[steps][1] == pytest.approx(norms, rel=1e-5)

@@ -1,0 +1,205 @@
+"""Every program of examples/, in small; the slow tests run them as a user would."""
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMES = (
+    "causal_lm", "custom_training_loop", "summarize", "text_classifier",
+    "train_wmt_tfds",
+)  # fmt: skip
+pytestmark = pytest.mark.tensorflow
+
+
+def run(name: str, *arguments):
+    """`main(arguments)` of an example, in this process.
+
+    Without XLA, whose compilation takes longer than so few updates.
+    """
+    import keras_seqconv as ks
+
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with ks.ops.jit_scope(False):
+        return module.main([str(one) for one in arguments])
+
+
+def run_command(name: str, *arguments) -> str:
+    """What an example prints when it is run as its docstring says."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", *map(str, arguments)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_each_says_what_it_shows_and_how_to_run_it():
+    for name in NAMES:
+        docstring = (EXAMPLES / f"{name}.py").read_text().split('"""')[1]
+        assert f"python examples/{name}.py" in docstring
+        assert "two cores" in docstring and re.search(r"[Pp]rint", docstring)
+
+
+def write_articles(folder: Path):
+    """A corpus of articles: the summary of each is its first sentence."""
+    from keras_seqconv.data.phrases import phrases
+
+    folder.mkdir()
+    for split, articles in (("train", 3000), ("valid", 50), ("test", 20)):
+        sentences = [english for english, _ in phrases(split.replace("valid", "test"))]
+        rows = [sentences[i : i + 4] for i in range(articles)]
+        for name, texts in (
+            ("article", [" ".join(row) for row in rows]),
+            ("highlights", [row[0] for row in rows]),
+        ):
+            text = "".join(f"{one}\n" for one in texts)
+            (folder / f"{split}.{name}").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def without_network(monkeypatch):
+    """Mocked data are not downloaded, so nobody needs to answer."""
+    import keras_seqconv as ks
+
+    opened = functools.partial(ks.data.open_corpus, probe_timeout=None)
+    monkeypatch.setattr(ks.data, "open_corpus", opened)
+    return pytest.importorskip("tensorflow_datasets").testing.mock_data
+
+
+@pytest.mark.slow
+def test_train_wmt_tfds_on_mocked_data(tmp_path, capsys, without_network):
+    """The real WMT builder, with made-up texts."""
+    import keras_seqconv as ks
+
+    small = ["--vocabulary-size", 400, "--average", 2, "--checkpoint-every", 1]
+    small += ["--test-sentences", 2, "--data-dir", tmp_path]
+    small += ["--dataset", "wmt14_translate/de-en", "--workdir", tmp_path / "run"]
+    with without_network(num_examples=40):
+        run("train_wmt_tfds", *small, "--max-updates", 2)
+        score = run("train_wmt_tfds", *small, "--max-updates", 3)  # goes on
+    assert 0 <= score < 5
+    assert "BLEU|nrefs:1|" in capsys.readouterr().out
+    last = ks.checkpoints.find(tmp_path / "run/checkpoints")[-1]
+    assert last.name == "update-00000003.h5"
+    assert len(ks.load(tmp_path / "run/model").translate(["ein Haus"])) == 1
+
+
+@pytest.mark.slow
+def test_text_classifier(capsys):
+    accuracy, change = run("text_classifier", "--reviews", 2500, "--epochs", 1)
+    assert accuracy > 0.8
+    assert change < 1e-5
+    assert f"accuracy {100 * accuracy:.1f} %" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_causal_lm(tmp_path, capsys):
+    text = "the cat sat on the mat\nthe dog sat on the rug\n" * 150
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.en").write_text(text)
+    small = ["--width", 64, "--layers", 2, "--block", 16, "--tokens-per-batch", 128]
+    perplexity = run("causal_lm", "--dataset", tmp_path, *small)
+    # Of 14 tokens in two lines, only "cat" or "dog" is a guess; the rest follows.
+    assert 1 < perplexity < 2.5
+    printed = capsys.readouterr().out
+    assert f"perplexity {perplexity:.2f}" in printed
+    by_hand, drawn = printed.partition("By hand:\n")[2].split("By decoding.sample")
+    for sampled in (by_hand, drawn.partition("\n")[2]):
+        texts = sampled.strip().splitlines()
+        assert len(texts) == 3 and all("sat on" in one for one in texts)
+
+
+@pytest.mark.slow
+def test_summarize(tmp_path, capsys):
+    pytest.importorskip("rouge_score")
+    folder = write_articles(tmp_path / "news")
+    small = ["--max-updates", 4, "--max-source", 40, "--vocabulary-size", 500]
+    small += ["--min-length", 5, "--max-length", 30, "--test-articles", 2]
+    scores = run(
+        "summarize", "--dataset", folder, "--workdir", tmp_path / "run", *small
+    )
+    assert len(scores) == 3 and all(0 <= score < 60 for score in scores)
+    assert capsys.readouterr().out.count("ROUGE-") == 3
+
+
+LOOP = ("--words", 5, "--tokens-per-batch", 256, "--report-every", 2)
+
+
+@pytest.mark.slow
+def test_custom_training_loop(tmp_path, capsys):
+    share = run("custom_training_loop", *LOOP, "--updates", 4, "--workdir", tmp_path)
+    printed = capsys.readouterr().out
+    assert "update 2:" in printed and "update 4:" in printed
+    assert f"{share * 200:.0f} of 200 sequences" in printed
+    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "update-00000004.h5"
+
+
+@pytest.mark.slow
+def test_custom_training_loop_goes_on(tmp_path, capsys):
+    small = [*LOOP, "--workdir", tmp_path]
+    run("custom_training_loop", *small, "--updates", 2)
+    capsys.readouterr()
+    run("custom_training_loop", *small, "--updates", 4)
+    printed = capsys.readouterr().out
+    assert "Going on after" in printed
+    assert "update 2:" not in printed and "update 4:" in printed
+
+
+@pytest.mark.slow
+def test_train_wmt_tfds_learns_the_phrases(tmp_path):
+    printed = run_command(
+        "train_wmt_tfds", "--workdir", tmp_path / "run", "--data-dir", tmp_path
+    )
+    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 85
+
+
+@pytest.mark.slow
+def test_text_classifier_as_documented():
+    printed = run_command("text_classifier")
+    assert float(re.search(r"accuracy ([\d.]+) %", printed)[1]) > 98
+
+
+@pytest.mark.slow
+def test_causal_lm_as_documented(tmp_path):
+    printed = run_command("causal_lm", "--data-dir", tmp_path)
+    assert float(re.search(r"word .*perplexity ([\d.]+)", printed)[1]) < 20
+
+
+@pytest.mark.slow
+def test_summarize_copies_the_first_sentence(tmp_path):
+    folder = write_articles(tmp_path / "news")
+    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 600]
+    small += ["--min-length", 5, "--max-length", 40, "--test-articles", 20]
+    small += ["--workdir", tmp_path / "run"]
+    printed = run_command("summarize", "--dataset", folder, *small)
+    assert float(re.search(r"ROUGE-2.* = ([\d.]+)", printed)[1]) > 80
+
+
+@pytest.mark.slow
+def test_summarize_on_mocked_cnn_dailymail(tmp_path, capsys, without_network):
+    """The names of the texts in the real data set."""
+    small = ["--max-updates", 2, "--vocabulary-size", 400, "--max-source", 40]
+    small += ["--min-length", 2, "--max-length", 9, "--test-articles", 2]
+    small += ["--workdir", tmp_path / "run", "--data-dir", tmp_path]
+    with without_network(num_examples=40):
+        run("summarize", *small)
+    assert capsys.readouterr().out.count("ROUGE-") == 3
+
+
+@pytest.mark.slow
+def test_custom_training_loop_as_documented(tmp_path):
+    printed = run_command("custom_training_loop", "--workdir", tmp_path)
+    assert int(re.search(r"(\d+) of 200 sequences", printed)[1]) > 190

@@ -1,0 +1,87 @@
+"""Kernels read from models: they are those that the models apply."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_seqconv as ks
+from keras_seqconv.inspection import dynamic_conv_kernels, light_conv_kernels
+
+SMALL = dict(
+    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=2,
+    num_decoder_layers=2, kernel_sizes=[3, 5], seed=1,
+)  # fmt: skip
+INPUTS = {
+    "source_ids": np.array([[5, 6, 7, 2], [8, 2, 1, 1]]),
+    "target_ids": np.array([[2, 4, 5], [2, 9, 1]]),
+}
+
+
+def test_light_conv_kernels():
+    model = ks.models.EncoderDecoder(12, 12, mixer="light_conv", **SMALL)
+    found = light_conv_kernels(model)
+    assert [(one.name, one.values.shape, one.left) for one in found] == [
+        ("encoder 1", (2, 3), 1), ("encoder 2", (2, 5), 2),
+        ("decoder 1", (2, 3), 2), ("decoder 2", (2, 5), 4),
+    ]  # fmt: skip
+    kernel = model.encoder_blocks[1].mixer.layer.convolution.kernel
+    logits = np.exp(ops.convert_to_numpy(kernel))
+    expected = logits / logits.sum(axis=-1, keepdims=True)
+    assert np.allclose(found[1].values, expected, atol=1e-6)
+
+
+class Recorded:
+    """The kernels that the op of DynamicConv was given, in the order of the calls."""
+
+    def __init__(self, monkeypatch):
+        from keras_seqconv.layers import convolution
+
+        self.kernels, original = [], convolution.dynamic_conv
+
+        def noting(inputs, kernel, padding):
+            self.kernels.append(ops.convert_to_numpy(kernel))
+            return original(inputs, kernel, padding)
+
+        monkeypatch.setattr(convolution, "dynamic_conv", noting)
+
+
+@pytest.mark.parametrize(
+    "mixer, normalize_first", (("dynamic_conv", True), ("query_conv", False))
+)
+def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
+    options = {**SMALL, "gate": "none" if mixer == "query_conv" else "glu"}
+    model = ks.models.EncoderDecoder(
+        12, 12, mixer=mixer, normalize_first=normalize_first, **options
+    )
+    found = dynamic_conv_kernels(model, INPUTS)
+    assert [(one.name, one.values.shape, one.left) for one in found] == [
+        ("encoder 1", (2, 4, 2, 3), 1), ("encoder 2", (2, 4, 2, 5), 2),
+        ("decoder 1", (2, 3, 2, 3), 2), ("decoder 2", (2, 3, 2, 5), 4),
+    ]  # fmt: skip
+    recorded = Recorded(monkeypatch)
+    model(INPUTS)
+    assert len(recorded.kernels) == 4
+    for one, expected in zip(found, recorded.kernels, strict=True):
+        assert np.allclose(one.values, expected, atol=1e-5)
+        assert np.allclose(one.values.sum(axis=-1), 1, atol=1e-5)
+
+
+def test_mixtures_and_language_models():
+    model = ks.models.EncoderDecoder(
+        12, 12, mixer=["attention", "dynamic_conv"], **SMALL
+    )
+    names = [one.name for one in dynamic_conv_kernels(model, INPUTS)]
+    assert names == ["encoder 2", "decoder 2"]
+    options = {k: v for k, v in SMALL.items() if "coder_layers" not in k}
+    model = ks.models.LanguageModel(12, num_layers=2, **options)
+    found = dynamic_conv_kernels(model, {"target_ids": INPUTS["target_ids"]})
+    assert [one.name for one in found] == ["layer 1", "layer 2"]
+    assert found[1].values.shape == (2, 3, 2, 5)
+
+
+def test_models_without_them():
+    model = ks.models.ConvS2S(12, 12, embedding_dim=4, convolutions="[(4, 3)]")
+    with pytest.raises(ValueError, match="must have a LightConv layer.*ConvS2S"):
+        light_conv_kernels(model)
+    with pytest.raises(ValueError, match="must have a DynamicConv layer.*ConvS2S"):
+        dynamic_conv_kernels(model, INPUTS)

@@ -1,0 +1,112 @@
+"""Metrics count tokens, not batches, exactly and without padding."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv.metrics import Perplexity, TokenAccuracy, TokenMetrics
+from tests.backends import modes, to_numpy
+
+
+def batch(rng, rows, length):
+    labels = rng.integers(2, 6, (rows, length))
+    for row, end in enumerate(rng.integers(0, length + 1, rows)):
+        labels[row, end:] = 1
+    return labels.astype("int32"), rng.normal(size=(rows, length, 6)).astype("float32")
+
+
+def by_definition(batches):
+    nll, right, tokens = 0.0, 0, 0
+    for labels, logits in batches:
+        for place in np.ndindex(*labels.shape):
+            if labels[place] != 1:
+                nll -= logits[place][labels[place]]
+                nll += np.log(np.exp(logits[place].astype("float64")).sum())
+                right += np.argmax(logits[place]) == labels[place]
+                tokens += 1
+    return nll / tokens, right / tokens, tokens
+
+
+def test_exact_over_batches_of_all_shapes():
+    rng = np.random.default_rng(0)
+    batches = [batch(rng, rows, length) for rows, length in [(5, 3), (1, 9), (2, 1)]]
+    batches.append((np.ones((2, 4), "int32"), np.zeros((2, 4, 6), "float32")))
+    metrics = [TokenMetrics(), Perplexity(), TokenAccuracy()]
+    for labels, logits in batches:
+        for metric in metrics:
+            metric.update_state(labels, logits)
+    nll, accuracy, tokens = by_definition(batches)
+    found = metrics[0].result()
+    np.testing.assert_allclose(found["nll"], nll, rtol=1e-6)
+    np.testing.assert_allclose(found["perplexity"], np.exp(nll), rtol=1e-5)
+    np.testing.assert_allclose(found["accuracy"], accuracy, rtol=1e-6)
+    assert float(found["tokens"]) == tokens
+    np.testing.assert_allclose(metrics[1].result(), np.exp(nll), rtol=1e-5)
+    np.testing.assert_allclose(metrics[2].result(), accuracy, rtol=1e-6)
+
+
+def test_nothing_seen_and_reset():
+    metric = TokenMetrics()
+    metric.update_state(np.array([[3]]), np.zeros((1, 1, 4)))
+    assert float(metric.result()["tokens"]) == 1
+    metric.reset_state()
+    assert {float(value) for value in metric.result().values()} == {0.0}
+
+
+def test_perplexity_is_finite():
+    metric = TokenMetrics()
+    metric.add(np.array([1e6, 1e6, 0.0, 1.0], "float32"))
+    assert np.isfinite(to_numpy(metric.result()["perplexity"]))
+    assert float(metric.result()["nll"]) == 1e6
+
+
+def test_sums_beyond_the_precision_of_float32():
+    """2^24 tokens, then 1000 times one more: plain float32 would lose all of these."""
+    metric = TokenMetrics()
+    metric.add(np.array([0.0, 0, 0, 2.0**24], "float32"))
+    number = 2**24
+
+    def add():
+        metric.add(np.ones(4, "float32"))
+        return metric.totals + 0.0
+
+    runs = modes(add)
+    if keras.backend.backend() == "jax":
+        del runs["xla"]  # no side effects there
+    for run in runs.values():
+        for _ in range(300):
+            run()
+        number += 300
+        assert to_numpy(metric.totals).astype("float64")[:, 3].sum() == number
+
+
+def test_sample_weight_and_padding_outside_of_the_vocabulary():
+    metric = TokenMetrics(pad_id=-1)
+    logits = np.log(np.array([[[0.5, 0.5]], [[0.9, 0.1]]], "float32"))
+    metric.update_state(np.array([[0], [1]]), logits, np.array([3.0, 1.0]))
+    metric.update_state(np.array([[-1], [-1]]), logits)
+    wanted = (3 * np.log(2) - np.log(0.1)) / 4
+    np.testing.assert_allclose(metric.result()["nll"], wanted, rtol=1e-6)
+    np.testing.assert_allclose(metric.result()["accuracy"], 0.75)
+
+
+def test_metrics_of_any_model_and_config():
+    model = keras.Sequential(
+        [keras.Input((None,), dtype="int32"), keras.layers.Embedding(9, 9)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=[Perplexity(0), TokenAccuracy(0)])
+    labels = np.array([[3, 4], [5, 6], [7, 8]])
+    found = model.evaluate(labels, labels, batch_size=1, verbose=0, return_dict=True)
+    np.testing.assert_allclose(found["perplexity"], np.exp(found["loss"]), rtol=1e-5)
+    for metric in (TokenMetrics(3, has_accuracy=False), Perplexity(2)):
+        config = keras.saving.serialize_keras_object(metric)
+        again = keras.saving.deserialize_keras_object(config)
+        assert type(again) is type(metric)
+        assert again.get_config() == metric.get_config()
+    assert "accuracy" not in TokenMetrics(has_accuracy=False).result()
+
+
+def test_wrong_pad_id():
+    with pytest.raises(ValueError, match="`pad_id` must be"):
+        TokenMetrics(pad_id=1.5)

@@ -1,0 +1,144 @@
+"""Learning rates against float64 and the numbers of the specification."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv.schedules import (
+    InverseSquareRoot,
+    WarmupCosine,
+    after_plateau,
+    fixed_rate,
+    warm_up_factor,
+)
+from tests.backends import compiled, to_numpy
+
+UPDATES = [0, 1, 2, 99, 100, 101, 1999, 2000, 4000, 4001, 12345, 10**5 - 1, 10**6]
+
+
+def inverse_square_root(n, rate, steps, start):
+    return (
+        start + n * (rate - start) / steps if n < steps else rate * (steps / n) ** 0.5
+    )
+
+
+def cosine(n, rate, steps, start, period, floor, growth, shrink):
+    if n < steps:
+        return start + n * (rate - start) / steps
+    time, number, length = n - steps, 0, float(period)
+    while time >= length:
+        time, number, length = time - length, number + 1, length * growth
+    low, high = floor * shrink**number, rate * shrink**number
+    return low + (high - low) * (1 + math.cos(math.pi * time / length)) / 2
+
+
+def test_inverse_square_root():
+    schedule = InverseSquareRoot(5e-4, 4000, 1e-7)
+    golden = {0: 1e-7, 2000: 2.5005e-4, 4000: 5e-4, 16000: 2.5e-4}
+    for n, wanted in golden.items():
+        np.testing.assert_allclose(schedule(n), wanted, rtol=1e-6)
+    for n in UPDATES:
+        wanted = inverse_square_root(n, 5e-4, 4000, 1e-7)
+        np.testing.assert_allclose(schedule(n), wanted, rtol=5e-7, err_msg=str(n))
+
+
+@pytest.mark.parametrize("growth", [1.0, 2.0, 1.3])
+@pytest.mark.parametrize("shrink", [1.0, 0.5])
+def test_cosine(growth, shrink):
+    arguments = (1e-3, 100, 1e-7, 1900, 1e-6, growth, shrink)
+    schedule = compiled(WarmupCosine(*arguments))
+    for n in UPDATES:
+        wanted = cosine(n, *arguments)
+        found = schedule(np.int32(n))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9, err_msg=str(n))
+
+
+def test_cosine_restarts_at_the_end_of_the_recipe():
+    schedule = WarmupCosine(1e-3, 10_000, 1e-7, 20_000, 1e-7)
+    for n, wanted in [(0, 1e-7), (10_000, 1e-3), (20_000, 5.0005e-4), (30_000, 1e-3)]:
+        np.testing.assert_allclose(schedule(n), wanted, rtol=1e-5)
+    assert float(schedule(29_999)) < 1.01e-7
+
+
+def test_keras_asks_for_the_rate_of_completed_updates():
+    """Update number n + 1 uses lr(n): plain gradient descent adds the rates up."""
+    schedule = InverseSquareRoot(0.5, 3, 0.25)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(schedule), lambda y, x: x)
+    start = to_numpy(model.weights[0])[0, 0]
+    for n in range(5):
+        model.train_on_batch(np.ones((1, 1)), np.ones((1, 1)))
+        start -= inverse_square_root(n, 0.5, 3, 0.25)
+        np.testing.assert_allclose(to_numpy(model.weights[0])[0, 0], start, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [InverseSquareRoot(1.0, 7, 0.1), WarmupCosine(1.0, 2, 0.1, 9, 0.2, 1.5, 0.7)],
+)
+def test_config(schedule):
+    config = keras.saving.serialize_keras_object(keras.optimizers.SGD(schedule))
+    again = keras.saving.deserialize_keras_object(config)
+    again.build([keras.Variable(np.zeros(1))])
+    again.iterations.assign(23)
+    np.testing.assert_allclose(again.learning_rate, schedule(23))
+
+
+def test_fixed_rate():
+    settings = {"learning_rate": 0.5, "force_anneal": 50, "shrink": 0.1}
+    rates = [fixed_rate(epoch, **settings) for epoch in (1, 49, 50, 51, 52)]
+    np.testing.assert_allclose(rates, [0.5, 0.5, 0.05, 0.005, 0.0005])
+    assert fixed_rate(900, learning_rate=0.5) == 0.5
+    assert fixed_rate(1, 0, warmup_steps=4, **settings) == 0.5 / 4
+    assert fixed_rate(1, 3, warmup_steps=4, **settings) == 0.5
+    assert [warm_up_factor(n, 0) for n in (0, 1)] == [1, 1]
+    with pytest.raises(ValueError, match="`epoch` must be a positive integer"):
+        fixed_rate(0, learning_rate=0.5)
+
+
+@pytest.mark.parametrize("patience", [0, 1, 2])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_plateau_is_that_of_pytorch(patience, maximize):
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], 0.5)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, "max" if maximize else "min", 0.1, patience, eps=0
+    )
+    rate, best, bad = 0.5, None, 0
+    values = [3, 2, 2, 1.99995, 1.9, 1.9, 1.9, 1.9, 2.5, 2.6, 2.60001, math.nan, 1]
+    for value in values:
+        theirs.step(value)
+        rate, best, bad = after_plateau(
+            value, rate, best, bad, patience=patience, maximize=maximize
+        )
+        assert math.isclose(rate, optimizer.param_groups[0]["lr"])
+
+
+def test_plateau():
+    rate, best, bad = after_plateau(4.0, 0.25)
+    assert (rate, best, bad) == (0.25, 4.0, 0)
+    assert after_plateau(3.9997, rate, best, bad) == (0.025, 4.0, 0)  # gain too small
+    assert after_plateau(3.9995, rate, best, bad) == (0.25, 3.9995, 0)
+    assert after_plateau(4.0, rate, best, bad, patience=1) == (0.25, 4.0, 1)
+    assert after_plateau(4.0, rate, best, 1, patience=1, shrink=0.5)[0] == 0.125
+    with pytest.raises(ValueError, match="`patience`"):
+        after_plateau(1.0, 1.0, patience=-1)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: InverseSquareRoot(0.0, 5), "`learning_rate` must be positive"),
+        (lambda: InverseSquareRoot(1.0, 0), "`warmup_steps` must be a positive"),
+        (lambda: InverseSquareRoot(1.0, 5, -1), "`warmup_start` must be at least 0"),
+        (lambda: WarmupCosine(1.0, period=0), "`period` must be a positive integer"),
+        (lambda: WarmupCosine(1.0, period_growth=0.5), "`period_growth` must be at"),
+        (lambda: WarmupCosine(1.0, shrink=0), "`shrink` must be positive"),
+    ],
+)
+def test_wrong_arguments(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

@@ -1,0 +1,151 @@
+"""Options of training: types, ranges, and what a user reads when one is wrong."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
+
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.training.options import check_options
+from keras_seqconv.training.recipe import make_schedule, resolve_recipe
+from keras_seqconv.training.run import open_run, read_options, read_run
+
+BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
+
+
+def options(**values):
+    return check_options({**BASE, **values})
+
+
+class TestOptions:
+    def test_texts_of_the_command_line_get_their_types(self):
+        found = options(
+            learning_rate="3e-3", max_updates="12", joint_vocabulary="false"
+        )
+        assert found.learning_rate == 0.003
+        assert found.max_updates == 12
+        assert found.joint_vocabulary is False
+        assert found.dropout is None
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ({"learning_rate": "-1"}, ["`learning_rate`", "greater than 0", "'-1'"]),
+            ({"max_updates": "many"}, ["`max_updates`", "integer", "'many'"]),
+            ({"dropout": 1.0}, ["`dropout`", "less than 1", "1.0"]),
+            ({"optimizer": "sgd"}, ["`optimizer`", "'adam' or 'nag'", "'sgd'"]),
+            ({"preset": "fconv"}, ["`preset`", "'fconv'"]),
+            ({"updates": 3}, ["`updates`", "not permitted"]),
+            ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
+            ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
+            ({"source": "de", "target": "de"}, ["`source`", "`target`", "'de'"]),
+            ({"seed": -1}, ["`seed`", "-1"]),
+        ],
+    )
+    def test_errors_name_option_rule_and_value(self, values, words):
+        with pytest.raises(ValueError) as error:
+            options(**values)
+        assert all(word in str(error.value) for word in words), error.value
+        assert "\n" not in str(error.value)
+
+    def test_missing_option(self):
+        with pytest.raises(ValueError, match="`workdir`: Field required"):
+            check_options({"preset": "dynamic_conv_multi30k", "dataset": "d"})
+
+
+class TestRecipe:
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_every_preset_trains_with_the_tokens_of_its_recipe(self, name):
+        recipe = PRESETS[name].recipe
+        wanted = recipe["gradient_accumulation_steps"] * recipe["num_replicas"]
+        ends = (
+            {} if recipe["max_updates"] or recipe["max_epochs"] else {"max_epochs": 1}
+        )
+        for devices in (1, 2, 8):
+            found = resolve_recipe(options(preset=name, **ends), devices)
+            steps = found["gradient_accumulation_steps"]
+            assert steps * devices >= wanted > (steps - 1) * devices
+            assert json.loads(json.dumps(found))["schedule"] == found["schedule"]
+
+    def test_changes_replace_values(self):
+        found = resolve_recipe(
+            options(
+                learning_rate=1e-3, beta_2=0.997, label_smoothing=0.2, average=3,
+                num_beams=7, max_translation_length=50, tokens_per_batch=100,
+            )
+        )  # fmt: skip
+        assert found["schedule"]["learning_rate"] == 1e-3
+        assert found["schedule"]["warmup_steps"] == 2000
+        assert found["optimizer"]["beta_2"] == 0.997
+        assert found["label_smoothing"] == {"rate": 0.2, "kind": "uniform"}
+        assert found["averaging"]["count"] == 3
+        assert found["search"]["num_beams"] == 7
+        assert found["search"]["max_length"] == 50
+        assert found["tokens_per_batch"] == 100
+        # The table itself is as it was.
+        assert PRESETS[BASE["preset"]].recipe["optimizer"]["beta_2"] == 0.98
+
+    def test_another_schedule_and_optimizer(self):
+        found = resolve_recipe(
+            options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
+        )
+        assert found["optimizer"]["name"] == "nag"
+        assert found["optimizer"]["momentum"] == 0.9
+        assert found["schedule"]["period"] == 3000  # what follows the warm-up
+        schedule = make_schedule(found)
+        assert float(schedule(2000)) == pytest.approx(5e-3)
+        assert float(schedule(3500)) == pytest.approx(2.5e-3, rel=1e-3)
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ({"momentum": 0.9}, "`momentum` must not be given with `optimizer` 'adam'"),
+            ({"period": 9}, "`period` must not be given with `schedule`"),
+            (
+                {"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
+                "`beta_1` must not be given with `optimizer` 'nag'",
+            ),
+        ],
+    )
+    def test_values_that_belong_to_another_kind(self, values, words):
+        with pytest.raises(ValueError, match=words):
+            resolve_recipe(options(**values))
+
+
+class TestRun:
+    def test_a_run_is_written_down_and_read_back(self, tmp_path):
+        given = options(workdir=str(tmp_path / "run"), seed=7)
+        recipe = resolve_recipe(given)
+        run = open_run(given, recipe)
+        again, kept = read_run(run.folder)
+        assert again.options == given
+        assert kept == recipe
+        assert read_options(run.folder) == given.model_dump(exclude_unset=True)
+        about = json.loads(run.settings.read_text())["starts"][0]
+        assert about["versions"]["keras"]
+        assert about["command"]
+
+    def test_another_start_may_change_when_it_ends_but_not_what_it_does(self, tmp_path):
+        folder = str(tmp_path / "run")
+        open_run(options(workdir=folder), {})
+        open_run(options(workdir=folder, max_updates=9), {})
+        # Nothing was trained: a mistake in the first command can be mended.
+        open_run(options(workdir=folder, seed=3), {})
+        run = open_run(options(workdir=folder), {})
+        run.checkpoints.mkdir()
+        (run.checkpoints / "update-00000001.h5").touch()
+        with pytest.raises(ValueError, match="seed was 1 and is 2"):
+            open_run(options(workdir=folder, seed=2), {})
+
+    def test_no_run_in_a_folder_of_others(self, tmp_path):
+        (tmp_path / "letter.txt").write_text("dear")
+        with pytest.raises(ValueError, match="`workdir` must be a folder of a run"):
+            open_run(options(workdir=str(tmp_path)), {})
+        assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+    @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 9}'])
+    def test_damaged_notes(self, tmp_path, content):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(ValueError, match="run.json"):
+            read_run(tmp_path)

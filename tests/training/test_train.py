@@ -1,0 +1,246 @@
+"""Whole runs on tiny corpora: what they leave behind, resuming, wrong input."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
+
+import keras_seqconv as ks
+from keras_seqconv.training import TrainingOptions, train
+from keras_seqconv.training.averaging import average_run
+from keras_seqconv_cli import main
+
+pytestmark = pytest.mark.tensorflow
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
+TINY = {
+    "hidden_dim": 16,
+    "intermediate_dim": 16,
+    "num_heads": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """`train` sets the dtype policy of its recipe."""
+    import keras
+
+    policy = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(policy)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Sentences and their words in reverse order."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    random = np.random.default_rng(1)
+    for split, count in (("train", 96), ("valid", 8), ("test", 8)):
+        lines = [
+            [WORDS[i] for i in random.integers(len(WORDS), size=length)]
+            for length in random.integers(1, 8, size=count)
+        ]
+        (folder / f"{split}.en").write_text("".join(f"{' '.join(x)}\n" for x in lines))
+        (folder / f"{split}.de").write_text(
+            "".join(f"{' '.join(x[::-1])}\n" for x in lines)
+        )
+    return folder
+
+
+def options_for(corpus, workdir, **changes):
+    return TrainingOptions(
+        **{
+            "preset": "dynamic_conv_phrases",
+            "dataset": str(corpus),
+            "workdir": str(workdir),
+            "source": "en",
+            "target": "de",
+            "tokenizer": "words",
+            "architecture": TINY,
+            "tokens_per_batch": 128,
+            "max_updates": 8,
+            "warmup_steps": 4,
+            "deterministic": True,
+            **changes,
+        }
+    )
+
+
+def weights_of(folder):
+    return ks.load(folder).model.get_weights()
+
+
+def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
+    lines = []
+    run = tmp_path / "run"
+    options = options_for(corpus, run, validation_bleu=True, tensorboard=True)
+    result = train(options, lines.append)
+    assert result.status == 0
+    assert lines[-1].startswith("test BLEU ")
+    assert len((run / "test.hypotheses").read_text().splitlines()) == 8
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["BLEU"]["line"].startswith("BLEU|nrefs:1|case:mixed")
+    assert (run / "curves.png").stat().st_size > 1000
+    translator = ks.load(result.folder)
+    assert translator.translate(["one two", ""])[1] == ""
+    assert translator.search["num_beams"] == 4
+    records = [
+        json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()
+    ]
+    assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
+    assert any("val_bleu" in record for record in records)
+    (events,) = (run / "tensorboard").iterdir()
+    assert b"attention/1" in events.read_bytes()
+    # Finished: the same again only tells so.
+    again = train(options, lines.append)
+    assert again.status == 0
+
+
+@pytest.mark.slow
+def test_continued_equals_uninterrupted(corpus, tmp_path):
+    """To the bit, dropout on, stopped inside of an epoch."""
+    whole = train(options_for(corpus, tmp_path / "whole"), str)
+    train(options_for(corpus, tmp_path / "parts", max_updates=3), str)
+    parts = train(options_for(corpus, tmp_path / "parts"), str)
+    for one, other in zip(
+        weights_of(whole.folder), weights_of(parts.folder), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_average_of_other_checkpoints(corpus, tmp_path):
+    run = tmp_path / "run"
+    train(options_for(corpus, run, checkpoint_every=2, average=2), str)
+    output = tmp_path / "averaged"
+    done = average_run(run, output, "last_updates", 2)
+    assert done.startswith("Averaged 2 checkpoints (last updates: ")
+    assert ks.load(output).translate(["one"])
+    with pytest.raises(ValueError, match="must be empty"):
+        average_run(run, output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_language_model(corpus, tmp_path, adaptive):
+    lines = []
+    architecture = {
+        "hidden_dim": 16,
+        "intermediate_dim": 16,
+        "num_heads": 2,
+        "num_layers": 1,
+        "kernel_sizes": [3],
+        "share_embeddings": not adaptive,
+        "adaptive_softmax": {"cutoffs": [6]} if adaptive else None,
+    }
+    result = train(
+        options_for(
+            corpus, tmp_path / "run", preset="dynamic_conv_lm", source=None,
+            architecture=architecture, tokens_per_sample=16, precision="float32",
+            gradient_accumulation_steps=2, average=1, max_updates=40,
+            learning_rate=1e-2,
+        ),
+        lines.append,
+    )  # fmt: skip
+    assert lines[-1].startswith("test perplexity ")
+    assert result.scores["perplexity"] < 15  # 8 words and the end
+    assert isinstance(ks.load(result.folder), ks.LanguageGenerator)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dataset": "/nowhere/at/all"}, "/nowhere/at/all"),
+        ({"source": "fr"}, "fr"),
+        ({"architecture": {"hiden_dim": 3}}, "hidden_dim"),
+        ({"devices": 64}, "`devices` must be at most"),
+        ({"tokenizer": "spaces"}, "`tokenizer` must be one of"),
+    ],
+)
+def test_wrong_input_is_named(corpus, tmp_path, changes, words):
+    with pytest.raises((ValueError, OSError), match=words):
+        train(options_for(corpus, tmp_path / "run", **changes), str)
+
+
+@pytest.mark.slow
+def test_command_line(corpus, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    arguments = [
+        "train", "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
+        "--source", "en", "--target", "de", "--tokenizer", "words",
+        "--max-updates", "4",
+        "--tokens-per-batch", "128", "--architecture", json.dumps(TINY),
+    ]  # fmt: skip
+    assert main([*arguments, "--workdir", run]) == 0
+    assert "test BLEU " in capsys.readouterr().out.splitlines()[-1]
+    # The same run again, from its notes, in another folder.
+    assert main(["train", "--config", run, "--workdir", f"{run}2"]) == 0
+    capsys.readouterr()
+    for one, other in zip(
+        weights_of(f"{run}/model"), weights_of(f"{run}2/model"), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    for wrong, words in [
+        (["--workdir", run, "--seed", "5"], "seed was 1 and is 5"),
+        (["--workdir", f"{run}3", "--learning-rate", "0"], "--learning-rate"),
+        (["--workdir", f"{run}3", "--architecture", "{"], "--architecture"),
+    ]:
+        assert main([*arguments, *wrong]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments, "--learning-rat", "1"])
+    assert stopped.value.code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
+    """The weights of a run that nothing happened to, to the bit."""
+    changes = {"max_updates": 60, "checkpoint_every": 5, "average": 1}
+    whole = train(options_for(corpus, tmp_path / "whole", **changes), str)
+    config = tmp_path / "options.json"
+    parts = options_for(corpus, tmp_path / "parts", **changes)
+    config.write_text(json.dumps(parts.model_dump(exclude_unset=True)))
+    command = [
+        sys.executable, "-c",
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from keras_seqconv_cli import main; sys.exit(main())",
+        "train", "--config", str(config),
+    ]  # fmt: skip
+    random = np.random.default_rng(number)
+    for _ in range(12):
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        log = tmp_path / "parts" / "log.jsonl"
+        before = log.read_text() if log.exists() else ""
+        while process.poll() is None and (
+            not log.exists() or log.read_text() == before
+        ):
+            time.sleep(0.02)
+        try:
+            process.wait(random.uniform(0.0, 2.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+        process.communicate(timeout=300)
+        if process.returncode == 0:
+            break
+        assert process.returncode in (128 + number, -number)
+    else:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert process.returncode == 0, process.stderr
+    for one, other in zip(
+        weights_of(whole.folder), weights_of(tmp_path / "parts" / "model"), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
