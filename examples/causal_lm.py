@@ -20,17 +20,14 @@ import keras_seqconv as ks
 from keras_seqconv.perplexity import text_perplexity
 
 
-def lines(corpus, split):
-    """The texts of a split; of translations those of the target side."""
-    for batch in corpus.split(split).batch(1024).as_numpy_iterator():
-        for text in batch["target"]:
-            yield text.decode()
-
-
 def make_stream(corpus, split, tokenizer, block, tokens_per_batch):
     """Batches of blocks of the text, which run across the lines."""
     rows = ks.data.blocks.blocks(
-        (ids for text in lines(corpus, split) for ids in tokenizer.tokenize([text])),
+        (
+            ids
+            for text in corpus.texts(split, "target")
+            for ids in tokenizer.tokenize([text])
+        ),
         block,
     )
     return ks.data.BatchStream(ks.data.IdStore.from_rows(rows), tokens_per_batch)
@@ -64,7 +61,7 @@ def main(arguments=None):
 
     # An adaptive softmax needs ids in the order of their frequency: this one's are.
     corpus = ks.data.open_corpus(options.dataset, data_dir=options.data_dir)
-    tokenizer = ks.tokenizers.WordTokenizer.train(lines(corpus, "train"))
+    tokenizer = ks.tokenizers.WordTokenizer.train(corpus.texts("train", "target"))
     size = tokenizer.vocabulary_size
     train, validation = (
         make_stream(corpus, split, tokenizer, options.block, options.tokens_per_batch)
@@ -98,7 +95,7 @@ def main(arguments=None):
     half = options.block // 2
     found = text_perplexity(
         generator,
-        lines(corpus, "test"),
+        corpus.texts("test", "target"),
         tokens_per_sample=options.block,
         context_window=half,
     )

@@ -18,16 +18,8 @@ of which the summary is the first (tests/test_examples.py), three minutes.
 """
 
 import argparse
-import itertools
 
 import keras_seqconv as ks
-
-
-def texts(corpus, split, side):
-    """One side of a split, a text at a time."""
-    for batch in corpus.split(split).batch(256).as_numpy_iterator():
-        for text in batch[side]:
-            yield text.decode()
 
 
 def make_stream(corpus, split, tokenizer, options):
@@ -70,8 +62,8 @@ def main(arguments=None):
     )
     tokenizer, _ = ks.tokenizers.train_tokenizers(
         "sentencepiece_bpe",
-        texts(corpus, "train", "source"),
-        texts(corpus, "train", "target"),
+        corpus.texts("train", "source"),
+        corpus.texts("train", "target"),
         vocabulary_size=options.vocabulary_size,
     )
     stream = make_stream(corpus, "train", tokenizer, options)
@@ -111,7 +103,7 @@ def main(arguments=None):
         },
     )
     articles, references = (
-        list(itertools.islice(texts(corpus, "test", side), options.test_articles))
+        list(corpus.texts("test", side, options.test_articles))
         for side in ("source", "target")
     )
     # Cut as in training.

@@ -18,17 +18,9 @@ on from the last checkpoint.
 """
 
 import argparse
-import itertools
 from pathlib import Path
 
 import keras_seqconv as ks
-
-
-def texts(corpus, split, side):
-    """One side of a split, a text at a time."""
-    for batch in corpus.split(split).batch(1024).as_numpy_iterator():
-        for text in batch[side]:
-            yield text.decode()
 
 
 def train_tokenizer(corpus, vocabulary_size, folder):
@@ -36,8 +28,8 @@ def train_tokenizer(corpus, vocabulary_size, folder):
         return ks.tokenizers.load_tokenizer(folder)
     tokenizer, _ = ks.tokenizers.train_tokenizers(
         "sentencepiece_bpe",
-        texts(corpus, "train", "source"),
-        texts(corpus, "train", "target"),
+        corpus.texts("train", "source"),
+        corpus.texts("train", "target"),
         vocabulary_size=vocabulary_size,
     )
     tokenizer.save(folder)
@@ -126,7 +118,7 @@ def main(arguments=None):
     # BLEU, of the model as anybody would load it.
     translator = ks.load(workdir / "model")
     sources, references = (
-        list(itertools.islice(texts(corpus, "test", side), options.test_sentences))
+        list(corpus.texts("test", side, options.test_sentences))
         for side in ("source", "target")
     )
     translations = translator.translate(sources)

@@ -26,6 +26,7 @@ from keras_seqconv import schedules as schedules
 from keras_seqconv import tokenizers as tokenizers
 from keras_seqconv.fitting import fit_stream as fit_stream
 from keras_seqconv.language_generator import LanguageGenerator as LanguageGenerator
+from keras_seqconv.memory import keep_freed_memory as keep_freed_memory
 from keras_seqconv.translator import Translator as Translator
 from keras_seqconv.translator import load as load
 from keras_seqconv.version import __version__ as __version__

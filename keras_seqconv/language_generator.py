@@ -173,10 +173,14 @@ class LanguageGenerator:
     @classmethod
     def from_contents(cls, contents: Contents, directory) -> "LanguageGenerator":
         """Of what was read from `directory`, which errors name."""
-        model, source_tokenizer, tokenizer, search = contents
+        model, source_tokenizer, tokenizer, search, longest = contents
         try:
-            if source_tokenizer is not None:
-                raise ValueError("a language model has no `source_tokenizer`")
+            for name, value in (
+                ("source_tokenizer", source_tokenizer),
+                ("max_source_length", longest),
+            ):
+                if value is not None:
+                    raise ValueError(f"a language model has no `{name}`")
             return cls(model, tokenizer, search)
         except (TypeError, ValueError) as error:
             raise model_directory.wrong(directory, error) from error

@@ -3,8 +3,9 @@
 | name                | content                                                        |
 |---------------------|----------------------------------------------------------------|
 | `config.json`       | `format_version`, `package_version`, `model` (class and        |
-|                     | arguments of its constructor), `folded`, `search`, the folders |
-|                     | of the tokenizers, `weights_sha256`                            |
+|                     | arguments of its constructor), `folded`, `search`,             |
+|                     | `max_source_length`, the folders of the tokenizers,            |
+|                     | `weights_sha256`                                               |
 | `model.weights.h5`  | weights, as `keras.Model.save_weights` writes them             |
 | `source_tokenizer/` | if there is one; none for language models                      |
 | `target_tokenizer/` | if there is one and it is not the source's                     |
@@ -47,8 +48,8 @@ CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
 _FILES = {CONFIG, WEIGHTS, SOURCE, TARGET}
 _KEYS = {
-    "format_version", "package_version", "model", "folded", "search", SOURCE, TARGET,
-    "weights_sha256",
+    "format_version", "package_version", "model", "folded", "search",
+    "max_source_length", SOURCE, TARGET, "weights_sha256",
 }  # fmt: skip
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = {"class_name", "module", "registered_name"}
@@ -62,6 +63,7 @@ class Contents(NamedTuple):
     source_tokenizer: object
     target_tokenizer: object
     search: dict
+    max_source_length: int | None = None
 
 
 def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> None:
@@ -146,6 +148,7 @@ def _config(contents: Contents) -> dict:
         "model": {"class": type(model).__name__, "config": arguments},
         "folded": folded,
         "search": contents.search,
+        "max_source_length": contents.max_source_length,
         SOURCE: None if contents.source_tokenizer is None else SOURCE,
         TARGET: None if contents.target_tokenizer is None else target,
     }
@@ -176,7 +179,8 @@ def read(directory: str | os.PathLike, dtype=None) -> Contents:
         target = _read_tokenizer(folder / TARGET)
     elif config[TARGET] is not None:
         target = source
-    return Contents(model, source, target, config["search"])
+    longest = config["max_source_length"]
+    return Contents(model, source, target, config["search"], longest)
 
 
 def wrong(directory: str | os.PathLike, error: Exception) -> ValueError:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.arguments import check_positive_integer
+from keras_seqconv.arguments import check_integer, check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
@@ -57,7 +57,7 @@ class Translator:
     Texts without a token or of ASCII white space only, such as "" and "  ", become ""
     without asking the model. Tokens that are no text (`unspellable_ids` of tokenizers
     that run in graphs) are never chosen.
-    Where the model has learned positions, a longer source is cut: its first
+    A source of more than `max_source_length` tokens is cut: its first
     `max_source_length - 1` tokens and the end token are translated, and a warning says
     so.
 
@@ -70,6 +70,9 @@ class Translator:
             defaults.
         tokens_per_batch: source tokens, padding included, times beams that are decoded
             at once. Larger is faster on large machines and takes more memory.
+        max_source_length: tokens of a source that are read, its end counted, at least
+            2; for a model that was trained on cut sources (articles to summarise).
+            Learned positions of the model are a limit as well. None: no other.
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
@@ -100,6 +103,7 @@ class Translator:
         search: Mapping | None = None,
         *,
         tokens_per_batch: int = 4096,
+        max_source_length: int | None = None,
     ):
         models = getattr(model, "models", [model])
         if not all(hasattr(one, "source_embedder") for one in models):
@@ -121,6 +125,8 @@ class Translator:
         )
         embedders = [one.source_embedder for one in models]
         limits = [one.max_length for one in embedders if one.max_length is not None]
+        if max_source_length is not None:
+            limits.append(check_integer("max_source_length", max_source_length, 2))
         self.max_source_length = min(limits, default=None)
         if source_tokenizer is not None:
             for embedder in embedders:
@@ -265,7 +271,11 @@ class Translator:
         model_directory.write(
             directory,
             Contents(
-                self.model, self.source_tokenizer, self.target_tokenizer, self.search
+                self.model,
+                self.source_tokenizer,
+                self.target_tokenizer,
+                self.search,
+                self.max_source_length,
             ),
             overwrite,
         )
@@ -279,7 +289,8 @@ class Translator:
     def from_contents(cls, contents: Contents, directory) -> "Translator":
         """Of what was read from `directory`, which errors name."""
         try:
-            return cls(*contents)
+            *parts, longest = contents
+            return cls(*parts, max_source_length=longest)
         except (TypeError, ValueError) as error:
             raise model_directory.wrong(directory, error) from error
 
@@ -302,7 +313,7 @@ class Translator:
         if long:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts, the first of them number "
-                f"{long[0]}, have more than the {most} tokens that the model takes and "
+                f"{long[0]}, have more than the {most} tokens that are read, and "
                 "were cut",
                 stacklevel=4,
             )

@@ -177,15 +177,11 @@ def _texts(options) -> tuple[list[str] | None, list[list[str]]]:
         target=options.target_language,
         data_dir=options.data_dir,
     )
-    pairs = corpus.split(options.split)
-    if options.limit is not None:
-        pairs = pairs.take(options.limit)
-    sources, references = [], []
-    for pair in pairs.as_numpy_iterator():
-        if "source" in pair:
-            sources.append(pair["source"].decode())
-        references.append(pair["target"].decode())
-    return sources or None, [references]
+    split, most = options.split, options.limit
+    references = [*corpus.texts(split, "target", most)]
+    if corpus.source_language is None:
+        return None, [references]
+    return [*corpus.texts(split, "source", most)], [references]
 
 
 def _read(file, options) -> list[str]:

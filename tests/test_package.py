@@ -19,14 +19,16 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation",
-        "fitting", "language_generator", "layers", "losses", "metrics", "models", "ops",
-        "optimizers", "plots", "schedules", "tokenizers", "translator", "version",
+        "fitting", "language_generator", "layers", "losses", "memory", "metrics",
+        "models", "ops", "optimizers", "plots", "schedules", "tokenizers", "translator",
+        "version",
     },
     # Leaves
     "arguments": set(),
     "atomic": set(),
     "extras": set(),
     "fingerprints": set(),
+    "memory": set(),
     "ops": set(),
     "presets": set(),
     "version": set(),
@@ -55,10 +57,10 @@ ALLOWED = {
     "callbacks": {"arguments", "atomic", "checkpoints", "extras", "schedules"},
     "fitting": {"arguments", "callbacks"},
     "training": {
-        "atomic", "callbacks", "checkpoints", "data", "evaluation", "fitting",
-        "language_generator", "losses", "model_directory", "models", "optimizers",
-        "perplexity", "plots", "presets", "schedules", "tokenizers", "translator",
-        "version",
+        "atomic", "callbacks", "checkpoints", "data", "evaluation", "fingerprints",
+        "fitting", "language_generator", "losses", "memory", "model_directory",
+        "models", "optimizers", "perplexity", "plots", "presets", "schedules",
+        "tokenizers", "translator", "version",
     },
     "quickstart": {"export", "training", "translator"},
     # After training

@@ -243,13 +243,26 @@ def test_what_is_no_list_of_texts(translator, texts, words):
 
 def test_long_sources_are_cut(learned):
     long = " ".join(WORDS[:20])
-    with pytest.warns(UserWarning, match="1 of 2 texts.*1, have more than the 8"):
+    with pytest.warns(
+        UserWarning, match="1 of 2 texts.*1, have more than the 8 tokens"
+    ):
         found = learned.translate(["w1", long])
     assert found == learned.translate(["w1", " ".join(WORDS[:7])])
     assert all(len(text.split()) <= 8 for text in found)
     with pytest.raises(ValueError, match=r"at most 9 tokens.*translations\[1\]"):
         learned.score(["w1", "w2"], ["w1", " ".join(WORDS[:9])])
     assert np.isfinite(learned.score(["w1"], [" ".join(WORDS[:8])])).all()
+
+
+def test_sources_are_cut_as_in_training(translator, tmp_path):
+    parts = translator.model, TOKENIZER, TOKENIZER, translator.search
+    ks.Translator(*parts, max_source_length=4).save(tmp_path / "model")
+    cutting = ks.load(tmp_path / "model")
+    with pytest.warns(UserWarning, match="more than the 4 tokens"):
+        found = cutting.translate(["w1 w2 w3 w4 w5", "w6"])
+    assert found == translator.translate(["w1 w2 w3", "w6"])
+    with pytest.raises(ValueError, match="`max_source_length` must be an integer >= 2"):
+        ks.Translator(*parts, max_source_length=1)
 
 
 # --- Results ---

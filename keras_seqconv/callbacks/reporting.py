@@ -69,55 +69,39 @@ class Interval:
         return found
 
 
-class LogFile(keras.callbacks.Callback):
-    """Appends what happens to a file of JSON lines, for curves.
+class Reports(keras.callbacks.Callback):
+    """Base of callbacks that write down values by update.
 
-    A record of training every so many updates and at the end of each epoch, with the
-    keys update, epoch (from 1), loss, nll, perplexity, accuracy, learning_rate,
-    gradient_norm, tokens_per_second (as far as there are such metrics; of the updates
-    since the record before) and seconds (of training in all, those before a restart
-    included). After a validation a record with update, epoch, seconds and val_*.
-    When training starts, records of later updates than that of the optimizer are
-    removed: after a restart nothing is there twice.
+    Every so many updates, and at the end of each epoch, `write_training` gets what an
+    `Interval` reads; after each validation `write_validation` gets the values val_*.
 
     Args:
-        path: the file; missing folders are made.
-        every_updates: updates between two records.
+        every_updates: updates between two calls of `write_training`.
     """
 
     stage = 5
 
-    def __init__(self, path: str | os.PathLike, every_updates: int = 100):
+    def __init__(self, every_updates: int = 100):
         super().__init__()
-        self.path = Path(path)
         self.every_updates = check_positive_integer("every_updates", every_updates)
         self._counter = UpdateCounter(self)
         self._interval = Interval()
-        self._seconds, self._start = 0.0, 0.0
-        self._epoch = 0
-        self._next = None
-        self._written = None
-        self._validated = None
+        self._next = self._written = self._validated = None
 
-    def get_state(self) -> dict:
-        return {"seconds": self._elapsed()}
+    def write_training(self, values: dict[str, float]) -> None:
+        raise NotImplementedError
 
-    def set_state(self, state: dict) -> None:
-        self._seconds = state["seconds"]
+    def write_validation(self, values: dict[str, float]) -> None:
+        raise NotImplementedError
 
     def on_train_begin(self, logs=None):
         self._counter.start()
         update = self._counter.read()
         self._next = next_multiple(self.every_updates, update)
         self._written, self._validated = update, None
-        self._start = time.perf_counter()
         self._interval = Interval()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            self._truncate(update)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = epoch + 1
         self._counter.start_epoch()
         self._interval.start_epoch(running_metrics(self.model))
 
@@ -134,14 +118,6 @@ class LogFile(keras.callbacks.Callback):
         self._train(logs)
         self._validation(logs)
 
-    def on_train_end(self, logs=None):
-        self._seconds, self._start = self._elapsed(), None
-
-    def _elapsed(self) -> float:
-        if not self._start:
-            return self._seconds
-        return self._seconds + time.perf_counter() - self._start
-
     def _train(self, logs):
         update = self._counter.read()
         if not logs or update == self._written:
@@ -149,23 +125,73 @@ class LogFile(keras.callbacks.Callback):
         self._written = update
         values = self._interval.read(logs)
         values.setdefault("learning_rate", rate_of(self.model))
-        self._append(values)
+        self.write_training(values)
 
     def _validation(self, logs):
-        if not any(name.startswith("val_") for name in logs or ()):
-            return
-        update = self._counter.read()
-        if update == self._validated:
+        names = [name for name in logs or () if name.startswith("val_")]
+        update = self._counter.read() if names else None
+        if not names or update == self._validated:
             return
         self._validated = update
-        self._append({name: logs[name] for name in logs if name.startswith("val_")})
+        self.write_validation({name: float(logs[name]) for name in names})
 
-    def _append(self, values: Mapping):
+
+class LogFile(Reports):
+    """Appends what happens to a file of JSON lines, for curves.
+
+    A record of training every so many updates and at the end of each epoch, with the
+    keys update, epoch (from 1), loss, nll, perplexity, accuracy, learning_rate,
+    gradient_norm, tokens_per_second (as far as there are such metrics; of the updates
+    since the record before) and seconds (of training in all, those before a restart
+    included). After a validation a record with update, epoch, seconds and val_*.
+    When training starts, records of later updates than that of the optimizer are
+    removed: after a restart nothing is there twice.
+
+    Args:
+        path: the file; missing folders are made.
+        every_updates: updates between two records.
+    """
+
+    def __init__(self, path: str | os.PathLike, every_updates: int = 100):
+        super().__init__(every_updates)
+        self.path = Path(path)
+        self._seconds, self._start = 0.0, 0.0
+        self._epoch = 0
+
+    def get_state(self) -> dict:
+        return {"seconds": self._elapsed()}
+
+    def set_state(self, state: dict) -> None:
+        self._seconds = state["seconds"]
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._start = time.perf_counter()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            self._truncate(self._counter.read())
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch + 1
+        super().on_epoch_begin(epoch, logs)
+
+    def on_train_end(self, logs=None):
+        self._seconds, self._start = self._elapsed(), None
+
+    def write_training(self, values: Mapping[str, float]) -> None:
         record = {"update": self._counter.read(), "epoch": self._epoch}
-        record.update({name: _json(float(value)) for name, value in values.items()})
+        record.update({name: _json(value) for name, value in values.items()})
         record["seconds"] = round(self._elapsed(), 3)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+
+    # The names of the values tell which of the two a record is.
+    write_validation = write_training
+
+    def _elapsed(self) -> float:
+        if not self._start:
+            return self._seconds
+        return self._seconds + time.perf_counter() - self._start
 
     def _truncate(self, update: int):
         kept = [

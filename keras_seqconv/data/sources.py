@@ -6,17 +6,20 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keras_seqconv.arguments import check_choice
+from keras_seqconv.arguments import check_choice, check_positive_integer
 from keras_seqconv.data import tfds as tfds_texts
 from keras_seqconv.data.files import from_files, from_lines
+from keras_seqconv.data.rows import plain_errors
 from keras_seqconv.extras import require
 
 _VALIDATION = ("validation", "valid", "dev", "val")
 _SPLIT = re.compile(r"(train|validation|valid|dev|val|test)[\w-]*")
 _ENDINGS = (".gz", ".bz2", ".xz")
+# Texts handed over by tf.data at once.
+_READ = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,24 @@ class Corpus:
         counts = self.counts.setdefault(name, collections.Counter())
         return self._open(name, counts)
 
+    def texts(self, split: str, side: str, most: int | None = None) -> Iterator[str]:
+        """The texts of one side of a split, one after the other.
+
+        Args:
+            split: as in `split`.
+            side: "source" or "target"; "target" only for text of a language model.
+            most: end after so many.
+
+        Raises:
+            ValueError: wrong arguments; while reading, as `split`.
+        """
+        sides = ("target",) if self.source_language is None else ("source", "target")
+        check_choice("side", side, sides)
+        if most is not None:
+            check_positive_integer("most", most)
+        dataset = self.split(split)
+        return _decoded(dataset if most is None else dataset.take(most), side)
+
     def size(self, split: str) -> int | None:
         """Number of rows, where that is known without reading them."""
         return self._size(self._known(split))
@@ -75,6 +96,13 @@ class Corpus:
                 f"Received: split={name!r}"
             )
         return name
+
+
+def _decoded(dataset, side: str) -> Iterator[str]:
+    with plain_errors():
+        for batch in dataset.batch(_READ).as_numpy_iterator():
+            for text in batch[side]:
+                yield text.decode("utf-8", errors="replace")
 
 
 def open_corpus(

@@ -52,13 +52,11 @@ import numpy as np
 from keras_seqconv.arguments import check_integer, check_positive_integer, is_number
 from keras_seqconv.data import plan
 from keras_seqconv.data.background import guarded, guarded_generator
-from keras_seqconv.data.rows import plain_errors
+from keras_seqconv.data.rows import BATCHES, plain_errors
 from keras_seqconv.data.store import IdStore
 
 # Texts tokenised, and rows handed to or taken from Python, at once.
 _TEXTS, _ROWS = 1024, 4096
-# Attribute of a dataset of single rows: the one that it was made from, in batches.
-_BATCHES = "_keras_seqconv_batches"
 # Why `filter_by_length` removes a row; 0 keeps it.
 _REASONS = (None, "too_short", "too_long", "ratio")
 
@@ -420,8 +418,8 @@ def _in_batches(dataset, rows: int):
 
     if _is_batched(dataset):
         return dataset.map(ragged)
-    if rows >= _TEXTS and hasattr(dataset, _BATCHES):
-        return getattr(dataset, _BATCHES)
+    if rows >= _TEXTS and hasattr(dataset, BATCHES):
+        return getattr(dataset, BATCHES)
     text = next(iter(dataset.element_spec.values())).dtype == tf.string
     # Vectors of one known size come out of `ragged_batch` as a matrix.
     batches = dataset.batch(rows) if text else dataset.ragged_batch(rows)
@@ -473,7 +471,7 @@ def _unbatched(batches):
         lambda row: {key: tf.identity(value) for key, value in row.items()}
     )
     # The next step, if it is one of ours, starts from the batches: ten times as fast.
-    setattr(rows, _BATCHES, batches)
+    setattr(rows, BATCHES, batches)
     return rows
 
 

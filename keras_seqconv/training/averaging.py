@@ -64,7 +64,8 @@ def average_run(
         done = average(
             run, model, kind or averaging["kind"], count or averaging["count"], up_to
         )
-    translator_of(recipe, model, *pair).save(output, overwrite)
+    owner = translator_of(run.options, recipe, model, *pair)
+    owner.save(output, overwrite)
     return done
 
 

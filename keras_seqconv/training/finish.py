@@ -5,14 +5,11 @@ import time
 from keras_seqconv import evaluation, perplexity, plots
 from keras_seqconv.atomic import write_file
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.data.rows import plain_errors
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.training.averaging import average
 from keras_seqconv.training.models import translator_of
 from keras_seqconv.training.run import Run, write_json
-from keras_seqconv.training.text import Text, texts_of
-
-_SENTENCES = 512
+from keras_seqconv.training.text import Text
 
 
 def finish(run: Run, recipe: dict, text: Text, model, say) -> dict:
@@ -23,7 +20,7 @@ def finish(run: Run, recipe: dict, text: Text, model, say) -> dict:
     """
     averaging = recipe["averaging"]
     say(average(run, model, averaging["kind"], averaging["count"]))
-    owner = translator_of(recipe, model, *text.tokenizers)
+    owner = translator_of(run.options, recipe, model, *text.tokenizers)
     owner.save(run.model, overwrite=True)
     say(f"Written to {run.model}")
     _draw(run, say)
@@ -40,14 +37,7 @@ def sentences_of(
     corpus, split: str, most: int | None = None
 ) -> tuple[list[str], list[str]]:
     """Sources and references of a split, at most so many."""
-    sides = ([], [])
-    with plain_errors():
-        dataset = corpus.split(split)
-        dataset = dataset if most is None else dataset.take(most)
-        for batch in dataset.batch(_SENTENCES).as_numpy_iterator():
-            for texts, key in zip(sides, ("source", "target"), strict=True):
-                texts += [text.decode("utf-8", errors="replace") for text in batch[key]]
-    return sides
+    return tuple([*corpus.texts(split, side, most)] for side in ("source", "target"))
 
 
 def _translations(run: Run, recipe: dict, text: Text, translator, say) -> dict:
@@ -76,10 +66,8 @@ def _translations(run: Run, recipe: dict, text: Text, translator, say) -> dict:
 
 
 def _perplexity(run: Run, recipe: dict, text: Text, generator, say) -> dict:
-    dataset = texts_of(text.corpus, "test", run.options.preset)
-    lines = (line["target"].decode() for line in dataset.as_numpy_iterator())
-    with plain_errors():
-        found = perplexity.text_perplexity(generator, lines, **recipe["blocks"])
+    lines = text.corpus.texts("test", "target")
+    found = perplexity.text_perplexity(generator, lines, **recipe["blocks"])
     for line in found.lines():
         say(line)
     say(f"test perplexity {found.perplexity:.2f}")

@@ -34,9 +34,15 @@ def make_model(options: TrainingOptions, source_tokenizer, target_tokenizer):
 
 
 def translator_of(
-    recipe: dict, model, source_tokenizer, target_tokenizer
+    options: TrainingOptions, recipe: dict, model, source_tokenizer, target_tokenizer
 ) -> Translator | LanguageGenerator:
     """The model with its tokenizers and the recipe's search."""
     if source_tokenizer is None:
         return LanguageGenerator(model, target_tokenizer)
-    return Translator(model, source_tokenizer, target_tokenizer, recipe["search"])
+    return Translator(
+        model,
+        source_tokenizer,
+        target_tokenizer,
+        recipe["search"],
+        max_source_length=options.truncate_source,
+    )

@@ -21,6 +21,7 @@ GROUPS = {
     "search": "how the finished model searches",
     "reports": "validation, checkpoints, pictures",
 }
+_WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
 
 
 def _option(group: str, default, text: str, **more):
@@ -85,7 +86,10 @@ class TrainingOptions(BaseModel):
         "moses_bpe, or the folder of a run or model whose tokenizers are taken",
     )
     vocabulary_size: Count | None = _option(
-        "text", None, "entries of a tokenizer to train (default the preset's)"
+        "text",
+        None,
+        "entries of a tokenizer to train, of moses_bpe the merges (default: as many "
+        "as the preset has entries)",
     )
     joint_vocabulary: bool | None = _option(
         "text",
@@ -101,8 +105,11 @@ class TrainingOptions(BaseModel):
     max_ratio: Positive | None = _option(
         "text", None, "largest ratio of the lengths of a pair; no limit by default"
     )
-    truncate_source: Count | None = _option(
-        "text", None, "cut sources to so many tokens instead of leaving pairs out"
+    truncate_source: Annotated[int, Field(ge=2)] | None = _option(
+        "text",
+        None,
+        "cut sources to so many tokens, their end counted, instead of leaving pairs "
+        "out; the finished model does the same",
     )
     skip_bad_lines: bool = _option(
         "text", False, "count and skip lines that are empty or no UTF-8"
@@ -244,6 +251,12 @@ class TrainingOptions(BaseModel):
             raise ValueError(
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
+            )
+        if self.bpe_dropout and self.tokenizer in _WITHOUT_SAMPLING:
+            raise ValueError(
+                "`bpe_dropout` must be 0 with a `tokenizer` that does not sample, of "
+                f"which there are {', '.join(_WITHOUT_SAMPLING)}. Received: "
+                f"bpe_dropout={self.bpe_dropout}, tokenizer={self.tokenizer!r}"
             )
         if self.source is not None and self.source == self.target:
             raise ValueError(

@@ -20,17 +20,23 @@ _OPTIMIZERS = {
     },
     "nag": {"name": "nag", "momentum": 0.99, "weight_decay": 0.0},
 }
-# What a kind of schedule has beside learning_rate, warmup_steps and warmup_start.
+_EVERY_SCHEDULE = ("learning_rate", "warmup_steps", "warmup_start")
+# What a kind of schedule has beside these.
 _SCHEDULES = {
     "inverse_square_root": {},
     "cosine": {"period": None, "floor": 1e-7, "period_growth": 1.0, "shrink": 1.0},
     "fixed": {"force_anneal": None, "shrink": 0.1},
     "plateau": {"shrink": 0.1, "patience": 0},
 }
-_TOP = (
-    "global_clipnorm", "tokens_per_batch", "max_updates", "max_epochs",
-    "stop_learning_rate", "precision",
-)  # fmt: skip
+# Of these a recipe needs one, or training would have no end.
+_ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
+_TOP = ("global_clipnorm", "tokens_per_batch", "precision", *_ENDS)
+# Option -> name in the recipe's search.
+_SEARCH = {
+    "num_beams": "num_beams",
+    "length_penalty": "length_penalty",
+    "max_translation_length": "max_length",
+}
 
 
 def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
@@ -74,22 +80,16 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
     )
     recipe["num_replicas"] = devices
     if recipe["search"] is not None:
-        names = {"num_beams": "num_beams", "length_penalty": "length_penalty"}
-        names["max_translation_length"] = "max_length"
-        changes = {new: given[old] for old, new in names.items() if old in given}
-        recipe["search"] = {**recipe["search"], **changes}
+        changes = {new: given[old] for old, new in _SEARCH.items() if old in given}
+        recipe["search"] |= changes
     if recipe["blocks"] is not None:
         _change_blocks(recipe["blocks"], given)
-    if not (recipe["max_updates"] or recipe["max_epochs"]):
-        ends = (
-            "stop_learning_rate" if recipe["stop_learning_rate"] else "early_stopping"
+    if "early_stopping" not in given and not any(recipe[name] for name in _ENDS):
+        raise ValueError(
+            f"One of {', '.join(f'`{name}`' for name in _ENDS)} and `early_stopping` "
+            f"must be given: the recipe of {options.preset} names no end. Received: "
+            "None of them"
         )
-        if ends == "early_stopping" and "early_stopping" not in given:
-            raise ValueError(
-                "One of `max_updates`, `max_epochs`, `stop_learning_rate` and "
-                f"`early_stopping` must be given: the recipe of {options.preset} names "
-                "no end. Received: None of them"
-            )
     return recipe
 
 
@@ -106,16 +106,10 @@ def _part(key: str, part: dict, kinds: dict, given: dict) -> dict:
     """The recipe's optimizer or schedule, or one of another kind, with the changes."""
     kind = given.get(key, part["name"])
     if kind != part["name"]:
-        common = {
-            name: value for name, value in part.items() if name in _COMMON_SCHEDULE
-        }
-        part = {**common, **copy.deepcopy(kinds[kind]), "name": kind}
-    return {**part, **{name: given[name] for name in part if name in given}} | {
-        "name": kind
-    }
-
-
-_COMMON_SCHEDULE = ("learning_rate", "warmup_steps", "warmup_start")
+        common = {name: part[name] for name in _EVERY_SCHEDULE if name in part}
+        part = {**common, **copy.deepcopy(kinds[kind])}
+    changes = {name: given[name] for name in part if name in given}
+    return {**part, **changes, "name": kind}
 
 
 def _check_parts(recipe: dict, given: dict) -> None:

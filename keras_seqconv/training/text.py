@@ -2,21 +2,19 @@
 
 import collections
 import dataclasses
-import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from keras_seqconv import tokenizers
 from keras_seqconv.atomic import atomic_directory
-from keras_seqconv.data import blocks, rows, sources, steps
+from keras_seqconv.data import blocks, sources, steps
 from keras_seqconv.data.store import IdStore
+from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
 from keras_seqconv.training.options import TrainingOptions
 from keras_seqconv.training.run import Run
 
 # In folders of tokenizers: of runs and prepared corpora, and of models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
-_READ = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,16 +148,18 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     if joint is None:
         joint = preset.architecture.get("share_embeddings") == "all"
     size = options.vocabulary_size or _size_of(preset, kind)
-    say(f"Training the tokenizer{'' if joint else 's'} ({kind}, {size} entries) ...")
-    more = {}
+    more, unit = {"vocabulary_size": size}, "entries"
     if kind == "moses_bpe":
+        # As in the papers' recipes: merges are given, entries follow from them.
         source = corpus.source_language or corpus.target_language
-        more = {"languages": (source, corpus.target_language), "moses": True}
+        languages, unit = (source, corpus.target_language), "merges"
+        more = {"languages": languages, "moses": True, "merges": size}
+    sides = "" if joint else "s"
+    say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
     return tokenizers.train_tokenizers(
         kind,
-        () if single else _texts(corpus, "source"),
-        _texts(corpus, "target"),
-        vocabulary_size=size,
+        () if single else corpus.texts("train", "source"),
+        corpus.texts("train", "target"),
         joint=joint,
         **more,
     )
@@ -167,19 +167,11 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
 
 def _size_of(preset: Preset, kind: str) -> int | None:
     sizes = [size for name, size in preset.parameters.items() if name != "count"]
-    if not sizes and kind.startswith("sentencepiece"):
+    if not sizes and kind not in ("words", "characters"):
         raise ValueError(
             "`vocabulary_size` must be given: the preset names none. Received: None"
         )
     return max(sizes, default=None)
-
-
-def _texts(corpus, side: str) -> Iterator[str]:
-    """The training texts of one side."""
-    with rows.plain_errors():
-        for batch in corpus.split("train").batch(_READ).as_numpy_iterator():
-            for text in batch[side]:
-                yield text.decode("utf-8", errors="replace")
 
 
 # --- Stores ---
@@ -244,12 +236,6 @@ def _fingerprint(options: TrainingOptions, recipe: dict, pair: tuple, split) -> 
         "split": split,
         "blocks": recipe["blocks"],
         "tokens_per_batch": recipe["tokens_per_batch"],
-        "tokenizers": [None if one is None else _digest(one) for one in pair],
+        "tokenizers": [tokenizer_fingerprint(one) for one in pair],
         **{name: getattr(options, name) for name in names},
     }
-
-
-def _digest(tokenizer) -> str:
-    """Of what it does to some text, and of its symbols."""
-    symbols = tokenizer.to_tokens([*range(4, tokenizer.vocabulary_size)])
-    return hashlib.sha256("\n".join(symbols).encode()).hexdigest()

@@ -9,6 +9,7 @@ import keras
 from keras_seqconv import callbacks, fitting, plots
 from keras_seqconv.data.resampling import resampling
 from keras_seqconv.data.stream import BatchStream
+from keras_seqconv.memory import keep_freed_memory
 from keras_seqconv.training.finish import finish, sentences_of
 from keras_seqconv.training.models import make_model, translator_of
 from keras_seqconv.training.options import TrainingOptions
@@ -49,6 +50,8 @@ def train(options: TrainingOptions, say=print) -> Result:
     `test.hypotheses`, `curves.png`, `log.jsonl`, `checkpoints`, and `run.json`, which
     says how to repeat the run.
 
+    The process keeps the memory that it has once needed (`keep_freed_memory`).
+
     Args:
         options: what to train on what, and how.
         say: called with a line of text for each step of the work.
@@ -67,6 +70,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     translator = keras_seqconv.load(result.folder)
     ```
     """
+    keep_freed_memory()
     strategy, devices = _strategy(options.devices)
     recipe = resolve_recipe(options, devices)
     run = open_run(options, recipe)
@@ -188,17 +192,17 @@ def _callbacks(run: Run, recipe: dict, text: Text, validation, model) -> list:
             callbacks.EarlyStopping(options.early_stopping, monitor=monitor, mode=mode)
         )
     if options.tensorboard:
-        pictures = _attention_pictures(recipe, text, model)
+        pictures = _attention_pictures(options, recipe, text, model)
         found.append(callbacks.TensorBoard(run.tensorboard, attention_figure=pictures))
     return found
 
 
-def _attention_pictures(recipe: dict, text: Text, model):
+def _attention_pictures(options: TrainingOptions, recipe: dict, text: Text, model):
     """A function that draws where the model looks in some validation sentences."""
     if text.validation is None or not hasattr(model, "attention_weights"):
         return None
     sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
-    translator = translator_of(recipe, model, *text.tokenizers)
+    translator = translator_of(options, recipe, model, *text.tokenizers)
 
     def draw() -> dict:
         found = translator.translate_n_best(sources, 1, return_attention=True)
@@ -231,7 +235,7 @@ def _validation_bleu(run: Run, recipe: dict, text: Text, model):
         )
     sources, references = sentences_of(text.corpus, "validation", _MOST_TRANSLATED)
     return callbacks.ValidationBLEU(
-        translator_of(recipe, model, *text.tokenizers),
+        translator_of(run.options, recipe, model, *text.tokenizers),
         sources,
         references,
         every_updates=run.options.validate_every,

@@ -39,6 +39,26 @@ def both(*stems):
     return [f"{stem}.{language}" for stem in stems for language in ("de", "en")]
 
 
+def test_texts_of_one_side(folder):
+    corpus = open_corpus(folder(*both("train", "dev")))
+    assert [*corpus.texts("train", "source")] == ["train.de 1", "train.de 2"]
+    assert [*corpus.texts("dev", "target", 1)] == ["dev.en 1"]
+    for arguments, words in (
+        (("train", "de"), "`side` must be one of"),
+        (("train", "source", 0), "`most` must be a positive integer"),
+        (("test", "source"), "`split` must be one of"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            corpus.texts(*arguments)
+
+
+def test_texts_of_a_language_model(folder):
+    corpus = open_corpus(folder("train.en"))
+    assert [*corpus.texts("train", "target")] == ["train.en 1", "train.en 2"]
+    with pytest.raises(ValueError, match="`side` must be one of"):
+        corpus.texts("train", "source")
+
+
 def test_folder(folder):
     path = folder(*both("train", "dev", "test"), "README.md", ".hidden.de")
     (path / "more").mkdir()

@@ -41,6 +41,11 @@ class TestOptions:
             ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
             ({"source": "de", "target": "de"}, ["`source`", "`target`", "'de'"]),
             ({"seed": -1}, ["`seed`", "-1"]),
+            ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
+            (
+                {"bpe_dropout": 0.1, "tokenizer": "words"},
+                ["`bpe_dropout`", "bpe_dropout=0.1", "'words'"],
+            ),
         ],
     )
     def test_errors_name_option_rule_and_value(self, values, words):

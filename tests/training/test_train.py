@@ -130,6 +130,19 @@ def test_average_of_other_checkpoints(corpus, tmp_path):
 
 
 @pytest.mark.slow
+def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):
+    options = options_for(
+        corpus, tmp_path / "run", tokenizer="moses_bpe", vocabulary_size=5,
+        truncate_source=3,
+    )  # fmt: skip
+    translator = ks.load(train(options, str).folder)
+    # Seven words of 22 letters would be 22 pieces without merges, 7 with all of them.
+    pieces = translator.source_tokenizer.split(" ".join(WORDS))
+    assert sum(map(len, pieces)) > 22 and 7 < len(pieces) < 22
+    assert translator.max_source_length == 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_language_model(corpus, tmp_path, adaptive):
     lines = []

@@ -1,0 +1,39 @@
+"""Memory that stays in the process."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import resource, sys
+from keras_seqconv.memory import keep_freed_memory
+print(keep_freed_memory())
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        b"x" * (64 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+def run(**environment) -> list[str]:
+    environment = {**os.environ, **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
+def test_large_blocks_are_used_again_unless_the_user_has_settings():
+    kept, faults = run()
+    assert kept == "True" and int(faults) < 2000
+    kept, faults = run(GLIBC_TUNABLES="glibc.malloc.tcache_count=7")
+    assert kept == "False" and int(faults) > 100_000
