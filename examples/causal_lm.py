@@ -8,7 +8,7 @@ one's own around `model.step`, and `decoding.sample`.
     python examples/causal_lm.py --dataset data/wikitext-103  # a folder with train.en,
                                                               # valid.en and test.en
 
-The first takes 40 seconds on two cores. Prints Keras' progress, the perplexity of
+The first takes about a minute on two cores. Prints Keras' progress, the perplexity of
 the test split for a word, and sampled sentences.
 """
 

@@ -6,8 +6,8 @@ checkpoints from which the loop goes on at the right batch.
 
     python examples/custom_training_loop.py
 
-It takes 40 seconds on two cores, and learns to reverse sequences. Prints the loss
-as it falls, the loss on sequences that were not trained on, and how many of those the
+Learns to reverse sequences, in less than a minute on two cores. Prints the loss as it
+falls, the loss on sequences that were not trained on, and how many of those the
 model reverses without a mistake. Interrupted, it goes on from the last checkpoint.
 
 On JAX a step is a function of all values: `TokenNormalized.stateless_apply_sums`.

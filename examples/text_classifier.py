@@ -6,9 +6,9 @@ mask of an `Embedding` that reaches them, so that padding changes no answer.
     python examples/text_classifier.py                        # made-up reviews
     python examples/text_classifier.py --dataset imdb_reviews --epochs 3   # from TFDS
 
-The first takes 25 seconds on two cores. Prints Keras' progress, some answers, by how
-much padding changes them (by rounding errors), and the accuracy on texts that were not
-trained on.
+The first takes less than a minute on two cores. Prints Keras' progress, some answers,
+by how much padding changes them (by rounding errors), and the accuracy on texts that
+were not trained on.
 
 The made-up reviews need the order of words: "the food was not bad but the wine was
 poor" is a bad one, and its words in another order may be a good one.

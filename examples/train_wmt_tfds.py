@@ -9,10 +9,10 @@ BLEU.
     python examples/train_wmt_tfds.py --dataset wmt14_translate/de-en \
         --preset dynamic_conv_wmt_en_de --vocabulary-size 32768 --accumulation 8 \
         --learning-rate 1e-3 --warmup 10000 --max-updates 30000 \
-        --checkpoint-every 1000 --workdir runs/wmt         # for a GPU: days on a CPU
+        --checkpoint-every 1000 --workdir runs/wmt         # for a GPU
     python examples/train_wmt_tfds.py                    # the embedded corpus
 
-The second takes four minutes on two cores. Both print progress, some translations
+The second takes some minutes on two cores. Both print progress, some translations
 of the test split, and its BLEU with sacreBLEU's signature. The same command again goes
 on from the last checkpoint.
 """

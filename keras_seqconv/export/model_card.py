@@ -176,5 +176,5 @@ def _versions() -> str:
     return (
         f"keras-seqconv {__version__}, Keras {keras.__version__}, TensorFlow "
         f"{tf.__version__}, Python {platform.python_version()}; exported {today}. Runs "
-        "on TensorFlow Serving 2.12 and later."
+        "on TensorFlow Serving 2.18 and later, on 2.12 with TF_ENABLE_ONEDNN_OPTS=0."
     )

@@ -2,7 +2,9 @@
 
 The stand-in serves one SavedModel by the official `PredictionService` of gRPC and by
 the paths of REST, and runs the warm-up requests first; it has no batching and no
-versions.
+versions. Like a server with batching it computes as many requests at a time as
+`batching_params.pbtxt` has threads, in the order in which they came: TensorFlow itself
+is not fair, and of 64 loops at once it lets some wait for minutes.
 """
 
 import contextlib
@@ -90,6 +92,9 @@ class StandIn:
         self.name, self.version = folder.name, version
         path = folder / str(version)
         self.model = tf.saved_model.load(str(path))
+        batching = (path / "batching_params.pbtxt").read_text()
+        at_once = re.search(r"num_batch_threads *{ *value: *(\d+)", batching)[1]
+        self._slots = threading.Semaphore(int(at_once))  # its queue is in order
         self.warmed_up = self._warm_up(path)
         self._http = _HttpServer(("localhost", 0), self._handler_class())
         self._grpc = grpc.server(futures.ThreadPoolExecutor(threads))
@@ -128,7 +133,8 @@ class StandIn:
                 key: tf.constant(value, specs[key].dtype)
                 for key, value in inputs.items()
             }
-            return function(**tensors)
+            with self._slots:
+                return function(**tensors)
         except (tf.errors.OpError, TypeError) as error:
             raise ValueError(str(error)) from error
 
