@@ -17,7 +17,6 @@ import argparse
 import keras
 
 import keras_seqconv as ks
-from keras_seqconv.perplexity import text_perplexity
 
 
 def make_stream(corpus, split, tokenizer, block, tokens_per_batch):
@@ -93,7 +92,7 @@ def main(arguments=None):
 
     generator = ks.LanguageGenerator(model, tokenizer)
     half = options.block // 2
-    found = text_perplexity(
+    found = ks.perplexity.text_perplexity(
         generator,
         corpus.texts("test", "target"),
         tokens_per_sample=options.block,

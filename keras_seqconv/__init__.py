@@ -9,18 +9,21 @@ if _keras.backend.backend() not in ("tensorflow", "jax"):
         f"Received: KERAS_BACKEND={_keras.backend.backend()}"
     )
 
+from keras_seqconv import bootstrap as bootstrap
 from keras_seqconv import callbacks as callbacks
 from keras_seqconv import checkpoints as checkpoints
 from keras_seqconv import convert as convert
 from keras_seqconv import data as data
 from keras_seqconv import decoding as decoding
 from keras_seqconv import evaluation as evaluation
+from keras_seqconv import inspection as inspection
 from keras_seqconv import layers as layers
 from keras_seqconv import losses as losses
 from keras_seqconv import metrics as metrics
 from keras_seqconv import models as models
 from keras_seqconv import ops as ops
 from keras_seqconv import optimizers as optimizers
+from keras_seqconv import perplexity as perplexity
 from keras_seqconv import plots as plots
 from keras_seqconv import schedules as schedules
 from keras_seqconv import tokenizers as tokenizers
