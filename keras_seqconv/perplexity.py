@@ -140,7 +140,7 @@ def text_perplexity(
             scored. A large window predicts all tokens from much, and costs time.
         tokens_per_sample: positions of a block, the context counted; by default 512,
             or what the model has.
-        break_mode: "none", "complete", "complete_doc" or "eos", see
+        break_mode: "none", "complete", "complete_doc" or "sentence", see
             `keras_seqconv.data.blocks.blocks`: one stream, whole lines, whole lines of
             one document, each line alone.
 

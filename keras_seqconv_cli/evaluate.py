@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens-per-sample", type=int, metavar="N", help="of a block (default 512)")
     add(
         "--break-mode", default="none",
-        choices=("none", "complete", "complete_doc", "eos"),
+        choices=("none", "complete", "complete_doc", "sentence", "eos"),
         help="how --text is cut into blocks (default none: anywhere)",
     )  # fmt: skip
     add("--json", action="store_true", help="print one JSON object instead")

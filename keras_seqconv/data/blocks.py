@@ -13,7 +13,8 @@ from keras_seqconv.data.background import guarded_generator
 from keras_seqconv.data.rows import BATCHES, plain_errors
 from keras_seqconv.extras import require
 
-BREAK_MODES = ("none", "complete", "complete_doc", "eos")
+# "eos" is fairseq's name of "sentence".
+BREAK_MODES = ("none", "complete", "complete_doc", "sentence", "eos")
 LINES_AT_ONCE = 1024
 
 
@@ -39,7 +40,7 @@ def blocks(
         "complete": as many whole lines as fit into `tokens_per_sample`.
         "complete_doc": likewise, and a piece ends where a document ends. Documents are
             divided by empty lines (the end token alone), which are left out.
-        "eos" (or "sentence"): each line a piece, whatever `tokens_per_sample` is.
+        "sentence" (or "eos"): each line a piece, whatever `tokens_per_sample` is.
 
     With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
     preceded by the last w tokens of input before it (fewer at the start, and before a
@@ -148,7 +149,7 @@ def to_blocks(
 def _rows_of(tokens, break_mode, window, long_lines, end_id, pad_id) -> Callable:
     """A function from lines to rows; the arguments are checked here."""
     check_positive_integer("tokens_per_sample", tokens)
-    check_choice("break_mode", break_mode, (*BREAK_MODES, "sentence"))
+    check_choice("break_mode", break_mode, BREAK_MODES)
     check_choice("long_lines", long_lines, ("keep", "cut"))
     check_integer("end_id", end_id, 0)
     check_integer("pad_id", pad_id, 0)

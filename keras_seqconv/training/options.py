@@ -123,9 +123,9 @@ class TrainingOptions(BaseModel):
     tokens_per_sample: Count | None = _option(
         "text", None, "tokens of a block of a language model"
     )
-    break_mode: Literal["none", "complete", "complete_doc", "sentence"] | None = (
-        _option("text", None, "how lines become blocks of a language model")
-    )
+    break_mode: (
+        Literal["none", "complete", "complete_doc", "sentence", "eos"] | None
+    ) = _option("text", None, "how lines become blocks of a language model")
 
     context_window: Annotated[int, Field(ge=0)] | None = _option(
         "text", None, "tokens before a block that a language model sees when scored"

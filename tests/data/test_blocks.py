@@ -120,7 +120,7 @@ def slow_pieces(lines, size, mode):
     if mode == "none":
         stream = [token for line in lines for token in line]
         return [stream[i : i + size] for i in range(0, len(stream), size)]
-    if mode == "eos":
+    if mode in ("eos", "sentence"):
         return lines
     pieces = []
     open_piece = False
