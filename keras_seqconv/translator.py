@@ -58,8 +58,8 @@ class Translator:
     without asking the model. Tokens that are no text (`unspellable_ids` of tokenizers
     that run in graphs) are never chosen.
     A source of more than `max_source_length` tokens is cut: its first
-    `max_source_length - 1` tokens and the end token are translated, and a warning says
-    so.
+    `max_source_length - 1` tokens and the end token are translated. A warning says so,
+    unless it is the argument that sets this limit, not the model.
 
     Args:
         model: `EncoderDecoder`, `ConvS2S` or an `Ensemble` of such.
@@ -128,6 +128,7 @@ class Translator:
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
         self.max_source_length = min(limits, default=None)
+        self._chosen_length = max_source_length
         if source_tokenizer is not None:
             for embedder in embedders:
                 size = embedder.tokens.vocabulary_size
@@ -275,7 +276,7 @@ class Translator:
                 self.source_tokenizer,
                 self.target_tokenizer,
                 self.search,
-                self.max_source_length,
+                self._chosen_length,
             ),
             overwrite,
         )
@@ -310,10 +311,10 @@ class Translator:
         long = [index for index, ids in enumerate(sources) if len(ids) > most]
         for index in long:
             sources[index] = [*sources[index][: most - 1], self.model.end_id]
-        if long:
+        if long and most != self._chosen_length:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts, the first of them number "
-                f"{long[0]}, have more than the {most} tokens that are read, and "
+                f"{long[0]}, have more than the {most} tokens that the model takes and "
                 "were cut",
                 stacklevel=4,
             )
