@@ -10,6 +10,7 @@ from keras_seqconv import callbacks, fitting, plots
 from keras_seqconv.data.resampling import resampling
 from keras_seqconv.data.stream import BatchStream
 from keras_seqconv.memory import keep_freed_memory
+from keras_seqconv.tokenizers import Sampling
 from keras_seqconv.training.finish import finish, sentences_of
 from keras_seqconv.training.models import make_model, translator_of
 from keras_seqconv.training.options import TrainingOptions
@@ -148,11 +149,22 @@ def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: int):
         pair = {"target_ids": text.target_tokenizer}
         if text.source_tokenizer is not None:
             pair["source_ids"] = text.source_tokenizer
+        _check_sampling(pair.values(), options.bpe_dropout)
         resample = resampling(text.train, pair, options.bpe_dropout, options.seed)
     stream = BatchStream(text.train, seed=options.seed, resample=resample, **settings)
     if text.validation is None:
         return stream, None
     return stream, BatchStream(text.validation, **settings)
+
+
+def _check_sampling(tokenizers, rate: float) -> None:
+    try:
+        for tokenizer in tokenizers:
+            tokenizer.tokenize([], Sampling(rate))
+    except ValueError as error:
+        raise ValueError(
+            f"`bpe_dropout` must be 0 with this tokenizer. Received: {rate} ({error})"
+        ) from error
 
 
 def _compile(model, optimizer, loss, options: TrainingOptions) -> None:
