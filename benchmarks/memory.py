@@ -1,10 +1,10 @@
 """What does `keep_freed_memory` do for training on a CPU?
 
-    python benchmarks/memory.py            # about 8 minutes
+    python benchmarks/memory.py            # about 4 minutes a turn on a slow machine
 
 `keras-seqconv train` with the embedded corpus and its preset, in processes of their
 own, by turns with and without it (GLIBC_TUNABLES set to what it is anyway turns it
-off). Tokens a second are target tokens between updates 200 and 400, when every shape
+off). Tokens a second are target tokens between updates 100 and 200, when every shape
 has been met; page faults and processor time are of the whole process.
 """
 
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-UPDATES, FIRST = 400, 200
+UPDATES, FIRST = 200, 100
 OFF = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7"}
 RUN = "import sys; from keras_seqconv_cli import main; sys.exit(main())"
 
