@@ -13,9 +13,9 @@ def keep_freed_memory() -> bool:
     """Tells glibc to keep freed memory in the process, for training on a CPU.
 
     TensorFlow asks malloc for each tensor. Large ones glibc takes from the system and
-    gives back at once, and the system clears every page again when it is next touched:
-    with batches of changing shapes that was 40 % of all processor time of a training of
-    ours (benchmarks/README.md, "Memory"). The process then never shrinks: it keeps as
+    gives back at once, and the system clears every page again when it is next touched.
+    With batches of changing shapes this made training on two virtual cores 1.9 times as
+    fast (benchmarks/README.md, "Memory"). The process then never shrinks: it keeps as
     much as it has needed at most.
 
     `keras_seqconv.training.train` calls this, and so does `keras-seqconv train`. Call
