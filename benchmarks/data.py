@@ -18,10 +18,8 @@ part of it that is not pages of files.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -33,6 +31,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+from machine import machine
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
 LANGUAGES = ("de", "en")
@@ -176,21 +175,6 @@ def not_files() -> float:
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024
     return float("nan")
-
-
-def machine() -> str:
-    import tensorflow as tf
-
-    name = next(
-        line.split(":")[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    )
-    return (
-        f"{datetime.date.today()}, {name}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, "
-        f"NumPy {np.__version__}"
-    )
 
 
 def main():

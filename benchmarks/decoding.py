@@ -22,17 +22,15 @@ too; "XLA" is `jit_compile=True`.
 
 import argparse
 import collections
-import datetime
 import os
-import platform
 import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
 import numpy as np
 import tensorflow as tf
+from machine import machine
 
 from keras_seqconv import decoding, models
 from keras_seqconv.models import blocks
@@ -373,16 +371,6 @@ def print_row(row: str, cells: dict):
     print(f"| {row} | " + " | ".join(cells.get(key, "") for key in SETTINGS) + " |")
 
 
-def print_machine():
-    with open("/proc/cpuinfo") as lines:
-        model = next(
-            line.split(":")[1].strip() for line in lines if "model name" in line
-        )
-    print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, ", end="")
-    print(f"Python {platform.python_version()}, TensorFlow {tf.__version__}, ", end="")
-    print(f"Keras {keras.__version__}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=FAMILIES, help="one family")
@@ -390,7 +378,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=8.0, help="for each setting")
     parser.add_argument("--recompute", action="store_true", help="only this comparison")
     arguments = parser.parse_args()
-    print_machine()
+    print(machine())
     before = product_rate()
     if arguments.recompute:
         print_recompute()

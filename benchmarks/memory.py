@@ -10,12 +10,13 @@ has been met; page faults and processor time are of the whole process.
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from machine import machine
 
 UPDATES, FIRST = 200, 100
 OFF = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7"}
@@ -54,7 +55,7 @@ def main():
             for name, environment in zip(found, ({}, OFF), strict=True):
                 place = Path(folder) / f"{name.split()[0]}-{turn}"
                 found[name].append(run(place, environment))
-    print(f"{platform.processor()}, {os.cpu_count()} cores, {platform.release()}\n")
+    print(machine() + "\n")
     print(
         "| freed memory | tokens/s, each run | page faults | system time | user time |"
     )

@@ -13,10 +13,8 @@ backward) over the time.
 """
 
 import argparse
-import datetime
 import gc
 import os
-import platform
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
+from machine import machine
 
 from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
 
@@ -384,13 +383,7 @@ def print_pair():
 
 
 def print_machine():
-    with open("/proc/cpuinfo") as lines:
-        model = next(
-            line.split(":")[1].strip() for line in lines if "model name" in line
-        )
-    print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, ", end="")
-    print(f"Python {platform.python_version()}, TensorFlow {tf.__version__}, ", end="")
-    print(f"Keras {keras.__version__}")
+    print(machine())
     source = np.ones(64 << 20, "float32")
     target = np.empty_like(source)
     small, near = np.ones(1 << 20, "float32"), np.empty(1 << 20, "float32")

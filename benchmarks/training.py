@@ -14,9 +14,7 @@ the same minute.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
+from machine import machine
 
 import keras_seqconv as ks
 from keras_seqconv.models import blocks
@@ -179,15 +178,6 @@ def print_parts(name, rounds, family):
         print(f"| {part} | {middle * 1e3:.0f} | {(middle - first) * 1e3:+.0f} |")
 
 
-def print_machine():
-    now = datetime.date.today().isoformat()
-    print(
-        f"{now}, {platform.machine()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, TensorFlow {tf.__version__}, "
-        f"Keras {keras.__version__}, float32"
-    )
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", choices=SETTINGS, help="one setting")
@@ -200,7 +190,7 @@ def main():
         help="what the parts of a step cost",
     )
     options = parser.parse_args()
-    print_machine()
+    print(f"{machine()}, float32")
     for name in [options.only] if options.only else SETTINGS:
         print_setting(name, options.rounds)
         if options.parts:
