@@ -32,7 +32,7 @@ test: $(VENV)/stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 test-slow: $(VENV)/stamp
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n auto -m slow
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
 

@@ -171,8 +171,8 @@ def run(options: argparse.Namespace) -> int:
         print(
             f"warning: {report.cut:,} lines, the first of them line "
             f"{report.first_cut:,}, have more than the "
-            f"{translator.max_source_length:,} tokens that are read, and were "
-            "cut",
+            f"{translator.max_source_length:,} tokens that are read, and "
+            "were cut",
             file=sys.stderr,
         )
     return 0

@@ -229,9 +229,12 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     assert "site-packages" in ks.__file__
     print(ks.layers.DynamicConv(2, 3)(np.ones((1, 5, 4), "float32")).shape)
     """
+    # Not the sources that a developer's PYTHONPATH names.
+    alone = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-c", textwrap.dedent(code)],
         cwd=tmp_path,
+        env=alone,
         check=True,
         capture_output=True,
         text=True,
@@ -239,7 +242,12 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     assert "(1, 5, 4)" in done.stdout
     command = tmp_path / "venv" / "bin" / "keras-seqconv"
     done = subprocess.run(
-        [command, "--version"], cwd=tmp_path, check=True, capture_output=True, text=True
+        [command, "--version"],
+        cwd=tmp_path,
+        env=alone,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip()
 

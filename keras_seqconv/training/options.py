@@ -21,7 +21,7 @@ GROUPS = {
     "search": "how the finished model searches",
     "reports": "validation, checkpoints, pictures",
 }
-_WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
+WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
 
 
 def _option(group: str, default, text: str, **more):
@@ -114,8 +114,8 @@ class TrainingOptions(BaseModel):
     skip_bad_lines: bool = _option(
         "text", False, "count and skip lines that are empty or no UTF-8"
     )
-    bpe_dropout: Share = _option(
-        "text", 0.0, "rate at which merges are left out, anew in each epoch"
+    bpe_dropout: Share | None = _option(
+        "text", None, "rate at which merges are left out, anew in each epoch"
     )
     max_shapes: Count = _option(
         "text", 16, "most different shapes of batches; each costs a compilation"
@@ -183,8 +183,8 @@ class TrainingOptions(BaseModel):
     label_smoothing_kind: Literal["uniform", "others"] | None = _option(
         "recipe", None, "uniform: Keras, fairseq until 2021; others: fairseq since"
     )
-    r_drop: Annotated[float, Field(ge=0)] = _option(
-        "recipe", 0.0, "weight of the divergence of two passes (Liang et al. 2021)"
+    r_drop: Annotated[float, Field(ge=0)] | None = _option(
+        "recipe", None, "weight of the divergence of two passes (Liang et al. 2021)"
     )
     tokens_per_batch: Count | None = _option(
         "recipe",
@@ -252,10 +252,10 @@ class TrainingOptions(BaseModel):
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
             )
-        if self.bpe_dropout and self.tokenizer in _WITHOUT_SAMPLING:
+        if self.bpe_dropout and self.tokenizer in WITHOUT_SAMPLING:
             raise ValueError(
                 "`bpe_dropout` must be 0 with a `tokenizer` that does not sample, of "
-                f"which there are {', '.join(_WITHOUT_SAMPLING)}. Received: "
+                f"which there are {', '.join(WITHOUT_SAMPLING)}. Received: "
                 f"bpe_dropout={self.bpe_dropout}, tokenizer={self.tokenizer!r}"
             )
         if self.source is not None and self.source == self.target:

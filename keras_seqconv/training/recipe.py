@@ -8,7 +8,7 @@ import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.training.options import TrainingOptions
+from keras_seqconv.training.options import WITHOUT_SAMPLING, TrainingOptions
 
 _OPTIMIZERS = {
     "adam": {
@@ -30,7 +30,9 @@ _SCHEDULES = {
 }
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
-_TOP = ("global_clipnorm", "tokens_per_batch", "precision", *_ENDS)
+_TOP = (
+    "global_clipnorm", "bpe_dropout", "r_drop", "tokens_per_batch", "precision", *_ENDS
+)  # fmt: skip
 # Option -> name in the recipe's search.
 _SEARCH = {
     "num_beams": "num_beams",
@@ -60,6 +62,8 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
         for name, value in options.model_dump().items()
         if value is not None and name in options.model_fields_set
     }
+    if options.tokenizer in WITHOUT_SAMPLING:
+        recipe["bpe_dropout"] = None
     recipe.update({name: given[name] for name in _TOP if name in given})
     recipe["optimizer"] = _part("optimizer", recipe["optimizer"], _OPTIMIZERS, given)
     recipe["schedule"] = _part("schedule", recipe["schedule"], _SCHEDULES, given)

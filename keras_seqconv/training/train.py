@@ -84,7 +84,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     with strategy():
         model = make_model(options, *text.tokenizers)
         optimizer, loss = make_optimizer(recipe), make_loss(recipe, model)
-        _compile(model, optimizer, loss, options)
+        _compile(model, optimizer, loss, options, recipe)
     _describe(say, run, recipe, text, model, stream)
     with callbacks.GracefulStop() as stop, strategy():
         fitting.fit_stream(
@@ -145,12 +145,12 @@ def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: int):
         "pad_id": text.target_tokenizer.pad_id,
     }
     resample = None
-    if options.bpe_dropout:
+    if rate := recipe["bpe_dropout"]:
         pair = {"target_ids": text.target_tokenizer}
         if text.source_tokenizer is not None:
             pair["source_ids"] = text.source_tokenizer
-        _check_sampling(pair.values(), options.bpe_dropout)
-        resample = resampling(text.train, pair, options.bpe_dropout, options.seed)
+        _check_sampling(pair.values(), rate)
+        resample = resampling(text.train, pair, rate, options.seed)
     stream = BatchStream(text.train, seed=options.seed, resample=resample, **settings)
     if text.validation is None:
         return stream, None
@@ -167,9 +167,9 @@ def _check_sampling(tokenizers, rate: float) -> None:
         ) from error
 
 
-def _compile(model, optimizer, loss, options: TrainingOptions) -> None:
+def _compile(model, optimizer, loss, options: TrainingOptions, recipe: dict) -> None:
     compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
-    regularizers = {"r_drop": options.r_drop} if options.r_drop else {}
+    regularizers = {"r_drop": recipe["r_drop"]} if recipe["r_drop"] else {}
     model.compile(optimizer, loss, jit_compile=compiled, **regularizers)
 
 

@@ -130,7 +130,7 @@ def test_cut_lines_are_named(tmp_path, capsys):
     assert done.status == 0
     assert done.errors == (
         "warning: 1 lines, the first of them line 2, have more than the 4 tokens that "
-        "the model takes and were cut\n"
+        "are read, and were cut\n"
     )
 
 

@@ -99,8 +99,15 @@ class TestRecipe:
         assert found["optimizer"]["momentum"] == 0.9
         assert found["schedule"]["period"] == 3000  # what follows the warm-up
         schedule = make_schedule(found)
-        assert float(schedule(2000)) == pytest.approx(5e-3)
-        assert float(schedule(3500)) == pytest.approx(2.5e-3, rel=1e-3)
+        assert float(schedule(2000)) == pytest.approx(3.5e-3)
+        assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
+
+    def test_regularizers_are_those_of_the_preset_or_the_options(self):
+        assert resolve_recipe(options())["bpe_dropout"] == 0.1
+        assert resolve_recipe(options(bpe_dropout=0.0))["bpe_dropout"] == 0.0
+        assert resolve_recipe(options(r_drop=2.0))["r_drop"] == 2.0
+        # Words cannot be cut in another way; who did not ask for it need not know.
+        assert resolve_recipe(options(tokenizer="words"))["bpe_dropout"] is None
 
     @pytest.mark.parametrize(
         ("values", "words"),

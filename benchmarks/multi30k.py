@@ -1,0 +1,297 @@
+"""Multi30k: the systems of the papers trained on real text, as multi30k.md has them.
+
+    python benchmarks/multi30k.py train dynamic_conv_a         # hours; goes on where it was
+    python benchmarks/multi30k.py score dynamic_conv_a         # reads the test set
+    python benchmarks/multi30k.py milestones dynamic_conv_a    # BLEU after fewer updates
+    python benchmarks/multi30k.py compare dynamic_conv_a transformer_a
+    python benchmarks/multi30k.py tokenize                     # protocol C: spaCy, lower case
+    python benchmarks/multi30k.py table
+
+A row is a system and a protocol: A: English to German, the files lc.norm.tok, tokenised
+BLEU; B: the raw text, sacreBLEU 13a; C: German to English, spaCy's tokens in lower case,
+greedy, BLEU as torchtext computes it (needs `pip install spacy`). Training and scores are
+commands of `keras-seqconv`, which are printed. Runs lie in --runs, scores in
+benchmarks/multi30k.json, from which `table` prints.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from benchmarks.machine import machine  # noqa: E402
+
+RESULTS = Path(__file__).with_suffix(".json")
+CORPUS = REPOSITORY.parent / "shared/data/multi30k"
+
+
+class Protocol(NamedTuple):
+    """Files of a protocol, and how it searches and scores."""
+
+    middle: str  # of file names: test2016.MIDDLE.de
+    source: str
+    target: str
+    training: tuple[str, ...]
+    search: tuple[str, ...]
+    metric: str
+    tokenize: str
+
+
+PROTOCOLS = {
+    "a": Protocol("lc.norm.tok.", "en", "de", (), (), "bleu", "none"),
+    "b": Protocol("", "en", "de", (), (), "bleu", "13a"),
+    "c": Protocol(
+        "spacy.", "de", "en",
+        ("--tokenizer", "words", "--joint-vocabulary", "false"),
+        ("--num-beams", "1"), "torchtext_bleu", "none",
+    ),
+}  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A line of the table: what `train` is told beside the preset."""
+
+    preset: str
+    protocol: str
+    seed: int = 1
+    flags: tuple[str, ...] = ()
+
+
+ROWS = {
+    f"{system}_{protocol}{'' if seed == 1 else f'_seed{seed}'}": Row(
+        f"{system}_multi30k", protocol, seed
+    )
+    for system, protocol, seed in (
+        ("dynamic_conv", "a", 1),
+        ("transformer", "a", 1),
+        ("light_conv", "a", 1),
+        ("query_conv", "a", 1),
+        ("conv_s2s", "a", 1),
+        ("dynamic_conv", "b", 1),
+        ("conv_s2s", "c", 1),
+        ("dynamic_conv", "c", 1),
+        ("dynamic_conv", "a", 2),
+        ("transformer", "a", 2),
+        ("dynamic_conv", "a", 3),
+        ("transformer", "a", 3),
+    )
+}
+
+
+def text_file(row: Row, split: str, side: str) -> Path:
+    protocol = PROTOCOLS[row.protocol]
+    language = getattr(protocol, side)
+    folder = CORPUS if row.protocol != "c" else REPOSITORY / "runs/multi30k/spacy"
+    return folder / f"{split}.{protocol.middle}{language}"
+
+
+def train(options) -> None:
+    """Runs or continues `keras-seqconv train` of a row."""
+    subprocess.run(command(options), check=True)
+
+
+def command(options) -> list[str]:
+    row = ROWS[options.row]
+    protocol = PROTOCOLS[row.protocol]
+    words = [
+        "keras-seqconv", "train",
+        "--preset", row.preset,
+        "--dataset", os.path.relpath(text_file(row, "train", "source").parent),
+        "--workdir", str(options.runs / options.row),
+        "--source", protocol.source, "--target", protocol.target,
+        "--seed", str(row.seed), "--keep", "100",
+        *protocol.training, *row.flags, *options.more,
+    ]  # fmt: skip
+    if protocol.middle:
+        words += ["--variant", protocol.middle.rstrip(".")]
+    print(shlex.join(words), flush=True)
+    return words
+
+
+def score(options) -> None:
+    """Scores the finished model on the test set and writes the row."""
+    run = options.runs / options.row
+    row = ROWS[options.row]
+    record = {"row": options.row, "machine": machine(), **training_of(run)}
+    record["validation"] = evaluated(run / "model", row, "valid", None)
+    record["test"] = evaluated(
+        run / "model", row, "test2016", run / "test2016.hypotheses"
+    )
+    results = read_results()
+    results[options.row] = record
+    write_results(results)
+    print(json.dumps(record, indent=1))
+
+
+def training_of(run: Path) -> dict:
+    """Updates, minutes and speed from a run's log; parameters of its model."""
+    import numpy as np
+
+    import keras_seqconv as ks
+    from keras_seqconv.callbacks.reporting import read_log
+
+    log = read_log(run / "log.jsonl")
+    steps = [record for record in log if "loss" in record]
+    model = ks.Translator.load(run / "model").model
+    speeds = [record["tokens_per_second"] for record in steps]
+    return {
+        "command": json.loads((run / "run.json").read_text())["starts"][0]["command"],
+        "parameters": int(sum(np.prod(one.shape) for one in model.trainable_weights)),
+        "updates": steps[-1]["update"],
+        "minutes": round(log[-1]["seconds"] / 60, 1),
+        "tokens_per_second": {
+            "median": round(float(np.median(speeds))),
+            "tenth": round(float(np.percentile(speeds, 10))),
+            "ninetieth": round(float(np.percentile(speeds, 90))),
+        },
+    }
+
+
+def evaluated(model: Path, row: Row, split: str, hypotheses: Path | None) -> dict:
+    """What `keras-seqconv evaluate` says of a split; seconds include compiling."""
+    protocol = PROTOCOLS[row.protocol]
+    words = [
+        "keras-seqconv", "evaluate", str(model),
+        "--source", str(text_file(row, split, "source")),
+        "--reference", str(text_file(row, split, "target")),
+        "--metrics", f"{protocol.metric},perplexity", "--tokenize", protocol.tokenize,
+        *protocol.search, "--json",
+    ]  # fmt: skip
+    if hypotheses is not None:
+        words += ["--output-hypotheses", str(hypotheses)]
+    print(shlex.join(words), flush=True)
+    found = json.loads(subprocess.run(words, check=True, stdout=-1).stdout)
+    result = {
+        "bleu": found["scores"][0]["value"],
+        "signature": found["scores"][0]["signature"],
+        "perplexity": found["perplexity"]["perplexity"],
+        "tokens_per_second": round(found["tokens_per_second"]),
+    }
+    return result
+
+
+def milestones(options) -> None:
+    """BLEU of the average of the last five epochs at several moments of a run.
+
+    For the question when a score was reached, not for choosing anything.
+    """
+    from keras_seqconv.callbacks.reporting import read_log
+
+    run, row = options.runs / options.row, ROWS[options.row]
+    ends = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
+    print("| updates | minutes | validation nll | validation BLEU | test BLEU |")
+    print("|---|---|---|---|---|")
+    for end in ends[options.every - 1 :: options.every]:
+        model = run / f"model-{end['update']}"
+        subprocess.run(
+            ["keras-seqconv", "average", str(run), "--last-epochs", "5", "--up-to",
+             str(end["update"]), "--output", str(model), "--overwrite"],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        scores = [
+            evaluated(model, row, split, None)["bleu"] for split in ("valid", "test2016")
+        ]
+        print(
+            f"| {end['update']:,} | {end['seconds'] / 60:.0f} | {end['val_nll']:.3f} | "
+            + " | ".join(f"{one:.2f}" for one in scores)
+            + " |",
+            flush=True,
+        )
+
+
+def compare(options) -> None:
+    """Paired bootstrap of two rows on the test set."""
+    row = ROWS[options.row]
+    subprocess.run(
+        ["keras-seqconv", "evaluate", "--hypotheses",
+         str(options.runs / options.row / "test2016.hypotheses"),
+         "--reference", str(text_file(row, "test2016", "target")),
+         "--metrics", "bleu", "--tokenize", PROTOCOLS[row.protocol].tokenize,
+         "--compare", str(options.runs / options.other / "test2016.hypotheses")],
+        check=True,
+    )  # fmt: skip
+
+
+def tokenize(options) -> None:
+    """Writes the files of protocol C: spaCy's tokens, lower-cased, single spaces.
+
+    As the tutorial has it; the rules of spaCy's tokenizers need no trained pipeline.
+    """
+    import spacy
+
+    from keras_seqconv.atomic import write_file
+
+    for language in ("de", "en"):
+        rules = spacy.blank(language).tokenizer
+        for split in ("train", "valid", "test2016"):
+            lines = (CORPUS / f"{split}.{language}").read_text().splitlines()
+            tokens = [
+                " ".join(str(one).lower() for one in rules(line) if str(one).strip())
+                for line in lines
+            ]
+            file = REPOSITORY / f"runs/multi30k/spacy/{split}.spacy.{language}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_file(file, ("\n".join(tokens) + "\n").encode())
+            print(f"{file}: {len(tokens):,} lines")
+
+
+def table(options) -> None:
+    print(
+        "| system | M parameters | updates | minutes | target tokens/s (10-90 %) | "
+        "validation perplexity | validation BLEU | test BLEU | decoding, tokens/s | seed |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name, found in read_results().items():
+        speed = found["tokens_per_second"]
+        print(
+            f"| {name} | {found['parameters'] / 1e6:.2f} | {found['updates']:,} | "
+            f"{found['minutes']:.0f} | {speed['median']:,} ({speed['tenth']:,}-"
+            f"{speed['ninetieth']:,}) | {found['validation']['perplexity']:.2f} | "
+            f"{found['validation']['bleu']:.2f} | {found['test']['bleu']:.2f} | "
+            f"{found['test']['tokens_per_second']:,} | {ROWS[name].seed} |"
+        )
+
+
+def read_results() -> dict:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def write_results(results: dict) -> None:
+    from keras_seqconv.atomic import write_file
+
+    write_file(RESULTS, (json.dumps(results, indent=1) + "\n").encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=REPOSITORY / "runs/multi30k", help="work folders"
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action in (train, score, milestones, compare, tokenize, table):
+        sub = actions.add_parser(action.__name__, help=action.__doc__)
+        sub.set_defaults(call=action)
+        if action in (train, score, milestones, compare):
+            sub.add_argument("row", choices=ROWS)
+        if action is compare:
+            sub.add_argument("other", choices=ROWS)
+        if action is milestones:
+            sub.add_argument("--every", type=int, default=4, help="epochs")
+        if action is train:
+            sub.add_argument("more", nargs="*", help="more flags of train, after --")
+    options = parser.parse_args()
+    options.call(options)
+
+
+if __name__ == "__main__":
+    main()
