@@ -1,17 +1,17 @@
 """Multi30k: the systems of the papers trained on real text, as multi30k.md has them.
 
-    python benchmarks/multi30k.py train dynamic_conv_a         # hours; goes on where it was
-    python benchmarks/multi30k.py score dynamic_conv_a         # reads the test set
-    python benchmarks/multi30k.py milestones dynamic_conv_a    # BLEU after fewer updates
+    python benchmarks/multi30k.py train dynamic_conv_a        # hours; goes on if stopped
+    python benchmarks/multi30k.py score dynamic_conv_a        # reads the test set
+    python benchmarks/multi30k.py milestones dynamic_conv_a   # after fewer updates
     python benchmarks/multi30k.py compare dynamic_conv_a transformer_a
-    python benchmarks/multi30k.py tokenize                     # protocol C: spaCy, lower case
+    python benchmarks/multi30k.py tokenize                    # the files of protocol C
     python benchmarks/multi30k.py table
 
 A row is a system and a protocol: A: English to German, the files lc.norm.tok, tokenised
-BLEU; B: the raw text, sacreBLEU 13a; C: German to English, spaCy's tokens in lower case,
-greedy, BLEU as torchtext computes it (needs `pip install spacy`). Training and scores are
-commands of `keras-seqconv`, which are printed. Runs lie in --runs, scores in
-benchmarks/multi30k.json, from which `table` prints.
+BLEU; B: the raw text, sacreBLEU 13a; C: German to English, spaCy's tokens in lower
+case, greedy, BLEU as torchtext computes it (needs `pip install spacy`). Training and
+scores are commands of `keras-seqconv`, which are printed. Runs lie in --runs, scores
+in benchmarks/multi30k.json, from which `table` prints.
 """
 
 import argparse
@@ -197,7 +197,8 @@ def milestones(options) -> None:
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         scores = [
-            evaluated(model, row, split, None)["bleu"] for split in ("valid", "test2016")
+            evaluated(model, row, split, None)["bleu"]
+            for split in ("valid", "test2016")
         ]
         print(
             f"| {end['update']:,} | {end['seconds'] / 60:.0f} | {end['val_nll']:.3f} | "
@@ -246,7 +247,8 @@ def tokenize(options) -> None:
 def table(options) -> None:
     print(
         "| system | M parameters | updates | minutes | target tokens/s (10-90 %) | "
-        "validation perplexity | validation BLEU | test BLEU | decoding, tokens/s | seed |"
+        "validation perplexity | validation BLEU | test BLEU | decoding, tokens/s | "
+        "seed |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, found in read_results().items():

@@ -37,9 +37,10 @@ import dataclasses
 
 RECIPE_KEYS = (
     "optimizer", "schedule", "global_clipnorm", "label_smoothing", "bpe_dropout",
-    "r_drop", "tokens_per_batch", "gradient_accumulation_steps", "num_replicas", "max_updates", "max_epochs",
-    "stop_learning_rate", "precision", "averaging", "search", "blocks", "scoring",
-    "data", "updates_of_original", "source", "sources", "notes",
+    "r_drop", "tokens_per_batch", "gradient_accumulation_steps", "num_replicas",
+    "max_updates", "max_epochs", "stop_learning_rate", "precision", "averaging",
+    "search", "blocks", "scoring", "data", "updates_of_original", "source", "sources",
+    "notes",
 )  # fmt: skip
 
 
