@@ -1,6 +1,6 @@
 """Multi30k: the systems of the papers trained on real text, as multi30k.md has them.
 
-    python benchmarks/multi30k.py train dynamic_conv_a        # hours; goes on if stopped
+    python benchmarks/multi30k.py train dynamic_conv_a        # hours; resumes
     python benchmarks/multi30k.py score dynamic_conv_a        # reads the test set
     python benchmarks/multi30k.py milestones dynamic_conv_a   # after fewer updates
     python benchmarks/multi30k.py compare dynamic_conv_a transformer_a
