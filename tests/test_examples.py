@@ -160,10 +160,12 @@ def test_custom_training_loop_goes_on(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_train_wmt_tfds_learns_the_phrases(tmp_path):
+    """With a third of the updates; how good it becomes is seen by the quickstart."""
+    folders = ("--workdir", tmp_path / "run", "--data-dir", tmp_path)
     printed = run_command(
-        "train_wmt_tfds", "--workdir", tmp_path / "run", "--data-dir", tmp_path
+        "train_wmt_tfds", *folders, "--max-updates", 350, "--average", 2
     )
-    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 85
+    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 60
 
 
 @pytest.mark.slow
