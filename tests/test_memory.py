@@ -31,6 +31,7 @@ def run(**environment) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
 def test_large_blocks_are_used_again_unless_the_user_has_settings():

@@ -302,6 +302,7 @@ def docstring_examples() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_docstring_examples_run():
     """All in one process; names that an example takes for granted are given here.
 

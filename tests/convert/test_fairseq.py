@@ -38,6 +38,7 @@ FOLDERS = [
     "transformer",
     "fconv",
 ]
+QUICK = ("dynamicconv_no_glu", "fconv")
 SEARCHES = {"greedy": (1, 1.0), "beam4_lenpen1": (4, 1.0), "beam5_lenpen0.6": (5, 0.6)}
 
 
@@ -67,7 +68,13 @@ def test_the_reference_computes_what_fairseq_computed(golden, name):
     assert difference[source_ids != PAD].max() < 5e-5
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in FOLDERS
+    ],
+)
 def test_golden_folder_from_arrays(golden, name):
     check_golden(converted(golden / name), golden / name)
 

@@ -93,6 +93,7 @@ def run_here(signatures, cases: list):
             check(name, found[key].numpy().tolist(), value)
 
 
+@pytest.mark.slow
 def test_another_process_says_the_same(pieces, tmp_path):
     translator, path, _ = pieces
     texts = PIECES[:-1]

@@ -140,7 +140,9 @@ class TestResidual:
             expected = normalized(inputs + to_numpy(inner(inputs)), layer.layer_norm)
         np.testing.assert_allclose(got, expected, **CLOSE)
 
-    @pytest.mark.parametrize("normalize_first", [False, True])
+    @pytest.mark.parametrize(
+        "normalize_first", [False, pytest.param(True, marks=pytest.mark.slow)]
+    )
     def test_layer_manners(self, normalize_first):
         inputs = random(BATCH, TARGET, CHANNELS)
 

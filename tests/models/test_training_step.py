@@ -203,7 +203,10 @@ def test_adaptive_softmax_trains_by_its_own_loss():
     np.testing.assert_allclose(found["loss"], total / found["tokens"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["keras", "tokens", "sum"])
+@pytest.mark.parametrize(
+    "kind",
+    ["keras", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tokens", "sum"))],
+)
 def test_losses_of_ones_own(kind):
     one, other = small_model(), small_model()
     train(one, loss=None)
@@ -245,7 +248,9 @@ def test_losses_that_layers_add_count_once_per_update():
     assert history["loss"][0] > train(plain)["loss"][0] + 1e-3
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_mixed_precision(policy):
     model = small_model(dtype=policy)
     history = train(model, steps=2, updates=4, optimizer=AdamW(1e-2))
