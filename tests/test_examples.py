@@ -183,11 +183,12 @@ def test_causal_lm_as_documented(tmp_path):
 @pytest.mark.slow
 def test_summarize_copies_the_first_sentence(tmp_path):
     folder = write_articles(tmp_path / "news")
-    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 600]
+    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 450]
     small += ["--min-length", 5, "--max-length", 40, "--test-articles", 20]
+    small += ["--tokens-per-batch", 2048]
     small += ["--workdir", tmp_path / "run"]
     printed = run_command("summarize", "--dataset", folder, *small)
-    assert float(re.search(r"ROUGE-2.* = ([\d.]+)", printed)[1]) > 80
+    assert float(re.search(r"ROUGE-2.* = ([\d.]+)", printed)[1]) > 60
 
 
 @pytest.mark.slow

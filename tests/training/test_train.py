@@ -219,7 +219,7 @@ def test_command_line(corpus, tmp_path, capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
     """The weights of a run that nothing happened to, to the bit."""
-    changes = {"max_updates": 60, "checkpoint_every": 5, "average": 1}
+    changes = {"max_updates": 40, "checkpoint_every": 5, "average": 1}
     whole = train(options_for(corpus, tmp_path / "whole", **changes), str)
     config = tmp_path / "options.json"
     parts = options_for(corpus, tmp_path / "parts", **changes)
@@ -231,7 +231,7 @@ def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
         "train", "--config", str(config),
     ]  # fmt: skip
     random = np.random.default_rng(number)
-    for _ in range(12):
+    for _ in range(6):
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
