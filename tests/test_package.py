@@ -214,6 +214,8 @@ def test_command_line(capsys):
 @pytest.mark.slow
 def test_wheel_works_in_an_empty_environment(tmp_path):
     """Built, installed beside nothing but its dependencies, and used from there."""
+    # Not the sources that a developer's PYTHONPATH names.
+    alone = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT],
         check=True,
@@ -223,14 +225,14 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
-    subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
+    subprocess.run(
+        [*install, "-c", ROOT / "constraints.txt", wheel], env=alone, check=True
+    )
     code = """
     import keras_seqconv as ks, numpy as np, sys
     assert "site-packages" in ks.__file__
     print(ks.layers.DynamicConv(2, 3)(np.ones((1, 5, 4), "float32")).shape)
     """
-    # Not the sources that a developer's PYTHONPATH names.
-    alone = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-c", textwrap.dedent(code)],
         cwd=tmp_path,
