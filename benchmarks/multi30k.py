@@ -95,7 +95,7 @@ def text_file(row: Row, split: str, side: str) -> Path:
 
 def train(options) -> None:
     """Runs or continues `keras-seqconv train` of a row."""
-    subprocess.run(command(options), check=True)
+    sys.exit(subprocess.run(command(options)).returncode)
 
 
 def command(options) -> list[str]:

@@ -4,9 +4,14 @@ import ctypes
 import os
 
 # From malloc.h of glibc: parameter -> value. No block of its own from the system for a
-# large tensor (which is given back when it is freed), and never give back the end.
-_PARAMETERS = {-4: 0, -1: -1}  # M_MMAP_MAX, M_TRIM_THRESHOLD
-_VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+# large tensor (which is given back when it is freed), never give back the end, and one
+# arena for all threads: those of further arenas hold 64 MB at most, so that the logits
+# would come from the system after all.
+_PARAMETERS = {-4: 0, -1: -1, -8: 1}  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX
+_VARIABLES = (
+    "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_ARENA_MAX",
+)  # fmt: skip
 
 
 def keep_freed_memory() -> bool:
@@ -19,8 +24,8 @@ def keep_freed_memory() -> bool:
     much as it has needed at most.
 
     `keras_seqconv.training.train` calls this, and so does `keras-seqconv train`. Call
-    it before a training of your own; it holds for the whole process. Threads keep
-    what they have taken before.
+    it before a training of your own; it holds for the whole process. Threads share one
+    arena from then on, but for those that have one already.
 
     Returns:
         Whether it was set: False without glibc (macOS, Windows, Alpine), and where the

@@ -8,14 +8,18 @@ import sys
 import pytest
 
 CODE = """
-import ctypes, resource, sys
+import ctypes, resource, sys, threading
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of 4 KB anywhere
 from keras_seqconv.memory import keep_freed_memory
 print(keep_freed_memory())
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
+    for _ in range(5):
         b"x" * (64 << 20)
+    # Of another thread, and larger than what its own arena could hold.
+    thread = threading.Thread(target=lambda: [len(b"x" * (80 << 20)) for _ in "12345"])
+    thread.start()
+    thread.join()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults()
 print(faults())
