@@ -509,7 +509,6 @@ GIGAWORD = _recipe(
 )
 MULTI30K = _recipe(
     schedule=_inverse_square_root(3.5e-3, warmup_steps=2000),
-    bpe_dropout=0.1,
     tokens_per_batch=4096,
     max_updates=8000,
     averaging=LAST_TEN,
@@ -523,7 +522,6 @@ MULTI30K = _recipe(
     sources={
         "schedule": "Revisit-MMT with 5e-3 for 8,192 tokens, by the square root of the "
         "tokens; the start of the warm-up is fairseq's custom",
-        "bpe_dropout": "ours",
         "tokens_per_batch": "ours",
         "search": "Revisit-MMT; length penalty ours",
         "data": "Revisit-MMT with 10,000 entries",

@@ -21,7 +21,7 @@ GROUPS = {
     "search": "how the finished model searches",
     "reports": "validation, checkpoints, pictures",
 }
-WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
+_WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
 
 
 def _option(group: str, default, text: str, **more):
@@ -252,10 +252,10 @@ class TrainingOptions(BaseModel):
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
             )
-        if self.bpe_dropout and self.tokenizer in WITHOUT_SAMPLING:
+        if self.bpe_dropout and self.tokenizer in _WITHOUT_SAMPLING:
             raise ValueError(
                 "`bpe_dropout` must be 0 with a `tokenizer` that does not sample, of "
-                f"which there are {', '.join(WITHOUT_SAMPLING)}. Received: "
+                f"which there are {', '.join(_WITHOUT_SAMPLING)}. Received: "
                 f"bpe_dropout={self.bpe_dropout}, tokenizer={self.tokenizer!r}"
             )
         if self.source is not None and self.source == self.target:

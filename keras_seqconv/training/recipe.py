@@ -8,7 +8,7 @@ import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.training.options import WITHOUT_SAMPLING, TrainingOptions
+from keras_seqconv.training.options import TrainingOptions
 
 _OPTIMIZERS = {
     "adam": {
@@ -62,8 +62,6 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
         for name, value in options.model_dump().items()
         if value is not None and name in options.model_fields_set
     }
-    if options.tokenizer in WITHOUT_SAMPLING:
-        recipe["bpe_dropout"] = None
     recipe.update({name: given[name] for name in _TOP if name in given})
     recipe["optimizer"] = _part("optimizer", recipe["optimizer"], _OPTIMIZERS, given)
     recipe["schedule"] = _part("schedule", recipe["schedule"], _SCHEDULES, given)
