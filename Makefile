@@ -33,7 +33,7 @@ test: $(VENV)/stamp
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -n auto -m slow
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow and not slow" tests/ops tests/layers tests/models
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
 
 test-all: test test-slow

@@ -23,12 +23,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from machine import machine
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))
-
-from benchmarks.machine import machine  # noqa: E402
-
 RESULTS = Path(__file__).with_suffix(".json")
 CORPUS = REPOSITORY.parent / "shared/data/multi30k"
 
@@ -57,12 +55,11 @@ PROTOCOLS = {
 
 
 class Row(NamedTuple):
-    """A line of the table: what `train` is told beside the preset."""
+    """A line of the table."""
 
     preset: str
     protocol: str
     seed: int = 1
-    flags: tuple[str, ...] = ()
 
 
 ROWS = {
@@ -108,7 +105,7 @@ def command(options) -> list[str]:
         "--workdir", str(options.runs / options.row),
         "--source", protocol.source, "--target", protocol.target,
         "--seed", str(row.seed), "--keep", "100",
-        *protocol.training, *row.flags, *options.more,
+        *protocol.training, *options.more,
     ]  # fmt: skip
     if protocol.middle:
         words += ["--variant", protocol.middle.rstrip(".")]

@@ -59,7 +59,7 @@ def main(arguments=None):
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--warmup", type=int, default=300)
-    parser.add_argument("--max-updates", type=int, default=900)
+    parser.add_argument("--max-updates", type=int, default=500)
     parser.add_argument("--checkpoint-every", type=int, default=50, help="updates")
     parser.add_argument("--average", type=int, default=5, help="last checkpoints")
     parser.add_argument("--test-sentences", type=int, default=1000)

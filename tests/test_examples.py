@@ -39,7 +39,7 @@ def run_command(name: str, *arguments) -> str:
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
-        timeout=1800,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -160,12 +160,10 @@ def test_custom_training_loop_goes_on(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_train_wmt_tfds_learns_the_phrases(tmp_path):
-    """With few of the updates; how good it becomes is seen by the quickstart."""
-    folders = ("--workdir", tmp_path / "run", "--data-dir", tmp_path)
     printed = run_command(
-        "train_wmt_tfds", *folders, "--max-updates", 250, "--average", 1
+        "train_wmt_tfds", "--workdir", tmp_path / "run", "--data-dir", tmp_path
     )
-    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 10
+    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 85
 
 
 @pytest.mark.slow
@@ -183,12 +181,11 @@ def test_causal_lm_as_documented(tmp_path):
 @pytest.mark.slow
 def test_summarize_copies_the_first_sentence(tmp_path):
     folder = write_articles(tmp_path / "news")
-    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 450]
+    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 600]
     small += ["--min-length", 5, "--max-length", 40, "--test-articles", 20]
-    small += ["--tokens-per-batch", 2048]
     small += ["--workdir", tmp_path / "run"]
     printed = run_command("summarize", "--dataset", folder, *small)
-    assert float(re.search(r"ROUGE-2.* = ([\d.]+)", printed)[1]) > 60
+    assert float(re.search(r"ROUGE-2.* = ([\d.]+)", printed)[1]) > 80
 
 
 @pytest.mark.slow

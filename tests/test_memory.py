@@ -14,7 +14,7 @@ from keras_seqconv.memory import keep_freed_memory
 print(keep_freed_memory())
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(5):
+    for _ in range(10):
         b"x" * (64 << 20)
     # Of another thread, and larger than what its own arena could hold.
     thread = threading.Thread(target=lambda: [len(b"x" * (80 << 20)) for _ in "12345"])
