@@ -225,14 +225,11 @@ class Recomputing:
         self.max_target_length = model.max_target_length
 
     def get_initial_state(self, source_ids, num_beams=1, max_length=None):
-        def to_beams(tensor):
-            return tf.repeat(tensor, num_beams, axis=0)
-
         rows = tf.shape(source_ids)[0] * num_beams
-        shared = {"source_ids": to_beams(source_ids)}
+        shared = {"source_ids": source_ids}
         if not self.everything:
             memory, mask = self.model.encode(source_ids)
-            shared = {"memory": to_beams(memory), "mask": to_beams(mask)}
+            shared = {"memory": memory, "mask": mask}
         ids = tf.fill((rows, max_length), self.pad_id)
         return {"shared": shared, "beams": {"ids": ids, "position": tf.constant(0)}}
 
@@ -243,7 +240,9 @@ class Recomputing:
         after = {"ids": filled, "position": beams["position"] + 1}
         prefix = filled[:, : after["position"]]
         logits = self._everything if self.everything else self._last
-        return logits(prefix, shared), {"shared": shared, "beams": after}
+        beams = tf.shape(ids)[0] // tf.shape(tf.nest.flatten(shared)[0])[0]
+        repeated = {key: tf.repeat(one, beams, axis=0) for key, one in shared.items()}
+        return logits(prefix, repeated), {"shared": shared, "beams": after}
 
     def _everything(self, prefix, shared):
         inputs = {"source_ids": shared["source_ids"], "target_ids": prefix}

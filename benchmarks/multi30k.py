@@ -6,6 +6,7 @@
     python benchmarks/multi30k.py compare dynamic_conv_a transformer_a
     python benchmarks/multi30k.py tokenize                    # the files of protocol C
     python benchmarks/multi30k.py table
+    python benchmarks/multi30k.py pictures
 
 A row is a system and a protocol: A: English to German, the files lc.norm.tok, tokenised
 BLEU; B: the raw text, sacreBLEU 13a; C: German to English, spaCy's tokens in lower
@@ -20,6 +21,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,18 +40,18 @@ class Protocol(NamedTuple):
     source: str
     target: str
     training: tuple[str, ...]
-    search: tuple[str, ...]
+    search: dict
     metric: str
     tokenize: str
 
 
 PROTOCOLS = {
-    "a": Protocol("lc.norm.tok.", "en", "de", (), (), "bleu", "none"),
-    "b": Protocol("", "en", "de", (), (), "bleu", "13a"),
+    "a": Protocol("lc.norm.tok.", "en", "de", (), {}, "bleu", "none"),
+    "b": Protocol("", "en", "de", (), {}, "bleu", "13a"),
     "c": Protocol(
         "spacy.", "de", "en",
         ("--tokenizer", "words", "--joint-vocabulary", "false"),
-        ("--num-beams", "1"), "torchtext_bleu", "none",
+        {"num_beams": 1}, "torchtext_bleu", "none",
     ),
 }  # fmt: skip
 
@@ -122,6 +124,7 @@ def score(options) -> None:
     record["test"] = evaluated(
         run / "model", row, "test2016", run / "test2016.hypotheses"
     )
+    record["decoding"] = decoding(run / "model", row)
     results = read_results()
     results[options.row] = record
     write_results(results)
@@ -153,26 +156,51 @@ def training_of(run: Path) -> dict:
 
 
 def evaluated(model: Path, row: Row, split: str, hypotheses: Path | None) -> dict:
-    """What `keras-seqconv evaluate` says of a split; seconds include compiling."""
+    """What `keras-seqconv evaluate` says of a split."""
     protocol = PROTOCOLS[row.protocol]
     words = [
         "keras-seqconv", "evaluate", str(model),
         "--source", str(text_file(row, split, "source")),
         "--reference", str(text_file(row, split, "target")),
         "--metrics", f"{protocol.metric},perplexity", "--tokenize", protocol.tokenize,
-        *protocol.search, "--json",
+        "--json",
     ]  # fmt: skip
+    for name, value in protocol.search.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
     if hypotheses is not None:
         words += ["--output-hypotheses", str(hypotheses)]
     print(shlex.join(words), flush=True)
     found = json.loads(subprocess.run(words, check=True, stdout=-1).stdout)
-    result = {
+    return {
         "bleu": found["scores"][0]["value"],
         "signature": found["scores"][0]["signature"],
         "perplexity": found["perplexity"]["perplexity"],
-        "tokens_per_second": round(found["tokens_per_second"]),
     }
-    return result
+
+
+def decoding(model: Path, row: Row) -> dict:
+    """Target tokens a second on test 2016, each end counted, as fairseq counts them.
+
+    The first of four translations traces the search; the other three are the speed.
+    """
+    import keras_seqconv as ks
+
+    translator = ks.load(model)
+    texts = text_file(row, "test2016", "source").read_text().splitlines()
+    speeds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        found = translator.translate_n_best(texts, 1, **PROTOCOLS[row.protocol].search)
+        seconds = time.perf_counter() - start
+        tokens = sum(len(best.tokens) + 1 for (best,) in found)
+        speeds.append(round(tokens / seconds))
+    first, *others = speeds
+    return {
+        "first": first,
+        "median": sorted(others)[1],
+        "least": min(others),
+        "most": max(others),
+    }
 
 
 def milestones(options) -> None:
@@ -255,8 +283,31 @@ def table(options) -> None:
             f"{found['minutes']:.0f} | {speed['median']:,} ({speed['tenth']:,}-"
             f"{speed['ninetieth']:,}) | {found['validation']['perplexity']:.2f} | "
             f"{found['validation']['bleu']:.2f} | {found['test']['bleu']:.2f} | "
-            f"{found['test']['tokens_per_second']:,} | {ROWS[name].seed} |"
+            f"{found['decoding']['median']:,} ({found['decoding']['least']:,}-"
+            f"{found['decoding']['most']:,}) | {ROWS[name].seed} |"
         )
+
+
+def pictures(options) -> None:
+    """Learning curves and BLEU by length of the finished rows of protocol A."""
+    names = [
+        name
+        for name in read_results()
+        if (ROWS[name].protocol, ROWS[name].seed) == ("a", 1)
+    ]
+    row, runs = ROWS[names[0]], [options.runs / name for name in names]
+    output = str(RESULTS.with_suffix(""))
+    for words in (
+        ["curves", *map(str, runs), "--output", f"{output}_curves.png"],
+        ["bleu-by-length",
+         "--source", str(text_file(row, "test2016", "source")),
+         "--reference", str(text_file(row, "test2016", "target")),
+         "--hypotheses", *(str(run / "test2016.hypotheses") for run in runs),
+         "--edges", "8", "12", "16", "20", "--output", f"{output}_lengths.png"],
+    ):  # fmt: skip
+        words = ["keras-seqconv", "plot", *words, "--names", *names]
+        print(shlex.join(words), flush=True)
+        subprocess.run(words, check=True)
 
 
 def read_results() -> dict:
@@ -277,7 +328,7 @@ def main() -> None:
         "--runs", type=Path, default=REPOSITORY / "runs/multi30k", help="work folders"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    for action in (train, score, milestones, compare, tokenize, table):
+    for action in (train, score, milestones, compare, tokenize, table, pictures):
         sub = actions.add_parser(action.__name__, help=action.__doc__)
         sub.set_defaults(call=action)
         if action in (train, score, milestones, compare):

@@ -74,6 +74,17 @@ class Constraints(NamedTuple):
     prefix: object = None
     first_beam: object = None
 
+    def of_rows(self, rows) -> "Constraints":
+        """Those of some rows, or of all for None."""
+        if rows is None:
+            return self
+        tensors = {
+            name: ops.take(getattr(self, name), rows, axis=0)
+            for name in ("limits", "prefix", "first_beam")
+            if getattr(self, name) is not None
+        }
+        return self._replace(**tensors)
+
     def next_tokens(self, logits, step, history=None) -> NextTokens:
         """Apply the rules to the logits of a step.
 

@@ -52,6 +52,7 @@ class Ensemble:
             kwargs["return_attention"] = True
         states = [model.get_initial_state(*args, **kwargs) for model in self.models]
         state = {
+            "common": [state.get("common", {}) for state in states],
             "shared": [state["shared"] for state in states],
             "beams": {"models": [state["beams"] for state in states]},
         }
@@ -65,16 +66,20 @@ class Ensemble:
         Each model's logits are divided by the temperature, before the mean.
         """
         log_probs, shared, beams = [], [], []
-        for model, own_shared, own_beams in zip(
-            self.models, state["shared"], state["beams"]["models"], strict=True
+        for model, common, own_shared, own_beams in zip(
+            self.models,
+            state["common"],
+            state["shared"],
+            state["beams"]["models"],
+            strict=True,
         ):
-            own = {"shared": own_shared, "beams": own_beams}
+            own = {"common": common, "shared": own_shared, "beams": own_beams}
             logits, own = model.step(ids, own)
             logits = ops.cast(logits, "float32") / temperature
             log_probs.append(ops.log_softmax(logits, axis=-1))
             shared.append(own["shared"])
             beams.append(own["beams"])
-        after = {"shared": shared, "beams": {"models": beams}}
+        after = {**state, "shared": shared, "beams": {"models": beams}}
         if "attention" in state["beams"]:
             after["beams"]["attention"] = _mean_attention(beams)
         return log_of_mean(log_probs), after

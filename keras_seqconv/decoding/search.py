@@ -5,9 +5,17 @@ It knows nothing of models, only a function `step(ids, state) -> (logits, state)
 Letters: B sentences, G beams of a sentence, R = B * G rows (the beams of a sentence
 adjacent), N hypotheses that are returned, L steps, S source time, V vocabulary.
 
-Every tensor keeps its shape from the first step to the last. A step writes down each
-beam's token and parent; the hypotheses are put together from these links after the
-loop, so nothing but the state of the model moves when beams change places.
+A step writes down each beam's token and parent; the hypotheses are put together from
+these links after the loop, so nothing but the state of the model moves when beams
+change places.
+
+Sentences end at different steps. In a graph of TensorFlow that serves all batch sizes
+(and in eager loops) those that have ended leave the batch, and the steps that remain
+are of fewer rows; one sentence that never ends costs the steps of a batch of one. What
+a loop carries of the sentences that are left has rows for them only, b <= B sentences
+and r = b * G rows; what is read after the loop keeps a row for each. XLA and JAX want
+constant shapes, so there every tensor keeps its shape and all sentences stay until the
+last has ended.
 """
 
 import dataclasses
@@ -20,6 +28,10 @@ from keras import ops
 from keras_seqconv.decoding.constraints import Constraints
 from keras_seqconv.decoding.scores import NEVER
 from keras_seqconv.decoding.strategies import top_k
+from keras_seqconv.ops.compilation import in_graph, in_xla_context
+
+# A shrinking batch is gathered anew when at most this part of it is left.
+SHRINK_AT = 0.75
 
 
 class Hypotheses(NamedTuple):
@@ -110,9 +122,10 @@ def search(
 
     Args:
         step: `step(ids (R, 1) int32, state) -> (logits (R, V), state)`.
-        state: {"shared": ..., "beams": ...}, nested; leaves of "beams" have R rows, or
-            rank 0. When beams change places, these rows do. With `return_attention`,
-            `state["beams"]["attention"]` is (R, S).
+        state: {"shared": ..., "beams": ...}, nested. Leaves of "shared" have B rows,
+            leaves of "beams" R rows, or rank 0. When beams change places, these rows
+            do; when sentences leave, both. With `return_attention`,
+            `state["beams"]["attention"]` is (R, S). Other keys are left as they are.
         strategy: chooses what goes on (decoding/strategies.py).
         constraints: what may be chosen.
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
@@ -158,8 +171,13 @@ class _Search(NamedTuple):
         history = None
         if rules.no_repeat_ngram_size:
             history = ops.full((rows, self.num_steps), rules.pad_id, dtype="int32")
+        sentences = None
+        if _may_shrink(batch):
+            sentences = ops.arange(batch, dtype="int32")
         # None is no loop variable: `optional` holds what is there.
-        optional = {"attention": attention, "history": history}
+        optional = {
+            "attention": attention, "history": history, "sentences": sentences
+        }  # fmt: skip
         start = {
             "step": ops.convert_to_tensor(0, "int32"),
             "ids": ops.full((rows, 1), rules.start_id, dtype="int32"),
@@ -184,30 +202,38 @@ class _Search(NamedTuple):
         return links, Finished(end["finished_sums"], end["origins"])
 
     def _advance(self, now: dict) -> dict:
-        """One step of all beams."""
-        step = now["step"]
+        """One step of all beams that are left."""
+        step, sentences = now["step"], now.get("sentences")
+        rows = None if sentences is None else _rows_of(sentences, self.beams)
+        task = self._replace(
+            constraints=self.constraints.of_rows(rows),
+            strategy=self.strategy.of_rows(rows),
+        )
         logits, state = self.step(now["ids"], now["state"])
         history = now.get("history")
-        following = self.constraints.next_tokens(logits, step, history)
-        choice = self.strategy.choose(following, now["scores"], step)
-        finished = Finished(now["finished_sums"], now["origins"])
-        finished = self._collect(finished, choice, step)
-        scores = ops.where(self._done(finished, choice, step), NEVER, choice.scores)
+        following = task.constraints.next_tokens(logits, step, history)
+        choice = task.strategy.choose(following, now["scores"], step)
+        finished = Finished(
+            _of(now["finished_sums"], sentences), _of(now["origins"], sentences)
+        )
+        finished = task._collect(finished, choice, step)
+        scores = ops.where(task._done(finished, choice, step), NEVER, choice.scores)
         tokens = choice.tokens * self.beams + choice.parents
         after = {
+            **now,
             "step": step + 1,
             "ids": ops.reshape(choice.tokens, (-1, 1)),
             "scores": scores,
             "state": state,
-            "tokens": _write(now["tokens"], step, tokens),
-            "sums": _write(now["sums"], step, choice.scores),
-            "finished_sums": finished.sums,
-            "origins": finished.origins,
+            "tokens": _write(now["tokens"], step, tokens, sentences),
+            "sums": _write(now["sums"], step, choice.scores, sentences),
+            "finished_sums": _replaced(now["finished_sums"], finished.sums, sentences),
+            "origins": _replaced(now["origins"], finished.origins, sentences),
         }
         if "attention" in now:
             attention = ops.cast(state["beams"]["attention"], "float32")
             attention = ops.pad(attention, [(0, 0), (0, 1)])
-            after["attention"] = _write(now["attention"], step, attention)
+            after["attention"] = _write(now["attention"], step, attention, rows)
         if self.strategy.reorders:
             rows = _row_numbers(choice.parents)
             state = {**state, "beams": _take_rows(state["beams"], rows)}
@@ -216,7 +242,29 @@ class _Search(NamedTuple):
         if history is not None:
             here = ops.arange(ops.shape(history)[1]) == step
             after["history"] = ops.where(here, after["ids"], history)
-        return after
+        return after if sentences is None else self._shrunk(after)
+
+    def _shrunk(self, after: dict) -> dict:
+        """The same without the sentences that have ended, if they are many."""
+        left = ops.any(after["scores"] > NEVER, axis=1)
+        count = ops.cast(ops.shape(left)[0], "float32")
+        few = ops.sum(ops.cast(left, "float32")) <= SHRINK_AT * count
+        names = [name for name in _OF_SENTENCES + _OF_ROWS if name in after]
+        parts = {name: after[name] for name in names}
+        state = after["state"]
+        parts["shared"], parts["beams"] = state["shared"], state["beams"]
+
+        def shrink():
+            kept = ops.cast(ops.reshape(ops.nonzero(left)[0], (-1,)), "int32")
+            rows = _rows_of(kept, self.beams)
+            return {
+                name: _take_rows(part, rows if name in _OF_ROWS else kept)
+                for name, part in parts.items()
+            }
+
+        parts = ops.cond(few, shrink, lambda: parts)
+        state = {**state, "shared": parts.pop("shared"), "beams": parts.pop("beams")}
+        return {**after, **parts, "state": state}
 
     def _collect(self, finished: Finished, choice, step) -> Finished:
         """Keep the G first or the G best of old and new complete hypotheses."""
@@ -332,9 +380,46 @@ class _Search(NamedTuple):
         return ops.transpose(found, (1, 2, 0, 3))
 
 
-def _write(buffer, step, values):
-    """`buffer` (L, ...) with `values` (...) at `step`; done in place by a loop."""
-    return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
+# What a loop carries that has a row for each sentence or beam that is left.
+_OF_SENTENCES = ("sentences", "scores", "shared")
+_OF_ROWS = ("ids", "history", "beams")
+
+
+def _write(buffer, step, values, places=None):
+    """`buffer` (L, n, ...) with `values` at `step`; done in place by a loop.
+
+    `values` are (n, ...), or those at `places` of the second axis only.
+    """
+    if places is None:
+        return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
+    steps = ops.zeros_like(places) + step
+    return ops.scatter_update(buffer, ops.stack([steps, places], axis=-1), values)
+
+
+def _may_shrink(batch) -> bool:
+    """Whether the batch, of this size, may change its size from step to step."""
+    if keras.backend.backend() == "jax" or in_xla_context():
+        return False
+    # A number that is known in a graph is part of its tensors' shapes.
+    return not isinstance(batch, int) or not in_graph()
+
+
+def _of(values, sentences):
+    """`values` (B, ...) of some sentences, or of all for None."""
+    return values if sentences is None else ops.take(values, sentences, axis=0)
+
+
+def _replaced(buffer, values, sentences):
+    """`buffer` (B, ...) with the values of some sentences, or of all for None."""
+    if sentences is None:
+        return values
+    return ops.scatter_update(buffer, sentences[:, None], values)
+
+
+def _rows_of(sentences, beams: int):
+    """The rows (n * G,) of the beams of sentences (n,)."""
+    rows = sentences[:, None] * beams + ops.arange(beams, dtype="int32")
+    return ops.reshape(rows, (-1,))
 
 
 def _row_numbers(parents, beams=None):
@@ -358,8 +443,6 @@ def _shaped_like(value, model):
     TensorFlow refuses loops whose variables come back with a less known shape.
     """
     known = tuple(model.shape)
-    if tuple(value.shape) == known:
-        return value
-    if known.count(None) > 1:
+    if None not in value.shape or known.count(None) > 1:
         return value
     return ops.reshape(value, [-1 if size is None else size for size in known])

@@ -43,6 +43,10 @@ class BeamStrategy:
         """Whether a beam may go on in another place."""
         return self.num_beams > 1
 
+    def of_rows(self, rows) -> "BeamStrategy":
+        """This one for some of the rows: the same, because no row has its own."""
+        return self
+
     def first_scores(self, batch_size):
         """(B, G): all beams are the same at first, so one is alive."""
         first = ops.where(ops.arange(self.num_beams) == 0, 0.0, NEVER)
@@ -90,6 +94,10 @@ class DiverseBeamStrategy:
     strength: float
     keep_all_ends: bool = False
     reorders = True
+
+    def of_rows(self, rows) -> "DiverseBeamStrategy":
+        """This one for some of the rows: the same, because no row has its own."""
+        return self
 
     def first_scores(self, batch_size):
         """(B, G): the first beam of every group is alive."""
@@ -162,6 +170,12 @@ class SamplingStrategy:
     top_k: int | None = None
     top_p: float | None = None
     reorders = False
+
+    def of_rows(self, rows) -> "SamplingStrategy":
+        """This one for some of the rows, or for all for None."""
+        if rows is None:
+            return self
+        return dataclasses.replace(self, uniforms=ops.take(self.uniforms, rows, axis=0))
 
     def first_scores(self, batch_size):
         """(B, G): every sample is alive."""

@@ -252,14 +252,14 @@ class ConvS2S(SequenceModel):
                 where the last position of the last step looked.
 
         Returns:
-            `{"shared": ..., "beams": ...}`, see `SequenceModel`.
+            `{"common": ..., "shared": ..., "beams": ...}`, see `SequenceModel`.
         """
         keys, values, mask = self.encode(source_ids)
         rows = ops.shape(source_ids)[0] * num_beams
         shared = {"keys": keys, "values": values, "mask": mask}
-        shared["kernels"] = make_kernels(self._decoder_weight_norms())
+        common = {"kernels": make_kernels(self._decoder_weight_norms())}
         if self.output_dense is None:
-            shared["output_kernel"] = self.target_embedder.tokens.output_kernel()
+            common["output_kernel"] = self.target_embedder.tokens.output_kernel()
         beams = initial_beams(
             self.target_embedder,
             self.decoder_stack.blocks,
@@ -267,7 +267,7 @@ class ConvS2S(SequenceModel):
             max_length,
             source_ids if return_attention else None,
         )
-        return {"shared": shared, "beams": beams}
+        return {"common": common, "shared": shared, "beams": beams}
 
     def _decoder_weight_norms(self):
         """The layers whose kernels the steps use."""
@@ -279,10 +279,11 @@ class ConvS2S(SequenceModel):
 
         The same layers as `decode`, at a cost that does not depend on the position.
         """
-        with given_kernels(self._decoder_weight_norms(), state["shared"]["kernels"]):
-            return self._step(ids, state["shared"], state["beams"])
+        with given_kernels(self._decoder_weight_norms(), state["common"]["kernels"]):
+            return self._step(ids, state)
 
-    def _step(self, ids, shared, beams):
+    def _step(self, ids, state):
+        shared, beams = state["shared"], state["beams"]
         keys, values, mask = shared["keys"], shared["values"], shared["mask"]
         embedded, position = self.target_embedder.step(ids, beams["position"])
         mix, weights = Mixing(beams["mixers"]), []
@@ -298,13 +299,13 @@ class ConvS2S(SequenceModel):
         beams = {**beams, "position": position, "mixers": mix.new_states}
         if weights:
             beams["attention"] = sum(weights)[:, -1] / len(mix.new_states)
-        logits = self._step_logits(x[:, -1], shared)
-        return logits, {"shared": shared, "beams": beams}
+        logits = self._step_logits(x[:, -1], state["common"])
+        return logits, {**state, "beams": beams}
 
-    def _step_logits(self, x, shared):
+    def _step_logits(self, x, common):
         if self.output_dense is not None:
             return self._logits(x)
-        logits = ops.matmul(self.decoder_output(x), shared["output_kernel"])
+        logits = ops.matmul(self.decoder_output(x), common["output_kernel"])
         return self.target_embedder.tokens.to_logits(logits)
 
     def fold(self) -> None:

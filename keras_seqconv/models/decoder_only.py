@@ -103,7 +103,7 @@ class _DecoderOnly(SequenceModel):
             return_attention: not available without a source.
 
         Returns:
-            `{"shared": ..., "beams": ...}`, see `SequenceModel`.
+            `{"common": ..., "shared": ..., "beams": ...}`, see `SequenceModel`.
 
         Raises:
             ValueError: with `return_attention`.
@@ -115,23 +115,23 @@ class _DecoderOnly(SequenceModel):
             )
         rows = batch_size * num_beams
         beams = initial_beams(self.embedder, self._mixers(), rows, max_length)
-        return {"shared": self._shared_state(), "beams": beams}
+        return {"common": self._common_state(), "shared": {}, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
 
         With an adaptive softmax the logits are the log-probabilities.
         """
-        shared, beams = state["shared"], state["beams"]
+        common, beams = state["common"], state["beams"]
         x, position = self.embedder.step(ids, beams["position"])
         mix = Mixing(beams["mixers"])
-        x = self._step_features(x, mix, shared)
+        x = self._step_features(x, mix, common)
         beams = {**beams, "position": position, "mixers": mix.new_states}
         if self.adaptive_softmax is not None:
             logits = self.adaptive_softmax.full_log_prob(x)
         else:
-            logits = self._step_logits(x, shared)
-        return logits, {"shared": shared, "beams": beams}
+            logits = self._step_logits(x, common)
+        return logits, {**state, "beams": beams}
 
 
 def _checked(name, options, further):
@@ -291,17 +291,17 @@ class LanguageModel(_DecoderOnly):
     def _mixers(self):
         return [block.mixer for block in self.blocks]
 
-    def _shared_state(self):
+    def _common_state(self):
         """The output matrix (width, V) in the layout that small products want."""
         if self.adaptive_softmax is not None:
             return {}
         return {"output_kernel": self.vocabulary_map.kernel()}
 
-    def _step_features(self, x, mix, shared):
+    def _step_features(self, x, mix, common):
         return self._features(x, mix)[:, -1]
 
-    def _step_logits(self, x, shared):
-        return float32(ops.matmul(x, shared["output_kernel"]))
+    def _step_logits(self, x, common):
+        return float32(ops.matmul(x, common["output_kernel"]))
 
 
 def _check_sharing(config):
@@ -432,15 +432,15 @@ class ConvLanguageModel(_DecoderOnly):
         dense = [self.input_dense, self.feature_dense, self.output_dense]
         return [*filter(None, dense), *self.stack.weight_norms()]
 
-    def _shared_state(self):
+    def _common_state(self):
         return {"kernels": make_kernels(self._weight_norms())}
 
-    def _step_features(self, x, mix, shared):
-        with given_kernels(self._weight_norms(), shared["kernels"]):
+    def _step_features(self, x, mix, common):
+        with given_kernels(self._weight_norms(), common["kernels"]):
             return self._features(x, mix)[:, -1]
 
-    def _step_logits(self, x, shared):
-        with given_kernels(self._weight_norms(), shared["kernels"]):
+    def _step_logits(self, x, common):
+        with given_kernels(self._weight_norms(), common["kernels"]):
             return self._logits(x)
 
     def fold(self) -> None:

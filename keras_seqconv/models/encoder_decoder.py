@@ -264,7 +264,7 @@ class EncoderDecoder(SequenceModel):
                 where the last position of the last step looked.
 
         Returns:
-            `{"shared": ..., "beams": ...}`, see `SequenceModel`.
+            `{"common": ..., "shared": ..., "beams": ...}`, see `SequenceModel`.
         """
         memory, mask = self.encode(source_ids)
         rows = ops.shape(source_ids)[0] * num_beams
@@ -274,8 +274,8 @@ class EncoderDecoder(SequenceModel):
                 block.attention.layer.project_memory(memory)
                 for block in self.decoder_blocks
             ],
-            "output_kernel": self.vocabulary_map.kernel(),
         }
+        common = {"output_kernel": self.vocabulary_map.kernel()}
         beams = initial_beams(
             self.target_embedder,
             [block.mixer for block in self.decoder_blocks],
@@ -283,7 +283,7 @@ class EncoderDecoder(SequenceModel):
             max_length,
             source_ids if return_attention else None,
         )
-        return {"shared": shared, "beams": beams}
+        return {"common": common, "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
@@ -306,8 +306,8 @@ class EncoderDecoder(SequenceModel):
 
         x = blocks.run(self.decoder_blocks, x, mix, attend)[:, -1]
         x = self.vocabulary_map.features(_normalized(x, self.decoder_norm))
-        logits = float32(ops.matmul(x, shared["output_kernel"]))
-        return logits, {"shared": shared, "beams": beams}
+        logits = float32(ops.matmul(x, state["common"]["output_kernel"]))
+        return logits, {**state, "beams": beams}
 
 
 def _normalized(x, norm):

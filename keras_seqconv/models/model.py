@@ -17,7 +17,8 @@ class SequenceModel(keras.Model):
     offer, beside the full pass of the graph, `get_initial_state` and `step`, which is
     all that a search (`keras_seqconv.decoding`) needs to know of a model:
 
-        state = {"shared": rows of sentences, never copied for beams,
+        state = {"common": what is the same for all sentences, never changed,
+                 "shared": rows of sentences, never copied for beams,
                  "beams": rows of all beams, those of one sentence adjacent;
                           leaves of rank 0 count something common to all rows}
         logits (rows, V), state = model.step(ids (rows, n), state)

@@ -127,6 +127,13 @@ def _in_save_context() -> bool:
     return save_context.in_save_context()
 
 
+def in_graph() -> bool:
+    """Whether TensorFlow is tracing a function."""
+    import tensorflow as tf
+
+    return not tf.executing_eagerly()
+
+
 def in_xla_context() -> bool:
     """Whether TensorFlow is tracing a function that XLA will compile."""
     if keras.backend.backend() == "jax":
@@ -134,7 +141,7 @@ def in_xla_context() -> bool:
     import tensorflow as tf
     from tensorflow.python.ops import control_flow_util
 
-    if tf.executing_eagerly():
+    if not in_graph():
         return False
     return control_flow_util.GraphOrParentsInXlaContext(
         tf.compat.v1.get_default_graph()

@@ -45,12 +45,12 @@ class Recurrent:
         else:
             h = ops.zeros((source, len(self.recurrent)))
         beams = {"h": ops.repeat(h, num_beams, axis=0), "step": ops.zeros((), "int32")}
-        shared = {}
+        common = {}
         if return_attention:
-            shared["place"] = ops.arange(ops.shape(source)[1]) + 1
+            common["place"] = ops.arange(ops.shape(source)[1]) + 1
             width = ops.shape(source)[1]
             beams["attention"] = ops.zeros((ops.shape(beams["h"])[0], width))
-        return {"shared": shared, "beams": beams}
+        return {"common": common, "shared": {}, "beams": beams}
 
     def step(self, ids, state):
         self.traces += 1
@@ -59,9 +59,9 @@ class Recurrent:
         h = ops.tanh(ops.matmul(beams["h"], self.recurrent) + embedded)
         after = {"h": h, "step": beams["step"] + 1}
         if "attention" in beams:  # something that tells beams, steps and places apart
-            place = ops.cast(state["shared"]["place"], "float32")
+            place = ops.cast(state["common"]["place"], "float32")
             after["attention"] = h[:, :1] * place
-        return ops.matmul(h, self.output), {"shared": state["shared"], "beams": after}
+        return ops.matmul(h, self.output), {**state, "beams": after}
 
     def attention(self, source, prefix) -> np.ndarray:
         """The attention of the step whose input is the last token of the prefix."""

@@ -320,3 +320,57 @@ def test_saved_models_hold_no_xla(tmp_path):
     assert np.array_equal(found["ids"], wanted)
     again = loaded.search(sources)
     assert not np.array_equal(found["drawn"], again["drawn"])
+
+
+class Counting(Recurrent):
+    """Notes how many rows each step has."""
+
+    def step(self, ids, state):
+        import tensorflow as tf
+
+        note = tf.numpy_function(self.note, [tf.shape(ids)[0]], tf.int32)
+        with tf.control_dependencies([note]):
+            ids = tf.identity(ids)
+        return super().step(ids, state)
+
+    def note(self, rows):
+        self.rows.append(int(rows))
+        return rows
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_groups": 3},
+        {"stopping": "optimal"},
+        {"no_repeat_ngram_size": 2, "return_attention": True},
+        {"prefix_ids": np.array([[5, 6], [1, 1], [4, 1], [8, 1]])},
+        {"seed": 3},
+    ],
+)
+def test_sentences_that_have_ended_leave_the_batch(options):
+    """A long one costs its own steps only, and finds what it finds under XLA."""
+    model = Counting(300, seed=2)
+    model.rows = []
+    sources = np.full((4, 30), PAD)
+    for row, length in enumerate([2, 30, 5, 1]):
+        sources[row, :length] = 4 + np.arange(length)
+    function = decoding.beam_search_hypotheses
+    size = {"num_beams": 3}
+    if "seed" in options:
+        function, size = decoding.sample_hypotheses, {"num_samples": 3}
+    # No end before the limit, which is that of the source.
+    rules = {"min_length": 1, "max_length": 1, "max_length_ratio": 1.0}
+    found = function(model, sources, **size, **rules, **options)
+    steps = model.rows
+    assert steps[0] == 12 and steps[-1] == 3
+    assert steps == sorted(steps, reverse=True)
+    wanted = function(
+        Recurrent(300, seed=2), sources, jit_compile=True, **size, **rules, **options
+    )
+    assert np.array_equal(found.ids, wanted.ids)
+    for one, two in zip(found, wanted, strict=True):
+        if one is not None:
+            np.testing.assert_allclose(one, two, atol=1e-4)

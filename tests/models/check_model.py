@@ -223,8 +223,8 @@ def check_beams(family, model):
     full = logits_of(model, {**repeated, "target_ids": targets})
     for leaf in keras.tree.flatten(state["beams"]):
         assert len(leaf.shape) == 0 or leaf.shape[0] == 9
-    mask = keras.tree.flatten(state["shared"].get("mask", []))
-    assert all(leaf.shape[0] == 3 for leaf in mask)
+    for leaf in keras.tree.flatten(state["shared"]):
+        assert leaf.shape[0] == 3
     logits, state = model.step(targets[:, :2], state)
     np.testing.assert_allclose(to_numpy(logits), full[:, 1], **TOLERANCE)
     logits, state = model.step(targets[:, 2:], state)
