@@ -15,7 +15,7 @@ _VARIABLES = (
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep freed memory in the process, for training on a CPU.
+    """Tells glibc to keep freed memory in the process, for work on a CPU.
 
     TensorFlow asks malloc for each tensor. Large ones glibc takes from the system and
     gives back at once, and the system clears every page again when it is next touched.
@@ -23,9 +23,10 @@ def keep_freed_memory() -> bool:
     fast (benchmarks/README.md, "Memory"). The process then never shrinks: it keeps as
     much as it has needed at most.
 
-    `keras_seqconv.training.train` calls this, and so does `keras-seqconv train`. Call
-    it before a training of your own; it holds for the whole process. Threads share one
-    arena from then on, but for those that have one already.
+    `keras_seqconv.training.train` calls this, and so do `keras-seqconv train`,
+    `translate` and `evaluate`. Call it before a training or long translation of your
+    own; it holds for the whole process. Threads share one arena from then on, but for
+    those that have one already.
 
     Returns:
         Whether it was set: False without glibc (macOS, Windows, Alpine), and where the

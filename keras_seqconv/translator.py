@@ -102,7 +102,7 @@ class Translator:
         target_tokenizer=None,
         search: Mapping | None = None,
         *,
-        tokens_per_batch: int = 4096,
+        tokens_per_batch: int = 16384,
         max_source_length: int | None = None,
     ):
         models = getattr(model, "models", [model])

@@ -95,7 +95,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--tokens-per-batch", type=int, metavar="N",
-        help="source tokens times beams that are decoded at once (default 4096)",
+        help="source tokens times beams that are decoded at once (default 16384)",
     )  # fmt: skip
     group.add_argument(
         "--dtype", help="dtype or policy of the models, such as bfloat16"
@@ -113,7 +113,10 @@ def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     from keras_seqconv.arguments import check_positive_integer
     from keras_seqconv.ensembles import load_ensemble
+    from keras_seqconv.memory import keep_freed_memory
 
+    # Logits of many beams are made anew in every step.
+    keep_freed_memory()
     translator = load_ensemble(options.model, options.dtype)
     if hasattr(translator, "tokenizer"):
         raise ValueError(

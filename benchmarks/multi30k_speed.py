@@ -1,0 +1,243 @@
+"""Training and decoding at the size of Multi30k, beside fairseq, in turns on one machine.
+
+    python3.10 -m venv /tmp/fairseq && cd /tmp/fairseq && . bin/activate
+    pip install 'pip<24.1' 'setuptools<70'
+    pip install torch==2.13.0 omegaconf==2.0.6 hydra-core==1.0.7 cffi cython regex \
+        bitarray sacrebleu tqdm 'numpy<1.24'
+    pip download --no-deps --no-binary :all: fairseq==0.12.2
+    tar xzf fairseq-0.12.2.tar.gz
+    deactivate
+
+    python benchmarks/multi30k_speed.py --fairseq /tmp/fairseq     # 6 minutes
+
+Both have 4 + 4 layers of width 128, the kernels 3, 7, 15, 15 with GLU, one table of
+6,000 words, the same dropouts, label smoothing and Adam; 2,001,920 parameters. A batch
+is 256 random sentences of 14 source and 15 target tokens without padding, so every
+position is a token. Decoding: 128 sentences, beam 5, 17 tokens each with the end,
+random weights; the first translation is left out. Every figure is of a process of its
+own; printed are the medians of the rounds and their range.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROWS, SOURCE, TARGET, VOCABULARY = 256, 14, 15, 6000
+SENTENCES, LENGTH = 128, 16
+SYSTEMS = {"dynamic_conv": "DynamicConv", "transformer": "Transformer"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fairseq", type=Path, help="the folder that was made above")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        who, system = options.one
+        measure = measure_ours if who == "ours" else measure_fairseq
+        print(*measure(system))
+    else:
+        table(options.fairseq, options.rounds)
+
+
+def table(fairseq: Path | None, rounds: int) -> None:
+    from machine import machine
+
+    environments = {"ours": (sys.executable, os.environ)}
+    if fairseq is not None:
+        path = {**os.environ, "PYTHONPATH": str(fairseq / "fairseq-0.12.2")}
+        environments["fairseq"] = (str(fairseq / "bin/python"), path)
+    print(machine())
+    print(f"2048 x 2048 products: {matrix_rate():.0f} GFLOP/s")
+    print("| system | | training, tokens/s | decoding, tokens/s |")
+    print("|---|---|---|---|")
+    for system in SYSTEMS:
+        found = {who: [] for who in environments}
+        for _ in range(rounds):
+            for who, (python, environment) in environments.items():
+                done = subprocess.run(
+                    [python, __file__, "--one", who, system],
+                    env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    check=True,
+                )
+                last = done.stdout.splitlines()[-1]
+                found[who].append([float(one) for one in last.split()])
+        for who, speeds in found.items():
+            cells = [
+                f"{statistics.median(one):,.0f} ({min(one):,.0f}-{max(one):,.0f})"
+                for one in zip(*speeds, strict=True)
+            ]
+            print(f"| {SYSTEMS[system]} | {who} | {cells[0]} | {cells[1]} |")
+        if "fairseq" in found:
+            ratios = [
+                statistics.median(ours) / statistics.median(theirs)
+                for ours, theirs in zip(
+                    zip(*found["ours"], strict=True),
+                    zip(*found["fairseq"], strict=True),
+                    strict=True,
+                )
+            ]
+            print(f"| | ratio | {ratios[0]:.2f} | {ratios[1]:.2f} |", flush=True)
+
+
+def matrix_rate() -> float:
+    import numpy as np
+
+    matrix = np.ones((2048, 2048), "float32")
+    matrix @ matrix
+    seconds = timed(lambda: matrix @ matrix, 5)
+    return 2 * 2048**3 / seconds / 1e9
+
+
+def timed(function, count: int) -> float:
+    """Median of the seconds of `count` calls."""
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def measure_ours(system: str) -> tuple[float, float]:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_seqconv as ks
+
+    ks.keep_freed_memory()
+    keras.utils.set_random_seed(1)
+    model = ks.models.from_preset(
+        f"{system}_multi30k",
+        source_vocabulary_size=VOCABULARY,
+        target_vocabulary_size=VOCABULARY,
+    )
+    model.compile(
+        ks.optimizers.AdamW(1e-3, beta_2=0.98, weight_decay=0.0),
+        ks.losses.LabelSmoothedCrossentropy(0.1),
+    )
+    random = np.random.default_rng(0)
+
+    def ids(*shape):
+        return random.integers(4, VOCABULARY, shape).astype("int32")
+
+    inputs = {"source_ids": ids(ROWS, SOURCE), "target_ids": ids(ROWS, TARGET)}
+    data = tf.data.Dataset.from_tensors((inputs, ids(ROWS, TARGET))).repeat()
+    batches = iter(data)
+    step = model.make_train_function()
+
+    def train():
+        for value in step(batches).values():
+            np.asarray(value)
+
+    for _ in range(3):
+        train()
+    training = ROWS * TARGET / timed(train, 10)
+    source = ids(SENTENCES, SOURCE)
+    source[:, -1] = model.end_id
+
+    def decode():
+        found = ks.decoding.beam_search(
+            model, source, 5, max_length=LENGTH, min_length=LENGTH
+        )
+        np.asarray(found[0])
+
+    decode()
+    return training, SENTENCES * (LENGTH + 1) / timed(decode, 5)
+
+
+def measure_fairseq(system: str) -> tuple[float, float]:
+    import torch
+    from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+    from fairseq.sequence_generator import SequenceGenerator
+
+    torch.manual_seed(1)
+    model, dictionary = fairseq_model(system)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98))
+
+    def ids(*shape):
+        return torch.randint(4, VOCABULARY, shape)
+
+    source, target = ids(ROWS, SOURCE), ids(ROWS, TARGET)
+    previous = torch.cat([torch.full((ROWS, 1), 2), target[:, :-1]], 1)
+    lengths = torch.full((ROWS,), SOURCE)
+
+    def train():
+        optimizer.zero_grad()
+        outputs = model(source, lengths, previous)
+        log_probs = model.get_normalized_probs(outputs, log_probs=True)
+        loss, _ = label_smoothed_nll_loss(
+            log_probs.view(-1, VOCABULARY), target.view(-1, 1), 0.1, ignore_index=1
+        )
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 25.0)
+        optimizer.step()
+        loss.item()
+
+    for _ in range(3):
+        train()
+    training = ROWS * TARGET / timed(train, 10)
+    model.eval()
+    generator = SequenceGenerator(
+        [model], dictionary, beam_size=5, max_len_a=0, max_len_b=LENGTH, min_len=LENGTH
+    )
+    source = ids(SENTENCES, SOURCE)
+    source[:, -1] = dictionary.eos()
+    lengths = torch.full((SENTENCES,), SOURCE)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
+
+    def decode():
+        with torch.no_grad():
+            generator.generate([model], sample)
+
+    decode()
+    return training, SENTENCES * (LENGTH + 1) / timed(decode, 5)
+
+
+def fairseq_model(system: str):
+    """A model of fairseq 0.12.2 with the sizes of our preset, and its dictionary."""
+    from fairseq.data import Dictionary
+
+    dictionary = Dictionary()
+    for number in range(VOCABULARY - len(dictionary)):
+        dictionary.add_symbol(f"w{number}")
+    task = argparse.Namespace(
+        source_dictionary=dictionary, target_dictionary=dictionary, cfg=None
+    )
+    sides = {
+        "embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4,
+        "conv_dim": 128, "kernel_size_list": [3, 7, 15, 15], "conv_type": "dynamic",
+        "glu": True, "normalize_before": False,
+    }  # fmt: skip
+    arguments = argparse.Namespace(
+        **{f"{side}_{key}": value for side in ("encoder", "decoder")
+           for key, value in sides.items()},
+        weight_softmax=True, weight_dropout=0.1, dropout=0.3, attention_dropout=0.1,
+        relu_dropout=0.0, input_dropout=0.0, share_all_embeddings=True,
+        left_pad_source=False, left_pad_target=False, max_source_positions=1024,
+        max_target_positions=1024, adaptive_input=False,
+        no_token_positional_embeddings=False,
+    )  # fmt: skip
+    if system == "transformer":
+        from fairseq.models.transformer import TransformerModel as Model
+        from fairseq.models.transformer.transformer_legacy import base_architecture
+    else:
+        from fairseq.models.lightconv import LightConvModel as Model
+        from fairseq.models.lightconv import base_architecture
+    base_architecture(arguments)
+    return Model.build_model(arguments, task), dictionary
+
+
+if __name__ == "__main__":
+    main()
