@@ -1,4 +1,4 @@
-"""Training and decoding at the size of Multi30k, beside fairseq, in turns on one machine.
+"""Training and decoding at the size of Multi30k beside fairseq, in turns.
 
     python3.10 -m venv /tmp/fairseq && cd /tmp/fairseq && . bin/activate
     pip install 'pip<24.1' 'setuptools<70'
