@@ -40,7 +40,7 @@ ALLOWED = {
     "layers": {"arguments", "ops"},
     "models": {"arguments", "layers", "losses", "metrics", "optimizers", "presets"},
     "presets_text": {"presets"},
-    "decoding": {"arguments"},
+    "decoding": {"arguments", "ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": {"arguments", "atomic", "extras"},
     "model_directory": {"atomic", "models", "tokenizers", "version"},
     "batches": {"decoding"},
