@@ -8,6 +8,7 @@ BLEU.
 
     python examples/train_wmt_tfds.py --dataset wmt14_translate/de-en \
         --preset dynamic_conv_wmt_en_de --vocabulary-size 32768 --accumulation 8 \
+        --max-shapes 16 \
         --learning-rate 1e-3 --warmup 10000 --max-updates 30000 \
         --checkpoint-every 1000 --workdir runs/wmt         # for a GPU
     python examples/train_wmt_tfds.py                    # the embedded corpus
@@ -56,6 +57,7 @@ def main(arguments=None):
     parser.add_argument("--preset", default="dynamic_conv_phrases")
     parser.add_argument("--vocabulary-size", type=int, default=1000)
     parser.add_argument("--tokens-per-batch", type=int, default=4096)
+    parser.add_argument("--max-shapes", type=int, default=6)
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--warmup", type=int, default=300)
@@ -64,6 +66,7 @@ def main(arguments=None):
     parser.add_argument("--average", type=int, default=5, help="last checkpoints")
     parser.add_argument("--test-sentences", type=int, default=1000)
     options = parser.parse_args(arguments)
+    ks.keep_freed_memory()  # much faster on a CPU of Linux
     workdir = options.workdir
     workdir.mkdir(parents=True, exist_ok=True)
 
@@ -72,8 +75,10 @@ def main(arguments=None):
     tokenizer = train_tokenizer(corpus, options.vocabulary_size, workdir / "tokenizer")
     train_ids = write_ids(corpus, "train", tokenizer, workdir / "train")
     validation_ids = write_ids(corpus, "validation", tokenizer, workdir / "validation")
-    stream = ks.data.BatchStream(train_ids, options.tokens_per_batch)
-    validation = ks.data.BatchStream(validation_ids, options.tokens_per_batch)
+    # Each shape of a batch is compiled once: few for a short training.
+    shapes = {"max_shapes": options.max_shapes}
+    stream = ks.data.BatchStream(train_ids, options.tokens_per_batch, **shapes)
+    validation = ks.data.BatchStream(validation_ids, options.tokens_per_batch, **shapes)
 
     # The model, and how it learns.
     model = ks.models.from_preset(
