@@ -65,11 +65,11 @@ def table(fairseq: Path | None, rounds: int) -> None:
                 done = subprocess.run(
                     [python, __file__, "--one", who, system],
                     env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
+                    capture_output=True,
                     text=True,
-                    check=True,
                 )
+                if done.returncode:
+                    sys.exit(done.stderr[-3000:])
                 last = done.stdout.splitlines()[-1]
                 found[who].append([float(one) for one in last.split()])
         for who, speeds in found.items():
@@ -135,10 +135,10 @@ def measure_ours(system: str) -> tuple[float, float]:
     inputs = {"source_ids": ids(ROWS, SOURCE), "target_ids": ids(ROWS, TARGET)}
     data = tf.data.Dataset.from_tensors((inputs, ids(ROWS, TARGET))).repeat()
     batches = iter(data)
-    step = model.make_train_function()
+    model.make_train_function()
 
     def train():
-        for value in step(batches).values():
+        for value in model.train_function(batches).values():
             np.asarray(value)
 
     for _ in range(3):
