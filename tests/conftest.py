@@ -1,5 +1,6 @@
 """What all tests share: quiet logs, strict skips, where the shared material lies."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -16,6 +17,16 @@ def pytest_addoption(parser):
         action="store_true",
         help="fail when a test was skipped (CI: nothing may be missing)",
     )
+
+
+def pytest_collection_finish(session):
+    """What was imported stays; tracing graphs makes the collector look at it too often.
+
+    Without this the tests take 6 % longer.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_sessionfinish(session, exitstatus):

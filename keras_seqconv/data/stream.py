@@ -243,6 +243,9 @@ class BatchStream:
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
         )
+        # There is nothing to tune, and the thread that would does not always hear that
+        # its iterator is at its end: the end of an epoch then waits for up to a minute.
+        options.autotune.enabled = False
         return positions.map(padded).prefetch(_AHEAD).with_options(options)
 
     def _batch(self, epoch: "_Epoch", index: int):

@@ -75,9 +75,7 @@ class Constraints(NamedTuple):
     first_beam: object = None
 
     def of_rows(self, rows) -> "Constraints":
-        """Those of some rows, or of all for None."""
-        if rows is None:
-            return self
+        """Those of some rows (r,)."""
         tensors = {
             name: ops.take(getattr(self, name), rows, axis=0)
             for name in ("limits", "prefix", "first_beam")

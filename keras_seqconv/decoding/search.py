@@ -30,8 +30,9 @@ from keras_seqconv.decoding.scores import NEVER
 from keras_seqconv.decoding.strategies import top_k
 from keras_seqconv.ops.compilation import in_graph, in_xla_context
 
-# A shrinking batch is gathered anew when at most this part of it is left.
-SHRINK_AT = 0.75
+# The batch is gathered anew when at most this part of it is left: a gathering reads the
+# state once, which costs less than one step. (Other parts were not tried.)
+_SHRINK_AT = 0.75
 
 
 class Hypotheses(NamedTuple):
@@ -205,10 +206,7 @@ class _Search(NamedTuple):
         """One step of all beams that are left."""
         step, sentences = now["step"], now.get("sentences")
         rows = None if sentences is None else _rows_of(sentences, self.beams)
-        task = self._replace(
-            constraints=self.constraints.of_rows(rows),
-            strategy=self.strategy.of_rows(rows),
-        )
+        task = self if rows is None else self._of_rows(rows)
         logits, state = self.step(now["ids"], now["state"])
         history = now.get("history")
         following = task.constraints.next_tokens(logits, step, history)
@@ -244,11 +242,17 @@ class _Search(NamedTuple):
             after["history"] = ops.where(here, after["ids"], history)
         return after if sentences is None else self._shrunk(after)
 
+    def _of_rows(self, rows) -> "_Search":
+        return self._replace(
+            constraints=self.constraints.of_rows(rows),
+            strategy=self.strategy.of_rows(rows),
+        )
+
     def _shrunk(self, after: dict) -> dict:
         """The same without the sentences that have ended, if they are many."""
         left = ops.any(after["scores"] > NEVER, axis=1)
         count = ops.cast(ops.shape(left)[0], "float32")
-        few = ops.sum(ops.cast(left, "float32")) <= SHRINK_AT * count
+        few = ops.sum(ops.cast(left, "float32")) <= _SHRINK_AT * count
         names = [name for name in _OF_SENTENCES + _OF_ROWS if name in after]
         parts = {name: after[name] for name in names}
         state = after["state"]

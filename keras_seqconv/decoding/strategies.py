@@ -172,9 +172,7 @@ class SamplingStrategy:
     reorders = False
 
     def of_rows(self, rows) -> "SamplingStrategy":
-        """This one for some of the rows, or for all for None."""
-        if rows is None:
-            return self
+        """This one for some of the rows (r,)."""
         return dataclasses.replace(self, uniforms=ops.take(self.uniforms, rows, axis=0))
 
     def first_scores(self, batch_size):

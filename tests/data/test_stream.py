@@ -137,6 +137,14 @@ def test_dataset_gives_the_batches_of_the_stream_from_any_position():
 
 
 @pytest.mark.tensorflow
+def test_no_thread_tunes_the_datasets():
+    """It made the ends of epochs wait for up to a minute, now and then."""
+    stream = BatchStream(STORE, 300)
+    for dataset in (stream.dataset(), stream.once()):
+        assert dataset.options().autotune.enabled is False
+
+
+@pytest.mark.tensorflow
 def test_a_function_of_batches_is_traced_once_for_each_shape():
     import tensorflow as tf
 
