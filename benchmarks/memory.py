@@ -30,7 +30,8 @@ def run(folder: Path, environment: dict) -> tuple[float, object]:
     """Target tokens a second, and the use of resources."""
     command = [
         sys.executable, "-c", RUN, "train", "--preset", "dynamic_conv_phrases",
-        "--dataset", "phrases", "--max-updates", str(UPDATES), "--workdir", str(folder),
+        "--dataset", "phrases", "--tokens-per-batch", "4096",
+        "--max-updates", str(UPDATES), "--workdir", str(folder),
     ]  # fmt: skip
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     with open(folder.with_suffix(".log"), "w") as log:

@@ -8,7 +8,7 @@ BLEU.
 
     python examples/train_wmt_tfds.py --dataset wmt14_translate/de-en \
         --preset dynamic_conv_wmt_en_de --vocabulary-size 32768 --accumulation 8 \
-        --max-shapes 16 \
+        --tokens-per-batch 4096 --max-shapes 16 \
         --learning-rate 1e-3 --warmup 10000 --max-updates 30000 \
         --checkpoint-every 1000 --workdir runs/wmt         # for a GPU
     python examples/train_wmt_tfds.py                    # the embedded corpus
@@ -56,12 +56,12 @@ def main(arguments=None):
     parser.add_argument("--workdir", type=Path, default=Path("runs/train_wmt_tfds"))
     parser.add_argument("--preset", default="dynamic_conv_phrases")
     parser.add_argument("--vocabulary-size", type=int, default=1000)
-    parser.add_argument("--tokens-per-batch", type=int, default=4096)
+    parser.add_argument("--tokens-per-batch", type=int, default=2048)
     parser.add_argument("--max-shapes", type=int, default=6)
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
-    parser.add_argument("--warmup", type=int, default=300)
-    parser.add_argument("--max-updates", type=int, default=500)
+    parser.add_argument("--warmup", type=int, default=150)
+    parser.add_argument("--max-updates", type=int, default=600)
     parser.add_argument("--checkpoint-every", type=int, default=50, help="updates")
     parser.add_argument("--average", type=int, default=5, help="last checkpoints")
     parser.add_argument("--test-sentences", type=int, default=1000)

@@ -1,4 +1,4 @@
-"""Python functions that tf.data calls in the background, at rest when Python ends.
+"""What tf.data does in the background: Python functions, and a thread that may hang.
 
 When the interpreter ends while tf.data waits for a Python function, which can then
 never return, the process hangs: after Ctrl-C, for example, as prefetching goes on.
@@ -73,3 +73,17 @@ def guarded_generator(function: Callable[[], Iterator]) -> Callable[[], Iterator
             yield item
 
     return generate
+
+
+def untuned(dataset):
+    """The same `tf.data.Dataset`, whose iterators start no thread that tunes it.
+
+    The end of an iterator waits for this thread, which looks whether it is needed after
+    ever longer pauses, in the end of a minute, and does not always hear that it is not
+    (TensorFlow 2.21): training stood still at the ends of epochs.
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from keras_seqconv.arguments import check_choice, check_positive_integer
 from keras_seqconv.data import tfds as tfds_texts
+from keras_seqconv.data.background import untuned
 from keras_seqconv.data.files import from_files, from_lines
 from keras_seqconv.data.rows import plain_errors
 from keras_seqconv.extras import require
@@ -100,7 +101,7 @@ class Corpus:
 
 def _decoded(dataset, side: str) -> Iterator[str]:
     with plain_errors():
-        for batch in dataset.batch(_READ).as_numpy_iterator():
+        for batch in untuned(dataset.batch(_READ)).as_numpy_iterator():
             for text in batch[side]:
                 yield text.decode("utf-8", errors="replace")
 

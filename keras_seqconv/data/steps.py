@@ -51,7 +51,7 @@ import numpy as np
 
 from keras_seqconv.arguments import check_integer, check_positive_integer, is_number
 from keras_seqconv.data import plan
-from keras_seqconv.data.background import guarded, guarded_generator
+from keras_seqconv.data.background import guarded, guarded_generator, untuned
 from keras_seqconv.data.rows import BATCHES, plain_errors
 from keras_seqconv.data.store import IdStore
 
@@ -477,7 +477,7 @@ def _unbatched(batches):
 
 def _chunks(dataset, rows: int = _ROWS) -> Iterator[dict[str, tuple]]:
     """{key: (values, lengths)} of so many rows at once, or of a batch."""
-    for batch in _in_batches(dataset, rows):
+    for batch in untuned(_in_batches(dataset, rows)):
         yield {
             key: (vectors.values.numpy(), vectors.row_lengths().numpy())
             for key, vectors in batch.items()

@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_seqconv.arguments import check_integer, check_positive_integer
 from keras_seqconv.data import plan
-from keras_seqconv.data.background import guarded
+from keras_seqconv.data.background import guarded, untuned
 from keras_seqconv.data.store import IdStore
 
 # Epochs whose plan is kept: while one ends, prefetching is in the next.
@@ -243,10 +243,7 @@ class BatchStream:
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
         )
-        # There is nothing to tune, and the thread that would does not always hear that
-        # its iterator is at its end: the end of an epoch then waits for up to a minute.
-        options.autotune.enabled = False
-        return positions.map(padded).prefetch(_AHEAD).with_options(options)
+        return untuned(positions.map(padded).prefetch(_AHEAD).with_options(options))
 
     def _batch(self, epoch: "_Epoch", index: int):
         shape, rows = epoch.plan.batch(index)

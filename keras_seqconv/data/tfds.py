@@ -16,6 +16,7 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_seqconv.data.background import untuned
 from keras_seqconv.data.rows import Chunk, Rules, to_dataset
 from keras_seqconv.extras import require
 
@@ -228,7 +229,7 @@ def from_tfds(
 
     def one_pass(own) -> Iterator[list[list[bytes]]]:
         start = 0
-        for columns in texts.as_numpy_iterator():
+        for columns in untuned(texts).as_numpy_iterator():
             columns = [column.tolist() for column in columns]
             numbers = list(range(start, start + len(columns[0])))
             start += len(numbers)
