@@ -270,6 +270,7 @@ def tokenize(options) -> None:
 
 
 def table(options) -> None:
+    """Prints the rows that were scored."""
     print(
         "| system | M parameters | updates | minutes | target tokens/s (10-90 %) | "
         "validation perplexity | validation BLEU | test BLEU | decoding, tokens/s | "
