@@ -4,6 +4,9 @@ VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
 EXTRAS = mt,jax,plot,rouge,serve,test
+# Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.
+JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
+  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 
 .PHONY: help quickstart test test-slow test-all lint format bench torch clean
 
@@ -33,8 +36,8 @@ test: $(VENV)/stamp
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -n auto -m slow
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
+	$(JAX) $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
+	$(JAX) $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
 
 test-all: test test-slow
 
