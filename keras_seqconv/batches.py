@@ -4,13 +4,16 @@ Shared by `Translator` and `LanguageGenerator`. Letters: B texts of a batch.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
 from keras_seqconv import decoding
+from keras_seqconv.arguments import check_positive_integer
+from keras_seqconv.cores import available_cores
 
 # Always written down, so that a folder says what its search does.
 _NAMED = ("num_beams", "length_penalty", "max_length")
@@ -18,6 +21,8 @@ _NAMED = ("num_beams", "length_penalty", "max_length")
 _NOT_DEFAULTS = {"num_hypotheses", "return_attention"}
 # Largest tensor of logits that `scores` makes, in elements.
 _LOGITS = 1 << 26
+# Most batches that are decoded side by side unless asked for: each takes its memory.
+_PARALLEL = 8
 # ASCII white space, what `tf.strings.strip` takes away in an export.
 _BLANKS = " \t\n\v\f\r"
 
@@ -65,6 +70,43 @@ def batches(lengths: list[int], tokens: int, most: int | None) -> Iterator[Batch
         rows = _power_of_two_from(max(1, tokens // width) + 1) // 2
         yield Batch(order[start : start + rows], width)
         start += rows
+
+
+def side_by_side(
+    function: Callable, batches: Iterable[Batch], number: int | None
+) -> Iterator:
+    """Pairs of each batch and `function(batch)`, in their order.
+
+    The products of a search step are too small to be shared by cores (two of them took
+    as long as one); batches are not. Results are the same.
+
+    Args:
+        function: starts a search; most of its time must be TensorFlow's or JAX's.
+        batches: to be decoded.
+        number: how many at a time; None: as `parallel_batches` of `Translator` says.
+    """
+    batches = list(batches)
+    number = min(number or _parallel(), len(batches))
+    if number < 2:
+        yield from ((batch, function(batch)) for batch in batches)
+        return
+    threads = ThreadPoolExecutor(number)
+    try:
+        yield from zip(batches, threads.map(function, batches), strict=True)
+    finally:
+        # After an error or Ctrl-C, batches that have not begun are left out.
+        threads.shutdown(cancel_futures=True)
+
+
+def _parallel() -> int:
+    """Batches at a time where nobody said how many."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU"):
+        return 1
+    return min(available_cores(), _PARALLEL)
 
 
 def _width(length: int, most: int | None) -> int:
@@ -120,6 +162,13 @@ def scores(owner, sources, targets, options) -> list[float]:
 
 
 # --- Arguments ---
+
+
+def check_parallel(number: int | None) -> int | None:
+    """`parallel_batches`, checked."""
+    if number is None:
+        return None
+    return check_positive_integer("parallel_batches", number)
 
 
 def texts_of(name: str, texts: Iterable[str]) -> list[str]:

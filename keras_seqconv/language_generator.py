@@ -11,10 +11,12 @@ from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
+    check_parallel,
     check_tokenizer,
     scores,
     search_defaults,
     search_options,
+    side_by_side,
     spellable,
     texts_of,
     to_numpy,
@@ -32,7 +34,8 @@ class LanguageGenerator:
     Args:
         model: `LanguageModel`, `ConvLanguageModel` or an `Ensemble` of such.
         tokenizer: text to ids and back, or None for a model of ids only.
-        search, tokens_per_batch: see `Translator`.
+        search, tokens_per_batch, parallel_batches: see `Translator`. Samples are drawn
+            one batch after the other, or a seed would not say what is drawn.
 
     Raises:
         ValueError: tokenizer and model differ in the size of the vocabulary or in
@@ -59,6 +62,7 @@ class LanguageGenerator:
         search: Mapping | None = None,
         *,
         tokens_per_batch: int = 4096,
+        parallel_batches: int | None = None,
     ):
         models = getattr(model, "models", [model])
         if any(hasattr(one, "source_embedder") for one in models):
@@ -72,6 +76,7 @@ class LanguageGenerator:
         self.tokens_per_batch = check_positive_integer(
             "tokens_per_batch", tokens_per_batch
         )
+        self.parallel_batches = check_parallel(parallel_batches)
         if tokenizer is not None:
             check_tokenizer("tokenizer", tokenizer, model, model.target_vocabulary_size)
 
@@ -123,7 +128,9 @@ class LanguageGenerator:
                 self.model, prefix_ids=prefix, **options
             )
 
-        return self._generate(prompts, options, options["num_beams"], run)
+        return self._generate(
+            prompts, options, options["num_beams"], run, self.parallel_batches
+        )
 
     def sample(
         self,
@@ -158,7 +165,7 @@ class LanguageGenerator:
                 self.model, prefix_ids=prefix, seed=generator, **options
             )
 
-        return self._generate(prompts, options, 1, run)
+        return self._generate(prompts, options, 1, run, 1)
 
     def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
         """Writes model, tokenizer and search options; see `Translator.save`."""
@@ -192,7 +199,7 @@ class LanguageGenerator:
                 "`model`, or make a LanguageGenerator with a tokenizer."
             )
 
-    def _generate(self, prompts, options, num_beams, run):
+    def _generate(self, prompts, options, num_beams, run, parallel):
         prompts = texts_of("prompts", prompts)
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
         most = options["max_length"]
@@ -203,8 +210,12 @@ class LanguageGenerator:
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
         rows = self.tokens_per_batch // num_beams
-        for batch in batches(lengths, rows, max(1, most)):
-            found = to_numpy(run(batch.padded(prefixes, self.model.pad_id)))
+
+        def search_of(batch):
+            return to_numpy(run(batch.padded(prefixes, self.model.pad_id)))
+
+        parts = batches(lengths, rows, max(1, most))
+        for batch, found in side_by_side(search_of, parts, parallel):
             ids = [
                 found.ids[place, 0, : found.lengths[place, 0]].tolist()
                 for place in range(len(batch.indices))

@@ -15,11 +15,13 @@ from keras_seqconv.arguments import check_integer, check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
+    check_parallel,
     check_tokenizer,
     is_blank,
     scores,
     search_defaults,
     search_options,
+    side_by_side,
     spellable,
     texts_of,
     to_numpy,
@@ -69,7 +71,10 @@ class Translator:
         search: options of `keras_seqconv.decoding.beam_search` that differ from its
             defaults.
         tokens_per_batch: source tokens, padding included, times beams that are decoded
-            at once. Larger is faster on large machines and takes more memory.
+            in one batch. Larger is faster on large machines and takes more memory.
+        parallel_batches: batches that are decoded at the same time, each in a thread.
+            None: with TensorFlow on a CPU as many as there are cores, at most 8;
+            otherwise 1. Each takes its own memory; the results are the same.
         max_source_length: tokens of a source that are read, its end counted, at least
             2; for a model that was trained on cut sources (articles to summarise).
             Learned positions of the model are a limit as well. None: no other.
@@ -103,6 +108,7 @@ class Translator:
         search: Mapping | None = None,
         *,
         tokens_per_batch: int = 16384,
+        parallel_batches: int | None = None,
         max_source_length: int | None = None,
     ):
         models = getattr(model, "models", [model])
@@ -123,6 +129,7 @@ class Translator:
         self.tokens_per_batch = check_positive_integer(
             "tokens_per_batch", tokens_per_batch
         )
+        self.parallel_batches = check_parallel(parallel_batches)
         embedders = [one.source_embedder for one in models]
         limits = [one.max_length for one in embedders if one.max_length is not None]
         if max_source_length is not None:
@@ -213,11 +220,16 @@ class Translator:
             0 if len(ids) == 1 or is_blank(text) else len(ids)
             for ids, text in zip(sources, texts, strict=True)
         ]
-        rows = self.tokens_per_batch // options["num_beams"]
-        for batch in batches(lengths, rows, self.max_source_length):
+
+        def search_of(batch):
             source_ids = batch.padded(sources, self.model.pad_id)
-            found = decoding.beam_search_hypotheses(self.model, source_ids, **options)
-            found = to_numpy(found)
+            return to_numpy(
+                decoding.beam_search_hypotheses(self.model, source_ids, **options)
+            )
+
+        rows = self.tokens_per_batch // options["num_beams"]
+        parts = batches(lengths, rows, self.max_source_length)
+        for batch, found in side_by_side(search_of, parts, self.parallel_batches):
             for place, index in enumerate(batch.indices):
                 length = lengths[index]
                 results[index] = self._read(found, place, length)

@@ -95,7 +95,12 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--tokens-per-batch", type=int, metavar="N",
-        help="source tokens times beams that are decoded at once (default 16384)",
+        help="source tokens times beams of a batch (default 16384)",
+    )  # fmt: skip
+    group.add_argument(
+        "--parallel-batches", type=int, metavar="N",
+        help="batches decoded at the same time (default: on a CPU the number of cores, "
+        "at most 8); each takes its own memory",
     )  # fmt: skip
     group.add_argument(
         "--dtype", help="dtype or policy of the models, such as bfloat16"
@@ -129,10 +134,10 @@ def load_translator(options: argparse.Namespace):
             f"{options.model[0]} has no tokenizers: it translates ids, by "
             "keras_seqconv.decoding.beam_search."
         )
-    if options.tokens_per_batch is not None:
-        translator.tokens_per_batch = check_positive_integer(
-            "tokens_per_batch", options.tokens_per_batch
-        )
+    for name in ("tokens_per_batch", "parallel_batches"):
+        number = getattr(options, name)
+        if number is not None:
+            setattr(translator, name, check_positive_integer(name, number))
     return translator
 
 

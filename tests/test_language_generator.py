@@ -61,6 +61,11 @@ def test_generated_texts_begin_with_their_prompts(generator):
             assert text.split()[: len(prompt.split())] == prompt.split()
             assert len(text.split()) <= 8
     alone = [generator.generate([prompt])[0] for prompt in prompts]
+    small = ks.LanguageGenerator(
+        generator.model, TOKENIZER, generator.search,
+        tokens_per_batch=32, parallel_batches=3,
+    )  # fmt: skip
+    assert small.generate(prompts) == generator.generate(prompts)
     scores = generator.score(alone), generator.score(generator.generate(prompts))
     np.testing.assert_allclose(*scores, atol=1e-4)
     assert generator.generate([]) == []
@@ -76,6 +81,8 @@ def test_samples_follow_their_seed(generator):
     small = ks.LanguageGenerator(generator.model, TOKENIZER, tokens_per_batch=32)
     found = small.sample(prompts, seed=1, temperature=4.0, max_length=8)
     assert len({tuple(found[i : i + 2]) for i in range(0, 40, 2)}) > 5
+    again = small.sample(prompts, seed=1, temperature=4.0, max_length=8)
+    assert again == found
 
 
 def test_prompts_that_are_too_long(generator):

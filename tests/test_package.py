@@ -27,6 +27,7 @@ ALLOWED = {
     "arguments": set(),
     "atomic": set(),
     "extras": set(),
+    "cores": set(),
     "fingerprints": set(),
     "memory": set(),
     "ops": set(),
@@ -43,7 +44,7 @@ ALLOWED = {
     "decoding": {"arguments", "ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": {"arguments", "atomic", "extras"},
     "model_directory": {"atomic", "models", "tokenizers", "version"},
-    "batches": {"decoding"},
+    "batches": {"arguments", "cores", "decoding"},
     "language_generator": {"arguments", "batches", "decoding", "model_directory"},
     "translator": {
         "arguments", "batches", "decoding", "language_generator", "model_directory",
@@ -57,10 +58,10 @@ ALLOWED = {
     "callbacks": {"arguments", "atomic", "checkpoints", "extras", "schedules"},
     "fitting": {"arguments", "callbacks"},
     "training": {
-        "atomic", "callbacks", "checkpoints", "data", "evaluation", "fingerprints",
-        "fitting", "language_generator", "losses", "memory", "model_directory",
-        "models", "optimizers", "perplexity", "plots", "presets", "schedules",
-        "tokenizers", "translator", "version",
+        "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation",
+        "fingerprints", "fitting", "language_generator", "losses", "memory",
+        "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
+        "schedules", "tokenizers", "translator", "version",
     },
     "quickstart": {"export", "training", "translator"},
     # After training

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import keras
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.batches import batches
+from keras_seqconv.batches import Batch, batches, side_by_side
 from keras_seqconv.convert import from_fairseq
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import Translation
@@ -183,6 +184,43 @@ def test_order_and_size_of_batches_change_nothing(translator):
         found = other.translate_n_best([texts[i] for i in order], 2)
         for row, index in zip(found, order, strict=True):
             check_same(row, expected[index])
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_batches_side_by_side_change_nothing(policy):
+    """Also in the first call, which makes the graph."""
+    texts = random_texts(40)
+    before = keras.config.dtype_policy()
+    try:
+        # Keras keeps the policy by thread.
+        keras.config.set_dtype_policy(policy)
+        found = []
+        for parallel in (1, 4, None):
+            keras.utils.set_random_seed(1)
+            translator = ks.Translator(
+                small_model(), TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 9},
+                tokens_per_batch=128, parallel_batches=parallel,
+            )  # fmt: skip
+            found.append(translator.translate_n_best(texts, 2))
+    finally:
+        keras.config.set_dtype_policy(before)
+    for other in found[1:]:
+        for row, expected in zip(other, found[0], strict=True):
+            check_same(row, expected)
+
+
+def test_an_error_in_one_batch_ends_the_others():
+    started = []
+
+    def fails(batch):
+        started.append(batch)
+        time.sleep(0.01)
+        raise ArithmeticError(f"batch of width {batch.width}")
+
+    many = [Batch([0], width) for width in range(100)]
+    with pytest.raises(ArithmeticError, match="batch of width 0"):
+        list(side_by_side(fails, many, 3))
+    assert len(started) < 50
 
 
 def test_batches_are_bounded_and_of_few_shapes():
@@ -361,6 +399,8 @@ def test_what_does_not_fit_together():
         ks.Translator(model, search={"return_attention": True})
     with pytest.raises(ValueError, match="`tokens_per_batch` must be a positive"):
         ks.Translator(model, tokens_per_batch=0)
+    with pytest.raises(ValueError, match="`parallel_batches` must be a positive"):
+        ks.Translator(model, parallel_batches=0)
     shifted = ks.models.EncoderDecoder(30, 30, **SMALL, pad_id=0)
     with pytest.raises(ValueError, match="`source_tokenizer` must have the `pad_id`"):
         ks.Translator(shifted, TOKENIZER, TOKENIZER)

@@ -12,6 +12,7 @@ Weights are inputs of these graphs, so that training goes on to count. The graph
 kept by the model itself and die with it.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -19,6 +20,8 @@ import keras
 
 # In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
 CACHE = "_keras_seqconv_searches"
+# One thread at a time traces, so that no graph is made twice. A tracing may trace.
+_TRACING = threading.RLock()
 
 
 def run(
@@ -50,10 +53,11 @@ def is_traced(tensors: dict) -> bool:
 
 
 def _cached(model, key, make):
-    cache = vars(model).setdefault(CACHE, {})
-    if key not in cache:
-        cache[key] = make()
-    return cache[key]
+    with _TRACING:
+        cache = vars(model).setdefault(CACHE, {})
+        if key not in cache:
+            cache[key] = make()
+        return cache[key]
 
 
 def _run_with_tensorflow(function, model, options, tensors, jit_compile):

@@ -77,7 +77,7 @@ def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
         capsys, "translate", folder / "model", "--num-beams", 3, "--length-penalty",
         0.5, "--max-length", 5, "--min-length", 2, "--not-normalized", "--quiet",
         "--no-repeat-ngram-size", 2, "--suppressed-ids", 5, 6,
-        "--tokens-per-batch", 64, "--window", 2,
+        "--tokens-per-batch", 64, "--parallel-batches", 3, "--window", 2,
     )  # fmt: skip
     assert (done.status, done.errors) == (0, "")
     expected = translator.translate(
