@@ -67,7 +67,10 @@ class TrainingOptions(BaseModel):
         "run", "auto", "compile the training step with XLA; auto: as Keras decides"
     )
     devices: Count | None = _option(
-        "run", None, "GPUs to train on; all that are there when not given"
+        "run",
+        None,
+        "GPUs to train on; all that are there when not given. Without a GPU: cores "
+        "that split each batch, 1 when not given; more start later and run faster",
     )
 
     source: str | None = _option("text", None, "language translated from")

@@ -1,6 +1,5 @@
 """A corpus and a preset in, a trained and scored model directory out."""
 
-import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from keras_seqconv.data.resampling import resampling
 from keras_seqconv.data.stream import BatchStream
 from keras_seqconv.memory import keep_freed_memory
 from keras_seqconv.tokenizers import Sampling
+from keras_seqconv.training.devices import Devices, find_devices
 from keras_seqconv.training.finish import finish, sentences_of
 from keras_seqconv.training.models import make_model, translator_of
 from keras_seqconv.training.options import TrainingOptions
@@ -72,8 +72,8 @@ def train(options: TrainingOptions, say=print) -> Result:
     ```
     """
     keep_freed_memory()
-    strategy, devices = _strategy(options.devices)
-    recipe = resolve_recipe(options, devices)
+    devices = find_devices(options.devices)
+    recipe = resolve_recipe(options, devices.number)
     run = open_run(options, recipe)
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
@@ -81,12 +81,12 @@ def train(options: TrainingOptions, say=print) -> Result:
     keras.config.set_dtype_policy(recipe["precision"])
     text = read_text(run, recipe, say)
     stream, validation = _streams(options, recipe, text, devices)
-    with strategy():
+    with devices.scope():
         model = make_model(options, *text.tokenizers)
         optimizer, loss = make_optimizer(recipe), make_loss(recipe, model)
         _compile(model, optimizer, loss, options, recipe)
     _describe(say, run, recipe, text, model, stream)
-    with callbacks.GracefulStop() as stop, strategy():
+    with callbacks.GracefulStop() as stop, devices.scope():
         fitting.fit_stream(
             model,
             stream,
@@ -102,32 +102,6 @@ def train(options: TrainingOptions, say=print) -> Result:
     return Result(run.model, scores)
 
 
-def _strategy(devices: int | None):
-    """A scope for making and training the model, and how many devices it has."""
-    if keras.backend.backend() != "tensorflow":
-        if devices not in (None, 1):
-            raise ValueError(
-                "`devices` must be 1 except on TensorFlow; see "
-                f"keras.distribution for JAX. Received: devices={devices}"
-            )
-        return contextlib.nullcontext, 1
-    import tensorflow as tf
-
-    there = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices(
-        "CPU"
-    )
-    number = devices or (len(there) if there[0].device_type == "GPU" else 1)
-    if number > len(there):
-        raise ValueError(
-            f"`devices` must be at most {len(there)}, as many as TensorFlow sees. "
-            f"Received: devices={devices}"
-        )
-    if number == 1:
-        return contextlib.nullcontext, 1
-    names = [device.name for device in there[:number]]
-    return tf.distribute.MirroredStrategy(names).scope, number
-
-
 def _make_deterministic() -> None:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -135,11 +109,11 @@ def _make_deterministic() -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: int):
+def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: Devices):
     """Batches to train on, and to validate on, or None."""
     settings = {
-        "tokens_per_batch": recipe["tokens_per_batch"],
-        "num_replicas": devices,
+        "tokens_per_batch": recipe["tokens_per_batch"] // devices.cores,
+        "num_replicas": devices.replicas,
         "max_shapes": options.max_shapes,
         "start_id": text.target_tokenizer.start_id,
         "pad_id": text.target_tokenizer.pad_id,

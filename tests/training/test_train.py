@@ -1,17 +1,21 @@
 """Whole runs on tiny corpora: what they leave behind, resuming, wrong input."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
+from keras_seqconv.callbacks.reporting import read_log
+from keras_seqconv.cores import available_cores
 from keras_seqconv.training import TrainingOptions, train
 from keras_seqconv.training.averaging import average_run
 from keras_seqconv_cli import main
@@ -31,8 +35,6 @@ TINY = {
 @pytest.fixture(autouse=True)
 def as_before():
     """`train` sets the dtype policy of its recipe."""
-    import keras
-
     policy = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(policy)
@@ -181,6 +183,36 @@ def test_language_model(corpus, tmp_path, adaptive):
 def test_wrong_input_is_named(corpus, tmp_path, changes, words):
     with pytest.raises((ValueError, OSError), match=words):
         train(options_for(corpus, tmp_path / "run", **changes), str)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
+def test_cores_share_batches(corpus, tmp_path):
+    """Two cores learn what one learns; in a new process, as TensorFlow must not run."""
+    run = tmp_path / "run"
+    command = [
+        sys.executable, "-c",
+        "import sys; from keras_seqconv_cli import main; sys.exit(main())", "train",
+        "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
+        "--source", "en", "--target", "de", "--tokenizer", "words",
+        "--tokens-per-batch", "256", "--learning-rate", "1e-2", "--average", "1",
+        "--architecture", json.dumps(TINY), "--workdir", str(run), "--devices", "2",
+    ]  # fmt: skip
+    for updates in (4, 60):  # the second goes on
+        found = subprocess.run(
+            [*command, "--max-updates", str(updates)], capture_output=True, text=True
+        )
+        assert found.returncode == 0, found.stderr[-3000:]
+        assert "at most 256 target tokens an update" in found.stdout
+        shutil.rmtree(run / "model")
+    losses = [one["loss"] for one in read_log(run / "log.jsonl") if "loss" in one]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_cores_cannot_be_shared_once_tensorflow_runs(corpus, tmp_path):
+    keras.ops.zeros(1)
+    with pytest.raises(ValueError, match="`devices` must be (1 on a CPU|at most 1)"):
+        train(options_for(corpus, tmp_path / "run", devices=2), str)
 
 
 @pytest.mark.slow
