@@ -10,6 +10,7 @@ from keras import ops
 from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.callbacks import Checkpoints, StopAtUpdate, ordered, resume
 from keras_seqconv.callbacks.updates import accumulation_steps
+from keras_seqconv.replicas import for_replicas
 
 
 def fit_stream(
@@ -99,7 +100,7 @@ def fit_stream(
                     {"epochs": max_epochs, "steps": steps, "verbose": 0}
                 )
                 model.fit(
-                    stream.dataset(position),
+                    for_replicas(model, stream.dataset(position)),
                     initial_epoch=epoch,
                     epochs=epoch + 1,
                     steps_per_epoch=steps,

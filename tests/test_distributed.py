@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 # The same model, data and recipe in all processes.
 COMMON = """
+import contextlib
 import keras, numpy as np, os, sys
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.models import EncoderDecoder
@@ -109,8 +110,34 @@ def compare(make_optimizer, steps, **changes):
         np.testing.assert_allclose(found[name], single[name],
                                    rtol=1e-2 if changes else 5e-6, err_msg=name)
 
+def compare_streams():
+    from keras_seqconv import fit_stream
+    from keras_seqconv.callbacks import Validate
+    from keras_seqconv.data import BatchStream, IdStore
+
+    def stream(count, tokens):
+        rows = [{"source_ids": rng.integers(4, 30, rng.integers(1, 9)),
+                 "target_ids": rng.integers(4, 30, rng.integers(1, 9))}
+                for _ in range(count)]
+        return BatchStream(IdStore.from_rows(rows), tokens, num_replicas=2)
+
+    training, validation = stream(70, 40), stream(9, 12)
+    found = []
+    for scope in (contextlib.nullcontext, strategy.scope):
+        with scope():
+            model = make(adam(), 2)
+        history = fit_stream(model, training, max_epochs=3,
+                             callbacks=[Validate(validation)]).history
+        found.append((weights(model), history))
+    (one, history), (two, other) = found
+    assert_same(one, two)
+    for name in set(history) - {"val_seconds"}:
+        np.testing.assert_allclose(history[name], other[name], rtol=5e-6, err_msg=name)
+    assert "val_nll" in history
+
 for case in sys.argv[1:]:
     {
+        "streams": compare_streams,
         "nag": lambda: compare(nag, 4),
         "adam": lambda: compare(adam, 1),
         "adam, micro-batches": lambda: compare(adam, 2),
@@ -124,7 +151,7 @@ print("fine")
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_two_replicas_and_four_micro_batches_equal_one_batch():
-    assert "fine" in output_of(start(MIRRORED, "nag"))
+    assert "fine" in output_of(start(MIRRORED, "nag", "streams"))
 
 
 @pytest.mark.tensorflow

@@ -55,8 +55,11 @@ ALLOWED = {
     "data": {"arguments", "atomic", "extras", "tokenizers"},
     "preparation": {"arguments", "extras", "tokenizers"},
     "checkpoints": {"arguments", "atomic", "version"},
-    "callbacks": {"arguments", "atomic", "checkpoints", "extras", "schedules"},
-    "fitting": {"arguments", "callbacks"},
+    "replicas": {"data"},
+    "callbacks": {
+        "arguments", "atomic", "checkpoints", "extras", "replicas", "schedules",
+    },
+    "fitting": {"arguments", "callbacks", "replicas"},
     "training": {
         "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation",
         "fingerprints", "fitting", "language_generator", "losses", "memory",

@@ -15,6 +15,7 @@ from keras_seqconv.arguments import (
 )
 from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
 from keras_seqconv.extras import require
+from keras_seqconv.replicas import for_replicas
 
 
 class _Validation(keras.callbacks.Callback):
@@ -112,7 +113,10 @@ class Validate(_Validation):
             # Of data without a known number of batches. All of it is meant.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             found = self.model.evaluate(
-                self._data, steps=self._steps, verbose=0, return_dict=True
+                for_replicas(self.model, self._data),
+                steps=self._steps,
+                verbose=0,
+                return_dict=True,
             )
         return {f"val_{name}": float(value) for name, value in found.items()}
 
