@@ -117,6 +117,10 @@ def command(options) -> list[str]:
 
 def score(options) -> None:
     """Scores the finished model on the test set and writes the row."""
+    from keras_seqconv.batches import default_parallel
+    from keras_seqconv.cores import share_cores
+
+    share_cores(default_parallel())  # as `keras-seqconv translate` does
     run = options.runs / options.row
     row = ROWS[options.row]
     record = {"row": options.row, "machine": machine(), **training_of(run)}

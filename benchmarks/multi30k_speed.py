@@ -13,11 +13,13 @@
 Both have 4 + 4 layers of width 128, the kernels 3, 7, 15, 15 with GLU, one table of
 6,000 words, the same dropouts, label smoothing and Adam; 2,001,920 parameters. A batch
 is 256 random sentences of 14 source and 15 target tokens without padding, so every
-position is a token; "ours, --devices 2" splits it over two cores, as `keras-seqconv
-train --devices 2` does. Decoding: four batches of 128 sentences, beam 5, 17 tokens each
+position is a token. Decoding: four batches of 128 sentences, beam 5, 17 tokens each
 with the end, random weights; ours side by side as in `Translator`, fairseq's one after
-the other as in its `generate`; the first translation is left out. Every figure is of a
-process of its own; printed are the medians of the rounds and their range.
+the other as in its `generate`; the first translation is left out. "ours, a core each"
+is what `keras-seqconv train --devices 2` and `keras-seqconv translate` do: cores share
+a training batch, and no operation. Every figure is of a process of its own; printed are
+the medians of the rounds and their range. The limit of training is the products alone
+at the speed of 2048 x 2048 ones: six operations for each weight and target token.
 """
 
 import argparse
@@ -55,13 +57,16 @@ def main() -> None:
 def table(fairseq: Path | None, rounds: int) -> None:
     from machine import machine
 
+    from keras_seqconv.presets import PRESETS
+
     ours = (sys.executable, os.environ)
-    environments = {"ours": ours, "ours, --devices 2": ours}
+    environments = {"ours": ours, "ours, a core each": ours}
     if fairseq is not None:
         path = {**os.environ, "PYTHONPATH": str(fairseq / "fairseq-0.12.2")}
         environments["fairseq"] = (str(fairseq / "bin/python"), path)
+    rate = matrix_rate()
     print(machine())
-    print(f"2048 x 2048 products: {matrix_rate():.0f} GFLOP/s")
+    print(f"2048 x 2048 products: {rate:.0f} GFLOP/s")
     print("| system | | training, tokens/s | decoding, tokens/s |")
     print("|---|---|---|---|")
     for system in SYSTEMS:
@@ -95,6 +100,8 @@ def table(fairseq: Path | None, rounds: int) -> None:
                     )
                 ]
                 print(f"| | {who} / fairseq | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+        weights = PRESETS[f"{system}_multi30k"].parameters["count"]
+        print(f"| | limit | {rate * 1e9 / (6 * weights):,.0f} | |")
 
 
 def matrix_rate() -> float:
@@ -122,7 +129,7 @@ def measure_ours(system: str, cores: int) -> tuple[float, float]:
     import tensorflow as tf
 
     import keras_seqconv as ks
-    from keras_seqconv.batches import side_by_side
+    from keras_seqconv.batches import default_parallel, side_by_side
     from keras_seqconv.training.devices import find_devices
 
     ks.keep_freed_memory()
@@ -167,7 +174,7 @@ def measure_ours(system: str, cores: int) -> tuple[float, float]:
         return np.asarray(found[0])
 
     def decode():
-        list(side_by_side(search, [source] * BATCHES, None))
+        list(side_by_side(search, [source] * BATCHES, default_parallel()))
 
     decode()
     return training, DECODED / timed(decode, 5)
@@ -240,7 +247,7 @@ def fairseq_model(system: str):
     arguments = argparse.Namespace(
         **{f"{side}_{key}": value for side in ("encoder", "decoder")
            for key, value in sides.items()},
-        weight_softmax=True, weight_dropout=0.1, dropout=0.2, attention_dropout=0.1,
+        weight_softmax=True, weight_dropout=0.1, dropout=0.3, attention_dropout=0.1,
         relu_dropout=0.0, input_dropout=0.0, share_all_embeddings=True,
         left_pad_source=False, left_pad_target=False, max_source_positions=1024,
         max_target_positions=1024, adaptive_input=False,

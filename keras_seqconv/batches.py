@@ -19,10 +19,12 @@ from keras_seqconv.cores import available_cores
 _NAMED = ("num_beams", "length_penalty", "max_length")
 # Say how much of the result is returned, not what is searched.
 _NOT_DEFAULTS = {"num_hypotheses", "return_attention"}
-# Largest tensor of logits that `scores` makes, in elements.
+# Logits that `scores` makes at a time, in elements.
 _LOGITS = 1 << 26
 # Most batches that are decoded side by side unless asked for: each takes its memory.
 _PARALLEL = 8
+# Fewer texts are not shared between cores: each step costs time whatever its size.
+_FEWEST_ROWS = 8
 # ASCII white space, what `tf.strings.strip` takes away in an export.
 _BLANKS = " \t\n\v\f\r"
 
@@ -53,27 +55,31 @@ class Batch(NamedTuple):
         return padded
 
 
-def batches(lengths: list[int], tokens: int, most: int | None) -> Iterator[Batch]:
+def batches(
+    lengths: list[int], tokens: int, most: int | None, parallel: int = 1
+) -> Iterator[Batch]:
     """Texts of similar lengths together, the longest first; none of length 0.
 
     Args:
         lengths: of all texts.
         tokens: most tokens of a batch, padding included; one text may have more.
         most: largest width.
+        parallel: how many are decoded at a time; few texts are dealt out to them all.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     order = [index for index in order if lengths[index]]
+    share = max(_FEWEST_ROWS, -(-len(order) // parallel))
     start = 0
     while start < len(order):
         width = _width(lengths[order[start]], most)
         # A power of two, so that padding adds no row to a full batch.
-        rows = _power_of_two_from(max(1, tokens // width) + 1) // 2
+        rows = min(share, _power_of_two_from(max(1, tokens // width) + 1) // 2)
         yield Batch(order[start : start + rows], width)
         start += rows
 
 
 def side_by_side(
-    function: Callable, batches: Iterable[Batch], number: int | None
+    function: Callable, batches: Iterable[Batch], parallel: int
 ) -> Iterator:
     """Pairs of each batch and `function(batch)`, in their order.
 
@@ -83,14 +89,14 @@ def side_by_side(
     Args:
         function: starts a search; most of its time must be TensorFlow's or JAX's.
         batches: to be decoded.
-        number: how many at a time; None: as `parallel_batches` of `Translator` says.
+        parallel: how many at a time.
     """
     batches = list(batches)
-    number = min(number or _parallel(), len(batches))
-    if number < 2:
+    parallel = min(parallel, len(batches))
+    if parallel < 2:
         yield from ((batch, function(batch)) for batch in batches)
         return
-    threads = ThreadPoolExecutor(number)
+    threads = ThreadPoolExecutor(parallel)
     try:
         yield from zip(batches, threads.map(function, batches), strict=True)
     finally:
@@ -98,8 +104,8 @@ def side_by_side(
         threads.shutdown(cancel_futures=True)
 
 
-def _parallel() -> int:
-    """Batches at a time where nobody said how many."""
+def default_parallel() -> int:
+    """Batches at a time where nobody said how many, as `Translator` documents."""
     if keras.backend.backend() != "tensorflow":
         return 1
     import tensorflow as tf
@@ -146,8 +152,8 @@ def scores(owner, sources, targets, options) -> list[float]:
     lengths = [len(ids) for ids in targets]
     if sources is not None:
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-    tokens = min(owner.tokens_per_batch, _LOGITS // model.target_vocabulary_size)
-    for batch in batches(lengths, tokens, None):
+
+    def score_of(batch):
         source_ids = None
         if sources is not None:
             limited = batch.limited(owner.max_source_length)
@@ -155,7 +161,12 @@ def scores(owner, sources, targets, options) -> list[float]:
         limited = batch.limited(model.max_target_length)
         target_ids = limited.padded(targets, model.pad_id)
         found = decoding.score(model, source_ids, target_ids, **options)
-        found = keras.ops.convert_to_numpy(found.scores)
+        return keras.ops.convert_to_numpy(found.scores)
+
+    parallel = owner.parallel_batches or default_parallel()
+    tokens = _LOGITS // model.target_vocabulary_size // parallel
+    parts = batches(lengths, min(owner.tokens_per_batch, tokens), None, parallel)
+    for batch, found in side_by_side(score_of, parts, parallel):
         for place, index in enumerate(batch.indices):
             scores[index] = float(found[place])
     return scores

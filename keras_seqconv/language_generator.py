@@ -13,6 +13,7 @@ from keras_seqconv.batches import (
     check_lengths,
     check_parallel,
     check_tokenizer,
+    default_parallel,
     scores,
     search_defaults,
     search_options,
@@ -128,9 +129,8 @@ class LanguageGenerator:
                 self.model, prefix_ids=prefix, **options
             )
 
-        return self._generate(
-            prompts, options, options["num_beams"], run, self.parallel_batches
-        )
+        parallel = self.parallel_batches or default_parallel()
+        return self._generate(prompts, options, options["num_beams"], run, parallel)
 
     def sample(
         self,
@@ -214,7 +214,7 @@ class LanguageGenerator:
         def search_of(batch):
             return to_numpy(run(batch.padded(prefixes, self.model.pad_id)))
 
-        parts = batches(lengths, rows, max(1, most))
+        parts = batches(lengths, rows, max(1, most), parallel)
         for batch, found in side_by_side(search_of, parts, parallel):
             ids = [
                 found.ids[place, 0, : found.lengths[place, 0]].tolist()

@@ -17,6 +17,7 @@ from keras_seqconv.batches import (
     check_lengths,
     check_parallel,
     check_tokenizer,
+    default_parallel,
     is_blank,
     scores,
     search_defaults,
@@ -74,7 +75,10 @@ class Translator:
             in one batch. Larger is faster on large machines and takes more memory.
         parallel_batches: batches that are decoded at the same time, each in a thread.
             None: with TensorFlow on a CPU as many as there are cores, at most 8;
-            otherwise 1. Each takes its own memory; the results are the same.
+            otherwise 1. Few texts are dealt out to all of them, 8 to each at least.
+            Each takes its own memory; the results are the same. It is faster still if
+            operations do not share cores, which `keras-seqconv translate` sees to:
+            `tf.config.threading.set_intra_op_parallelism_threads(1)`, first of all.
         max_source_length: tokens of a source that are read, its end counted, at least
             2; for a model that was trained on cut sources (articles to summarise).
             Learned positions of the model are a limit as well. None: no other.
@@ -228,8 +232,9 @@ class Translator:
             )
 
         rows = self.tokens_per_batch // options["num_beams"]
-        parts = batches(lengths, rows, self.max_source_length)
-        for batch, found in side_by_side(search_of, parts, self.parallel_batches):
+        parallel = self.parallel_batches or default_parallel()
+        parts = batches(lengths, rows, self.max_source_length, parallel)
+        for batch, found in side_by_side(search_of, parts, parallel):
             for place, index in enumerate(batch.indices):
                 length = lengths[index]
                 results[index] = self._read(found, place, length)

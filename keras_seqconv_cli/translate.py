@@ -99,8 +99,8 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--parallel-batches", type=int, metavar="N",
-        help="batches decoded at the same time (default: on a CPU the number of cores, "
-        "at most 8); each takes its own memory",
+        help="batches decoded at the same time, each by its part of the cores and in "
+        "its own memory (default: on a CPU the number of cores, at most 8)",
     )  # fmt: skip
     group.add_argument(
         "--dtype", help="dtype or policy of the models, such as bfloat16"
@@ -117,11 +117,15 @@ def search_options(options: argparse.Namespace) -> dict:
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     from keras_seqconv.arguments import check_positive_integer
+    from keras_seqconv.batches import check_parallel, default_parallel
+    from keras_seqconv.cores import share_cores
     from keras_seqconv.ensembles import load_ensemble
     from keras_seqconv.memory import keep_freed_memory
 
     # Logits of many beams are made anew in every step.
     keep_freed_memory()
+    # Before TensorFlow starts, which loading a model does.
+    share_cores(check_parallel(options.parallel_batches) or default_parallel())
     translator = load_ensemble(options.model, options.dtype)
     if hasattr(translator, "tokenizer"):
         raise ValueError(

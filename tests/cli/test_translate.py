@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
+from keras_seqconv.cores import available_cores
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv_cli.translate import SEARCH
 from tests.cli.commands import (
@@ -85,6 +87,38 @@ def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
         no_repeat_ngram_size=2, suppressed_ids=(5, 6),
     )  # fmt: skip
     assert output.buffer.getvalue().decode().split("\n")[:-1] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
+@pytest.mark.parametrize("flags, chosen, parts", [
+    ((), None, min(available_cores(), 8)),
+    (("--parallel-batches", "1"), None, 1),
+    ((), "3", 1),
+])  # fmt: skip
+def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen, parts):
+    """In a new process, as TensorFlow must not run yet."""
+    program = """
+import sys
+from keras_seqconv_cli import main
+status = main()
+import tensorflow as tf
+print(tf.config.threading.get_intra_op_parallelism_threads())
+sys.exit(status)
+"""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if chosen is not None:
+        environment["TF_NUM_INTRAOP_THREADS"] = chosen
+    output = tmp_path / "out.txt"
+    command = [
+        sys.executable, "-c", program, "translate", folder / "model", "--input",
+        folder / "in.txt", "--output", output, *flags,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
+    expected = 0 if parts == 1 else max(1, available_cores() // parts)  # 0: all
+    assert done.stdout == f"{expected}\n"
 
 
 def test_n_best_scores_and_attention(folder, translator, tmp_path, capsys):

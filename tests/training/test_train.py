@@ -176,7 +176,7 @@ def test_language_model(corpus, tmp_path, adaptive):
         ({"dataset": "/nowhere/at/all"}, "/nowhere/at/all"),
         ({"source": "fr"}, "fr"),
         ({"architecture": {"hiden_dim": 3}}, "hidden_dim"),
-        ({"devices": 64}, "`devices` must be at most"),
+        ({"devices": 100_000}, "`devices` must be at most"),
         ({"tokenizer": "spaces"}, "`tokenizer` must be one of"),
     ],
 )
@@ -188,11 +188,19 @@ def test_wrong_input_is_named(corpus, tmp_path, changes, words):
 @pytest.mark.slow
 @pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
 def test_cores_share_batches(corpus, tmp_path):
-    """Two cores learn what one learns; in a new process, as TensorFlow must not run."""
+    """Two cores train one model; in a new process, as TensorFlow must not run yet."""
+    program = """
+import sys
+from keras_seqconv_cli import main
+status = main()
+import tensorflow as tf
+print("cores", len(tf.config.list_logical_devices("CPU")))
+print("threads", tf.config.threading.get_intra_op_parallelism_threads())
+sys.exit(status)
+"""
     run = tmp_path / "run"
     command = [
-        sys.executable, "-c",
-        "import sys; from keras_seqconv_cli import main; sys.exit(main())", "train",
+        sys.executable, "-c", program, "train",
         "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
         "--source", "en", "--target", "de", "--tokenizer", "words",
         "--tokens-per-batch", "256", "--learning-rate", "1e-2", "--average", "1",
@@ -203,6 +211,7 @@ def test_cores_share_batches(corpus, tmp_path):
             [*command, "--max-updates", str(updates)], capture_output=True, text=True
         )
         assert found.returncode == 0, found.stderr[-3000:]
+        assert found.stdout.endswith("cores 2\nthreads 1\n")
         assert "at most 256 target tokens an update" in found.stdout
         shutil.rmtree(run / "model")
     losses = [one["loss"] for one in read_log(run / "log.jsonl") if "loss" in one]
