@@ -158,6 +158,8 @@ def run(options: argparse.Namespace) -> int:
     window = options.window
     if window is None:
         window = 1 if typed else 10_000
+    if window == 1 and options.parallel_batches is None:
+        options.parallel_batches = 1  # a line alone has all cores
     translator = load_translator(options)
     try:
         report = translate_file(

@@ -94,6 +94,7 @@ def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
 @pytest.mark.parametrize("flags, chosen, parts", [
     ((), None, min(available_cores(), 8)),
     (("--parallel-batches", "1"), None, 1),
+    (("--window", "1"), None, 1),
     ((), "3", 1),
 ])  # fmt: skip
 def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen, parts):
