@@ -10,9 +10,11 @@
 
 A row is a system and a protocol: A: English to German, the files lc.norm.tok, tokenised
 BLEU; B: the raw text, sacreBLEU 13a; C: German to English, spaCy's tokens in lower
-case, greedy, BLEU as torchtext computes it (needs `pip install spacy`). Training and
-scores are commands of `keras-seqconv`, which are printed. Runs lie in --runs, scores
-in benchmarks/multi30k.json, from which `table` prints.
+case, greedy, BLEU as torchtext computes it (needs `pip install spacy`). With --budget
+short a row has a fifth of the preset's target tokens and half of its updates, with a
+cosine for the learning rate. Training and scores are commands of `keras-seqconv`,
+which are printed. Runs lie in runs/multi30k/BUDGET; `score` keeps what the other
+actions need (scores, validation curve, translations) in benchmarks/multi30k/BUDGET.
 """
 
 import argparse
@@ -29,8 +31,10 @@ from machine import machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPOSITORY = Path(__file__).resolve().parents[1]
-RESULTS = Path(__file__).with_suffix(".json")
+KEPT = Path(__file__).with_suffix("")
+HYPOTHESES = "test2016.hypotheses"
 CORPUS = REPOSITORY.parent / "shared/data/multi30k"
+SPACY = REPOSITORY / "runs/multi30k/spacy"
 
 
 class Protocol(NamedTuple):
@@ -85,11 +89,31 @@ ROWS = {
 }
 
 
+# --budget short: a fifth of the target tokens, in a quarter of the time.
+SHORT = (
+    "--tokens-per-batch", "2048", "--max-updates", "4000", "--max-shapes", "8",
+    "--schedule", "cosine", "--floor", "0", "--average", "1", "--devices", "2",
+)  # fmt: skip
+SHORT_RATES = {
+    "conv_s2s_multi30k": ("--learning-rate", "0.25", "--dropout", "0.15"),
+    None: ("--learning-rate", "3e-3", "--warmup-steps", "600", "--dropout", "0.15"),
+}
+BUDGETS = ("full", "short")
+
+
 def text_file(row: Row, split: str, side: str) -> Path:
     protocol = PROTOCOLS[row.protocol]
     language = getattr(protocol, side)
-    folder = CORPUS if row.protocol != "c" else REPOSITORY / "runs/multi30k/spacy"
+    folder = CORPUS if row.protocol != "c" else SPACY
     return folder / f"{split}.{protocol.middle}{language}"
+
+
+def run_folder(options) -> Path:
+    return options.runs / options.budget / options.row
+
+
+def kept_folder(options, row: str | None = None) -> Path:
+    return KEPT / options.budget / (row or options.row)
 
 
 def train(options) -> None:
@@ -104,11 +128,14 @@ def command(options) -> list[str]:
         "keras-seqconv", "train",
         "--preset", row.preset,
         "--dataset", os.path.relpath(text_file(row, "train", "source").parent),
-        "--workdir", str(options.runs / options.row),
+        "--workdir", str(run_folder(options)),
         "--source", protocol.source, "--target", protocol.target,
         "--seed", str(row.seed), "--keep", "100",
-        *protocol.training, *options.more,
+        *protocol.training,
     ]  # fmt: skip
+    if options.budget == "short":
+        words += [*SHORT, *SHORT_RATES.get(row.preset, SHORT_RATES[None])]
+    words += options.more
     if protocol.middle:
         words += ["--variant", protocol.middle.rstrip(".")]
     print(shlex.join(words), flush=True)
@@ -116,33 +143,34 @@ def command(options) -> list[str]:
 
 
 def score(options) -> None:
-    """Scores the finished model on the test set and writes the row."""
+    """Scores the finished model on the test set and keeps what other actions need."""
+    from keras_seqconv.atomic import write_file
     from keras_seqconv.batches import default_parallel
+    from keras_seqconv.callbacks.reporting import read_log
     from keras_seqconv.cores import share_cores
 
     share_cores(default_parallel())  # as `keras-seqconv translate` does
-    run = options.runs / options.row
+    run, kept = run_folder(options), kept_folder(options)
     row = ROWS[options.row]
-    record = {"row": options.row, "machine": machine(), **training_of(run)}
+    kept.mkdir(parents=True, exist_ok=True)
+    log = read_log(run / "log.jsonl")
+    record = {"row": options.row, "machine": machine(), **training_of(run, log)}
     record["validation"] = evaluated(run / "model", row, "valid", None)
-    record["test"] = evaluated(
-        run / "model", row, "test2016", run / "test2016.hypotheses"
-    )
+    record["test"] = evaluated(run / "model", row, "test2016", kept / HYPOTHESES)
     record["decoding"] = decoding(run / "model", row)
-    results = read_results()
-    results[options.row] = record
-    write_results(results)
-    print(json.dumps(record, indent=1))
+    curve = [json.dumps(one) for one in log if "val_nll" in one]
+    write_file(kept / "log.jsonl", ("\n".join(curve) + "\n").encode())
+    text = json.dumps(record, indent=1)
+    write_file(kept / "result.json", (text + "\n").encode())
+    print(text)
 
 
-def training_of(run: Path) -> dict:
+def training_of(run: Path, log: list[dict]) -> dict:
     """Updates, minutes and speed from a run's log; parameters of its model."""
     import numpy as np
 
     import keras_seqconv as ks
-    from keras_seqconv.callbacks.reporting import read_log
 
-    log = read_log(run / "log.jsonl")
     steps = [record for record in log if "loss" in record]
     model = ks.Translator.load(run / "model").model
     speeds = [record["tokens_per_second"] for record in steps]
@@ -214,7 +242,7 @@ def milestones(options) -> None:
     """
     from keras_seqconv.callbacks.reporting import read_log
 
-    run, row = options.runs / options.row, ROWS[options.row]
+    run, row = run_folder(options), ROWS[options.row]
     ends = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
     print("| updates | minutes | validation nll | validation BLEU | test BLEU |")
     print("|---|---|---|---|---|")
@@ -242,10 +270,10 @@ def compare(options) -> None:
     row = ROWS[options.row]
     subprocess.run(
         ["keras-seqconv", "evaluate", "--hypotheses",
-         str(options.runs / options.row / "test2016.hypotheses"),
+         str(kept_folder(options) / HYPOTHESES),
          "--reference", str(text_file(row, "test2016", "target")),
          "--metrics", "bleu", "--tokenize", PROTOCOLS[row.protocol].tokenize,
-         "--compare", str(options.runs / options.other / "test2016.hypotheses")],
+         "--compare", str(kept_folder(options, options.other) / HYPOTHESES)],
         check=True,
     )  # fmt: skip
 
@@ -267,7 +295,7 @@ def tokenize(options) -> None:
                 " ".join(str(one).lower() for one in rules(line) if str(one).strip())
                 for line in lines
             ]
-            file = REPOSITORY / f"runs/multi30k/spacy/{split}.spacy.{language}"
+            file = SPACY / f"{split}.spacy.{language}"
             file.parent.mkdir(parents=True, exist_ok=True)
             write_file(file, ("\n".join(tokens) + "\n").encode())
             print(f"{file}: {len(tokens):,} lines")
@@ -281,7 +309,7 @@ def table(options) -> None:
         "seed |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for name, found in read_results().items():
+    for name, found in read_results(options).items():
         speed = found["tokens_per_second"]
         print(
             f"| {name} | {found['parameters'] / 1e6:.2f} | {found['updates']:,} | "
@@ -297,17 +325,17 @@ def pictures(options) -> None:
     """Learning curves and BLEU by length of the finished rows of protocol A."""
     names = [
         name
-        for name in read_results()
+        for name in read_results(options)
         if (ROWS[name].protocol, ROWS[name].seed) == ("a", 1)
     ]
-    row, runs = ROWS[names[0]], [options.runs / name for name in names]
-    output = str(RESULTS.with_suffix(""))
+    row, runs = ROWS[names[0]], [kept_folder(options, name) for name in names]
+    output = f"{KEPT}_{options.budget}"
     for words in (
         ["curves", *map(str, runs), "--output", f"{output}_curves.png"],
         ["bleu-by-length",
          "--source", str(text_file(row, "test2016", "source")),
          "--reference", str(text_file(row, "test2016", "target")),
-         "--hypotheses", *(str(run / "test2016.hypotheses") for run in runs),
+         "--hypotheses", *(str(run / HYPOTHESES) for run in runs),
          "--edges", "8", "12", "16", "20", "--output", f"{output}_lengths.png"],
     ):  # fmt: skip
         words = ["keras-seqconv", "plot", *words, "--names", *names]
@@ -315,14 +343,14 @@ def pictures(options) -> None:
         subprocess.run(words, check=True)
 
 
-def read_results() -> dict:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def write_results(results: dict) -> None:
-    from keras_seqconv.atomic import write_file
-
-    write_file(RESULTS, (json.dumps(results, indent=1) + "\n").encode())
+def read_results(options) -> dict:
+    """The kept scores of a budget, in the order of ROWS."""
+    files = {name: kept_folder(options, name) / "result.json" for name in ROWS}
+    return {
+        name: json.loads(file.read_text())
+        for name, file in files.items()
+        if file.exists()
+    }
 
 
 def main() -> None:
@@ -332,6 +360,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=Path, default=REPOSITORY / "runs/multi30k", help="work folders"
     )
+    parser.add_argument("--budget", choices=BUDGETS, default="full")
     actions = parser.add_subparsers(dest="action", required=True)
     for action in (train, score, milestones, compare, tokenize, table, pictures):
         sub = actions.add_parser(action.__name__, help=action.__doc__)

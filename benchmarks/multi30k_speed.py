@@ -1,10 +1,10 @@
 """Training and decoding at the size of Multi30k beside fairseq, in turns.
 
     python3.10 -m venv /tmp/fairseq && cd /tmp/fairseq && . bin/activate
-    pip install 'pip<24.1' 'setuptools<70'
+    pip install 'pip<24.1' 'setuptools<70' wheel
     pip install torch==2.13.0 omegaconf==2.0.6 hydra-core==1.0.7 cffi cython regex \
         bitarray sacrebleu tqdm 'numpy<1.24'
-    pip download --no-deps --no-binary :all: fairseq==0.12.2
+    pip download --no-deps --no-build-isolation --no-binary fairseq fairseq==0.12.2
     tar xzf fairseq-0.12.2.tar.gz
     deactivate
 

@@ -5,7 +5,7 @@ time, L steps: the largest possible number of tokens, end token included.
 
 A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_id`,
 `target_vocabulary_size`, `max_target_length` and the methods `get_initial_state` and
-`step` of the models of this package.
+`step` of the models of this package. Where states may grow, `max_length` is None.
 """
 
 import dataclasses
@@ -18,7 +18,12 @@ from keras_seqconv.decoding import compiled
 from keras_seqconv.decoding.constraints import Constraints, length_limits
 from keras_seqconv.decoding.ensemble import Ensemble, target_log_prob
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.search import Hypotheses, LengthPenalty, search
+from keras_seqconv.decoding.search import (
+    Hypotheses,
+    LengthPenalty,
+    may_resize,
+    search,
+)
 from keras_seqconv.decoding.strategies import (
     BeamStrategy,
     DiverseBeamStrategy,
@@ -430,12 +435,12 @@ def _search(model, options, tensors, strategy, num_hypotheses) -> Hypotheses:
 
 
 def _initial_state(model, options, tensors, beams, steps):
-    arguments = {"num_beams": beams, "max_length": steps}
+    rows = ops.shape(_sentences(tensors))[0]
+    arguments = {"num_beams": beams, "max_length": None if may_resize(rows) else steps}
     if options.return_attention:
         arguments["return_attention"] = True
     if "source_ids" in tensors:
         return model.get_initial_state(tensors["source_ids"], **arguments)
-    rows = ops.shape(_sentences(tensors))[0]
     return model.get_initial_state(rows, **arguments)
 
 

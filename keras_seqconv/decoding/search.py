@@ -15,7 +15,8 @@ are of fewer rows; one sentence that never ends costs the steps of a batch of on
 a loop carries of the sentences that are left has rows for them only, b <= B sentences
 and r = b * G rows; what is read after the loop keeps a row for each. XLA and JAX want
 constant shapes, so there every tensor keeps its shape and all sentences stay until the
-last has ended.
+last has ended. For the same reason the past that attention keeps grows with the steps
+in the former, and has all L positions from the start in the latter.
 """
 
 import dataclasses
@@ -173,7 +174,7 @@ class _Search(NamedTuple):
         if rules.no_repeat_ngram_size:
             history = ops.full((rows, self.num_steps), rules.pad_id, dtype="int32")
         sentences = None
-        if _may_shrink(batch):
+        if may_resize(batch):
             sentences = ops.arange(batch, dtype="int32")
         # None is no loop variable: `optional` holds what is there.
         optional = {
@@ -400,8 +401,11 @@ def _write(buffer, step, values, places=None):
     return ops.scatter_update(buffer, ops.stack([steps, places], axis=-1), values)
 
 
-def _may_shrink(batch) -> bool:
-    """Whether the batch, of this size, may change its size from step to step."""
+def may_resize(batch) -> bool:
+    """Whether tensors of a loop may change their sizes from step to step.
+
+    `batch` is the number of sentences.
+    """
     if keras.backend.backend() == "jax" or in_xla_context():
         return False
     # A number that is known in a graph is part of its tensors' shapes.

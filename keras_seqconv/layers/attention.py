@@ -228,29 +228,32 @@ class MultiHeadAttention(keras.layers.Layer):
 
         Args:
             batch_size: rows of the batch, all beams counted; int or scalar tensor.
-            max_length: most positions that the steps will add up to.
+            max_length: most positions that the steps will add up to: a state of
+                constant size, as XLA and JAX want it, of which every step reads all
+                positions. None: a state that grows with every step, for eager loops
+                and for TensorFlow graphs that serve all batch sizes.
 
         Returns:
             `{"keys": (B, H, max_length, D), "values": (B, H, max_length, D),
-            "position": () int32}`.
+            "position": () int32}`, or without `max_length` `{"keys": (B, H, 0, D),
+            "values": (B, H, 0, D)}`.
 
         Raises:
-            ValueError: without `max_length`, when not causal, or before `build`.
+            ValueError: when not causal, or before `build`.
         """
         self._check_causal()
         self._check_built()
-        if max_length is None:
-            raise ValueError(
-                "Attention keeps all past positions in a state of fixed size: "
-                "`max_length` must be given. Received: max_length=None"
-            )
         heads, head_dim = self.key_kernel.shape[1:]
+        grows = max_length is None
+        if grows:
+            # Of a size that is a tensor a loop must not take the 0 for a constant.
+            max_length = 0 if isinstance(batch_size, int) else batch_size - batch_size
         shape = (batch_size, heads, max_length, head_dim)
-        return {
+        memory = {
             "keys": ops.zeros(shape, dtype=self.compute_dtype),
             "values": ops.zeros(shape, dtype=self.compute_dtype),
-            "position": ops.zeros((), dtype="int32"),
         }
+        return memory if grows else {**memory, "position": ops.zeros((), "int32")}
 
     def step(self, inputs, state: dict) -> tuple:
         """Causal self-attention of n >= 1 new positions over themselves and the past.
@@ -268,6 +271,22 @@ class MultiHeadAttention(keras.layers.Layer):
             ValueError: when not causal, or when n alone exceeds `max_length`.
         """
         self._check_causal()
+        step = self._step_of_fixed if "position" in state else self._step_of_growing
+        return step(inputs, state)
+
+    def _step_of_growing(self, inputs, state):
+        added = self.project_memory(inputs)
+        memory = {
+            name: ops.concatenate([state[name], added[name]], axis=2) for name in added
+        }
+        new, past = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
+        # One new position may attend to all there are.
+        one = isinstance(new, int) and new == 1
+        allowed = None if one else _causal_mask(new, past + new, past)
+        heads = self._attend(self._project_query(inputs), memory, allowed)
+        return self._project_output(heads), memory
+
+    def _step_of_fixed(self, inputs, state):
         new, max_length = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
         if _known(new, max_length) and new > max_length:
             raise ValueError(

@@ -98,8 +98,9 @@ class _DecoderOnly(SequenceModel):
         Args:
             batch_size: number of sentences, int or scalar tensor.
             num_beams: rows G of each sentence in the steps.
-            max_length: most positions that the steps will add up to; needed by mixers
-                that keep the past (attention) and to check learned positions.
+            max_length: most positions that the steps will add up to, for mixers that
+                keep the past (attention), whose states grow without it, and to check
+                learned positions.
             return_attention: not available without a source.
 
         Returns:

@@ -258,8 +258,9 @@ class EncoderDecoder(SequenceModel):
         Args:
             source_ids: integers (B, S).
             num_beams: rows G of each sentence in the steps.
-            max_length: most target positions that the steps will add up to; needed by
-                mixers that keep the past (attention) and to check learned positions.
+            max_length: most target positions that the steps will add up to, for mixers
+                that keep the past (attention), whose states grow without it, and to
+                check learned positions.
             return_attention: keep `state["beams"]["attention"]`, (B * G, S) float32,
                 where the last position of the last step looked.
 
@@ -289,7 +290,8 @@ class EncoderDecoder(SequenceModel):
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
 
         The same blocks as `decode`, at a cost that does not depend on the position
-        (attention as a mixer of positions apart, which looks at all of `max_length`).
+        (attention as a mixer of positions apart, which looks at all of `max_length`, or
+        at all there are).
         """
         shared, beams = state["shared"], state["beams"]
         x, position = self.target_embedder.step(ids, beams["position"])

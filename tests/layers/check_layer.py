@@ -59,32 +59,41 @@ def check_layer(
 
 
 def check_steps(
-    layer: keras.layers.Layer, inputs: np.ndarray, *, max_length: int | None = None
+    layer: keras.layers.Layer,
+    inputs: np.ndarray,
+    *,
+    max_length: int | None = None,
+    grows: bool = False,
 ) -> None:
-    """Check that the full pass equals every tested split into chunks."""
+    """Check that the full pass equals every tested split into chunks.
+
+    The state keeps its shapes, or, with `grows`, has all positions on its third axis.
+    """
     full = to_numpy(layer(inputs))
     length = inputs.shape[1]
     splits = {(1,) * length, (length,), (1, length - 1), (length - 1, 1)}
     splits |= {tuple(len(p) for p in np.array_split(range(length), 3))}
     for split in splits:
         chunks = [size for size in split if size]
-        parts = _run_steps(layer.step, layer, inputs, chunks, max_length)
+        parts = _run_steps(layer.step, layer, inputs, chunks, max_length, grows)
         np.testing.assert_allclose(parts, full, **TOLERANCE, err_msg=str(split))
     step = compiled(layer.step)
-    parts = _run_steps(step, layer, inputs, [1] * length, max_length)
+    parts = _run_steps(step, layer, inputs, [1] * length, max_length, grows)
     np.testing.assert_allclose(parts, full, **TOLERANCE)
 
 
-def _run_steps(step, layer, inputs, chunks, max_length):
+def _run_steps(step, layer, inputs, chunks, max_length, grows):
     state = layer.get_initial_state(inputs.shape[0], max_length=max_length)
     shapes = _shapes(state)
     outputs, start = [], 0
     for size in chunks:
         chunk = ops.convert_to_tensor(inputs[:, start : start + size])
         output, state = step(chunk, state)
-        assert _shapes(state) == shapes, "the state must keep its shapes"
         outputs.append(to_numpy(output))
         start += size
+        if grows:
+            shapes = {key: (*s[:2], start, *s[3:]) for key, s in shapes.items()}
+        assert _shapes(state) == shapes
     return np.concatenate(outputs, axis=1)
 
 

@@ -366,6 +366,9 @@ class TestSteps:
         check_steps(self.make(), inputs, max_length=max_length)
         check_steps(self.make(dropout=0.3), inputs, max_length=max_length)
 
+    def test_without_a_maximum_the_state_grows(self):
+        check_steps(self.make(), random(BATCH, TARGET, CHANNELS), grows=True)
+
     @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
     def test_half_precision(self, policy):
         layer = self.make(dtype=policy)
@@ -393,8 +396,6 @@ class TestSteps:
             assert np.all(np.isnan(to_numpy(outputs)))
 
     def test_misuse(self):
-        with pytest.raises(ValueError, match="max_length"):
-            self.make().get_initial_state(2)
         layer = self.make()
         with pytest.raises(ValueError, match="more positions"):
             layer.step(random(1, 4, CHANNELS), layer.get_initial_state(1, 3))

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_seqconv import decoding
 from keras_seqconv.layers import TokenEmbedding
 from keras_seqconv.models import EncoderDecoder
 from tests.backends import to_numpy
@@ -318,10 +319,18 @@ def test_learned_positions_end():
     assert np.all(np.isnan(to_numpy(logits)))
 
 
-def test_attention_needs_to_know_how_many_steps_come():
-    with pytest.raises(ValueError, match="`max_length` must be given"):
-        model_of("transformer").get_initial_state(SOURCES)
-    assert model_of("dynamic_conv").get_initial_state(SOURCES)
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", ["transformer", "mixed"])
+def test_the_past_of_a_search_grows(kind):
+    """And finds what XLA finds, where all sizes stay."""
+    model = model_of(kind)
+    options = dict(num_beams=3, max_length=5, max_length_ratio=0.5)
+    found, scores = decoding.beam_search(model, SOURCES, **options)
+    wanted, wanted_scores = decoding.beam_search(
+        model, SOURCES, jit_compile=True, **options
+    )
+    assert np.array_equal(found, wanted)
+    np.testing.assert_allclose(scores, wanted_scores, atol=1e-5)
 
 
 def test_log_prob():
