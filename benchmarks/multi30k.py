@@ -5,6 +5,7 @@
     python benchmarks/multi30k.py milestones dynamic_conv_a   # after fewer updates
     python benchmarks/multi30k.py compare dynamic_conv_a transformer_a
     python benchmarks/multi30k.py tokenize                    # the files of protocol C
+    python benchmarks/multi30k.py served dynamic_conv_b      # through a SavedModel
     python benchmarks/multi30k.py table
     python benchmarks/multi30k.py pictures
 
@@ -278,6 +279,37 @@ def compare(options) -> None:
     )  # fmt: skip
 
 
+def served(options) -> None:
+    """Translates the test set with the row's SavedModel; BLEU beside `translate`'s."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  (ops of the graph)
+
+    from keras_seqconv.atomic import write_file
+
+    run, row = run_folder(options), ROWS[options.row]
+    words = ["keras-seqconv", "export", str(run / "model")]
+    subprocess.run([*words, "--output", str(run / "served")], check=True)
+    version = max((run / "served").glob("[0-9]*"), key=lambda path: int(path.name))
+    translate = tf.saved_model.load(version).signatures["serving_default"]
+    texts = text_file(row, "test2016", "source").read_text().splitlines()
+    found = []
+    for start in range(0, len(texts), 100):
+        part = tf.constant(texts[start : start + 100])
+        found += [one.decode() for one in translate(text=part)["translation"].numpy()]
+    output = run / "test2016.served"
+    write_file(output, ("\n".join(found) + "\n").encode())
+    kept = kept_folder(options) / HYPOTHESES
+    same = sum(map(str.__eq__, found, kept.read_text().splitlines()))
+    print(f"{same:,} of {len(texts):,} translations are those of `evaluate`")
+    for hypotheses in (output, kept):
+        subprocess.run(
+            ["keras-seqconv", "evaluate", "--hypotheses", str(hypotheses),
+             "--reference", str(text_file(row, "test2016", "target")),
+             "--metrics", "bleu", "--tokenize", PROTOCOLS[row.protocol].tokenize],
+            check=True,
+        )  # fmt: skip
+
+
 def tokenize(options) -> None:
     """Writes the files of protocol C: spaCy's tokens, lower-cased, single spaces.
 
@@ -362,10 +394,12 @@ def main() -> None:
     )
     parser.add_argument("--budget", choices=BUDGETS, default="full")
     actions = parser.add_subparsers(dest="action", required=True)
-    for action in (train, score, milestones, compare, tokenize, table, pictures):
+    for action in (
+        train, score, milestones, compare, served, tokenize, table, pictures,
+    ):  # fmt: skip
         sub = actions.add_parser(action.__name__, help=action.__doc__)
         sub.set_defaults(call=action)
-        if action in (train, score, milestones, compare):
+        if action in (train, score, milestones, compare, served):
             sub.add_argument("row", choices=ROWS)
         if action is compare:
             sub.add_argument("other", choices=ROWS)
