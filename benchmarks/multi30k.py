@@ -338,9 +338,9 @@ def table(options) -> None:
     print(
         "| system | M parameters | updates | minutes | target tokens/s (10-90 %) | "
         "validation perplexity | validation BLEU | test BLEU | decoding, tokens/s | "
-        "seed |"
+        "seed | precision |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name, found in read_results(options).items():
         speed = found["tokens_per_second"]
         print(
@@ -349,17 +349,25 @@ def table(options) -> None:
             f"{speed['ninetieth']:,}) | {found['validation']['perplexity']:.2f} | "
             f"{found['validation']['bleu']:.2f} | {found['test']['bleu']:.2f} | "
             f"{found['decoding']['median']:,} ({found['decoding']['least']:,}-"
-            f"{found['decoding']['most']:,}) | {ROWS[name].seed} |"
+            f"{found['decoding']['most']:,}) | {ROWS[name].seed} | "
+            f"{precision(found['command'])} |"
         )
 
 
+def precision(command: list[str]) -> str:
+    """That of a row, the preset's where the command of its training names none."""
+    flag = "--precision"
+    return command[command.index(flag) + 1] if flag in command else "float32"
+
+
 def pictures(options) -> None:
-    """Learning curves and BLEU by length of the finished rows of protocol A."""
-    names = [
-        name
-        for name in read_results(options)
-        if (ROWS[name].protocol, ROWS[name].seed) == ("a", 1)
-    ]
+    """Learning curves and BLEU by length of protocol A, one finished row a system."""
+    first = {}
+    for name in read_results(options):
+        kept = (kept_folder(options, name) / HYPOTHESES).exists()
+        if ROWS[name].protocol == "a" and kept:
+            first.setdefault(ROWS[name].preset, name)
+    names = list(first.values())
     row, runs = ROWS[names[0]], [kept_folder(options, name) for name in names]
     output = f"{KEPT}_{options.budget}"
     for words in (

@@ -35,6 +35,10 @@ class AdamW(keras.optimizers.AdamW):
     ```
     """
 
+    def _apply_weight_decay(self, variables):
+        if self.weight_decay:  # else no pass over the weights for nothing
+            super()._apply_weight_decay(variables)
+
     def update_step(self, gradient, variable, learning_rate):
         if keras.backend.backend() != "tensorflow" or self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
