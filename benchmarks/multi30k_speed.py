@@ -17,9 +17,11 @@ position is a token. Decoding: four batches of 128 sentences, beam 5, 17 tokens 
 with the end, random weights; ours side by side as in `Translator`, fairseq's one after
 the other as in its `generate`; the first translation is left out. "ours, a core each"
 is what `keras-seqconv train --devices 2` and `keras-seqconv translate` do: cores share
-a training batch, and no operation. Every figure is of a process of its own; printed are
-the medians of the rounds and their range. The limit of training is the products alone
-at the speed of 2048 x 2048 ones: six operations for each weight and target token.
+a training batch, and no operation; bfloat16 is `--precision mixed_bfloat16` (worth it
+where `lscpu` shows avx512_bf16 or amx_bf16). fairseq computes in float32. Every figure
+is of a process of its own; printed are the medians of the rounds and their range. The
+limit of training is the products alone at the speed of 2048 x 2048 ones: six operations
+for each weight and target token.
 """
 
 import argparse
@@ -34,6 +36,11 @@ ROWS, SOURCE, TARGET, VOCABULARY = 256, 14, 15, 6000
 BATCHES, SENTENCES, LENGTH = 4, 128, 16
 DECODED = BATCHES * SENTENCES * (LENGTH + 1)
 SYSTEMS = {"dynamic_conv": "DynamicConv", "transformer": "Transformer"}
+OURS = {  # cores that share a batch, and the precision
+    "ours": (1, "float32"),
+    "ours, a core each": (2, "float32"),
+    "ours, a core each, bfloat16": (2, "mixed_bfloat16"),
+}
 
 
 def main() -> None:
@@ -49,7 +56,7 @@ def main() -> None:
         if who == "fairseq":
             print(*measure_fairseq(system))
         else:
-            print(*measure_ours(system, 1 if who == "ours" else 2))
+            print(*measure_ours(system, *OURS[who]))
     else:
         table(options.fairseq, options.rounds)
 
@@ -60,7 +67,7 @@ def table(fairseq: Path | None, rounds: int) -> None:
     from keras_seqconv.presets import PRESETS
 
     ours = (sys.executable, os.environ)
-    environments = {"ours": ours, "ours, a core each": ours}
+    environments = dict.fromkeys(OURS, ours)
     if fairseq is not None:
         path = {**os.environ, "PYTHONPATH": str(fairseq / "fairseq-0.12.2")}
         environments["fairseq"] = (str(fairseq / "bin/python"), path)
@@ -123,7 +130,7 @@ def timed(function, count: int) -> float:
     return statistics.median(seconds)
 
 
-def measure_ours(system: str, cores: int) -> tuple[float, float]:
+def measure_ours(system: str, cores: int, precision: str) -> tuple[float, float]:
     import keras
     import numpy as np
     import tensorflow as tf
@@ -132,6 +139,7 @@ def measure_ours(system: str, cores: int) -> tuple[float, float]:
     from keras_seqconv.batches import default_parallel, side_by_side
     from keras_seqconv.training.devices import find_devices
 
+    keras.config.set_dtype_policy(precision)
     ks.keep_freed_memory()
     devices = find_devices(cores)
     keras.utils.set_random_seed(1)
