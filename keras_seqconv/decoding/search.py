@@ -29,7 +29,7 @@ from keras import ops
 from keras_seqconv.decoding.constraints import Constraints
 from keras_seqconv.decoding.scores import NEVER
 from keras_seqconv.decoding.strategies import top_k
-from keras_seqconv.ops.compilation import in_graph, in_xla_context
+from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
 # state once, which costs less than one step. (Other parts were not tried.)
@@ -406,7 +406,7 @@ def may_resize(batch) -> bool:
 
     `batch` is the number of sentences.
     """
-    if keras.backend.backend() == "jax" or in_xla_context():
+    if compiled_by_xla():
         return False
     # A number that is known in a graph is part of its tensors' shapes.
     return not isinstance(batch, int) or not in_graph()

@@ -148,6 +148,11 @@ def in_xla_context() -> bool:
     )
 
 
+def compiled_by_xla() -> bool:
+    """Whether XLA compiles what runs here: fixed sizes, passes that it fuses."""
+    return keras.backend.backend() == "jax" or in_xla_context()
+
+
 def _run_uncompiled(formula, tensors, static):
     import tensorflow as tf
 

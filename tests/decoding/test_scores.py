@@ -47,3 +47,13 @@ def test_normalizer_is_exact_for_large_and_small_logits():
     largest = wide.max(axis=1)
     wanted = np.log(np.sum(np.exp(wide - largest[:, None]), axis=1)) + largest
     np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_normalizer_of_a_broken_row_is_not_a_number_and_of_others_is_right(value):
+    logits = np.zeros((3, 100), "float32")
+    logits[1, 7] = value
+    found = log_normalizer(ops.convert_to_tensor(logits), Blocks.of(logits))
+    found = ops.convert_to_numpy(found)
+    assert np.isnan(found[1])
+    np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)
