@@ -96,7 +96,7 @@ SHORT = (
     "--schedule", "cosine", "--floor", "0", "--average", "1", "--devices", "2",
 )  # fmt: skip
 SHORT_RATES = {
-    "conv_s2s_multi30k": ("--learning-rate", "0.25", "--dropout", "0.15"),
+    "conv_s2s_multi30k": ("--learning-rate", "1.0", "--dropout", "0.15"),
     None: ("--learning-rate", "3e-3", "--warmup-steps", "600", "--dropout", "0.15"),
 }
 BUDGETS = ("full", "short")
