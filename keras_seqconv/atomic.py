@@ -7,10 +7,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 
 @contextlib.contextmanager
 def atomic_directory(
-    path: str | os.PathLike, replaceable: Callable[[Path], bool] | None = None
+    path: str | os.PathLike,
+    replaceable: Callable[[Path], bool] | None = None,
+    equal: Callable[[Path], bool] | None = None,
 ) -> Iterator[Path]:
     """Yields a new folder beside `path`, and renames it to `path` at the end.
 
@@ -21,6 +28,9 @@ def atomic_directory(
         path: the folder to appear. Missing folders above it are made and stay.
         replaceable: told a folder that is there and not empty, says whether it is one
             of ours and may be replaced as a whole. By default none may.
+        equal: told such a folder when the block has ended, says whether it is as good
+            as the new one. Then it stays, for those who read it, and the new one is
+            removed. So writers of the same content do not disturb each other.
 
     Raises:
         ValueError: `path` is a file, or a folder that may not be replaced; before the
@@ -38,14 +48,17 @@ def atomic_directory(
     """
     # Through a link, so that what is replaced is the folder and not the link.
     path = Path(os.path.realpath(path))
-    _refuse(path, replaceable)
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(path.parent):
+        _refuse(path, replaceable)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     part.mkdir()
     try:
         yield part
-        _refuse(path, replaceable)
-        _move(part, path)
+        with _lock(path.parent):
+            _refuse(path, replaceable)
+            if equal is None or not path.exists() or not equal(path):
+                _move(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -76,6 +89,21 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Among threads and processes, one at a time looks at a folder and renames in it.
+
+    Where there are no such locks (Windows, some network file systems), without.
+    """
+    with contextlib.ExitStack() as stack:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(folder, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _refuse(path: Path, replaceable: Callable[[Path], bool] | None):

@@ -1,5 +1,7 @@
 """A folder appears complete or not at all, and nobody's files are lost."""
 
+import threading
+
 import pytest
 
 from keras_seqconv.atomic import atomic_directory
@@ -55,6 +57,36 @@ def test_what_is_replaceable_is_replaced_as_a_whole(tmp_path):
     write(path, "new", replaceable=ours)
     assert names(path) == ["config.json"]
     assert (path / "config.json").read_text() == "new"
+    assert names(tmp_path) == ["model"]
+
+
+def test_what_is_as_good_stays(tmp_path):
+    path = tmp_path / "model"
+    write(path, "old")
+    there = path.stat().st_ino
+    write(path, "new", replaceable=ours, equal=lambda folder: True)
+    assert (path / "config.json").read_text() == "old"
+    assert path.stat().st_ino == there
+    assert names(tmp_path) == ["model"]
+    write(path, "new", replaceable=ours, equal=lambda folder: False)
+    assert (path / "config.json").read_text() == "new"
+
+
+def test_no_writer_comes_between_the_look_and_the_renaming(tmp_path):
+    path, threads = tmp_path / "model", []
+    write(path, "old")
+
+    def look(folder):
+        options = {"target": write, "args": (path, "second")}
+        threads.append(threading.Thread(**options, kwargs={"replaceable": ours}))
+        threads[0].start()
+        threads[0].join(timeout=0.5)
+        assert threads[0].is_alive() and names(folder) == ["config.json"]
+        return False
+
+    write(path, "first", replaceable=ours, equal=look)
+    threads[0].join()
+    assert (path / "config.json").read_text() == "second"
     assert names(tmp_path) == ["model"]
 
 

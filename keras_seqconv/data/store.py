@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -212,21 +211,14 @@ class IdStore:
             ValueError: the folder holds something else; no row was written.
         """
         fingerprint = _as_json("fingerprint", fingerprint or {})
-        path, complete = Path(directory), False
-        try:
-            with atomic_directory(path, _is_store) as folder:
-                with contextlib.closing(Writer(folder)) as writer:
-                    yield writer
-                    writer.finish(fingerprint, counts or {})
-                complete = True
-                if _is_there(path, fingerprint):
-                    raise _There
-        except _There:
-            pass
-        except OSError:
-            # Another process renamed its own in the same moment.
-            if not complete or not _is_there(path, fingerprint, seconds=2):
-                raise
+        with (
+            atomic_directory(
+                directory, _is_store, lambda path: _is_there(path, fingerprint)
+            ) as folder,
+            contextlib.closing(Writer(folder)) as writer,
+        ):
+            yield writer
+            writer.finish(fingerprint, counts or {})
 
     @classmethod
     def open(
@@ -354,10 +346,6 @@ class _KeyFiles:
     def close(self):
         self._ids.close()
         self._offsets.close()
-
-
-class _There(Exception):
-    """The store that was to be written is there by now."""
 
 
 def _chunks_of(rows: Iterable[Mapping]) -> Iterator[dict]:
@@ -506,7 +494,7 @@ def _compare(directory: Path, written: dict, wanted: Mapping):
     names = sorted(
         name
         for name in written.keys() | wanted.keys()
-        if written.get(name, _There) != wanted.get(name, _There)
+        if (name in written, written.get(name)) != (name in wanted, wanted.get(name))
     )
     raise ValueError(
         f"{directory} must have been written with the fingerprint that is wanted. "
@@ -528,13 +516,11 @@ def _is_store(path: Path) -> bool:
     return True
 
 
-def _is_there(path: Path, fingerprint: dict, seconds: float = 0) -> bool:
-    """Whether a sound store of this fingerprint is at `path`, or comes soon."""
-    until = time.monotonic() + seconds
-    while fingerprint:
-        with contextlib.suppress(OSError, ValueError):
-            return IdStore.open(path).fingerprint == fingerprint
-        if time.monotonic() >= until:
-            break
-        time.sleep(0.05)
-    return False
+def _is_there(path: Path, fingerprint: dict) -> bool:
+    """Whether a sound store of this fingerprint, if not an empty one, is at `path`."""
+    if not fingerprint:
+        return False
+    try:
+        return IdStore.open(path).fingerprint == fingerprint
+    except (OSError, ValueError):
+        return False

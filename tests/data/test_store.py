@@ -112,8 +112,11 @@ def test_other_fingerprint_does_not_open_but_is_replaced(tmp_path):
     assert rows_of(old) == PAIRS  # who reads the old one goes on reading it
 
 
-def test_writers_at_the_same_time_do_not_disturb_each_other(tmp_path):
+@pytest.mark.parametrize("another_before", [False, True])
+def test_writers_at_the_same_time_do_not_disturb_each_other(tmp_path, another_before):
     start, errors, stores = threading.Barrier(6), [], []
+    if another_before:
+        IdStore.write(tmp_path / "ids", PAIRS[:1], {"version": 0})
 
     def write():
         try:
