@@ -21,6 +21,7 @@ from keras_seqconv.decoding.scores import (
     NEVER,
     Blocks,
     NextTokens,
+    held,
     log_normalizer,
     without_nan,
 )
@@ -92,11 +93,11 @@ class Constraints(NamedTuple):
             history: (R, L) int32: these tokens; needed to block n-grams.
         """
         rules = self.rules
-        logits = ops.cast(logits, "float32")
+        logits = held(ops.cast(logits, "float32"))
         if rules.temperature != 1:
             logits = logits / rules.temperature
         blocks = Blocks.of(logits)
-        normalizer = log_normalizer(logits, blocks)
+        normalizer = log_normalizer(blocks)
         closed = step >= self.limits
         end = without_nan(logits[:, rules.end_id] - normalizer)
         forced, forced_log_prob = None, None

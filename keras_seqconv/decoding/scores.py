@@ -18,6 +18,7 @@ stages. Milliseconds on two cores, V = 10,000 (V = 32,768), k = 5:
 
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -80,14 +81,22 @@ class Blocks(NamedTuple):
         _, chosen = ops.top_k(self._biased_maxima(padded), k)
         # In their order in V, so that the second stage breaks ties like the first.
         chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-        rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
-        inside = ops.take(self.values, chosen + rows[:, None] * count, axis=0)
+        inside = self.take(chosen)
         inside = inside + ops.take(ops.convert_to_tensor(padded), chosen, axis=0)
         values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
         places = ops.cast(places, "int32")
         block = ops.take_along_axis(chosen, places // size, axis=1)
         # NaN has no order and may bring padding to the front, where no token is.
         return values, ops.minimum(block * size + places % size, len(bias) - 1)
+
+    def take(self, chosen, values=None):
+        """The chosen blocks (R, n) of each row -> (R, n, columns).
+
+        `values` of the shape of the logits (R * blocks, columns) in their place.
+        """
+        values = self.values if values is None else values
+        rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
+        return ops.take(values, chosen + rows[:, None] * self.maxima.shape[-1], axis=0)
 
     def _biased_maxima(self, bias):
         """Maxima of logits + bias; only blocks up to the last biased are read again."""
@@ -100,16 +109,36 @@ class Blocks(NamedTuple):
         return ops.concatenate([maxima, self.maxima[:, biased:]], axis=1)
 
 
-def log_normalizer(logits, blocks: Blocks):
+def log_normalizer(blocks: Blocks):
     """log(sum(exp(logits))) of each row, float32 (R,).
 
     Without XLA from the largest probability, exp(largest) / sum(exp(logits)): the
     softmax is one kernel that keeps a row in cache, the sum would be three passes.
     """
+    count, size = blocks.maxima.shape[-1], blocks.values.shape[-1]
+    logits = ops.reshape(blocks.values, (-1, count * size))
     largest = ops.max(blocks.maxima, axis=-1)
-    if not compiled_by_xla():
-        return largest - ops.log(ops.max(ops.softmax(logits, axis=-1), axis=-1))
-    return ops.log(ops.sum(ops.exp(logits - largest[:, None]), axis=-1)) + largest
+    if compiled_by_xla():
+        return ops.log(ops.sum(ops.exp(logits - largest[:, None]), axis=-1)) + largest
+    # It is in the block with the largest logit.
+    block = ops.cast(ops.argmax(blocks.maxima, axis=-1), "int32")
+    shares = ops.reshape(ops.softmax(logits, axis=-1), (-1, size))
+    share = ops.max(blocks.take(block[:, None], shares), axis=(1, 2))
+    return largest - ops.log(share)
+
+
+def held(logits):
+    """The same logits, which TensorFlow does not cast again for each use.
+
+    Its optimizer moves a cast from bfloat16 behind every reshaping of the result, and
+    the passes over the logits would read a copy each, (R, V) float32. It does not look
+    past this operation, which moves no data.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return logits
+    import tensorflow as tf
+
+    return tf.ensure_shape(logits, logits.shape)
 
 
 def without_nan(log_probs):
