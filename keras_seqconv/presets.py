@@ -557,7 +557,7 @@ CONV_S2S_MULTI30K = _recipe(
 PHRASES = _recipe(
     schedule=_inverse_square_root(5e-3, warmup_steps=150),
     tokens_per_batch=2048,
-    max_updates=600,
+    max_updates=800,
     averaging={"kind": "last_epochs", "count": 2},
     search=_search(4, 1.0, max_length=60),
     scoring="BLEU (sacreBLEU)",
