@@ -7,10 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from keras_seqconv.locks import lock
 
 
 @contextlib.contextmanager
@@ -98,11 +95,10 @@ def _lock(folder: Path) -> Iterator[None]:
     Where there are no such locks (Windows, some network file systems), without.
     """
     with contextlib.ExitStack() as stack:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                descriptor = os.open(folder, os.O_RDONLY)
-                stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
         yield
 
 

@@ -105,16 +105,24 @@ def _inverse_square_root(learning_rate: float, warmup_steps: int = 4000) -> dict
     }
 
 
-def _cosine(period: int) -> dict:
+def _cosine(
+    period: int,
+    learning_rate: float,
+    warmup_steps: int,
+    warmup_start: float = 1e-7,
+    floor: float = 1e-7,
+    period_growth: float = 1.0,
+    shrink: float = 1.0,
+) -> dict:
     return {
         "name": "cosine",
-        "learning_rate": 1e-3,
-        "warmup_steps": 10000,
-        "warmup_start": 1e-7,
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
+        "warmup_start": warmup_start,
         "period": period,
-        "floor": 1e-7,
-        "period_growth": 1.0,
-        "shrink": 1.0,
+        "floor": floor,
+        "period_growth": period_growth,
+        "shrink": shrink,
     }
 
 
@@ -225,7 +233,7 @@ IWSLT = _recipe(
     source="fairseq examples/pay_less_attention_paper (spec 8.1)",
 )
 WMT_EN_DE_BIG = _recipe(
-    schedule=_cosine(20000),
+    schedule=_cosine(20000, 1e-3, warmup_steps=10000),
     tokens_per_batch=3584,
     gradient_accumulation_steps=16,
     num_replicas=8,
@@ -243,7 +251,7 @@ WMT_EN_DE_BIG = _recipe(
 )
 WMT_EN_FR_BIG = _recipe(
     WMT_EN_DE_BIG,
-    schedule=_cosine(70000),
+    schedule=_cosine(70000, 1e-3, warmup_steps=10000),
     max_updates=80000,
     updates_of_original=30000,
     search=_search(5, 0.9),
@@ -405,16 +413,14 @@ _NO_LM_RECIPE = ("fairseq has no recipe for LightConv language models",)
 ADAPTIVE_WIKITEXT = _recipe(
     LANGUAGE_MODEL,
     optimizer=NAG,
-    schedule={
-        "name": "cosine",
-        "learning_rate": 1.0,
-        "warmup_steps": 16000,
-        "warmup_start": 1e-7,
-        "period": 270000,
-        "floor": 1e-4,
-        "period_growth": 2.0,
-        "shrink": 0.75,
-    },
+    schedule=_cosine(
+        270000,
+        learning_rate=1.0,
+        warmup_steps=16000,
+        floor=1e-4,
+        period_growth=2.0,
+        shrink=0.75,
+    ),
     global_clipnorm=0.1,
     tokens_per_batch=3072,
     gradient_accumulation_steps=3,
@@ -531,16 +537,9 @@ MULTI30K = _recipe(
 CONV_S2S_MULTI30K = _recipe(
     MULTI30K,
     optimizer=NAG,
-    schedule={
-        "name": "cosine",
-        "learning_rate": 1.0,
-        "warmup_steps": 0,
-        "warmup_start": 1.0,
-        "period": 8000,
-        "floor": 0.0,
-        "period_growth": 1.0,
-        "shrink": 1.0,
-    },
+    schedule=_cosine(
+        8000, learning_rate=1.0, warmup_steps=0, warmup_start=1.0, floor=0.0
+    ),
     global_clipnorm=0.1,
     averaging=BEST,
     source="ours",

@@ -25,10 +25,11 @@ ALLOWED = {
     },
     # Leaves
     "arguments": set(),
-    "atomic": set(),
+    "atomic": {"locks"},
     "extras": set(),
     "cores": set(),
     "fingerprints": set(),
+    "locks": set(),
     "memory": set(),
     "ops": set(),
     "presets": set(),
@@ -52,8 +53,8 @@ ALLOWED = {
     },
     "convert": {"language_generator", "models", "tokenizers", "translator"},
     # Text, training
-    "data": {"arguments", "atomic", "extras", "tokenizers"},
-    "preparation": {"arguments", "extras", "tokenizers"},
+    "data": {"arguments", "atomic", "extras", "locks", "tokenizers"},
+    "preparation": {"arguments", "extras", "locks", "tokenizers"},
     "checkpoints": {"arguments", "atomic", "version"},
     "replicas": {"data"},
     "callbacks": {

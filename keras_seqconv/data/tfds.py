@@ -19,6 +19,7 @@ from pathlib import Path
 from keras_seqconv.data.background import untuned
 from keras_seqconv.data.rows import Chunk, Rules, to_dataset
 from keras_seqconv.extras import require
+from keras_seqconv.locks import lock
 
 ROWS_AT_ONCE = 1024
 
@@ -343,18 +344,13 @@ def _with_configuration(tfds, name: str, source, target) -> str:
 @contextlib.contextmanager
 def _lock(builder):
     """One process at a time: two would generate twice, and one fail at the end."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     root = os.fspath(builder.data_dir_root)
     if "://" in root:
         yield
         return
     Path(root).mkdir(parents=True, exist_ok=True)
     with open(Path(root) / f".{builder.name}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file)
         yield
 
 

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from keras_seqconv.locks import lock
+
 _PLAN = "plan.json"
 _UNFINISHED = ".part"
 
@@ -83,11 +85,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _lock(stream, folder: Path):
     try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(stream, wait=False)
     except OSError:
         raise ValueError(f"Another process works in {folder}.") from None
 
