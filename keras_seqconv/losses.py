@@ -9,6 +9,8 @@ import keras
 from keras import ops
 
 from keras_seqconv.arguments import check_choice, check_integer, check_rate
+from keras_seqconv.ops.compilation import in_xla_context, padded_rows, run
+from keras_seqconv.ops.rows import row_sums
 
 
 class TokenLosses(NamedTuple):
@@ -135,41 +137,72 @@ def _cross_entropy(labels, logits, extra, base) -> TokenLosses:
     loss = logsumexp(x) - sum_v q(v) x(v),   d loss / d x = softmax(x) - q
     """
     shape = ops.shape(labels)
-    width = logits.shape[-1]
-    labels = ops.reshape(labels, (-1,))
-    rows = ops.arange(ops.shape(labels)[0], dtype="int32")
-    places = ops.stack([rows, labels], axis=-1)
+    number = ops.size(labels)
+    labels = padded_rows(ops.reshape(labels, (-1,)))
+    options = {"inside_xla": in_xla_context()}
 
     @ops.custom_gradient
     def function(logits):
-        highest = ops.max(logits, axis=-1, keepdims=True)
+        highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
         # Kept for the gradient in place of the logits: exp is the dearest part.
-        powers = ops.exp(logits - highest)
-        total = ops.sum(powers, axis=-1, keepdims=True)
+        powers, total, plain = run(
+            _powers, _powers, logits, highest, rows=2, static=(bool(base),), **options
+        )
         normalizer = (ops.log(total) + highest)[:, 0]
         chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        chosen = ops.cast(chosen, "float32")
         loss = normalizer - extra * chosen
         if base:
-            loss -= base * ops.sum(logits, axis=-1)
+            loss -= base * plain[:, 0]
 
         def gradient(*upstream):
             upstream = upstream[0]
             if isinstance(upstream, (tuple, list)):  # JAX: one tuple for all outputs
                 upstream = upstream[0]
-            scale = upstream[:, None]
-            result = powers * (scale / total)
-            if base:
-                result -= base * scale
-            return ops.scatter_update(
-                result, places, -extra * upstream, reduction="add"
+            return run(
+                _gradient_in_one_pass,
+                _gradient_in_place,
+                powers,
+                total,
+                labels,
+                upstream,
+                rows=4,
+                static=(extra, base, keras.backend.standardize_dtype(logits.dtype)),
+                **options,
             )
 
         return (loss, normalizer - chosen, chosen - highest[:, 0]), gradient
 
-    logits = ops.reshape(ops.cast(logits, "float32"), (-1, width))
-    found = [ops.reshape(one, shape) for one in function(logits)]
+    logits = padded_rows(ops.reshape(logits, (-1, logits.shape[-1])))
+    found = [ops.reshape(one[:number], shape) for one in function(logits)]
     nll, margin = (ops.stop_gradient(one) for one in found[1:])
     return TokenLosses(found[0], nll, margin >= 0)
+
+
+def _powers(logits, highest, with_sum):
+    """exp(x - highest) (N, V), its sums (N, 1) and those of x."""
+    logits = ops.cast(logits, "float32")
+    powers = ops.exp(logits - highest)
+    sums = row_sums(logits) if with_sum else ops.zeros_like(highest)
+    return powers, row_sums(powers), sums
+
+
+def _gradient_in_one_pass(powers, total, labels, upstream, extra, base, dtype):
+    scale = upstream[:, None]
+    found = powers * (scale / total) - base * scale
+    is_label = ops.arange(powers.shape[-1], dtype="int32") == labels[:, None]
+    return ops.cast(found - ops.where(is_label, extra * scale, 0.0), dtype)
+
+
+def _gradient_in_place(powers, total, labels, upstream, extra, base, dtype):
+    """The same for uncompiled graphs, where the vectors of labels would be passes."""
+    scale = upstream[:, None]
+    found = powers * (scale / total)
+    if base:
+        found -= base * scale
+    places = ops.stack([ops.arange(ops.size(labels), dtype="int32"), labels], axis=-1)
+    found = ops.scatter_update(found, places, -extra * upstream, reduction="add")
+    return ops.cast(found, dtype)
 
 
 def symmetric_divergence(first, second):

@@ -34,7 +34,7 @@ ALLOWED = {
     "ops": set(),
     "presets": set(),
     "version": set(),
-    "losses": {"arguments"},
+    "losses": {"arguments", "ops"},
     "metrics": {"arguments"},
     "optimizers": {"arguments"},
     "schedules": {"arguments"},

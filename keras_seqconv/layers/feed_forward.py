@@ -11,6 +11,7 @@ from keras import ops
 from keras_seqconv.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.rows import apply_dense
 from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.residual import add_and_norm
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -276,10 +277,24 @@ class Residual(keras.layers.Layer):
     def _surround(self, inputs, sublayer, training=False):
         """Residual connection, dropout and normalization around `sublayer`."""
         outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)
+        outputs = ops.cast(outputs, self.compute_dtype)
+        if training and not self.normalize_first:
+            return self._add_and_norm(inputs, outputs)
         if training and self.dropout > 0:
             outputs = dropout(outputs, self.dropout, self.seed_generator)
-        outputs = inputs + ops.cast(outputs, self.compute_dtype)
+        outputs = inputs + outputs
         return outputs if self.normalize_first else self.layer_norm(outputs)
+
+    def _add_and_norm(self, inputs, outputs):
+        return add_and_norm(
+            inputs,
+            outputs,
+            self.layer_norm.gamma,
+            self.layer_norm.beta,
+            rate=self.dropout,
+            seed=self.seed_generator.next() if self.dropout > 0 else (0, 0),
+            epsilon=self.epsilon,
+        )
 
     def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
         return tuple(inputs_shape)

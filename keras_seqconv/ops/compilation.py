@@ -78,6 +78,7 @@ def run(
     static: tuple = (),
     prefer_plain: bool = False,
     inside_xla: bool = False,
+    rows: int = 0,
 ):
     """Run one of two formulas for the same result, the way that fits the surroundings.
 
@@ -89,6 +90,8 @@ def run(
         prefer_plain: the plain formula is the faster one in surroundings without XLA.
         inside_xla: the result will be compiled by XLA though the graph does not show
             it: gradients of a compiled function are traced outside of it.
+        rows: for formulas without T, how many of the first tensors are (N, ...). Their
+            N is not padded here; see `padded_rows`.
 
     Returns:
         What the formula returns; tensors (B, T, ...) are cut back to T.
@@ -100,11 +103,13 @@ def run(
             return fused(*tensors, *static)
         # Also here a function of its own (XLA inlines it): TensorFlow may reuse the
         # surrounding trace where nothing is compiled.
-        return _function(fused, static, tensors, jit_compile=True)(*tensors)
+        return _function(fused, static, tensors, rows, jit_compile=True)(*tensors)
     if _in_save_context():
         return plain(*tensors, *static)
     if _jit_compile is False or (_jit_compile == "auto" and prefer_plain):
-        return _run_uncompiled(plain, tensors, static)
+        return _run_uncompiled(plain, tensors, static, rows)
+    if rows:
+        return _function(fused, static, tensors, rows, jit_compile=True)(*tensors)
     return _run_compiled(fused, tensors, static)
 
 
@@ -153,11 +158,11 @@ def compiled_by_xla() -> bool:
     return keras.backend.backend() == "jax" or in_xla_context()
 
 
-def _run_uncompiled(formula, tensors, static):
+def _run_uncompiled(formula, tensors, static, rows):
     import tensorflow as tf
 
     if tf.executing_eagerly():  # one call of a graph instead of many small ones
-        return _function(formula, static, tensors, jit_compile=False)(*tensors)
+        return _function(formula, static, tensors, rows, jit_compile=False)(*tensors)
     return formula(*tensors, *static)
 
 
@@ -165,7 +170,7 @@ def _run_compiled(formula, tensors, static):
     """By XLA, with T padded to a bucket; shared kernels (H, K) have no T."""
     import tensorflow as tf
 
-    function = _function(formula, static, tensors, jit_compile=True)
+    function = _function(formula, static, tensors, 0, jit_compile=True)
     sequence = next(tensor for tensor in tensors if len(tensor.shape) > 2)
     length = sequence.shape[1]
     if length is None:
@@ -187,13 +192,35 @@ def _padded(tensor, extra):
     return tf.pad(tensor, [[0, 0], [0, extra]] + [[0, 0]] * (len(tensor.shape) - 2))
 
 
-def _function(formula, static, tensors, jit_compile):
+def padded_rows(tensor):
+    """(N, ...) -> (M, ...) with zeros below, M one of few numbers if XLA compiles it.
+
+    Gradients and what is cut back to N (a view) go through by themselves.
+    """
+    if compiled_by_xla() or _in_save_context() or _jit_compile is False:
+        return tensor
+    import tensorflow as tf
+
+    number = tensor.shape[0]
+    if number is None:
+        number = tf.shape(tensor)[0]
+    elif number == bucket(number):
+        return tensor
+    rest = [[0, 0]] * (len(tensor.shape) - 1)
+    return tf.pad(tensor, [[0, bucket(number) - number], *rest])
+
+
+def _function(formula, static, tensors, rows, jit_compile):
     """The formula as a `tf.function`, one for all lengths and batch sizes."""
-    specs = tuple(
-        (tuple(shape) if len(shape) == 2 else (None, None, *shape[2:]), dtype.name)
-        for shape, dtype in ((tensor.shape, tensor.dtype) for tensor in tensors)
-    )
-    return _cached_function(formula, static, specs, jit_compile)
+    specs = []
+    for place, tensor in enumerate(tensors):
+        shape = tuple(tensor.shape)
+        if place < rows:
+            shape = (None, *shape[1:])
+        elif not rows and len(shape) > 2:
+            shape = (None, None, *shape[2:])
+        specs.append((shape, tensor.dtype.name))
+    return _cached_function(formula, static, tuple(specs), jit_compile)
 
 
 @functools.cache

@@ -10,18 +10,13 @@ from keras import ops
 
 from keras_seqconv.ops.compilation import run
 from keras_seqconv.ops.gradients import with_gradient
+from keras_seqconv.ops.rows import wide
 
 # Logits of one block, rows * L, as far as the limits on its rows allow. Smaller blocks
 # pass more often over the gradient of the table, larger ones waste more of the last
 # block of a tail.
 BLOCK_SIZE = 2**23
 FEWEST_ROWS, MOST_ROWS = 64, 1024
-
-
-def wide(values):
-    """At least float32."""
-    kept = keras.backend.standardize_dtype(values.dtype) in ("float32", "float64")
-    return values if kept else ops.cast(values, "float32")
 
 
 def log_prob_of_rows(hidden, table, labels, order, first, count):

@@ -1,0 +1,194 @@
+"""Dropout, residual connection and normalization as one operation."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqconv.ops import jit_scope
+from keras_seqconv.ops.residual import add_and_norm
+from tests.backends import gradients, modes, to_numpy
+
+EPSILON = 1e-5
+
+
+def draw(shape, seed=0):
+    generator = np.random.default_rng(seed)
+    inputs, branch, weights = generator.normal(size=(3, *shape)).astype("float32")
+    gamma, beta = generator.normal(size=(2, shape[-1])).astype("float32")
+    return inputs, branch, gamma, beta, weights
+
+
+def call(inputs, branch, gamma, beta, rate=0.0, seed=(3, 5)):
+    inputs, branch, gamma, beta = map(
+        ops.convert_to_tensor, (inputs, branch, gamma, beta)
+    )
+    return add_and_norm(
+        inputs,
+        branch,
+        gamma,
+        beta,
+        rate=rate,
+        seed=ops.convert_to_tensor(seed, dtype="uint32"),
+        epsilon=EPSILON,
+    )
+
+
+def expected(inputs, branch, gamma, beta):
+    """Row by row, in float64."""
+    outputs = np.zeros(inputs.shape)
+    for place in np.ndindex(inputs.shape[:-1]):
+        row = inputs[place].astype("float64") + branch[place]
+        mean = sum(row) / len(row)
+        variance = sum((value - mean) ** 2 for value in row) / len(row)
+        outputs[place] = (row - mean) / np.sqrt(variance + EPSILON) * gamma + beta
+    return outputs
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    batch=st.integers(1, 5),
+    length=st.integers(1, 11),
+    channels=st.integers(2, 40),
+    mode=st.sampled_from(["eager", "graph", "xla"]),
+)
+def test_matches_the_loop(batch, length, channels, mode):
+    """Whatever the number of rows, which are padded to few numbers."""
+    *arguments, _ = draw((batch, length, channels), seed=batch)
+    function = modes(call).get(mode, call)
+    np.testing.assert_allclose(
+        to_numpy(function(*arguments)), expected(*arguments), rtol=2e-4, atol=2e-4
+    )
+
+
+def test_gradients_match_differences():
+    *arguments, weights = draw((2, 5, 6))
+
+    def objective(*arguments):
+        return np.sum(expected(*arguments) * weights)
+
+    found = gradients(lambda *a: ops.sum(call(*a) * weights), *arguments)
+    for number, gradient in enumerate(found):
+        for place in np.ndindex(arguments[number].shape):
+            values = []
+            for step in (1e-3, -1e-3):
+                moved = [value.astype("float64") for value in arguments]
+                moved[number][place] += step
+                values.append(objective(*moved))
+            slope = (values[0] - values[1]) / 2e-3
+            assert abs(to_numpy(gradient)[place] - slope) < 1e-3 * max(1, abs(slope))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_computed_in_float32(dtype):
+    """Outputs and gradients are those of float32 up to one rounding at the end."""
+    inputs, branch, gamma, beta, weights = draw((3, 7, 24))
+    rounded = [ops.cast(value, dtype) for value in (inputs, branch)]
+    exact = [ops.cast(value, "float32") for value in rounded]
+    weights = ops.cast(ops.cast(weights, dtype), "float32")
+    step = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+
+    def objective(*arguments):
+        return ops.sum(ops.cast(call(*arguments), "float32") * weights)
+
+    outputs = call(*rounded, gamma, beta)
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    pairs = [(outputs, call(*exact, gamma, beta))]
+    pairs += zip(
+        gradients(objective, *rounded, gamma, beta),
+        gradients(objective, *exact, gamma, beta),
+        strict=True,
+    )
+    for one, other in pairs:
+        np.testing.assert_allclose(
+            to_numpy(ops.cast(one, "float32")),
+            to_numpy(other),
+            rtol=step,
+            atol=step / 8,
+        )
+
+
+def kept(shape, rate, seed):
+    """Which numbers of the branch reach the sum, told by the gradient for it."""
+    inputs, branch, gamma, beta, weights = draw(shape)
+    _, by_branch, *_ = gradients(
+        lambda *a: ops.sum(call(*a, rate=rate, seed=seed) * weights),
+        inputs, branch, gamma, beta,
+    )  # fmt: skip
+    return to_numpy(by_branch) != 0
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
+def test_share_of_zeros(rate):
+    found = kept((40, 25, 64), rate, (7, 11))
+    deviation = np.sqrt(rate * (1 - rate) / found.size)
+    assert abs(np.mean(~found) - rate) < 5 * deviation
+
+
+def test_masks_are_independent():
+    """Of neighbours, rows, calls in sequence, and seeds one apart."""
+    shape = (40, 25, 64)
+    first = kept(shape, 0.5, (7, 11)) - 0.5
+    further = [kept(shape, 0.5, seed) - 0.5 for seed in [(7, 12), (8, 11), (11, 7)]]
+    flat = first.reshape(-1)
+    shifted = [flat[distance:] * flat[:-distance] for distance in (1, 2, 64, 1600)]
+    for product in (*[first * other for other in further], *shifted):
+        assert abs(np.mean(product) * 4) < 5 / np.sqrt(product.size)
+
+
+def test_mean_over_masks_is_the_sum_without_dropout():
+    """The scale: the branch arrives in full on average."""
+    channels = 400
+    branch = np.linspace(-1, 1, channels, dtype="float32")[None, None]
+    count, rate = 300, 0.4
+    inputs = np.zeros((count, 1, channels), "float32")
+    gamma, beta = np.ones(channels, "float32"), np.zeros(channels, "float32")
+    repeated = np.repeat(branch, count, axis=0)
+    outputs = to_numpy(call(inputs, repeated, gamma, beta, rate=rate))
+    plain = to_numpy(call(inputs[:1], branch, gamma, beta))
+    # Normalized: dropped numbers make the variance 1 / (1 - rate) times as large.
+    mean = np.mean(outputs, axis=0)[0] * np.sqrt(1 / (1 - rate))
+    assert np.max(np.abs(mean - plain[0, 0])) < 5 * np.std(outputs) / np.sqrt(count)
+
+
+def test_one_mask_everywhere():
+    """Eager, graph, XLA, without any XLA: the same seed drops the same numbers."""
+    *arguments, _ = draw((3, 7, 20))  # 21 rows: padded where a function is compiled
+
+    def dropped(*arguments):
+        return call(*arguments, rate=0.3)
+
+    found = {name: one(*arguments) for name, one in modes(dropped).items()}
+    with jit_scope(False):
+        found |= {
+            f"{name}, plain": one(*arguments) for name, one in modes(dropped).items()
+        }
+    for outputs in found.values():
+        np.testing.assert_allclose(
+            to_numpy(outputs), to_numpy(found["eager"]), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_second_derivatives():
+    """As of the composition that autodiff goes through."""
+    inputs, branch, gamma, beta, weights = draw((2, 3, 8))
+
+    def composed(inputs, branch, gamma, beta):
+        return ops.layer_normalization(
+            ops.convert_to_tensor(inputs) + branch, gamma, beta, -1, EPSILON
+        )
+
+    def of_gradient(function):
+        def steepness(values):
+            (slope,) = gradients(
+                lambda x: ops.sum(function(x, branch, gamma, beta) * weights), values
+            )
+            return ops.sum(ops.square(slope))
+
+        return to_numpy(gradients(steepness, inputs)[0])
+
+    np.testing.assert_allclose(
+        of_gradient(call), of_gradient(composed), rtol=1e-3, atol=1e-3
+    )
