@@ -34,9 +34,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     The mathematics is float32, whatever the logits are. Beside the logits one tensor of
     their size is kept for the gradient, which is written by hand; neither one-hot
-    labels nor log-probabilities are made. On two cores, 2048 tokens of 32,768 words,
-    forward and gradient take a third of the time of
-    `keras.losses.CategoricalCrossentropy`.
+    labels nor log-probabilities are made.
 
     Args:
         label_smoothing: rate e, 0 <= e < 1.
