@@ -126,13 +126,14 @@ class Noted(keras.layers.Layer):
 
 
 class TestResidual:
+    @pytest.mark.parametrize("training", [False, True])
     @pytest.mark.parametrize("normalize_first", [False, True])
-    def test_equals_the_formula(self, normalize_first):
+    def test_equals_the_formula(self, normalize_first, training):
         inputs = random(BATCH, TARGET, CHANNELS)
         inner = FeedForward(12)
         layer = Residual(inner, normalize_first=normalize_first)
         layer = randomized(layer, inputs.shape)
-        got = to_numpy(layer(inputs))
+        got = to_numpy(layer(inputs, training=training))
         if normalize_first:
             x = normalized(inputs, layer.layer_norm).astype("float32")
             expected = inputs + to_numpy(inner(x))
