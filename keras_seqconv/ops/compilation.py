@@ -9,8 +9,9 @@ Under TensorFlow the choice is made when a call is traced (or run eagerly):
 | eagerly, in an uncompiled graph   | the faster   | fused, by XLA| plain        |
 
 The second row holds because a stock TensorFlow Serving refuses compiled functions. The
-compiled functions are shared by all layers and compiled once per shape; T, or the number
-of rows, is padded to one of few (`bucket`) so that ragged batches do not compile each.
+compiled functions are shared by all layers and compiled once per shape; T, or the
+number of rows, is padded to one of few (`bucket`) so that ragged batches do not compile
+each of them.
 
 With JAX every call is compiled by `jax.jit` unless it is forbidden.
 """
