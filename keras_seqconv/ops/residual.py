@@ -2,9 +2,9 @@
 
 Letters: C channels, N rows, all positions of a batch.
 
-One by one these are some thirty passes over memory, forward and backward. Here each
-direction is one compiled function that keeps nothing: the gradient computes sum, mask
-and statistics once more.
+One by one these are many passes over memory, forward and backward. Here each direction
+is one compiled function that keeps nothing: the gradient computes sum, mask and
+statistics once more.
 """
 
 from keras import ops
@@ -14,7 +14,7 @@ from keras_seqconv.ops.gradients import with_gradient
 from keras_seqconv.ops.rows import row_sums, wide
 
 
-def add_and_norm(inputs, branch, gamma, beta, *, rate, seed, epsilon):
+def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: float):
     """LN(inputs + dropout(branch)) gamma + beta, with a hand-written gradient.
 
     (Vaswani et al. 2017, Attention Is All You Need, section 5.4; Ba et al. 2016, Layer
@@ -107,7 +107,7 @@ def _mixed(words):
     """A permutation of the 32-bit words in which each bit depends on all others.
 
     (Wellons 2018, Prospecting for Hash Functions, `lowbias32`.) Multiplications and
-    shifts that XLA makes part of the loop around them; Philox takes ten times as long.
+    shifts that XLA makes part of the loop around them; Philox stays one of its own.
     """
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         words = ops.bitwise_xor(words, ops.right_shift(words, _word(shift)))

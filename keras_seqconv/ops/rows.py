@@ -13,9 +13,9 @@ def wide(values):
 def row_sums(rows):
     """(N, C) -> (N, 1).
 
-    On a CPU XLA adds the numbers of a row one after the other. The product with a
-    vector of ones is the same sum in all lanes: half of the time of a gradient of layer
-    normalization. (On GPUs products may round to fewer bits.)
+    On a CPU XLA adds the numbers of a row one after the other, which costs more than
+    all else in a normalization; the product with ones is the same sum, vectorised. (On
+    GPUs products may round to fewer bits.)
     """
     if not _on_cpu():
         return ops.sum(rows, axis=-1, keepdims=True)
