@@ -176,7 +176,7 @@ def training_of(run: Path, log: list[dict]) -> dict:
     model = ks.Translator.load(run / "model").model
     speeds = [record["tokens_per_second"] for record in steps]
     return {
-        "command": json.loads((run / "run.json").read_text())["starts"][0]["command"],
+        "command": json.loads((run / "run.json").read_text())["starts"][-1]["command"],
         "parameters": int(sum(np.prod(one.shape) for one in model.trainable_weights)),
         "updates": steps[-1]["update"],
         "minutes": round(log[-1]["seconds"] / 60, 1),
