@@ -4,6 +4,7 @@
     python benchmarks/decoding.py --only dynamic_conv  # one family, and CTranslate2
     python benchmarks/decoding.py --xla all            # XLA in all settings, longer
     python benchmarks/decoding.py --recompute          # against recomputing the prefix
+    python benchmarks/decoding.py --scores             # reading the logits, one minute
 
 Models are the `*_iwslt_de_en` presets with random weights and two vocabularies of
 10,000; sources have 32 tokens; minimum and maximum length force 32 target tokens, the
@@ -289,6 +290,57 @@ def print_recompute(batch=16, beams=5):
         print(f"| {row} | {cell(seconds, batch)} | {np.median(seconds) / first:.1f} |")
 
 
+# Reading the logits
+
+LOGITS = [(5, 10000), (80, 10000), (80, 32768), (640, 6000)]  # (rows, V)
+
+
+def score_functions() -> dict:
+    """{row of the table: what is done to logits}, beam 5 asking for ten tokens."""
+    from keras import ops
+
+    from keras_seqconv.decoding import scores
+
+    def two_stages(logits):
+        bias = np.zeros(logits.shape[-1], "float32")
+        bias[:3] = -np.inf  # padding, start, end
+        return scores.Blocks.of(logits).top_k(bias, 10)
+
+    return {
+        "`top_k`": lambda logits: ops.top_k(logits, 10),
+        "in two stages": two_stages,
+        "`logsumexp`": lambda logits: ops.logsumexp(logits, axis=-1),
+        "`log_normalizer`": lambda logits: scores.log_normalizer(
+            scores.Blocks.of(logits)
+        ),
+    }
+
+
+def print_scores():
+    print("\n### reading logits (R, V) in float32, ms (range)\n")
+    print("| | " + " | ".join(f"R {rows}, V {size:,}" for rows, size in LOGITS) + " |")
+    print("|---" * (len(LOGITS) + 1) + "|")
+    cells = collections.defaultdict(list)
+    for rows, size in LOGITS:
+        logits = tf.random.stateless_normal((rows, size), (0, 0))
+        ready = {}
+        for jit_compile in (False, True):
+            for row, function in score_functions().items():
+                graph = tf.function(function, autograph=False, jit_compile=jit_compile)
+                ready[f"{row}, {'XLA' if jit_compile else 'graph'}"] = (
+                    lambda graph=graph, logits=logits: tf.nest.flatten(graph(logits))[
+                        0
+                    ].numpy()
+                )
+        for row, seconds in time_in_turns(ready, budget=8.0).items():
+            middle, low, high = (
+                1e3 * found(seconds) for found in (np.median, np.min, np.max)
+            )
+            cells[row].append(f"{middle:.2f} ({low:.2f}–{high:.2f})")
+    for row, found in cells.items():
+        print(f"| {row} | " + " | ".join(found) + " |")
+
+
 # Timing and tables
 
 
@@ -376,11 +428,14 @@ def main():
     parser.add_argument("--xla", choices=["few", "all", "none"], default="few")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each setting")
     parser.add_argument("--recompute", action="store_true", help="only this comparison")
+    parser.add_argument("--scores", action="store_true", help="only reading the logits")
     arguments = parser.parse_args()
     print(machine())
     before = product_rate()
     if arguments.recompute:
         print_recompute()
+    elif arguments.scores:
+        print_scores()
     else:
         families = FAMILIES if arguments.only is None else (arguments.only,)
         print_table(families, arguments.xla, arguments.seconds)

@@ -32,8 +32,9 @@ def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
 
 
 def test_blocks_divide_the_vocabulary_where_they_can():
-    assert block_size(10000) == 125 and 10000 % 125 == 0
-    assert block_size(32768) == 128
+    assert block_size(10000) == 50 and 10000 % 50 == 0
+    assert block_size(32768) == 64
+    assert block_size(9017) == 71  # no divisor between 32 and 64
     assert block_size(4093) == 64  # a prime number: padded
 
 
