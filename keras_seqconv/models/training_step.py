@@ -253,6 +253,12 @@ def _r_drop(model, inputs, labels, weight):
     """Both passes as one of the doubled batch."""
     doubled = tree.map_structure(lambda x: ops.concatenate([x, x], axis=0), inputs)
     outputs = model(doubled, training=True)
+    first, second = ops.split(outputs, 2, axis=0)
+    if isinstance(model.training.loss, LabelSmoothedCrossentropy):
+        found = model.training.loss.token_losses_of_two(
+            labels, first, second, model.training.r_drop
+        )
+        return *(ops.sum(weight * one) for one in found), first
     loss, nll, correct = _weighted(
         model,
         outputs,
@@ -260,7 +266,6 @@ def _r_drop(model, inputs, labels, weight):
         ops.concatenate([weight, weight], axis=0),
         True,
     )
-    first, second = ops.split(outputs, 2, axis=0)
     divergence = ops.sum(weight * symmetric_divergence(first, second))
     loss = loss / 2 + model.training.r_drop * divergence
     return loss, nll / 2, correct / 2, first

@@ -306,7 +306,8 @@ def test_r_drop_without_dropout_is_plain():
 
 
 @pytest.mark.tensorflow
-def test_r_drop_adds_the_divergence_of_two_passes():
+@pytest.mark.parametrize("own_loss", [False, True])
+def test_r_drop_adds_the_divergence_of_two_passes(own_loss):
     inputs, labels = ragged_batch()
     model = small_model(dropout=0.3, seed=3)
     seeds = list(model.non_trainable_variables)
@@ -319,7 +320,9 @@ def test_r_drop_adds_the_divergence_of_two_passes():
     wanted += 0.7 * symmetric_divergence(first, second)
     for one, value in zip(seeds, start, strict=True):
         one.assign(value)
-    model.compile("sgd", loss, r_drop=0.7)
+    model.compile(
+        "sgd", (lambda y, x: loss.call(y, x)) if own_loss else loss, r_drop=0.7
+    )
     found = model.train_on_batch(inputs, labels, return_dict=True)
     np.testing.assert_allclose(found["loss"], to_numpy(wanted)[real].mean(), rtol=1e-5)
     assert found["tokens"] == real.sum()
