@@ -534,6 +534,15 @@ MULTI30K = _recipe(
     },
     notes=("the original used two devices of 4,096 tokens and patience 10",),
 )
+WIDE_MULTI30K = _recipe(
+    MULTI30K,
+    schedule=_inverse_square_root(2.5e-3, warmup_steps=2000),
+    sources={
+        "schedule": "the rate ours: smaller for the greater width",
+        "data": "as the other Multi30k presets",
+        "search": "as the other Multi30k presets",
+    },
+)
 CONV_S2S_MULTI30K = _recipe(
     MULTI30K,
     optimizer=NAG,
@@ -1222,6 +1231,23 @@ for _kind, _paper, _more, _count in (
         parameters={**_M30K_SIZES, "count": _count},
         reference="" if _convolutions else "41.02 BLEU (Wu et al. 2021, Revisit-MMT)",
     )
+_add(
+    "dynamic_conv_wide_multi30k",
+    "EncoderDecoder",
+    architecture={
+        **_SMALL,
+        "hidden_dim": 192,
+        "intermediate_dim": 384,
+        "mixer": "dynamic_conv",
+        "kernel_sizes": [3, 7, 15, 31],
+        **_dropouts(0.3, 0.1, 0.1),
+    },
+    recipe=WIDE_MULTI30K,
+    task="Multi30k en-de",
+    source="ours",
+    description="DynamicConv of width 192, 4 layers on each side, one table",
+    parameters={**_M30K_SIZES, "count": 3_912_192},
+)
 _add(
     "conv_s2s_multi30k",
     "ConvS2S",

@@ -52,8 +52,11 @@ OTHERS = [
 ]  # fmt: skip
 MULTI30K = [
     f"{kind}_multi30k"
-    for kind in ("dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer")
-]
+    for kind in (
+        "dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer",
+        "dynamic_conv_wide",
+    )
+]  # fmt: skip
 
 
 def all_options(name):
@@ -198,7 +201,8 @@ class TestRows:
         assert got["dropout"] == 0.3
         if PRESETS[name].model == "EncoderDecoder":
             assert (got["num_encoder_layers"], got["num_decoder_layers"]) == (4, 4)
-            assert (got["hidden_dim"], got["intermediate_dim"]) == (128, 256)
+            width = 192 if "wide" in name else 128
+            assert (got["hidden_dim"], got["intermediate_dim"]) == (width, 2 * width)
             assert (got["num_heads"], got["share_embeddings"]) == (4, "all")
 
 
@@ -315,6 +319,8 @@ class TestConsistency:
                 "nag", 5e-6, "plateau", 1.0, 0, 1024, 1, None, "best", None, None),
             "dynamic_conv_multi30k": (
                 "adam", 0.0, root, 3.5e-3, 2000, 4096, 1, 8000, "last_epochs", 5, 1.0),
+            "dynamic_conv_wide_multi30k": (
+                "adam", 0.0, root, 2.5e-3, 2000, 4096, 1, 8000, "last_epochs", 5, 1.0),
         }.items():  # fmt: skip
             assert facts(name) == expected, name
         french = PRESETS["light_conv_wmt_en_fr_big"].recipe
