@@ -38,7 +38,6 @@ FAMILIES = {
     "query_conv": lambda: encoder_decoder("query_conv"),
     "transformer": lambda: encoder_decoder("attention", gate="none"),
 }
-QUICK = ("dynamic_conv",)
 
 
 def sequences(number: int, seed: int) -> ks.data.IdStore:
@@ -63,13 +62,8 @@ def share_copied(model, stream) -> float:
     return right / total
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(one, marks=() if one in QUICK else pytest.mark.slow)
-        for one in FAMILIES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_copies_unseen_sequences(family):
     stream = ks.data.BatchStream(sequences(4000, seed=1), 640, max_shapes=2)
     unseen = ks.data.BatchStream(sequences(500, seed=2), 4500, max_shapes=1)

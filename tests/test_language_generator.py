@@ -6,6 +6,7 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from tests.cases import all_but
 
 WORDS = [f"w{number}" for number in range(26)]
 TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
@@ -24,7 +25,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=all_but(["adaptive", "conv"], MODELS))
 def generator(request):
     keras.utils.set_random_seed(1)
     model = MODELS[request.param]()

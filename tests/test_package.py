@@ -159,6 +159,7 @@ def test_import_needs_no_optional_package():
     run_python(code)
 
 
+@pytest.mark.slow
 def test_jax_backend_works_without_tensorflow():
     """Ops, a layer, training and a step where importing TensorFlow is impossible."""
     code = """

@@ -18,6 +18,7 @@ from keras_seqconv.batches import Batch, batches, side_by_side
 from keras_seqconv.convert import from_fairseq
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import Translation
+from tests.cases import quick_and_slow
 
 GOLDEN = [
     "ddynamic_2019", "dynamicconv_2019", "dynamicconv_no_glu", "fconv",
@@ -186,7 +187,7 @@ def test_order_and_size_of_batches_change_nothing(translator):
             check_same(row, expected[index])
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", quick_and_slow(["float32"], ["mixed_bfloat16"]))
 def test_batches_side_by_side_change_nothing(policy):
     """Also in the first call, which makes the graph."""
     texts = random_texts(40)

@@ -15,6 +15,7 @@ from keras_seqconv.convert import ConversionError, from_fairseq
 from keras_seqconv.decoding import beam_search
 from keras_seqconv.tokenizers import Dictionary
 from tests.backends import to_numpy
+from tests.cases import all_but
 from tests.convert.random_checkpoints import (
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
@@ -68,13 +69,7 @@ def test_the_reference_computes_what_fairseq_computed(golden, name):
     assert difference[source_ids != PAD].max() < 5e-5
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in FOLDERS
-    ],
-)
+@pytest.mark.parametrize("name", all_but(QUICK, FOLDERS))
 def test_golden_folder_from_arrays(golden, name):
     check_golden(converted(golden / name), golden / name)
 
@@ -288,6 +283,17 @@ BLOCKS = {
         "transformer_lm", **SOFTMAX, **INPUT, **TIED, **TIED_PROJECTIONS
     ),
 }
+# The plain ones are in golden folders and in `OLDER`.
+QUICK_BLOCKS = [
+    "query projection, permuted groups with GAU",
+    "query projection, conv dims",
+    "transformer, norm first",
+    "transformer, other widths",
+    "transformer, learned positions",
+    "light language model, shared",
+    "adaptive tied twice",
+    "transformer language model, adaptive",
+]
 # The same models in the older layouts of keys.
 OLDER = [
     ("2019", "dynamic"),
@@ -354,7 +360,7 @@ NORMS = [
 ]
 
 
-@pytest.mark.parametrize("case", BLOCKS)
+@pytest.mark.parametrize("case", all_but(QUICK_BLOCKS, BLOCKS))
 def test_blocks(tmp_path, case):
     check_blocks(tmp_path, BLOCKS[case], "head")
 

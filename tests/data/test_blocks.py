@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.data.blocks import BREAK_MODES, blocks, to_blocks
+from tests.cases import quick_and_slow
 
 LINES = [[5, 6, 2], [7, 2], [2], [8, 9, 10, 2], [11, 2]]
 
@@ -219,7 +220,7 @@ def test_wrong_lines():
     assert list(blocks([[2]], 4, break_mode="complete_doc")) == []
 
 
-@pytest.mark.parametrize("mode", ["none", "eos"])
+@pytest.mark.parametrize("mode", quick_and_slow(["eos"], ["none"]))
 def test_as_a_step_of_a_dataset(mode):
     import tensorflow as tf
 

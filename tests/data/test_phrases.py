@@ -412,6 +412,7 @@ def test_tfds_builder_offline(another_process):
     assert "phrases/en-de/1.0.0 ('en', 'de')" in another_process
 
 
+@pytest.mark.slow
 def test_same_corpus_in_another_process(another_process):
     assert f"sum {checksum()}" in another_process
 

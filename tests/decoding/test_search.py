@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv import decoding
 from tests.backends import modes
+from tests.cases import quick_and_slow
 from tests.decoding import reference
 from tests.decoding.fakes import END, PAD, Recurrent, Table
 
@@ -210,13 +211,14 @@ def test_optimal_search_finds_the_best_of_all_sequences(seed, exponent):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        dict(exponent=-1.5),
-        dict(exponent=-1.5, min_length=2),
-        dict(exponent=2.0),
-        dict(exponent=0.6, unk_penalty=-4.0),
-        dict(exponent=-0.5, unk_penalty=-4.0),
-    ],
+    quick_and_slow(
+        [dict(exponent=-1.5, min_length=2), dict(exponent=0.6, unk_penalty=-4.0)],
+        [
+            dict(exponent=-1.5),
+            dict(exponent=2.0),
+            dict(exponent=-0.5, unk_penalty=-4.0),
+        ],
+    ),
 )
 def test_optimal_search_stops_too_early_never(options):
     """The bound of what may still come, for all signs of scores and exponents."""
@@ -336,8 +338,12 @@ def test_a_finished_sentence_does_not_change():
         )
 
 
-@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"stopping": "optimal"},
-                                     {"no_repeat_ngram_size": 2}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    quick_and_slow(
+        [{}, {"groups": 2}], [{"stopping": "optimal"}, {"no_repeat_ngram_size": 2}]
+    ),
+)
 def test_eager_graph_and_xla_agree(options):
     model = Recurrent(300, seed=2)  # more than one block of the vocabulary
     prefix = np.array([[1, 8, 1], [7, 1, 1]])

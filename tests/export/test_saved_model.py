@@ -202,6 +202,7 @@ BYTES = st.lists(st.integers(0, 255), max_size=12).map(bytes)
 ANY = st.lists(BYTES | st.text(max_size=9).map(str.encode), max_size=7)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(texts=ANY)
 def test_any_bytes(pieces, texts):

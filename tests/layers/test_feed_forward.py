@@ -6,6 +6,7 @@ from keras import ops
 from keras_seqconv.layers.attention import MultiHeadAttention
 from keras_seqconv.layers.feed_forward import FeedForward, Residual
 from tests.backends import modes, to_numpy
+from tests.cases import quick_and_slow
 from tests.layers.check_layer import check_layer, check_steps
 from tests.layers.values import lengths_mask, random, randomized
 
@@ -141,9 +142,7 @@ class TestResidual:
             expected = normalized(inputs + to_numpy(inner(inputs)), layer.layer_norm)
         np.testing.assert_allclose(got, expected, **CLOSE)
 
-    @pytest.mark.parametrize(
-        "normalize_first", [False, pytest.param(True, marks=pytest.mark.slow)]
-    )
+    @pytest.mark.parametrize("normalize_first", quick_and_slow([False], [True]))
     def test_layer_manners(self, normalize_first):
         inputs = random(BATCH, TARGET, CHANNELS)
 

@@ -11,6 +11,7 @@ from keras_seqconv.layers import (
     QueryConvModule,
 )
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 from tests.layers.check_layer import check_layer, check_steps
 from tests.layers.test_convolution import softmax
 from tests.ops import oracle
@@ -44,7 +45,9 @@ def test_glu():
         GLU()(INPUTS[..., :3])
 
 
-@pytest.mark.parametrize("module_class", [LightConvModule, DynamicConvModule])
+@pytest.mark.parametrize(
+    "module_class", quick_and_slow([DynamicConvModule], [LightConvModule])
+)
 def test_manners(module_class):
     def make():
         return module_class(2, 3, conv_dim=6, weight_dropout=0.1, seed=0)

@@ -10,6 +10,7 @@ from keras import ops
 from keras_seqconv.layers import AdaptiveInput, TokenEmbedding
 from keras_seqconv.models import ConvLanguageModel, LanguageModel
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 from tests.models import check_model
 from tests.models.check_model import PAD, TARGETS, TOLERANCE, VOCABULARY, Family
 
@@ -71,11 +72,6 @@ def pair(name):
     return CONFIGS[name][0], model_of(name)
 
 
-def slow(name):
-    """XLA compiles such a model for some seconds."""
-    return pytest.param(name, marks=pytest.mark.slow)
-
-
 each_config = pytest.mark.parametrize("name", CONFIGS)
 each_adaptive = pytest.mark.parametrize("name", ADAPTIVE_OUTPUTS)
 
@@ -87,7 +83,7 @@ def test_config_weights_file_and_clone(name, tmp_path):
         check_model.check_clone(*pair(name))
 
 
-@pytest.mark.parametrize("name", ["mixed", slow("tied"), slow("gated")])
+@pytest.mark.parametrize("name", quick_and_slow(["mixed"], ["tied", "gated"]))
 def test_eager_graph_and_xla_agree(name):
     check_model.check_modes(*pair(name))
 
@@ -112,7 +108,7 @@ def test_beams(name):
     check_model.check_beams(*pair(name))
 
 
-@pytest.mark.parametrize("name", ["tied", slow("attention"), slow("gated")])
+@pytest.mark.parametrize("name", quick_and_slow(["tied"], ["attention", "gated"]))
 def test_steps_in_a_loop(name):
     check_model.check_loop(*pair(name))
 
@@ -167,7 +163,7 @@ def test_fit(family):
     check_model.check_fit(family, family.make(dropout=0.1))
 
 
-@pytest.mark.parametrize("name", ["tied_projections", slow("gated_adaptive")])
+@pytest.mark.parametrize("name", ["tied_projections", "gated_adaptive"])
 @pytest.mark.slow
 def test_adaptive_models_learn_by_their_own_loss(name):
     """`compile` may take the model's loss and leaves it usable."""

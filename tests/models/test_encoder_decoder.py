@@ -10,6 +10,7 @@ from keras_seqconv import decoding
 from keras_seqconv.layers import TokenEmbedding
 from keras_seqconv.models import EncoderDecoder
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 from tests.models import check_model
 from tests.models.check_model import SOURCES, TARGETS, VOCABULARY, Family
 
@@ -65,11 +66,6 @@ def model_of(name):
     return check_model.randomize(make(**CONFIGS[name]))
 
 
-def slow(name):
-    """XLA compiles such a model for some seconds."""
-    return pytest.param(name, marks=pytest.mark.slow)
-
-
 each_config = pytest.mark.parametrize("name", CONFIGS)
 
 
@@ -79,7 +75,9 @@ def test_config_weights_file_and_clone(name, tmp_path):
     check_model.check_clone(FAMILY, model_of(name))
 
 
-@pytest.mark.parametrize("name", ["mixed", slow("dynamic_conv"), slow("query_conv")])
+@pytest.mark.parametrize(
+    "name", quick_and_slow(["mixed"], ["dynamic_conv", "query_conv"])
+)
 def test_eager_graph_and_xla_agree(name):
     check_model.check_modes(FAMILY, model_of(name))
 
@@ -104,7 +102,9 @@ def test_beams(name):
     check_model.check_beams(FAMILY, model_of(name))
 
 
-@pytest.mark.parametrize("name", ["mixed", slow("light_conv"), slow("query_conv")])
+@pytest.mark.parametrize(
+    "name", quick_and_slow(["mixed"], ["light_conv", "query_conv"])
+)
 def test_steps_in_a_loop(name):
     check_model.check_loop(FAMILY, model_of(name))
 
@@ -320,7 +320,7 @@ def test_learned_positions_end():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", ["transformer", "mixed"])
+@pytest.mark.parametrize("kind", quick_and_slow(["mixed"], ["transformer"]))
 def test_the_past_of_a_search_grows(kind):
     """And finds what XLA finds, where all sizes stay."""
     model = model_of(kind)

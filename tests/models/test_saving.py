@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 from tests.models import (
     check_model,
     test_conv_s2s,
@@ -77,7 +78,7 @@ def test_every_family_reloads_in_a_fresh_process(tmp_path):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", quick_and_slow(["mixed_bfloat16"], ["float32"]))
 def test_a_reloaded_model_goes_on_learning(tmp_path, policy):
     """Compiled state, optimizer and policy come back."""
     model = test_decoder_only.make(

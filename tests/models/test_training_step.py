@@ -10,6 +10,7 @@ from keras_seqconv.models import EncoderDecoder, LanguageModel
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from keras_seqconv.schedules import InverseSquareRoot
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 
 WORDS, START, PAD = 30, 2, 1
 SMALL = {
@@ -87,7 +88,7 @@ def train(
     ).history
 
 
-@pytest.mark.parametrize("make", [small_model, translation_model])
+@pytest.mark.parametrize("make", quick_and_slow([small_model], [translation_model]))
 def test_micro_batches_equal_one_batch(make):
     one, four = make(), make()
     inputs, labels = ragged_batch()
@@ -128,11 +129,9 @@ def test_update_is_that_of_the_mean_over_tokens():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"run_eagerly": True},
-        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
-        {"steps_per_execution": 2},
-    ],
+    quick_and_slow(
+        [{"run_eagerly": True}, {"steps_per_execution": 2}], [{"jit_compile": True}]
+    ),
     ids=str,
 )
 def test_all_ways_of_running(options):
@@ -203,10 +202,7 @@ def test_adaptive_softmax_trains_by_its_own_loss():
     np.testing.assert_allclose(found["loss"], total / found["tokens"], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["keras", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tokens", "sum"))],
-)
+@pytest.mark.parametrize("kind", quick_and_slow(["keras"], ["tokens", "sum"]))
 def test_losses_of_ones_own(kind):
     one, other = small_model(), small_model()
     train(one, loss=None)
@@ -249,7 +245,7 @@ def test_losses_that_layers_add_count_once_per_update():
 
 
 @pytest.mark.parametrize(
-    "policy", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+    "policy", quick_and_slow(["mixed_float16"], ["mixed_bfloat16"])
 )
 def test_mixed_precision(policy):
     model = small_model(dtype=policy)

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import SentencePieceTokenizer, load_tokenizer
+from tests.cases import quick_and_slow
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs the extra mt")
 
@@ -153,9 +154,7 @@ def test_long_texts(kind):
         assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
 
 
-@pytest.mark.parametrize(
-    "kind", ["bpe", pytest.param("unigram", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", quick_and_slow(["bpe"], ["unigram"]))
 @pytest.mark.parametrize("side", ["de", "en"])
 def test_every_line_of_multi30k_comes_back(kind, side, multi30k):
     names = [f"{part}{end}.{side}" for part in ("train", "valid", "test2016")

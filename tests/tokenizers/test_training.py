@@ -14,6 +14,7 @@ from keras_seqconv.tokenizers import (
     load_tokenizer,
     train_tokenizers,
 )
+from tests.cases import all_but
 from tests.tokenizers.test_sentence_piece import TEXTS
 
 ENGLISH, GERMAN = [*TEXTS[:2], TEXTS[4]], TEXTS[2:4]
@@ -53,10 +54,7 @@ def test_joint_and_separate(kind):
         assert kind.endswith(source.model_type)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
-)
+@pytest.mark.parametrize("kind", all_but(KINDS[:1], KINDS))
 def test_kept_with_the_model(kind, tmp_path):
     import keras_seqconv as ks
 

@@ -1,0 +1,20 @@
+"""Which cases of a test run with every change, and which in CI only."""
+
+from collections.abc import Iterable
+
+import pytest
+
+
+def quick_and_slow(quick: Iterable, slow: Iterable) -> list:
+    """The values of a `parametrize`: those of `slow` only run with the slow tests.
+
+    `quick` holds the case that differs most from what other tests run, and one for
+    each way through the code; what repeats such a way is `slow`.
+    """
+    return [*quick, *(pytest.param(one, marks=pytest.mark.slow) for one in slow)]
+
+
+def all_but(quick: Iterable, values: Iterable) -> list:
+    """`values` with all that are not in `quick` among the slow tests."""
+    quick = list(quick)
+    return quick_and_slow(quick, [one for one in values if one not in quick])
