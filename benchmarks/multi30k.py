@@ -84,6 +84,7 @@ ROWS = {
         ("dynamic_conv", "c", 1),
         ("dynamic_conv", "a", 2),
         ("transformer", "a", 2),
+        ("dynamic_conv_wide", "a", 1),
         ("dynamic_conv_wide", "a", 2),
         ("dynamic_conv", "a", 3),
         ("transformer", "a", 3),

@@ -59,15 +59,7 @@ def test_signal_waits_for_the_end_of_the_update(tmp_path):
     assert (state["update"], state["position"]) == (2, 6)
 
 
-@pytest.fixture
-def interruptible():
-    """A program that was started in the background ignores Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_second_interrupt_aborts_at_once(interruptible):
+def test_second_interrupt_aborts_at_once():
     def twice():
         send(signal.SIGINT)()
         send(signal.SIGINT)()

@@ -339,8 +339,7 @@ def test_resampling_tokenises_the_texts_of_the_store_anew(tmp_path, on_disk):
 # --- Processes ---
 
 SCRIPT = """
-import hashlib, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+import hashlib, sys
 sys.path.insert(0, {root!r})
 from tests.data.test_stream import STORE, BatchStream, digest
 print(digest(BatchStream(STORE, 300, seed=5).dataset().take(60)), flush=True)

@@ -267,8 +267,7 @@ def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
     config.write_text(json.dumps(parts.model_dump(exclude_unset=True)))
     command = [
         sys.executable, "-c",
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from keras_seqconv_cli import main; sys.exit(main())",
+        "import sys; from keras_seqconv_cli import main; sys.exit(main())",
         "train", "--config", str(config),
     ]  # fmt: skip
     random = np.random.default_rng(number)
