@@ -370,8 +370,10 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.transpose(self._project(inputs, kernel, bias), (0, 2, 1, 3))
 
     def _project_query(self, inputs):
-        query = self._project(inputs, self.query_kernel, self.query_bias)
-        return query * self.query_kernel.shape[-1] ** -0.5
+        # Scaled weights give scaled queries, and there are fewer of them.
+        scale = self.query_kernel.shape[-1] ** -0.5
+        bias = None if self.query_bias is None else self.query_bias * scale
+        return self._project(inputs, self.query_kernel * scale, bias)
 
     def _project_output(self, heads):
         """(B, T, H, D) -> (B, T, output_dim)."""

@@ -5,6 +5,7 @@ n new positions of a step.
 """
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqconv.arguments import (
@@ -138,9 +139,10 @@ class _HeadConvolution(keras.layers.Layer):
             kernel = kernel[:, 0]
         kernel = ops.cast(kernel, self.compute_dtype)  # ([B,] H, K)
         products = ops.matmul(kernel, window)  # (B, H, C)
-        heads, width = self.num_heads, self.channels // self.num_heads
-        own = ops.repeat(ops.eye(heads, dtype=self.compute_dtype), width, axis=1)
-        return ops.sum(products * own, axis=1, keepdims=True)
+        heads = self.num_heads
+        blocks = ops.reshape(products, (-1, heads * heads, self.channels // heads))
+        own = ops.take(blocks, np.arange(heads) * (heads + 1), axis=1)
+        return ops.reshape(own, (-1, 1, self.channels))
 
     def compute_output_shape(self, inputs_shape):
         return tuple(inputs_shape)

@@ -16,6 +16,7 @@ from keras_seqconv.arguments import (
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.layers.rows import apply_dense
 from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.rows import wide
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -67,10 +68,11 @@ def _gated(inputs, gate):
     """The values of a projection: as they are ("none"), "glu" or "gau"."""
     if gate == "none":
         return inputs
-    values, gates = ops.split(inputs, 2, axis=-1)
+    # Processors compute the functions of bfloat16 one number at a time.
+    values, gates = ops.split(wide(inputs), 2, axis=-1)
     if gate == "gau":
         values = ops.tanh(values)
-    return values * ops.sigmoid(gates)
+    return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
 
 
 class _ConvolutionModule(keras.layers.Layer):

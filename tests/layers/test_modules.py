@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_seqconv.layers import (
     GLU,
@@ -43,6 +44,17 @@ def test_glu():
     np.testing.assert_allclose(to_numpy(GLU()(INPUTS)), expected, rtol=1e-5)
     with pytest.raises(ValueError, match=r"`inputs` must be even.*\(2, 6, 3\)"):
         GLU()(INPUTS[..., :3])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_glu_rounds_once(dtype):
+    inputs = ops.cast(np.random.default_rng(0).normal(size=(64, 32)) * 4, dtype)
+    outputs = GLU(dtype=dtype)(inputs)
+    expected = GLU(dtype="float32")(ops.cast(inputs, "float32"))
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    # Rounded twice, by the sigmoid and by the product, a third of them would differ.
+    different = ops.cast(outputs != ops.cast(expected, dtype), "float32")
+    assert float(ops.mean(different)) < 0.001
 
 
 @pytest.mark.parametrize(
