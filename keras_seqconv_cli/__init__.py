@@ -8,15 +8,14 @@ keras_seqconv inside `run`.
 """
 
 import argparse
-import contextlib
 import importlib
 import os
 import re
-import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+from keras_seqconv_cli.signals import endable
 
 # In the order of a project: prepare, train, use, look, know.
 COMMANDS = {
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = options.module
     del options.module
     try:
-        with terminable():
+        with endable():
             load_quietly()
             return module.run(options)
     except KeyboardInterrupt:
@@ -139,19 +138,6 @@ def one_line(error: Exception, options: argparse.Namespace) -> str:
         return f"--{name.replace('_', '-')}" if hasattr(options, name) else found[0]
 
     return " ".join(re.sub(r"`(\w+)`", option, text).split())
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Lets SIGTERM end the block as an exception does, so that it can tidy up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def positive_integer(text: str) -> int:

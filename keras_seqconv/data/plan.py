@@ -431,8 +431,8 @@ class _Search:
     def _neighbours(self, widths):
         for column in (0, 1):
             for step in _STEPS:
-                width = widths[column] + step * self.multiple
-                width = max(1, min(int(self.most[column]), width))
+                width = max(1, widths[column] + step * self.multiple)
+                width = min(int(self.most[column]), int(self.rounded(width)))
                 if self.most[column] and width != widths[column]:
                     yield (width, widths[1]) if column == 0 else (widths[0], width)
 

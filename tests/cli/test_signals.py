@@ -1,0 +1,105 @@
+"""Ctrl-C and SIGTERM while a command does what cannot be interrupted well."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from keras_seqconv_cli import signals
+
+# A command whose work is `work`, without TensorFlow, which takes seconds to load.
+PROGRAM = """
+import hashlib, signal, sys, threading, time
+import keras_seqconv_cli
+from keras_seqconv_cli import presets, signals
+
+def work():
+    # Said when the work is under way.
+    threading.Timer(0.5, print, ["ready"], dict(flush=True)).start()
+{work}
+
+def run(options):
+    try:
+        work()
+    finally:
+        print("tidied up", flush=True)
+
+keras_seqconv_cli.load_quietly = lambda: None
+presets.run, signals.PATIENCE = run, {patience}
+sys.exit(keras_seqconv_cli.main(["presets"]))
+"""
+WAITS = "time.sleep(300)"
+# As TensorFlow does where C++ calls Python and Python C++.
+CONVERTS = """
+try:
+    time.sleep(300)
+except BaseException:
+    raise RuntimeError("None values not supported")
+"""
+SWALLOWS = """
+while True:
+    try:
+        time.sleep(300)
+    except BaseException:
+        pass
+"""
+# No Python code runs until it is through, as in the training of a tokenizer.
+COMPUTES = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+def signalled(work, number, patience=60.0):
+    """Status, output and errors of a process that gets a signal amid its work."""
+    work = textwrap.indent(textwrap.dedent(work).strip(), "    ")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(work=work, patience=patience)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=50)
+    return process.returncode, output, errors
+
+
+@BOTH
+@pytest.mark.parametrize("work", [WAITS, CONVERTS])
+def test_ends_as_that_signal_after_tidying_up(work, number):
+    status, output, errors = signalled(work, number)
+    assert status == 128 + number and output == "tidied up\n"
+    assert errors == ("\nInterrupted.\n" if number == signal.SIGINT else "")
+
+
+@BOTH
+@pytest.mark.parametrize("work", [SWALLOWS, COMPUTES])
+def test_ends_soon_where_the_work_does_not(work, number):
+    status, output, errors = signalled(work, number, patience=0.5)
+    assert status == 128 + number and output == ""
+    name = signal.Signals(number).name
+    assert errors == f"\n{name}: not ended after 0.5 seconds, so the process is.\n"
+
+
+@BOTH
+def test_a_handler_of_the_work_keeps_its_meaning(number):
+    """Training ends after the update at hand, however long that takes."""
+    work = f"""
+        ended = []
+        signal.signal({int(number)}, lambda *_: ended.append(1))
+        while not ended:
+            time.sleep(0.01)
+        time.sleep(1.5)
+    """
+    assert signalled(work, number, patience=0.5) == (0, "tidied up\n", "")
+
+
+def test_handlers_of_before_come_back():
+    before = [signal.getsignal(number) for number in signals._SIGNALS]
+    with pytest.raises(SystemExit, match="143"), signals.endable():
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in signals._SIGNALS] == before
+
+
+def test_an_error_without_a_signal_stays_what_it_is():
+    with pytest.raises(ValueError, match="wrong"), signals.endable():
+        raise ValueError("wrong")
