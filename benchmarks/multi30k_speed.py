@@ -8,7 +8,7 @@
     tar xzf fairseq-0.12.2.tar.gz
     deactivate
 
-    python benchmarks/multi30k_speed.py --fairseq /tmp/fairseq     # 12 minutes
+    python benchmarks/multi30k_speed.py --fairseq /tmp/fairseq     # 18 minutes
 
 Both have 4 + 4 layers of width 128, the kernels 3, 7, 15, 15 with GLU, one table of
 6,000 words, the same dropouts, label smoothing and Adam; 2,001,920 parameters. A batch
@@ -35,6 +35,7 @@ from pathlib import Path
 ROWS, SOURCE, TARGET, VOCABULARY = 256, 14, 15, 6000
 BATCHES, SENTENCES, LENGTH = 4, 128, 16
 DECODED = BATCHES * SENTENCES * (LENGTH + 1)
+WORKS = "training", "decoding"
 SYSTEMS = {"dynamic_conv": "DynamicConv", "transformer": "Transformer"}
 OURS = {  # cores that share a batch, and the precision
     "ours": (1, "float32"),
@@ -49,14 +50,14 @@ def main() -> None:
     )
     parser.add_argument("--fairseq", type=Path, help="the folder that was made above")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        who, system = options.one
+        who, system, work = options.one
         if who == "fairseq":
-            print(*measure_fairseq(system))
+            print(measure_fairseq(system, work))
         else:
-            print(*measure_ours(system, *OURS[who]))
+            print(measure_ours(system, work, *OURS[who]))
     else:
         table(options.fairseq, options.rounds)
 
@@ -77,34 +78,30 @@ def table(fairseq: Path | None, rounds: int) -> None:
     print("| system | | training, tokens/s | decoding, tokens/s |")
     print("|---|---|---|---|")
     for system in SYSTEMS:
-        found = {who: [] for who in environments}
+        found = {who: ([], []) for who in environments}
         for _ in range(rounds):
             for who, (python, environment) in environments.items():
-                done = subprocess.run(
-                    [python, __file__, "--one", who, system],
-                    env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
-                    capture_output=True,
-                    text=True,
-                )
-                if done.returncode:
-                    sys.exit(done.stderr[-3000:])
-                last = done.stdout.splitlines()[-1]
-                found[who].append([float(one) for one in last.split()])
+                for work, speeds in zip(WORKS, found[who], strict=True):
+                    done = subprocess.run(
+                        [python, __file__, "--one", who, system, work],
+                        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                        capture_output=True,
+                        text=True,
+                    )
+                    if done.returncode:
+                        sys.exit(done.stderr[-3000:])
+                    speeds.append(float(done.stdout.splitlines()[-1]))
         for who, speeds in found.items():
             cells = [
                 f"{statistics.median(one):,.0f} ({min(one):,.0f}-{max(one):,.0f})"
-                for one in zip(*speeds, strict=True)
+                for one in speeds
             ]
             print(f"| {SYSTEMS[system]} | {who} | {cells[0]} | {cells[1]} |")
         for who in environments if "fairseq" in found else ():
             if who != "fairseq":
                 ratios = [
                     statistics.median(ours) / statistics.median(theirs)
-                    for ours, theirs in zip(
-                        zip(*found[who], strict=True),
-                        zip(*found["fairseq"], strict=True),
-                        strict=True,
-                    )
+                    for ours, theirs in zip(found[who], found["fairseq"], strict=True)
                 ]
                 print(f"| | {who} / fairseq | {ratios[0]:.2f} | {ratios[1]:.2f} |")
         weights = PRESETS[f"{system}_multi30k"].parameters["count"]
@@ -130,7 +127,7 @@ def timed(function, count: int) -> float:
     return statistics.median(seconds)
 
 
-def measure_ours(system: str, cores: int, precision: str) -> tuple[float, float]:
+def measure_ours(system: str, work: str, cores: int, precision: str) -> float:
     import keras
     import numpy as np
     import tensorflow as tf
@@ -140,7 +137,8 @@ def measure_ours(system: str, cores: int, precision: str) -> tuple[float, float]
     from keras_seqconv.training.devices import find_devices
 
     keras.config.set_dtype_policy(precision)
-    ks.keep_freed_memory()
+    # As `train` and `translate` do.
+    ks.keep_freed_memory(arenas=1 if work == "training" else default_parallel())
     devices = find_devices(cores)
     keras.utils.set_random_seed(1)
     with devices.scope():
@@ -169,9 +167,10 @@ def measure_ours(system: str, cores: int, precision: str) -> tuple[float, float]
         for value in model.train_function(batches).values():
             np.asarray(value)
 
-    for _ in range(3):
-        train()
-    training = ROWS * TARGET / timed(train, 10)
+    if work == "training":
+        for _ in range(3):
+            train()
+        return ROWS * TARGET / timed(train, 10)
     source = ids(SENTENCES, SOURCE)
     source[:, -1] = model.end_id
 
@@ -185,10 +184,10 @@ def measure_ours(system: str, cores: int, precision: str) -> tuple[float, float]
         list(side_by_side(search, [source] * BATCHES, default_parallel()))
 
     decode()
-    return training, DECODED / timed(decode, 5)
+    return DECODED / timed(decode, 5)
 
 
-def measure_fairseq(system: str) -> tuple[float, float]:
+def measure_fairseq(system: str, work: str) -> float:
     import torch
     from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
     from fairseq.sequence_generator import SequenceGenerator
@@ -216,9 +215,10 @@ def measure_fairseq(system: str) -> tuple[float, float]:
         optimizer.step()
         loss.item()
 
-    for _ in range(3):
-        train()
-    training = ROWS * TARGET / timed(train, 10)
+    if work == "training":
+        for _ in range(3):
+            train()
+        return ROWS * TARGET / timed(train, 10)
     model.eval()
     generator = SequenceGenerator(
         [model], dictionary, beam_size=5, max_len_a=0, max_len_b=LENGTH, min_len=LENGTH
@@ -234,7 +234,7 @@ def measure_fairseq(system: str) -> tuple[float, float]:
                 generator.generate([model], sample)
 
     decode()
-    return training, DECODED / timed(decode, 5)
+    return DECODED / timed(decode, 5)
 
 
 def fairseq_model(system: str):

@@ -77,8 +77,10 @@ class Translator:
             None: with TensorFlow on a CPU as many as there are cores, at most 8;
             otherwise 1. Few texts are dealt out to all of them, 8 to each at least.
             Each takes its own memory; the results are the same. It is faster still if
-            operations do not share cores, which `keras-seqconv translate` sees to:
-            `tf.config.threading.set_intra_op_parallelism_threads(1)`, first of all.
+            operations do not share cores and batches do not share a heap, which
+            `keras-seqconv translate` sees to: first of all, for N batches,
+            `tf.config.threading.set_intra_op_parallelism_threads(1)` and
+            `keras_seqconv.keep_freed_memory(arenas=N)`.
         max_source_length: tokens of a source that are read, its end counted, at least
             2; for a model that was trained on cut sources (articles to summarise).
             Learned positions of the model are a limit as well. None: no other.

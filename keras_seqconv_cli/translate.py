@@ -122,10 +122,11 @@ def load_translator(options: argparse.Namespace):
     from keras_seqconv.ensembles import load_ensemble
     from keras_seqconv.memory import keep_freed_memory
 
+    parallel = check_parallel(options.parallel_batches) or default_parallel()
     # Logits of many beams are made anew in every step.
-    keep_freed_memory()
+    keep_freed_memory(arenas=parallel)
     # Before TensorFlow starts, which loading a model does.
-    share_cores(check_parallel(options.parallel_batches) or default_parallel())
+    share_cores(parallel)
     translator = load_ensemble(options.model, options.dtype)
     if hasattr(translator, "tokenizer"):
         raise ValueError(

@@ -7,17 +7,19 @@ import sys
 
 import pytest
 
+from keras_seqconv.memory import keep_freed_memory
+
 CODE = """
 import ctypes, resource, sys, threading
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of 4 KB anywhere
 from keras_seqconv.memory import keep_freed_memory
-print(keep_freed_memory())
+arenas, of_thread = int(sys.argv[1]), int(sys.argv[2]) << 20
+print(keep_freed_memory(arenas))
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(10):
         b"x" * (64 << 20)
-    # Of another thread, and larger than what its own arena could hold.
-    thread = threading.Thread(target=lambda: [len(b"x" * (80 << 20)) for _ in "12345"])
+    thread = threading.Thread(target=lambda: [len(b"x" * of_thread) for _ in "12345"])
     thread.start()
     thread.join()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
@@ -26,10 +28,13 @@ print(faults())
 """
 
 
-def run(**environment) -> list[str]:
-    environment = {**os.environ, **environment}
+def run(arenas, of_thread, **environment) -> list[str]:
+    """What was returned, and page faults; MB of a block that a thread takes."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", CODE, str(arenas), str(of_thread)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -39,7 +44,21 @@ def run(**environment) -> list[str]:
 @pytest.mark.tensorflow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
 def test_large_blocks_are_used_again_unless_the_user_has_settings():
-    kept, faults = run()
+    # A thread's block is larger than what an arena of its own could hold.
+    kept, faults = run(1, 80)
     assert kept == "True" and int(faults) < 2000
-    kept, faults = run(GLIBC_TUNABLES="glibc.malloc.tcache_count=7")
+    kept, faults = run(1, 80, GLIBC_TUNABLES="glibc.malloc.tcache_count=7")
     assert kept == "False" and int(faults) > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
+def test_blocks_of_a_thread_with_its_own_arena_are_used_again():
+    kept, faults = run(2, 40)
+    assert kept == "True" and int(faults) < 2000
+
+
+def test_wrong_number_of_arenas():
+    with pytest.raises(ValueError, match="`arenas` must be a positive integer"):
+        keep_freed_memory(0)
