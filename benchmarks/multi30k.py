@@ -91,6 +91,8 @@ ROWS = {
         ("dynamic_conv", "a", 3),
         ("transformer", "a", 3),
         ("dynamic_conv", "a10k", 1),
+        ("light_conv", "a10k", 1),
+        ("query_conv", "a10k", 1),
         ("transformer", "a10k", 2),
         ("dynamic_conv", "a10k", 2),
         ("dynamic_conv_wide", "a10k", 2),
