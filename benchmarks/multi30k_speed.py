@@ -106,7 +106,10 @@ def table(fairseq: Path | None, rounds: int) -> None:
                     for ours, theirs in zip(found[who], found["fairseq"], strict=True)
                 ]
                 print(f"| | {who} / fairseq | {ratios[0]:.2f} | {ratios[1]:.2f} |")
-        weights = PRESETS[f"{system}_multi30k"].parameters["count"]
+        preset = PRESETS[f"{system}_multi30k"]
+        words = VOCABULARY - preset.parameters["target_vocabulary_size"]
+        width = preset.architecture["hidden_dim"]
+        weights = preset.parameters["count"] + words * width
         print(f"| | limit | {rate * 1e9 / (6 * weights):,.0f} | |")
 
 
