@@ -106,6 +106,7 @@ def table(fairseq: Path | None, rounds: int) -> None:
                     for ours, theirs in zip(found[who], found["fairseq"], strict=True)
                 ]
                 print(f"| | {who} / fairseq | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+        # The preset counts its weights with another size of its one table.
         preset = PRESETS[f"{system}_multi30k"]
         words = VOCABULARY - preset.parameters["target_vocabulary_size"]
         width = preset.architecture["hidden_dim"]
