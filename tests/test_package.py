@@ -19,9 +19,10 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "bootstrap", "callbacks", "checkpoints", "convert", "data", "decoding",
-        "evaluation", "fitting", "inspection", "language_generator", "layers", "losses",
-        "memory", "metrics", "models", "ops", "optimizers", "perplexity", "plots",
-        "schedules", "tokenizers", "translator", "version",
+        "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
+        "losses", "memory", "metrics", "models", "ops", "optimizers", "perplexity",
+        "plots", "preparation", "presets", "schedules", "tokenizers", "training",
+        "translator", "version",
     },
     # Leaves
     "arguments": set(),
@@ -31,7 +32,12 @@ ALLOWED = {
     "fingerprints": set(),
     "locks": set(),
     "ops": set(),
+    "folders": set(),
     "presets": set(),
+    "registration": {
+        "layers", "losses", "metrics", "models", "optimizers", "schedules",
+    },
+    "training_options": {"arguments", "extras", "presets"},
     "version": set(),
     "losses": {"arguments", "ops"},
     "memory": {"arguments"},
@@ -41,10 +47,10 @@ ALLOWED = {
     # Models and their use
     "layers": {"arguments", "ops"},
     "models": {"arguments", "layers", "losses", "metrics", "optimizers", "presets"},
-    "presets_text": {"presets"},
+    "presets_text": {"arguments", "presets"},
     "decoding": {"arguments", "ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": {"arguments", "atomic", "extras"},
-    "model_directory": {"atomic", "models", "tokenizers", "version"},
+    "model_directory": {"atomic", "folders", "models", "tokenizers", "version"},
     "batches": {"arguments", "cores", "decoding"},
     "language_generator": {"arguments", "batches", "decoding", "model_directory"},
     "translator": {
@@ -62,10 +68,10 @@ ALLOWED = {
     },
     "fitting": {"arguments", "callbacks", "replicas"},
     "training": {
-        "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation",
+        "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation", "extras",
         "fingerprints", "fitting", "language_generator", "losses", "memory",
         "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
-        "schedules", "tokenizers", "translator", "version",
+        "schedules", "tokenizers", "training_options", "translator", "version",
     },
     "quickstart": {"export", "training", "translator"},
     # After training

@@ -10,8 +10,9 @@ import keras
 from keras_seqconv import checkpoints
 from keras_seqconv.model_directory import check_writable
 from keras_seqconv.training.models import make_model, translator_of
-from keras_seqconv.training.run import Run, read_run
+from keras_seqconv.training.run import Run, headline, read_run
 from keras_seqconv.training.text import is_language_model, read_tokenizers
+from keras_seqconv.training_options import read_json
 
 
 def average_run(
@@ -64,8 +65,12 @@ def average_run(
         done = average(
             run, model, kind or averaging["kind"], count or averaging["count"], up_to
         )
-    owner = translator_of(run.options, recipe, model, *pair)
+    owner = translator_of(run, recipe, model, *pair)
     owner.save(output, overwrite)
+    if Path(output).resolve() == run.model.resolve() and run.scores.exists():
+        old = headline(read_json(run.scores))
+        run.scores.unlink()
+        done += f"\nscores.json was of the model before ({old}) and is removed"
     return done
 
 

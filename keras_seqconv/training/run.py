@@ -14,7 +14,7 @@ import keras
 
 from keras_seqconv import checkpoints
 from keras_seqconv.atomic import write_file
-from keras_seqconv.training.options import TrainingOptions, check_options
+from keras_seqconv.training_options import TrainingOptions, read_json
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
@@ -40,6 +40,17 @@ class Run:
         """The metric that says which checkpoint is best, and whether "min" or "max"."""
         bleu = self.options.monitor == "bleu"
         return f"val_{self.options.monitor}", "max" if bleu else "min"
+
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Source and target, as `read_text` found and noted them."""
+        return tuple(read_json(self.settings).get("languages", (None, None)))
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run with these options has come to its end, and has its model."""
+        done = read_json(self.settings).get("finished")
+        return done == _what_matters(self.options) and self.model.is_dir()
 
     @property
     def settings(self) -> Path:
@@ -97,17 +108,33 @@ def open_run(options: TrainingOptions, recipe: dict) -> Run:
             f"Received: {options.workdir}, which holds other files"
         )
     run.folder.mkdir(parents=True, exist_ok=True)
-    starts = _read(run.settings)["starts"] if run.settings.exists() else []
+    before = read_json(run.settings) if run.settings.exists() else {}
     write_json(
         run.settings,
         {
+            **before,
             "format_version": _FORMAT_VERSION,
             "options": options.model_dump(exclude_unset=True),
             "recipe": recipe,
-            "starts": [*starts, _start()],
+            "starts": [*before.get("starts", ()), _start()],
         },
     )
     return run
+
+
+def note(run: Run, **entries) -> None:
+    """Adds entries to `run.json`, or replaces them."""
+    write_json(run.settings, {**read_json(run.settings), **entries})
+
+
+def note_finished(run: Run) -> None:
+    """From now on the run is `finished`."""
+    note(run, finished=_what_matters(run.options))
+
+
+def _what_matters(options: TrainingOptions) -> dict:
+    """The options without those that change nothing of what comes out."""
+    return options.model_dump(exclude={"workdir", "data_dir", "manual_dir"})
 
 
 def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
@@ -119,7 +146,7 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
     """
     folder = Path(folder)
     settings = _settings(folder / "run.json")
-    options = check_options({**settings["options"], "workdir": str(folder)})
+    options = TrainingOptions(**{**settings["options"], "workdir": str(folder)})
     return Run(folder, options), settings["recipe"]
 
 
@@ -129,37 +156,22 @@ def remove_run(folder: str | os.PathLike) -> None:
         shutil.rmtree(folder)
 
 
-def read_options(path: str | os.PathLike) -> dict:
-    """The options of a run, from its folder or its `run.json`, or of a JSON file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no JSON object of options.
-    """
-    path = Path(path)
-    settings = _read(path / "run.json" if path.is_dir() else path)
-    options = settings.get("options", settings)
-    if not isinstance(options, dict):
-        raise ValueError(f"{path}: `options` must be a JSON object.")
-    return dict(options)
+def headline(scores: dict) -> str:
+    """The first score of `scores.json`, such as "test BLEU 41.3"; "" without one."""
+    if "perplexity" in scores:
+        return f"test perplexity {scores['perplexity']:.2f}"
+    for name, score in scores.items():
+        if isinstance(score, dict):
+            return f"test {name} {score['score']:.1f}"
+    return ""
 
 
 def write_json(path: Path, value) -> None:
     write_file(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _read(path: Path) -> dict:
-    try:
-        settings = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} must be JSON ({error}).") from None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {settings!r}")
-    return settings
-
-
 def _settings(path: Path) -> dict:
-    settings = _read(path)
+    settings = read_json(path)
     if settings.get("format_version") != _FORMAT_VERSION:
         raise ValueError(
             f"{path}: `format_version` must be {_FORMAT_VERSION}. "
@@ -173,7 +185,7 @@ def _settings(path: Path) -> dict:
 def _differences(run: Run) -> list[str]:
     """Options that decide what a run does, and were others at its first start."""
     settings = _settings(run.settings)
-    before = check_options(settings["options"]).model_dump()
+    before = TrainingOptions(**settings["options"]).model_dump()
     now = run.options.model_dump()
     return [
         f"{name} was {before[name]!r} and is {now[name]!r}"

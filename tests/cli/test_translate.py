@@ -175,7 +175,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
     bad.write_bytes(b"w1\n\xff\n")
     for arguments, words in (
         ([tmp_path / "none"], "There is no folder"),
-        ([model, "--input", tmp_path / "none"], "none does not exist"),
+        ([model, "--input", tmp_path / "none"], "none: No such file"),
         ([model, "--input", bad], '0xff at position 1 (--on-error "replace" goes on)'),
         ([model, "--input", source, "--n-best", 3], "--n-best must be at most --num-b"),
         ([model, "--input", source, "--resume"], "--resume needs an --output that is"),

@@ -7,15 +7,15 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.training.options import check_options
 from keras_seqconv.training.recipe import make_schedule, resolve_recipe
-from keras_seqconv.training.run import open_run, read_options, read_run
+from keras_seqconv.training.run import open_run, read_run
+from keras_seqconv.training_options import TrainingOptions, read_options
 
 BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
 
 
 def options(**values):
-    return check_options({**BASE, **values})
+    return TrainingOptions(**{**BASE, **values})
 
 
 class TestOptions:
@@ -39,7 +39,11 @@ class TestOptions:
             ({"updates": 3}, ["`updates`", "not permitted"]),
             ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
             ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
-            ({"source": "de", "target": "de"}, ["`source`", "`target`", "'de'"]),
+            (
+                {"source_language": "de", "target_language": "de"},
+                ["`source_language`", "`target_language`", "'de'"],
+            ),
+            ({"preset": "dynamic_conv_phrase"}, ["Did you mean dynamic_conv_phrases"]),
             ({"seed": -1}, ["`seed`", "-1"]),
             ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
             (
@@ -55,8 +59,8 @@ class TestOptions:
         assert "\n" not in str(error.value)
 
     def test_missing_option(self):
-        with pytest.raises(ValueError, match="`workdir`: Field required"):
-            check_options({"preset": "dynamic_conv_multi30k", "dataset": "d"})
+        with pytest.raises(ValueError, match="`dataset`, `workdir` must be given"):
+            TrainingOptions(preset="dynamic_conv_multi30k")
 
 
 class TestRecipe:

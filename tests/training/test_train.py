@@ -1,6 +1,7 @@
 """Whole runs on tiny corpora: what they leave behind, resuming, wrong input."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.cores import available_cores
 from keras_seqconv.training import TrainingOptions, train
 from keras_seqconv.training.averaging import average_run
+from keras_seqconv.training.text import open_corpus_of
 from keras_seqconv_cli import main
 
 pytestmark = pytest.mark.tensorflow
@@ -64,8 +66,8 @@ def options_for(corpus, workdir, **changes):
             "preset": "dynamic_conv_phrases",
             "dataset": str(corpus),
             "workdir": str(workdir),
-            "source": "en",
-            "target": "de",
+            "source_language": "en",
+            "target_language": "de",
             "tokenizer": "words",
             "architecture": TINY,
             "tokens_per_batch": 128,
@@ -102,9 +104,52 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     assert any("val_bleu" in record for record in records)
     (events,) = (run / "tensorboard").iterdir()
     assert b"attention/1" in events.read_bytes()
+
+
+def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
+    corpus, tmp_path, capsys
+):
+    """A recipe that averages the best, of summaries, for a larger vocabulary."""
+    for file in corpus.glob("valid.*"):
+        file.unlink()
+    run = tmp_path / "run"
+    options = ["--preset", "light_conv_cnn_dailymail", "--dataset", str(corpus)]
+    options += ["--workdir", str(run), "--architecture", json.dumps(TINY)]
+    options += ["--tokens-per-batch", "128", "--max-updates", "4"]
+    assert main(["train", *options]) == 2
+    message = capsys.readouterr().err
+    assert "--source-language=de --target-language=en or --source-l" in message
+    options += ["--source-language", "en"]
+    for flag, value in (("early-stopping", "2"), ("average-kind", "best")):
+        assert main(["train", *options, f"--{flag}", value]) == 2
+        assert f"--{flag} needs a validation split" in capsys.readouterr().err
+    assert main(["train", *options]) == 0
+    told = capsys.readouterr().out
+    assert "en → de, for example" in told and "no validation split" in told
+    assert re.search(r"no more than \d+ entries", told)
+    assert f"keras-seqconv translate {run}" in told
+    scores = json.loads((run / "scores.json").read_text())
+    assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} < set(scores) and "BLEU" not in scores
+    assert json.loads((run / "run.json").read_text())["recipe"]["data"].endswith("→ de")
+    translator = ks.load(run)
+    assert (translator.source_language, translator.target_language) == ("en", "de")
     # Finished: the same again only tells so.
-    again = train(options, lines.append)
-    assert again.status == 0
+    written = (run / "test.hypotheses").stat().st_mtime_ns
+    assert main(["train", *options]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert (run / "test.hypotheses").stat().st_mtime_ns == written
+    # Another average has no scores yet.
+    assert main(["average", str(run), "--last-updates", "1"]) == 0
+    assert "scores.json was of the model before" in capsys.readouterr().out
+    assert not (run / "scores.json").exists()
+
+
+def test_the_preset_says_the_direction(corpus, tmp_path):
+    options = TrainingOptions(
+        preset="dynamic_conv_phrases", dataset=str(corpus), workdir=str(tmp_path)
+    )
+    opened = open_corpus_of(options)
+    assert (opened.source_language, opened.target_language) == ("en", "de")
 
 
 @pytest.mark.slow
