@@ -26,6 +26,7 @@ COMMANDS = {
     "train": "train",
     "average": "average",
     "translate": "translate",
+    "generate": "generate",
     "evaluate": "evaluate",
     "plot": "plot",
     "export": "export",

@@ -142,8 +142,8 @@ def load_translator(options: argparse.Namespace):
     if hasattr(translator, "tokenizer"):
         raise ValueError(
             f"{options.model[0]} is a language model, which has no source to translate:"
-            " `keras-seqconv evaluate` tells its perplexity, "
-            "keras_seqconv.load(...).generate([...]) writes with it."
+            " `keras-seqconv evaluate --text` tells its perplexity, "
+            "`keras-seqconv generate` writes with it."
         )
     if translator.source_tokenizer is None:
         raise ValueError(

@@ -205,6 +205,55 @@ def test_other_backends_are_refused_clearly():
     assert "KERAS_BACKEND=numpy" in message
 
 
+def test_what_needs_no_keras_is_answered_without_it(tmp_path):
+    """Tables, help texts, wrong flags and missing folders: seconds sooner."""
+    (tmp_path / "file").write_text("text")
+    code = """
+    import contextlib, io, sys
+    from keras_seqconv_cli import main
+    train = "train --dataset ./none --workdir w --preset"
+    for line, words in (
+        ("presets", "dynamic_conv_iwslt_de_en"),
+        ("presets dynamic_conv_phrases", "Recipe"),
+        ("presets dynamic_conv_phrase", "Did you mean dynamic_conv_phrases"),
+        ("train --help", "--validation-share"),
+        ("train --preset x", "--dataset, --workdir must be given"),
+        (train + " dynamic_conv_phrase", "Did you mean dynamic_conv_phrases"),
+        (train + " dynamic_conv_phrases", "--dataset must exist"),
+        (train + " dynamic_conv_phrases --dropout 2", "--dropout: Input should be"),
+        ("translate none", "no folder none"),
+        ("translate .", "no model directory"),
+        ("evaluate none --dataset d", "no folder none"),
+        ("evaluate --hypotheses none --reference none", "none: No such file"),
+        ("export none", "no folder none"),
+        ("generate none", "no folder none"),
+        ("average none", "none/run.json: No such file"),
+        ("plot curves none --output a.png", "`train` writes it"),
+        ("convert-fairseq none --output m", "none: No such file"),
+        ("prepare iwslt14 none --output o", "none"),
+    ):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            with contextlib.redirect_stderr(out):
+                try:
+                    main(line.split())
+                except SystemExit:
+                    pass
+        assert words in out.getvalue(), (line, out.getvalue())
+        assert not {"keras", "tensorflow"} & set(sys.modules), line
+    """
+    run_python(code, folder=tmp_path, PYTHONPATH=str(ROOT))
+
+
+def test_the_package_shows_its_public_names_only():
+    import keras_seqconv as ks
+
+    assert dir(ks) == sorted(ks.__all__)
+    assert {"layers", "models", "load", "training"} < set(dir(ks))
+    assert not {"atomic", "locks", "fingerprints"} & set(dir(ks))
+    for name in ks.__all__:
+        getattr(ks, name)
+
+
 def test_command_line(capsys):
     from keras_seqconv import __version__
     from keras_seqconv_cli import main

@@ -114,7 +114,7 @@ def open_corpus_of(options: TrainingOptions) -> sources.Corpus:
 
 
 def _check_languages(run: Run, languages: list) -> None:
-    """ValueError where a run of an earlier version, which guessed, might turn around."""
+    """ValueError where a run of an earlier version, which guessed, may turn around."""
     options, noted = run.options, run.languages != (None, None)
     if noted or languages[0] is None or not checkpoints.find(run.checkpoints):
         return
