@@ -12,6 +12,7 @@ gets "~1", "~2", ...), so that no two can be taken for each other.
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -77,23 +78,20 @@ def latest(directory: str | os.PathLike) -> Path | None:
 
     A damaged file is left where it is, and a warning names it.
     """
-    for path in reversed(find(directory)):
-        try:
-            check(path)
-        except (ValueError, OSError) as error:
-            warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=2)
-        else:
-            return path
-    return None
+    return next(filter(_whole, reversed(find(directory))), None)
 
 
 def last_updates(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints, oldest first, none after the update `up_to`."""
+    """The `count` newest checkpoints, oldest first, none after the update `up_to`.
+
+    Here and in `last_epochs` and `best`, a damaged file is skipped with a warning that
+    names it, and the next one takes its place. ValueError where there is none.
+    """
     check_positive_integer("count", count)
     found = [path for path in find(directory) if up_to is None or _upto(path, up_to)]
-    return _enough(found, count, directory)[-count:]
+    return _first(reversed(found), count, directory)[::-1]
 
 
 def last_epochs(
@@ -103,10 +101,10 @@ def last_epochs(
     check_positive_integer("count", count)
     found = [
         path
-        for path in find(directory)
-        if (up_to is None or _upto(path, up_to)) and read_state(path).get("epoch_end")
+        for path, state in _states(directory)
+        if (up_to is None or _upto(path, up_to)) and state.get("epoch_end")
     ]
-    return _enough(found, count, directory, " of a whole epoch")[-count:]
+    return _first(reversed(found), count, directory, " of a whole epoch")[::-1]
 
 
 def best(
@@ -129,19 +127,43 @@ def best(
     check_positive_integer("count", count)
     check_choice("mode", mode, ("min", "max"))
     scored = []
-    for path in find(directory):
-        value = read_state(path).get("metrics", {}).get(monitor)
+    for path, state in _states(directory):
+        value = state.get("metrics", {}).get(monitor)
         if isinstance(value, (int, float)) and np.isfinite(value):
             scored.append((value if mode == "min" else -value, -update_of(path), path))
     found = [path for _, _, path in sorted(scored)]
-    return _enough(found, count, directory, f" with the metric {monitor}")[:count]
+    return _first(found, count, directory, f" with the metric {monitor}")
 
 
 def _upto(path: Path, update: int) -> bool:
     return update_of(path) <= update
 
 
-def _enough(found: list, count: int, directory, what: str = "") -> list:
+def _states(directory) -> Iterator[tuple[Path, dict]]:
+    """Checkpoints and their states, oldest update first."""
+    for path in find(directory):
+        try:
+            yield path, read_state(path)
+        except (ValueError, OSError) as error:
+            _skip(error)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        check(path)
+    except (ValueError, OSError) as error:
+        _skip(error)
+        return False
+    return True
+
+
+def _skip(error: Exception) -> None:
+    warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
+
+
+def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:
+    """The first `count` that are whole."""
+    found = list(itertools.islice(filter(_whole, paths), count))
     if not found:
         raise ValueError(f"{directory} has no checkpoint{what}.")
     if len(found) < count:

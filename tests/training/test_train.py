@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
+from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.cores import available_cores
 from keras_seqconv.training import TrainingOptions, train
@@ -30,6 +31,7 @@ TINY = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
 }
+FINISHED = {"tokens_per_batch": 512, "max_shapes": 1, "max_updates": 9}
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +44,20 @@ def as_before():
 
 @pytest.fixture
 def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A corpus and a run on it, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    corpus, run = write_corpus(folder / "corpus"), folder / "run"
+    train(options_for(corpus, run, **FINISHED), str)
+    return corpus, run
+
+
+def write_corpus(folder):
     """Sentences and their words in reverse order."""
-    folder = tmp_path / "corpus"
     folder.mkdir()
     random = np.random.default_rng(1)
     for split, count in (("train", 96), ("valid", 8), ("test", 8)):
@@ -129,6 +143,29 @@ def test_average_of_other_checkpoints(corpus, tmp_path):
     assert ks.load(output).translate(["one"])
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
+
+
+def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    *_, second, last = ends = [
+        path
+        for path in checkpoints.find(folder / "checkpoints")
+        if checkpoints.read_state(path)["epoch_end"]
+    ]
+    second.write_bytes(second.read_bytes()[:-200])
+    with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
+        done = average_run(folder, tmp_path / "averaged", "last_epochs", len(ends))
+    rest = ", ".join(str(checkpoints.update_of(path)) for path in [*ends[:-2], last])
+    assert done.endswith(f"(last epochs: updates {rest}); there are no {len(ends)}")
+    for path in ends:
+        path.write_bytes(b"")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
+        average_run(folder, tmp_path / "none", "last_epochs", 2)
+    for path in ends:
+        path.unlink()
+    done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
+    assert done.endswith("(newest, as no epoch is complete: updates 9)")
 
 
 @pytest.mark.slow
