@@ -1,5 +1,6 @@
 """The folder of a training run: what it was started with, and where its files lie."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -8,12 +9,14 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 
 from keras_seqconv import checkpoints
 from keras_seqconv.atomic import write_file
+from keras_seqconv.locks import open_alone
 from keras_seqconv.training.options import TrainingOptions, check_options
 from keras_seqconv.version import __version__
 
@@ -74,11 +77,31 @@ class Run:
         return self.folder / "scores.json"
 
 
-def open_run(options: TrainingOptions, recipe: dict) -> Run:
-    """Makes the folder of a run, or goes on in it.
+@contextlib.contextmanager
+def sole_run(folder: str | os.PathLike) -> Iterator[None]:
+    """Makes the folder of a run where it is missing; keeps other trainings out of it.
 
     Raises:
-        ValueError: the folder holds something else, or a run with other options.
+        ValueError: the folder holds something else, or another process trains in it.
+    """
+    folder = Path(folder)
+    empty = folder.is_dir() and not {*os.listdir(folder)} - {".lock"}
+    if folder.exists() and not empty and not (folder / "run.json").exists():
+        raise ValueError(
+            "`workdir` must be a folder of a run, empty, or not exist. "
+            f"Received: {folder}, which holds other files"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = f"`workdir` must be one that nobody is training in now. Received: {folder}"
+    with open_alone(folder / ".lock", taken):
+        yield
+
+
+def open_run(options: TrainingOptions, recipe: dict) -> Run:
+    """Makes the folder of a run, or goes on in it; inside of `sole_run`.
+
+    Raises:
+        ValueError: the folder holds a run with other options.
     """
     run = Run(Path(options.workdir), options)
     if run.settings.exists():
@@ -91,11 +114,6 @@ def open_run(options: TrainingOptions, recipe: dict) -> Run:
         if different:  # of a start that came to nothing
             shutil.rmtree(run.tokenizers, ignore_errors=True)
             shutil.rmtree(run.data, ignore_errors=True)
-    elif run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-        raise ValueError(
-            "`workdir` must be a folder of a run, empty, or not exist. "
-            f"Received: {options.workdir}, which holds other files"
-        )
     run.folder.mkdir(parents=True, exist_ok=True)
     starts = _read(run.settings)["starts"] if run.settings.exists() else []
     write_json(
@@ -124,9 +142,10 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
 
 
 def remove_run(folder: str | os.PathLike) -> None:
-    """Deletes the folder of a run, if it is one."""
+    """Deletes the folder of a run, if it is one and nobody trains in it."""
     if (Path(folder) / "run.json").is_file():
-        shutil.rmtree(folder)
+        with sole_run(folder):
+            shutil.rmtree(folder)
 
 
 def read_options(path: str | os.PathLike) -> dict:

@@ -20,7 +20,7 @@ from keras_seqconv.training.recipe import (
     resolve_recipe,
     schedule_callbacks,
 )
-from keras_seqconv.training.run import Run, open_run
+from keras_seqconv.training.run import Run, open_run, sole_run
 from keras_seqconv.training.text import Text, read_text
 
 # Sentences of the validation set that `validation_bleu` translates at most.
@@ -59,7 +59,8 @@ def train(options: TrainingOptions, say=print) -> Result:
 
     Raises:
         ValueError, OSError, ImportError: before anything is trained, for options,
-            files or packages that are wrong or missing.
+            files or packages that are wrong or missing, or a work folder in which
+            another process is training.
 
     Example:
 
@@ -74,6 +75,11 @@ def train(options: TrainingOptions, say=print) -> Result:
     keep_freed_memory()
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
+    with sole_run(options.workdir):
+        return _train(options, recipe, devices, say)
+
+
+def _train(options: TrainingOptions, recipe: dict, devices: Devices, say) -> Result:
     run = open_run(options, recipe)
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:

@@ -9,7 +9,13 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training.options import check_options
 from keras_seqconv.training.recipe import make_schedule, resolve_recipe
-from keras_seqconv.training.run import open_run, read_options, read_run
+from keras_seqconv.training.run import (
+    open_run,
+    read_options,
+    read_run,
+    remove_run,
+    sole_run,
+)
 
 BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
 
@@ -150,9 +156,22 @@ class TestRun:
 
     def test_no_run_in_a_folder_of_others(self, tmp_path):
         (tmp_path / "letter.txt").write_text("dear")
-        with pytest.raises(ValueError, match="`workdir` must be a folder of a run"):
-            open_run(options(workdir=str(tmp_path)), {})
+        refused = pytest.raises(ValueError, match="`workdir` must be a folder of a run")
+        with refused, sole_run(tmp_path):
+            pytest.fail("the block ran")
         assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+    def test_one_training_at_a_time_in_a_folder(self, tmp_path):
+        folder = tmp_path / "run"
+        taken = pytest.raises(ValueError, match="nobody is training in now")
+        for _ in range(2):  # the end of the block lets the next one in
+            with sole_run(folder), taken, sole_run(folder):
+                pytest.fail("the block ran")
+        open_run(options(workdir=str(folder)), {})
+        with sole_run(folder), taken:
+            remove_run(folder)
+        remove_run(folder)
+        assert not folder.exists()
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 9}'])
     def test_damaged_notes(self, tmp_path, content):

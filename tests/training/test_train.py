@@ -19,6 +19,7 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.cores import available_cores
 from keras_seqconv.training import TrainingOptions, train
 from keras_seqconv.training.averaging import average_run
+from keras_seqconv.training.run import sole_run
 from keras_seqconv_cli import main
 
 pytestmark = pytest.mark.tensorflow
@@ -99,7 +100,13 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     lines = []
     run = tmp_path / "run"
     options = options_for(corpus, run, validation_bleu=True, tensorboard=True)
-    result = train(options, lines.append)
+
+    def say(line):  # to the last line nobody else can train here
+        with pytest.raises(ValueError, match="nobody is training"), sole_run(run):
+            pytest.fail("the block ran")
+        lines.append(line)
+
+    result = train(options, say)
     assert result.status == 0
     assert lines[-1].startswith("test BLEU ")
     assert len((run / "test.hypotheses").read_text().splitlines()) == 8
