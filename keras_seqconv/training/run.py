@@ -111,21 +111,47 @@ def open_run(options: TrainingOptions, recipe: dict) -> Run:
                 f"{run.folder} holds a run with other options; give its own, or "
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
-        if different:  # of a start that came to nothing
-            shutil.rmtree(run.tokenizers, ignore_errors=True)
-            shutil.rmtree(run.data, ignore_errors=True)
+        if different:
+            _remove_text(run)
     run.folder.mkdir(parents=True, exist_ok=True)
-    starts = _read(run.settings)["starts"] if run.settings.exists() else []
+    earlier = _read(run.settings) if run.settings.exists() else {}
     write_json(
         run.settings,
         {
             "format_version": _FORMAT_VERSION,
             "options": options.model_dump(exclude_unset=True),
             "recipe": recipe,
-            "starts": [*starts, _start()],
+            "corpus": earlier.get("corpus"),
+            "starts": [*earlier.get("starts", []), _start()],
         },
     )
     return run
+
+
+def note_corpus(run: Run, digests: dict[str, str]) -> None:
+    """Notes what `Corpus.digests` says at the first start, and compares it later.
+
+    Raises:
+        ValueError: the text is not what the checkpoints were trained on.
+    """
+    settings = _read(run.settings)
+    before = settings.get("corpus") or digests  # there is none of older versions
+    changed = {name for name, _ in before.items() ^ digests.items()}
+    if changed and checkpoints.find(run.checkpoints):
+        raise ValueError(
+            f"`dataset` must hold what it held when the run in {run.folder} began; put "
+            "the old text back, or give another `workdir`. Changed, new or missing: "
+            + ", ".join(sorted(changed))
+        )
+    if changed:
+        _remove_text(run)
+    write_json(run.settings, {**settings, "corpus": digests})
+
+
+def _remove_text(run: Run) -> None:
+    """What a start that came to nothing has made of other options or another text."""
+    shutil.rmtree(run.tokenizers, ignore_errors=True)
+    shutil.rmtree(run.data, ignore_errors=True)
 
 
 def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:

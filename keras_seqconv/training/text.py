@@ -11,7 +11,7 @@ from keras_seqconv.data.store import IdStore
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
 from keras_seqconv.training.options import TrainingOptions
-from keras_seqconv.training.run import Run
+from keras_seqconv.training.run import Run, note_corpus
 
 # In folders of tokenizers: of runs and prepared corpora, and of models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
@@ -53,6 +53,8 @@ def read_text(run: Run, recipe: dict, say) -> Text:
     options = run.options
     corpus = open_corpus_of(options)
     _check_corpus(options, corpus)
+    splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
+    note_corpus(run, corpus.digests(splits))
     pair = _tokenizers(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)

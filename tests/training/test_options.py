@@ -10,6 +10,7 @@ from keras_seqconv.presets import PRESETS
 from keras_seqconv.training.options import check_options
 from keras_seqconv.training.recipe import make_schedule, resolve_recipe
 from keras_seqconv.training.run import (
+    note_corpus,
     open_run,
     read_options,
     read_run,
@@ -153,6 +154,29 @@ class TestRun:
         (run.checkpoints / "update-00000001.h5").touch()
         with pytest.raises(ValueError, match="seed was 1 and is 2"):
             open_run(options(workdir=folder, seed=2), {})
+
+    def test_another_text_is_read_anew_until_something_was_trained(self, tmp_path):
+        run = open_run(options(workdir=str(tmp_path / "run")), {})
+        note_corpus(run, {"train.de": "1", "test.de": "1"})
+        run.tokenizers.mkdir()
+        open_run(run.options, {})
+        note_corpus(run, {"train.de": "1", "test.de": "1"})
+        assert run.tokenizers.exists()
+        note_corpus(run, {"train.de": "2", "test.de": "1"})
+        assert not run.tokenizers.exists()
+        run.checkpoints.mkdir()
+        (run.checkpoints / "update-00000001.h5").touch()
+        note_corpus(run, {"train.de": "2", "test.de": "1"})
+        with pytest.raises(
+            ValueError, match=r"missing: test\.de, train\.de, train1\.de$"
+        ):
+            note_corpus(run, {"train.de": "1", "train1.de": "1"})
+        # Without notes, as of a version before there were any.
+        notes = json.loads(run.settings.read_text())
+        assert notes.pop("corpus") == {"train.de": "2", "test.de": "1"}
+        run.settings.write_text(json.dumps(notes))
+        note_corpus(open_run(run.options, {}), {"train.de": "3"})
+        assert json.loads(run.settings.read_text())["corpus"] == {"train.de": "3"}
 
     def test_no_run_in_a_folder_of_others(self, tmp_path):
         (tmp_path / "letter.txt").write_text("dear")

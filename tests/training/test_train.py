@@ -32,7 +32,9 @@ TINY = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
 }
-FINISHED = {"tokens_per_batch": 512, "max_shapes": 1, "max_updates": 9}
+FINISHED = {
+    "tokens_per_batch": 512, "max_shapes": 1, "max_updates": 9, "jit_compile": "false",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +175,20 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
         path.unlink()
     done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
     assert done.endswith("(newest, as no epoch is complete: updates 9)")
+
+
+@pytest.mark.parametrize("name", ["train.en", "valid.de", "test.en"])
+def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
+    corpus, run = finished
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    content = (corpus / name).read_bytes()
+    (corpus / name).write_bytes(content[::-1])
+    try:
+        with pytest.raises(ValueError, match=f"give another `workdir`.* {name}$"):
+            train(options_for(corpus, folder, **FINISHED), str)
+    finally:
+        (corpus / name).write_bytes(content)  # newer, which is no change
 
 
 @pytest.mark.slow
