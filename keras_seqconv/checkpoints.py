@@ -27,13 +27,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqconv import atomic
 from keras_seqconv.arguments import check_choice, check_positive_integer
-from keras_seqconv.atomic import atomic_file
 from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"update-(\d{8,})\.h5")
-_PART = re.compile(r"\.update-\d{8,}\.h5\.[0-9a-f]{8}\.part")
 _GROUPS = ("model", "optimizer")
 # dtypes that HDF5 has; others are kept as unsigned integers of their width.
 _NATIVE = {
@@ -176,9 +175,7 @@ def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]
 
 def remove_parts(directory: str | os.PathLike) -> None:
     """Removes what a killed process left of files it was writing."""
-    for path in Path(directory).iterdir():
-        if _PART.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    atomic.remove_parts(directory, _NAME.pattern)
 
 
 # --- One file ---
@@ -209,7 +206,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     }
     json.dumps(index)  # before any work
     try:
-        with atomic_file(path) as part, _created(part) as file:
+        with atomic.atomic_file(path) as part, _created(part) as file:
             for group, variables in _variables(model).items():
                 index[group] = [
                     _write(file, group, name, variable)

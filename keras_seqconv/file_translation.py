@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from time import monotonic
 from typing import BinaryIO, NamedTuple, TextIO
 
 from keras_seqconv.arguments import check_choice, check_positive_integer
-from keras_seqconv.atomic import write_file
+from keras_seqconv.atomic import remove_parts, write_file
 from keras_seqconv.fingerprints import model_fingerprint, tokenizer_fingerprint
 from keras_seqconv.locks import open_alone
 from keras_seqconv.translator import Translation, Translator
@@ -510,6 +511,7 @@ class _Part:
         taken = f"{self.part} is being written by another process: choose another file."
         with contextlib.ExitStack() as stack:
             self.stream = stack.enter_context(open_alone(self.part, taken))
+            remove_parts(self.part.parent, re.escape(self.note.name))
             self._go_on(self._earlier())
             self.stream.truncate(self.state["bytes"])
             stack.pop_all()

@@ -308,8 +308,10 @@ def test_a_note_without_a_part_is_no_run(translator, known, tmp_path, rest):
     with pytest.raises(RuntimeError):
         translate_file(Fails(translator, 1), source, target, window=10)
     part.unlink() if rest is None else part.write_bytes(rest)
+    (tmp_path / ".out.txt.part.json.0123abcd.part").touch()
     translate_file(translator, source, target)
     assert lines_of(target) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
 def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):

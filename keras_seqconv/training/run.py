@@ -15,12 +15,14 @@ from pathlib import Path
 import keras
 
 from keras_seqconv import checkpoints
-from keras_seqconv.atomic import write_file
+from keras_seqconv.atomic import remove_parts, write_file
 from keras_seqconv.locks import open_alone
 from keras_seqconv.training.options import TrainingOptions, check_options
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
+# That a killed run may have been writing.
+_FILES = r"(run\.json|log\.jsonl|scores\.json|test\.hypotheses|curves\.png)"
 # May differ between a run and its continuation: they say when it ends and what it
 # reports, and change no update.
 _MAY_CHANGE = {
@@ -94,6 +96,7 @@ def sole_run(folder: str | os.PathLike) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     taken = f"`workdir` must be one that nobody is training in now. Received: {folder}"
     with open_alone(folder / ".lock", taken):
+        remove_parts(folder, _FILES)
         yield
 
 

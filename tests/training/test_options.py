@@ -1,6 +1,7 @@
 """Options of training: types, ranges, and what a user reads when one is wrong."""
 
 import json
+import os
 
 import pytest
 
@@ -194,6 +195,12 @@ class TestRun:
         open_run(options(workdir=str(folder)), {})
         with sole_run(folder), taken:
             remove_run(folder)
+        for name in (".run.json.0123abcd.part", ".log.jsonl.89abcdef.part"):
+            (folder / name).touch()  # of a killed one
+        (folder / ".model.0123abcd.part").mkdir()  # perhaps `average` is at work
+        with sole_run(folder):
+            left = {".lock", ".model.0123abcd.part", "run.json"}
+            assert {*os.listdir(folder)} == left
         remove_run(folder)
         assert not folder.exists()
 
