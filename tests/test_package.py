@@ -69,7 +69,7 @@ ALLOWED = {
     "fitting": {"arguments", "callbacks", "replicas"},
     "training": {
         "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation", "extras",
-        "fingerprints", "fitting", "language_generator", "losses", "memory",
+        "fingerprints", "fitting", "language_generator", "locks", "losses", "memory",
         "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
         "schedules", "tokenizers", "training_options", "translator", "version",
     },
@@ -83,7 +83,7 @@ ALLOWED = {
     "ensembles": {"decoding", "fingerprints", "language_generator", "translator"},
     "export": {"arguments", "atomic", "batches", "decoding", "ops", "version"},
     "file_translation": {
-        "arguments", "atomic", "fingerprints", "translator", "version",
+        "arguments", "atomic", "fingerprints", "locks", "translator", "version",
     },
 }  # fmt: skip
 # Needed by no one who only imports the package.

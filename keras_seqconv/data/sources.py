@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import re
@@ -46,6 +47,7 @@ class Corpus:
     _open: Callable = dataclasses.field(repr=False)
     _size: Callable = dataclasses.field(repr=False)
     _aliases: dict[str, str] = dataclasses.field(repr=False)
+    _digests: Callable = dataclasses.field(repr=False)
     counts: dict[str, collections.Counter] = dataclasses.field(default_factory=dict)
 
     def split(self, name: str):
@@ -87,6 +89,15 @@ class Corpus:
     def size(self, split: str) -> int | None:
         """Number of rows, where that is known without reading them."""
         return self._size(self._known(split))
+
+    def digests(self, splits: Sequence[str]) -> dict[str, str]:
+        """What tells whether splits have changed; about a second for each GB of files.
+
+        Returns:
+            Name of each file -> SHA-256 of its bytes. With tfds: version and name of
+            the split -> its numbers of rows and bytes.
+        """
+        return self._digests([self._known(split) for split in splits])
 
     def _known(self, name: str) -> str:
         base = re.split(r"[\[+]", name)[0]
@@ -247,6 +258,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
         _open=open_split,
         _size=lambda split: None,
         _aliases=_aliases(("validation",)),
+        _digests=lambda splits: corpus._digests({*splits} - {"validation"}),
     )
 
 
@@ -303,8 +315,19 @@ def _open_tfds(name, builder, source, target, on_error, manual_dir, probe_timeou
         )
 
     splits = tuple(str(split) for split in builder.info.splits)
+
+    def digests(splits):
+        infos = [builder.info.splits[split] for split in splits]
+        return {
+            f"{builder.info.full_name} {one.name}": f"{one.num_examples} rows, "
+            f"{one.num_bytes:d} bytes"
+            for one in infos
+        }
+
     size = functools.partial(tfds_texts.size, builder)
-    return Corpus(name, source, target, splits, open_split, size, _aliases(splits))
+    return Corpus(
+        name, source, target, splits, open_split, size, _aliases(splits), digests
+    )
 
 
 def _aliases(splits: tuple[str, ...]) -> dict[str, str]:
@@ -361,6 +384,7 @@ def _of_files(name, files, source, target, variant, upsample, on_error):
         functools.partial(_open_files, parts, table, wanted, upsample, on_error),
         lambda split: None,
         aliases,
+        functools.partial(_digests, parts, table, wanted),
     )
 
 
@@ -376,6 +400,15 @@ def _open_files(parts, table, wanted, upsample, on_error, split, counts):
     factors = upsample if split == "train" else None
     read = from_files if len(wanted) == 2 else from_lines
     return read(*columns, upsample=factors, on_error=on_error, counts=counts)
+
+
+def _digests(parts, table, wanted, splits) -> dict[str, str]:
+    stems = [stem for split in splits for stem in parts[split]]
+    digests = {}
+    for path in (table[stem, tongue] for stem in stems for tongue in wanted):
+        with open(path, "rb") as stream:
+            digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
 
 
 def _file_names(folder: Path):

@@ -76,25 +76,29 @@ def average_run(
 
 def average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:
     """Gives a model the mean of checkpoints of its run; says in words which."""
+    what = kind.replace("_", " ")
     with warnings.catch_warnings():
-        # That there are fewer is said below.
-        warnings.simplefilter("ignore", UserWarning)
+        # That there are fewer is said below; that one is damaged is not.
+        warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
         if kind == "best":
             paths = checkpoints.best(run.checkpoints, count, *run.monitor)
         elif kind == "last_epochs":
-            paths = _last_epochs(run, count, up_to)
+            paths, what = _last_epochs(run, count, up_to)
         else:
             paths = checkpoints.last_updates(run.checkpoints, count, up_to)
-    done = _average(model, paths, kind.replace("_", " "))
+    done = _average(model, paths, what)
     return done + (f"; there are no {count}" if len(paths) < count else "")
 
 
-def _last_epochs(run: Run, count: int, up_to: int | None) -> list[Path]:
+def _last_epochs(run: Run, count: int, up_to: int | None) -> tuple[list[Path], str]:
     """Those of ends of epochs, or where there are none yet, the newest checkpoint."""
     try:
-        return checkpoints.last_epochs(run.checkpoints, count, up_to)
+        return checkpoints.last_epochs(run.checkpoints, count, up_to), "last epochs"
     except ValueError:
-        return checkpoints.last_updates(run.checkpoints, 1, up_to)
+        for path in checkpoints.find(run.checkpoints):
+            checkpoints.check(path)  # a damaged one may be of a whole epoch
+        found = checkpoints.last_updates(run.checkpoints, 1, up_to)
+        return found, "newest, as no epoch is complete"
 
 
 def _average(model, paths: Sequence[Path], what: str) -> str:

@@ -1,5 +1,6 @@
 """The folder of a training run: what it was started with, and where its files lie."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -8,16 +9,20 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 
 from keras_seqconv import checkpoints
-from keras_seqconv.atomic import write_file
+from keras_seqconv.atomic import remove_parts, write_file
+from keras_seqconv.locks import open_alone
 from keras_seqconv.training_options import TrainingOptions, read_json
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
+# That a killed run may have been writing.
+_FILES = r"(run\.json|log\.jsonl|scores\.json|test\.hypotheses|curves\.png)"
 # May differ between a run and its continuation: they say when it ends and what it
 # reports, and change no update.
 _MAY_CHANGE = {
@@ -85,11 +90,32 @@ class Run:
         return self.folder / "scores.json"
 
 
-def open_run(options: TrainingOptions, recipe: dict) -> Run:
-    """Makes the folder of a run, or goes on in it.
+@contextlib.contextmanager
+def sole_run(folder: str | os.PathLike) -> Iterator[None]:
+    """Makes the folder of a run where it is missing; keeps other trainings out of it.
 
     Raises:
-        ValueError: the folder holds something else, or a run with other options.
+        ValueError: the folder holds something else, or another process trains in it.
+    """
+    folder = Path(folder)
+    empty = folder.is_dir() and not {*os.listdir(folder)} - {".lock"}
+    if folder.exists() and not empty and not (folder / "run.json").exists():
+        raise ValueError(
+            "`workdir` must be a folder of a run, empty, or not exist. "
+            f"Received: {folder}, which holds other files"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = f"`workdir` must be one that nobody is training in now. Received: {folder}"
+    with open_alone(folder / ".lock", taken):
+        remove_parts(folder, _FILES)
+        yield
+
+
+def open_run(options: TrainingOptions, recipe: dict) -> Run:
+    """Makes the folder of a run, or goes on in it; inside of `sole_run`.
+
+    Raises:
+        ValueError: the folder holds a run with other options.
     """
     run = Run(Path(options.workdir), options)
     if run.settings.exists():
@@ -99,14 +125,8 @@ def open_run(options: TrainingOptions, recipe: dict) -> Run:
                 f"{run.folder} holds a run with other options; give its own, or "
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
-        if different:  # of a start that came to nothing
-            shutil.rmtree(run.tokenizers, ignore_errors=True)
-            shutil.rmtree(run.data, ignore_errors=True)
-    elif run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-        raise ValueError(
-            "`workdir` must be a folder of a run, empty, or not exist. "
-            f"Received: {options.workdir}, which holds other files"
-        )
+        if different:
+            _remove_text(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     before = read_json(run.settings) if run.settings.exists() else {}
     write_json(
@@ -137,6 +157,33 @@ def _what_matters(options: TrainingOptions) -> dict:
     return options.model_dump(exclude={"workdir", "data_dir", "manual_dir"})
 
 
+def note_corpus(run: Run, digests: dict[str, str]) -> None:
+    """Notes what `Corpus.digests` says at the first start, and compares it later.
+
+    Raises:
+        ValueError: the text is not what the checkpoints were trained on.
+    """
+    before = (
+        read_json(run.settings).get("corpus") or digests
+    )  # there is none of older versions
+    changed = {name for name, _ in before.items() ^ digests.items()}
+    if changed and checkpoints.find(run.checkpoints):
+        raise ValueError(
+            f"`dataset` must hold what it held when the run in {run.folder} began; put "
+            "the old text back, or give another `workdir`. Changed, new or missing: "
+            + ", ".join(sorted(changed))
+        )
+    if changed:
+        _remove_text(run)
+    note(run, corpus=digests)
+
+
+def _remove_text(run: Run) -> None:
+    """What a start that came to nothing has made of other options or another text."""
+    shutil.rmtree(run.tokenizers, ignore_errors=True)
+    shutil.rmtree(run.data, ignore_errors=True)
+
+
 def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
     """The run of a folder, and its recipe as it was resolved.
 
@@ -151,9 +198,10 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
 
 
 def remove_run(folder: str | os.PathLike) -> None:
-    """Deletes the folder of a run, if it is one."""
+    """Deletes the folder of a run, if it is one and nobody trains in it."""
     if (Path(folder) / "run.json").is_file():
-        shutil.rmtree(folder)
+        with sole_run(folder):
+            shutil.rmtree(folder)
 
 
 def headline(scores: dict) -> str:

@@ -11,7 +11,7 @@ from keras_seqconv.data import blocks, sources, steps
 from keras_seqconv.data.store import IdStore
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
-from keras_seqconv.training.run import Run, note
+from keras_seqconv.training.run import Run, note, note_corpus
 from keras_seqconv.training_options import TrainingOptions
 
 # In folders of tokenizers: of runs and prepared corpora, and of models.
@@ -41,8 +41,16 @@ class Text:
         return self.source_tokenizer, self.target_tokenizer
 
 
-def read_text(run: Run, recipe: dict, say) -> Text:
-    """Opens the corpus, trains or reads the tokenizers, and writes the stores.
+def corpus_of(run: Run) -> sources.Corpus:
+    """The corpus of a run; ValueError if it is not what the run began with."""
+    corpus = open_corpus_of(run.options)
+    splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
+    note_corpus(run, corpus.digests(splits))
+    return corpus
+
+
+def read_text(run: Run, recipe: dict, corpus: sources.Corpus, say) -> Text:
+    """Trains or reads the tokenizers, and writes the stores.
 
     What an earlier start of the run has finished is read, not made again.
 
@@ -50,15 +58,14 @@ def read_text(run: Run, recipe: dict, say) -> Text:
         run: whose folder keeps tokenizers and stores.
         recipe: resolved. Its `averaging` changes where there is no validation split,
             and `data` says what the run was trained on.
+        corpus: of the run, see `corpus_of`.
         say: prints a line of progress.
     """
     options = run.options
-    corpus = open_corpus_of(options)
     languages = [corpus.source_language, corpus.target_language]
     if is_language_model(options.preset):
         languages[0] = None
     _check_languages(run, languages)
-    note(run, languages=languages)
     _say_pair(corpus, languages, say)
     if "validation" not in corpus.splits and recipe["averaging"]["kind"] == "best":
         recipe["averaging"]["kind"] = "last_epochs"
@@ -67,7 +74,7 @@ def read_text(run: Run, recipe: dict, say) -> Text:
             " the best; --validation-share 0.01 would hold out a part for it."
         )
     recipe["data"] = f"{options.dataset}, {_direction(languages)}"
-    note(run, recipe=recipe)
+    note(run, languages=languages, recipe=recipe)
     pair = _tokenizers(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)

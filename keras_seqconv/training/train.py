@@ -19,8 +19,8 @@ from keras_seqconv.training.recipe import (
     resolve_recipe,
     schedule_callbacks,
 )
-from keras_seqconv.training.run import Run, headline, note_finished, open_run
-from keras_seqconv.training.text import Text, read_text
+from keras_seqconv.training.run import Run, headline, note_finished, open_run, sole_run
+from keras_seqconv.training.text import Text, corpus_of, read_text
 from keras_seqconv.training_options import TrainingOptions, read_json
 
 # Sentences of the validation set that `validation_bleu` translates at most.
@@ -59,7 +59,8 @@ def train(options: TrainingOptions, say=print) -> Result:
 
     Raises:
         ValueError, OSError, ImportError: before anything is trained, for options,
-            files or packages that are wrong or missing.
+            files or packages that are wrong or missing, or a work folder in which
+            another process is training.
 
     Example:
 
@@ -75,7 +76,13 @@ def train(options: TrainingOptions, say=print) -> Result:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     check_scoring(recipe)
+    with sole_run(options.workdir):
+        return _train(options, recipe, devices, say)
+
+
+def _train(options: TrainingOptions, recipe: dict, devices: Devices, say) -> Result:
     run = open_run(options, recipe)
+    corpus = corpus_of(run)
     if run.finished:
         scores = read_json(run.scores) if run.scores.exists() else {}
         say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
@@ -84,7 +91,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     if options.deterministic:
         _make_deterministic()
     keras.config.set_dtype_policy(recipe["precision"])
-    text = read_text(run, recipe, say)
+    text = read_text(run, recipe, corpus, say)
     stream, validation = _streams(options, recipe, text, devices)
     with devices.scope():
         model = make_model(options, *text.tokenizers)

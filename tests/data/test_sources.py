@@ -109,6 +109,21 @@ def test_several_train_files(folder):
         from_german(path, upsample=[1, 2]).split("train")
 
 
+def test_digests_are_of_the_bytes_of_the_files(folder):
+    folder = folder(*both("train", "valid", "test"))
+    corpus = from_german(folder)
+    before = corpus.digests(["train", "valid"])
+    assert set(before) == {"train.de", "train.en", "valid.de", "valid.en"}
+    path = folder / "train.de"
+    path.write_bytes(path.read_bytes())
+    assert corpus.digests(["train", "validation"]) == before
+    path.write_bytes(path.read_bytes()[::-1])
+    after = corpus.digests(["train", "valid"])
+    assert after.items() ^ before.items() == {
+        ("train.de", one["train.de"]) for one in (before, after)
+    }
+
+
 def test_variants(folder):
     path = folder(*both("train", "train.bpe", "train.lc.tok", "test2016.lc.tok"))
     assert from_german(path).splits == ("train",)
@@ -273,6 +288,9 @@ def test_embedded_corpus_without_a_network(tmp_path, monkeypatch):
     assert len(found) == corpus.size("validation") > 0
     other = corpus.target_language
     turned = open_corpus("phrases", source_language=other, data_dir=tmp_path)
+    splits = ("train", "test")
+    assert corpus.digests(splits) == turned.digests(splits)
+    assert [name.split()[-1] for name in corpus.digests(splits)] == ["train", "test"]
     assert pairs(turned.split("validation")) == [pair[::-1] for pair in found]
 
 

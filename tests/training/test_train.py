@@ -15,10 +15,12 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
+from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.cores import available_cores
 from keras_seqconv.training import TrainingOptions, train
 from keras_seqconv.training.averaging import average_run
+from keras_seqconv.training.run import sole_run
 from keras_seqconv.training.text import open_corpus_of
 from keras_seqconv_cli import main
 
@@ -32,6 +34,9 @@ TINY = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
 }
+FINISHED = {
+    "tokens_per_batch": 512, "max_shapes": 1, "max_updates": 9, "jit_compile": "false",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +49,20 @@ def as_before():
 
 @pytest.fixture
 def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A corpus and a run on it, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    corpus, run = write_corpus(folder / "corpus"), folder / "run"
+    train(options_for(corpus, run, **FINISHED), str)
+    return corpus, run
+
+
+def write_corpus(folder):
     """Sentences and their words in reverse order."""
-    folder = tmp_path / "corpus"
     folder.mkdir()
     random = np.random.default_rng(1)
     for split, count in (("train", 96), ("valid", 8), ("test", 8)):
@@ -87,7 +104,13 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     lines = []
     run = tmp_path / "run"
     options = options_for(corpus, run, validation_bleu=True, tensorboard=True)
-    result = train(options, lines.append)
+
+    def say(line):  # to the last line nobody else can train here
+        with pytest.raises(ValueError, match="nobody is training"), sole_run(run):
+            pytest.fail("the block ran")
+        lines.append(line)
+
+    result = train(options, say)
     assert result.status == 0
     assert lines[-1].startswith("test BLEU ")
     assert len((run / "test.hypotheses").read_text().splitlines()) == 8
@@ -174,6 +197,43 @@ def test_average_of_other_checkpoints(corpus, tmp_path):
     assert ks.load(output).translate(["one"])
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
+
+
+def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    *_, second, last = ends = [
+        path
+        for path in checkpoints.find(folder / "checkpoints")
+        if checkpoints.read_state(path)["epoch_end"]
+    ]
+    second.write_bytes(second.read_bytes()[:-200])
+    with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
+        done = average_run(folder, tmp_path / "averaged", "last_epochs", len(ends))
+    rest = ", ".join(str(checkpoints.update_of(path)) for path in [*ends[:-2], last])
+    assert done.endswith(f"(last epochs: updates {rest}); there are no {len(ends)}")
+    for path in ends:
+        path.write_bytes(b"")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
+        average_run(folder, tmp_path / "none", "last_epochs", 2)
+    for path in ends:
+        path.unlink()
+    done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
+    assert done.endswith("(newest, as no epoch is complete: updates 9)")
+
+
+@pytest.mark.parametrize("name", ["train.en", "valid.de", "test.en"])
+def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
+    corpus, run = finished
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    content = (corpus / name).read_bytes()
+    (corpus / name).write_bytes(content[::-1])
+    try:
+        with pytest.raises(ValueError, match=f"give another `workdir`.* {name}$"):
+            train(options_for(corpus, folder, **FINISHED), str)
+    finally:
+        (corpus / name).write_bytes(content)  # newer, which is no change
 
 
 @pytest.mark.slow
