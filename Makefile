@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
-EXTRAS = mt,jax,plot,rouge,serve,test
+EXTRAS = mt,tfds,jax,plot,rouge,serve,test
 # Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.
 JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0

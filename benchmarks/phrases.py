@@ -1,6 +1,6 @@
 """What is in the embedded corpus of phrases, and what does BLEU on its test split mean?
 
-    python benchmarks/phrases.py        # 1 to 4 minutes; needs keras-seqconv[mt]
+    python benchmarks/phrases.py        # 1 to 4 minutes; needs keras-seqconv[test]
 
 Baselines that translate without counting: the target of the training pair whose source
 is nearest in edit distance of words; a model that knows every template and takes the
@@ -10,12 +10,15 @@ leaves the numbers out. BLEU is sacreBLEU's, English to German, on the test spli
 """
 
 import re
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import sacrebleu
 
-from keras_seqconv.data.phrases import forms, generate
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tools.phrases import forms, generate  # noqa: E402
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 

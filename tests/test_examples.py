@@ -54,11 +54,12 @@ def test_each_says_what_it_shows_and_how_to_run_it():
 
 def write_articles(folder: Path):
     """A corpus of articles: the summary of each is its first sentence."""
-    from keras_seqconv.data.phrases import phrases
+    import keras_seqconv as ks
 
+    corpus = ks.data.open_corpus("phrases")
     folder.mkdir()
     for split, articles in (("train", 3000), ("valid", 50), ("test", 20)):
-        sentences = [english for english, _ in phrases(split.replace("valid", "test"))]
+        sentences = [*corpus.texts(split.replace("valid", "test"), "source")]
         rows = [sentences[i : i + 4] for i in range(articles)]
         for name, texts in (
             ("article", [" ".join(row) for row in rows]),

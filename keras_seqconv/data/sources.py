@@ -135,8 +135,8 @@ def open_corpus(
 
     Args:
         name: one of
-            - "phrases": the embedded English-German corpus, generated on first use
-              without a network. (A folder of that name: "./phrases".)
+            - "phrases": the embedded corpus, 20,000 English and German phrases about
+              numbers, dates and times. (A folder of that name: "./phrases".)
             - a folder with `train.de`, `train.en`, `valid.de`, ... Splits are
               `train` (with `train1`, `train2`, ... behind it), `valid`, `validation`,
               `dev` or `val`, `test`, and whatever else is there in both languages;
@@ -184,7 +184,10 @@ def open_corpus(
     if not name:  # it would be the current folder
         raise ValueError(f"`name` must not be empty. Received: name={name!r}")
     folder = Path(name).expanduser()
-    embedded = name.partition("/")[0] == "phrases"
+    if name == "phrases":
+        folder = Path(__file__).parent / "phrases"
+        if source is target is None:
+            source, target = "en", "de"
     if folder.is_file():
         tsv = ".tsv" in folder.suffixes[-2:]
         if source is not None and not tsv:
@@ -193,19 +196,20 @@ def open_corpus(
                 f"for each language, to translate from {source}. Received: {name}"
             )
         files = {("train", "", "tsv" if tsv else target or "text"): folder}
-        return _of_files(name, files, source, target, variant, upsample, on_error)
-    if folder.is_dir() and not embedded:
+        return _of_files(
+            name, folder, files, source, target, variant, upsample, on_error
+        )
+    if folder.is_dir():
         # Also a folder of versions: the name of tfds itself, where it keeps its data.
         places = ("dataset_info.json", "*/dataset_info.json")
         prepared = sorted(itertools.chain(*map(folder.glob, places)))
         if not prepared:
             files = _translate_folder(folder) or _text_folder(folder)
-            return _of_files(name, files, source, target, variant, upsample, on_error)
-        tfds = require("tensorflow_datasets", "mt")
+            return _of_files(
+                name, folder, files, source, target, variant, upsample, on_error
+            )
+        tfds = require("tensorflow_datasets", "tfds")
         builder = tfds.builder_from_directory(prepared[-1].parent)
-    elif embedded:
-        builder = _phrases(name, data_dir)
-        probe_timeout = None  # it downloads nothing
     else:
         builder = _tfds_builder(name, folder, source, target, data_dir)
     for argument, value in (("variant", variant), ("upsample", upsample)):
@@ -263,15 +267,6 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
 
 
 # TensorFlow Datasets
-
-
-def _phrases(name: str, data_dir):
-    require("tensorflow_datasets", "mt")
-    from keras_seqconv.data.phrases import Phrases
-
-    config = name.partition("/")[2] or None
-    data_dir = None if data_dir is None else os.fspath(data_dir)
-    return Phrases(config=config, data_dir=data_dir)
 
 
 def _tfds_builder(name, folder, source, target, data_dir):
@@ -340,9 +335,8 @@ def _aliases(splits: tuple[str, ...]) -> dict[str, str]:
 # Folders
 
 
-def _of_files(name, files, source, target, variant, upsample, on_error):
+def _of_files(name, folder, files, source, target, variant, upsample, on_error):
     """A corpus of (split, variant, language) -> path; "tsv" is both languages."""
-    folder = Path(name)
     variants = sorted({key[1] for key in files})
     chosen = _variant(folder, variants, variant)
     table = {

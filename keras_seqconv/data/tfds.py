@@ -40,7 +40,7 @@ def builder_of(
         ImportError: without tensorflow_datasets.
         ValueError: no such data set or configuration; lists the close ones.
     """
-    tfds = require("tensorflow_datasets", "mt")
+    tfds = require("tensorflow_datasets", "tfds")
     data_dir = None if data_dir is None else os.fspath(data_dir)
     if "/" not in name and ":" not in name:
         name = _with_configuration(tfds, name, source, target)
@@ -90,7 +90,7 @@ def prepare(
     """
     if _is_prepared(builder):
         return
-    tfds = require("tensorflow_datasets", "mt")
+    tfds = require("tensorflow_datasets", "tfds")
     with _lock(builder):
         if _is_prepared(builder):  # by the process that held the lock
             builder.info.read_from_directory(builder.data_dir)
@@ -129,7 +129,7 @@ def text_names(builder) -> tuple[str, ...]:
     feature = _translation(builder)
     names = getattr(feature, "languages", None)
     if names is None and not _variable(feature):
-        text = require("tensorflow_datasets", "mt").features.Text
+        text = require("tensorflow_datasets", "tfds").features.Text
         names = [key for key in feature if isinstance(feature[key], text)]
     if names is None:
         return ()
@@ -222,7 +222,7 @@ def from_tfds(
     Raises:
         ValueError: an unknown split, at once; otherwise as of `from_files`.
     """
-    tfds = require("tensorflow_datasets", "mt")
+    tfds = require("tensorflow_datasets", "tfds")
     rules = Rules(on_error)
     what = f"{builder.info.full_name}, split {split}"
     read = tfds.ReadConfig(try_autocache=False)  # it would hold all in memory
@@ -311,7 +311,7 @@ def _translated(columns, numbers, counts):
 
 def _translation(builder):
     """The features that hold the texts: nested ones, or those of the example."""
-    features = require("tensorflow_datasets", "mt").features
+    features = require("tensorflow_datasets", "tfds").features
     kinds = (features.Translation, features.TranslationVariableLanguages)
     whole = builder.info.features
     if isinstance(whole, kinds):
@@ -321,7 +321,7 @@ def _translation(builder):
 
 
 def _variable(feature) -> bool:
-    features = require("tensorflow_datasets", "mt").features
+    features = require("tensorflow_datasets", "tfds").features
     return isinstance(feature, features.TranslationVariableLanguages)
 
 

@@ -32,16 +32,18 @@ Babel; numerals are num2words'. No-break spaces become spaces.
 
 import datetime
 import functools
+import importlib
 from decimal import Decimal
 
-from keras_seqconv.data.phrases.words import (
+from num2words import num2words
+
+from tools.phrases.words import (
     CITIES,
     DEFINITE,
     INDEFINITE,
     NOUNS,
     WEAK_EN,
 )
-from keras_seqconv.extras import require
 
 LOCALES = {"en": "en_US", "de": "de_DE"}
 
@@ -49,28 +51,28 @@ LOCALES = {"en": "en_US", "de": "de_DE"}
 @functools.cache
 def cardinal(value: int, language: str) -> str:
     """Twenty-one, einundzwanzig; 1 alone is "eins" in German."""
-    words = require("num2words", "mt").num2words(value, lang=language)
+    words = num2words(value, lang=language)
     return words.replace(",", "")
 
 
 @functools.cache
 def ordinal(value: int, language: str) -> str:
     """Twenty-first, einundzwanzigste."""
-    to_words = require("num2words", "mt").num2words
+    to_words = num2words
     return to_words(value, to="ordinal", lang=language).replace(",", "")
 
 
 @functools.cache
 def year(value: int, language: str) -> str:
     """Nineteen eighty-seven, neunzehnhundertsiebenundachtzig."""
-    return require("num2words", "mt").num2words(value, to="year", lang=language)
+    return num2words(value, to="year", lang=language)
 
 
 @functools.cache
 def babel(function: str, value, *arguments, language: str, **options) -> str:
     """What a function of Babel, such as "dates.format_date", makes of a value."""
     module, name = function.split(".")
-    function = getattr(require(f"babel.{module}", "mt"), name)
+    function = getattr(importlib.import_module(f"babel.{module}"), name)
     text = function(value, *arguments, locale=LOCALES[language], **options)
     return text.replace("\xa0", " ").replace("\u202f", " ")
 
@@ -224,7 +226,7 @@ def _german_fraction(value: tuple[int, int], form: str) -> str:
 def _tenths(value: int, form: str, language: str) -> str:
     number = Decimal(value).scaleb(-1)
     if form == "words":
-        return require("num2words", "mt").num2words(float(number), lang=language)
+        return num2words(float(number), lang=language)
     if form == "decimal":
         return babel("numbers.format_decimal", number, language=language)
     return babel("units.format_unit", number, form, "long", language=language)

@@ -22,8 +22,8 @@ import string
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_seqconv.data.phrases.forms import capital, english, german
-from keras_seqconv.data.phrases.templates import GROUPS, Slot
+from tools.phrases.forms import capital, english, german
+from tools.phrases.templates import GROUPS, Slot
 
 # Of all splits, with Babel 2.18.0 and num2words 0.5.14.
 CHECKSUM = "c5cfc898abd519caba42e529884e253b01e373f975afa0954d0c98f848eb92c1"
@@ -238,7 +238,6 @@ def phrases(split: str) -> Iterator[tuple[str, str]]:
 
     Raises:
         ValueError: another split.
-        ImportError: Babel or num2words is missing.
     """
     if split not in SIZES:
         raise ValueError(f"`split` must be one of {list(SIZES)}. Received: {split!r}")

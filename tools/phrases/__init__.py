@@ -1,8 +1,8 @@
 """English and German phrases about numbers, dates, times, money and quantities.
 
-A parallel corpus that generates itself: 257 templates, 20,000 pairs (18,000 for
-training, 1,000 each for validation and test), no download. `phrases(split)` yields the
-pairs; `Phrases` is the same as a TFDS builder.
+257 templates make 20,000 pairs (18,000 for training, 1,000 each for validation and
+test), which `tools/make_phrases.py` writes into the package, where
+`open_corpus("phrases")` finds them. `phrases(split)` yields the pairs.
 
     {who} called {n:guest} at {t}.
       {who} hat um {t} {n:einen guest} angerufen.
@@ -34,18 +34,10 @@ changes the checksum and nothing else. The texts are ours; month and weekday nam
 formats are CLDR's, under the Unicode License.
 
 Files: templates.py (how to write a template), words.py (nouns, names), forms.py (how
-numbers, times and dates are written), generate.py (draws and splits), builder.py.
+numbers, times and dates are written), generate.py (draws and splits).
 """
 
-from keras_seqconv.data.phrases.generate import CHECKSUM as CHECKSUM
-from keras_seqconv.data.phrases.generate import SIZES as SIZES
-from keras_seqconv.data.phrases.generate import checksum as checksum
-from keras_seqconv.data.phrases.generate import phrases as phrases
-
-
-def __getattr__(name: str):
-    if name == "Phrases":  # imports tensorflow_datasets
-        from keras_seqconv.data.phrases.builder import Phrases
-
-        return Phrases
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+from tools.phrases.generate import CHECKSUM as CHECKSUM
+from tools.phrases.generate import SIZES as SIZES
+from tools.phrases.generate import checksum as checksum
+from tools.phrases.generate import phrases as phrases

@@ -1,10 +1,7 @@
-"""The embedded corpus: splits, unseen numbers, functions both ways, German and TFDS."""
+"""The embedded corpus: splits, unseen numbers, functions both ways, German."""
 
 import datetime
-import os
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from importlib.metadata import version
 
@@ -13,7 +10,8 @@ import pytest
 pytest.importorskip("babel")
 pytest.importorskip("num2words")
 
-from keras_seqconv.data.phrases import (
+from keras_seqconv.data.sources import open_corpus
+from tools.phrases import (
     CHECKSUM,
     SIZES,
     checksum,
@@ -57,6 +55,13 @@ def test_counts_and_disjoint_splits(corpus):
         texts = [pair[side] for pairs in corpus.values() for pair in pairs]
         assert len(set(texts)) == 20_000  # also: no text is in two splits
     assert list(phrases("test")) == [pair[:2] for pair in corpus["test"]]
+
+
+@pytest.mark.parametrize("split", SIZES)
+def test_the_package_has_what_the_generator_writes(split):
+    shipped = open_corpus("phrases")
+    sides = [shipped.texts(split, side) for side in ("source", "target")]
+    assert list(zip(*sides, strict=True)) == list(phrases(split))
 
 
 def test_unknown_split():
@@ -361,64 +366,3 @@ def test_every_value_can_be_written():
                 sides[pair.english].add(pair.german)
                 assert "{" not in "".join(pair[:2])
         assert all(len(germans) == 1 for germans in sides.values())
-
-
-OFFLINE = """
-import socket, sys
-
-class Closed(socket.socket):
-    def __init__(self, *args, **kwargs):
-        raise AssertionError("a socket was opened")
-
-def closed(*args, **kwargs):
-    raise AssertionError("a name was looked up")
-
-socket.socket = Closed
-socket.create_connection = socket.getaddrinfo = closed
-from keras_seqconv.data import phrases as corpus
-
-assert "tensorflow_datasets" not in sys.modules
-assert len(list(corpus.phrases("train"))) == 18_000
-assert "tensorflow_datasets" not in sys.modules
-builder = corpus.Phrases(data_dir=sys.argv[1])
-builder.download_and_prepare()
-for split in corpus.SIZES:
-    rows = builder.as_dataset(split, as_supervised=True).as_numpy_iterator()
-    texts = [(english.decode(), german.decode()) for english, german in rows]
-    assert texts == list(corpus.phrases(split)), split
-print(builder.info.full_name, builder.info.supervised_keys)
-print("sum", corpus.checksum())
-"""
-
-
-@pytest.fixture(scope="module")
-def another_process(tmp_path_factory):
-    """What a process without sockets, with another hash seed and locale, prints."""
-    pytest.importorskip("tensorflow_datasets")
-    environment = dict(os.environ, PYTHONHASHSEED="7", LC_ALL="C", TZ="Asia/Tokyo")
-    run = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(tmp_path_factory.mktemp("tfds"))],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
-
-
-@pytest.mark.slow
-def test_tfds_builder_offline(another_process):
-    """Generated, written and read without a socket: the same pairs in order."""
-    assert "phrases/en-de/1.0.0 ('en', 'de')" in another_process
-
-
-@pytest.mark.slow
-def test_same_corpus_in_another_process(another_process):
-    assert f"sum {checksum()}" in another_process
-
-
-def test_unknown_attribute():
-    from keras_seqconv.data import phrases as package
-
-    with pytest.raises(AttributeError, match="Sentences"):
-        _ = package.Sentences

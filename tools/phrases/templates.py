@@ -25,8 +25,8 @@ unless the form counts it. The texts are our own work.
 import datetime
 from typing import NamedTuple
 
-from keras_seqconv.data.phrases import words
-from keras_seqconv.data.phrases.words import (
+from tools.phrases import words
+from tools.phrases.words import (
     animals,
     dishes,
     events,
