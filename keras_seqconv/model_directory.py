@@ -109,8 +109,7 @@ def write(
     config = _config(contents)
     replaceable = _replaceable if overwrite else None
     with atomic_directory(directory, replaceable) as folder:
-        with _without_optimizer(contents.model):
-            contents.model.save_weights(folder / WEIGHTS)
+        _save_weights(contents.model, folder / WEIGHTS)
         config["weights_sha256"] = _digest(folder / WEIGHTS)
         for name in (SOURCE, TARGET):
             if config[name] == name:
@@ -212,6 +211,19 @@ def _read_config(path: Path) -> dict:
         )
     _check_config(path, config)
     return config
+
+
+def _save_weights(model, path: Path) -> None:
+    try:
+        with _without_optimizer(model):
+            model.save_weights(path)
+    except (OSError, RuntimeError) as error:
+        # HDF5 writes the rest when it closes the file, and crashes if it cannot then.
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(path, 0)
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error)
+        raise OSError(number, f"{reason} (writing weights)", str(path)) from error
 
 
 @contextlib.contextmanager
