@@ -7,6 +7,7 @@ import shutil
 import time
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import h5py
 import keras
@@ -182,7 +183,7 @@ def test_interrupted_writing_leaves_nothing(saved, monkeypatch, error):
 
 
 def test_full_disk_is_named(saved, monkeypatch):
-    """And HDF5, which holds the file still, has room for what it writes at closing."""
+    """And HDF5, which crashes where it cannot write, has room at closing or no work."""
     held = []
 
     def save_weights(model, path):
@@ -197,6 +198,10 @@ def test_full_disk_is_named(saved, monkeypatch):
     assert error.value.filename.endswith("model.weights.h5")
     assert os.fstat(held[0].fileno()).st_size == 0
     held[0].close()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: mock.Mock(free=5000))
+    with pytest.raises(OSError, match="No space left on device") as error:
+        translator.save(saved, overwrite=True)
+    assert error.value.filename.endswith("model.weights.h5") and len(held) == 1
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
