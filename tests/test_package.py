@@ -54,7 +54,7 @@ ALLOWED = {
     "convert": {"language_generator", "models", "tokenizers", "translator"},
     # Text, training
     "data": {"arguments", "atomic", "extras", "locks", "tokenizers"},
-    "preparation": {"arguments", "extras", "locks", "tokenizers"},
+    "preparation": {"arguments", "atomic", "extras", "locks", "tokenizers"},
     "checkpoints": {"arguments", "atomic", "version"},
     "replicas": {"data"},
     "callbacks": {
@@ -63,7 +63,7 @@ ALLOWED = {
     "fitting": {"arguments", "callbacks", "replicas"},
     "training": {
         "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation",
-        "fingerprints", "fitting", "language_generator", "losses", "memory",
+        "fingerprints", "fitting", "language_generator", "locks", "losses", "memory",
         "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
         "schedules", "tokenizers", "translator", "version",
     },
@@ -77,7 +77,7 @@ ALLOWED = {
     "ensembles": {"decoding", "fingerprints", "language_generator", "translator"},
     "export": {"arguments", "atomic", "batches", "decoding", "ops", "version"},
     "file_translation": {
-        "arguments", "atomic", "fingerprints", "translator", "version",
+        "arguments", "atomic", "fingerprints", "locks", "translator", "version",
     },
 }  # fmt: skip
 # Needed by no one who only imports the package.
