@@ -56,7 +56,8 @@ def atomic_directory(
             part.mkdir()
             stack.callback(shutil.rmtree, part, ignore_errors=True)
             stack.enter_context(_lock(part))
-        yield part
+        with naming(path):
+            yield part
         with _lock(path.parent):
             _refuse(path, replaceable)
             if equal is None or not path.exists() or not equal(path):
@@ -85,12 +86,24 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        yield part
-        with open(part, "rb+") as stream:
-            os.fsync(stream.fileno())
+        with naming(path):
+            yield part
+            with open(part, "rb+") as stream:
+                os.fsync(stream.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Errors of the system in the block, such as a full disk, name at least `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def remove_parts(folder: str | os.PathLike, name: str) -> None:

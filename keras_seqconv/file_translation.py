@@ -20,7 +20,7 @@ from time import monotonic
 from typing import BinaryIO, NamedTuple, TextIO
 
 from keras_seqconv.arguments import check_choice, check_positive_integer
-from keras_seqconv.atomic import remove_parts, write_file
+from keras_seqconv.atomic import naming, remove_parts, write_file
 from keras_seqconv.fingerprints import model_fingerprint, tokenizer_fingerprint
 from keras_seqconv.locks import open_alone
 from keras_seqconv.translator import Translation, Translator
@@ -531,11 +531,11 @@ class _Part:
         if not self.lines:  # nothing to go on with
             self.part.unlink(missing_ok=True)
             self.note.unlink(missing_ok=True)
-        self.stream.close()
+        with naming(self.part):
+            self.stream.close()
 
     def write(self, content: bytes, lines: _Lines) -> None:
-        self.stream.write(self._packed(content))
-        self._flush()
+        self._append(content)
         self.state = {
             **self.state,
             "lines": lines.count,
@@ -544,18 +544,18 @@ class _Part:
         }
         write_file(self.note, json.dumps(self.state, indent=1).encode())
 
-    def _packed(self, content: bytes) -> bytes:
-        # Members one after the other are a valid file, and can be cut apart.
-        return gzip.compress(content, mtime=0) if self.compressed else content
-
-    def _flush(self):
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
+    def _append(self, content: bytes):
+        if self.compressed:
+            # Members one after the other are a valid file, and can be cut apart.
+            content = gzip.compress(content, mtime=0)
+        with naming(self.part):
+            self.stream.write(content)
+            self.stream.flush()
+            os.fsync(self.stream.fileno())
 
     def finish(self) -> None:
         if not self.lines:
-            self.stream.write(self._packed(b""))
-        self._flush()
+            self._append(b"")
         os.replace(self.part, self.path)
         self.note.unlink(missing_ok=True)
 

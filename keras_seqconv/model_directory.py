@@ -17,16 +17,19 @@ compared before memory is taken. Written on one backend, it is read on all.
 
 import collections
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import NamedTuple
 
 import h5py
 import keras
+import numpy as np
 
 from keras_seqconv.atomic import atomic_directory
 from keras_seqconv.folders import model_folder
@@ -55,6 +58,8 @@ _KEYS = {
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = {"class_name", "module", "registered_name"}
 _LARGEST_CONFIG = 1 << 20
+# Bytes of an HDF5 file for each array, besides its values.
+_OVERHEAD = 4096
 
 
 class Contents(NamedTuple):
@@ -111,8 +116,7 @@ def write(
     config = _config(contents)
     replaceable = _replaceable if overwrite else None
     with atomic_directory(directory, replaceable) as folder:
-        with _without_optimizer(contents.model):
-            contents.model.save_weights(folder / WEIGHTS)
+        _save_weights(contents.model, folder / WEIGHTS)
         config["weights_sha256"] = _digest(folder / WEIGHTS)
         for name in (SOURCE, TARGET):
             if config[name] == name:
@@ -219,6 +223,23 @@ def _read_config(path: Path) -> dict:
         )
     _check_config(path, config)
     return config
+
+
+def _save_weights(model, path: Path) -> None:
+    """Not tried where the disk is full: HDF5 that cannot write crashes the process."""
+    sizes = [math.prod(w.shape) * np.dtype(w.dtype).itemsize for w in model.weights]
+    if shutil.disk_usage(path.parent).free < sum(sizes) + _OVERHEAD * len(sizes):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    try:
+        with _without_optimizer(model):
+            model.save_weights(path)
+    except (OSError, RuntimeError) as error:
+        # Room for what HDF5 still writes when it closes the file.
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(path, 0)
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error)
+        raise OSError(number, f"{reason} (writing weights)", str(path)) from error
 
 
 @contextlib.contextmanager

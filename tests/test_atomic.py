@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from keras_seqconv.atomic import atomic_directory
+from keras_seqconv.atomic import atomic_directory, write_file
+from tests.full_disk import full_disk
 
 
 def write(path, text="new", **options):
@@ -70,6 +71,23 @@ def test_what_is_as_good_stays(tmp_path):
     assert names(tmp_path) == ["model"]
     write(path, "new", replaceable=ours, equal=lambda folder: False)
     assert (path / "config.json").read_text() == "new"
+
+
+def write_in_folder(path):
+    with atomic_directory(path) as folder, open(folder / "ids", "wb") as stream:
+        stream.write(bytes(9000))
+
+
+def write_one_file(path):
+    write_file(path, bytes(9000))
+
+
+@pytest.mark.parametrize("write", [write_in_folder, write_one_file])
+def test_full_disk_is_named_and_leaves_nothing(tmp_path, write):
+    with pytest.raises(OSError) as error, full_disk():
+        write(tmp_path / "new")
+    assert error.value.filename == str(tmp_path / "new")
+    assert names(tmp_path) == []
 
 
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):

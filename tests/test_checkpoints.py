@@ -2,8 +2,6 @@
 
 import errno
 import json
-import resource
-import signal
 
 import h5py
 import keras
@@ -12,6 +10,7 @@ import pytest
 
 from keras_seqconv import checkpoints
 from tests.callbacks.small import Stream, make_model, same, variables
+from tests.full_disk import full_disk
 
 
 @pytest.fixture(scope="module")
@@ -208,16 +207,8 @@ def test_full_disk_leaves_the_old_file(trained, tmp_path):
     model, path = trained
     target = tmp_path / "update-00000003.h5"
     target.write_bytes(path.read_bytes())
-    # A limit on the size of files fails as a full disk does, in the middle.
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
-    try:
-        with pytest.raises(OSError, match="could not be written") as error:
-            checkpoints.save(target, model, {"update": 3})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with pytest.raises(OSError, match="could not be written") as error, full_disk():
+        checkpoints.save(target, model, {"update": 3})
     assert error.value.filename == str(target)
     assert error.value.errno == errno.EFBIG
     assert target.read_bytes() == path.read_bytes()

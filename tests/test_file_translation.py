@@ -21,6 +21,7 @@ from keras_seqconv.decoding import Ensemble
 from keras_seqconv.ensembles import load_ensemble
 from keras_seqconv.file_translation import read_lines, translate_file
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from tests.full_disk import full_disk
 
 WORDS = [f"w{number}" for number in range(26)]
 TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
@@ -276,6 +277,17 @@ def test_an_older_file_stays_until_the_new_one_is_complete(translator, tmp_path)
         translate_file(translator, source, target, window=4)
     translate_file(translator, source, target, window=4, resume=True)
     assert len(lines_of(target)) == 9
+
+
+def test_a_full_disk_is_named_and_resumed(translator, known, tmp_path):
+    lines, expected = known
+    source, target = write(tmp_path / "in.txt", lines * 3), tmp_path / "out.txt"
+    half = len("".join(f"{text}\n" for text in expected)) * 3 // 2
+    with pytest.raises(OSError) as error, full_disk(half):
+        translate_file(translator, source, target, window=20)
+    assert error.value.filename == f"{target}.part"
+    assert translate_file(translator, source, target, window=20, resume=True).resumed
+    assert lines_of(target) == expected * 3
 
 
 @pytest.mark.parametrize("resume", (False, True))

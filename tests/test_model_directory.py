@@ -1,10 +1,13 @@
 """Model directories: what is saved comes back, and nothing else does any harm."""
 
+import errno
 import json
+import os
 import shutil
 import time
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import h5py
 import keras
@@ -177,6 +180,29 @@ def test_interrupted_writing_leaves_nothing(saved, monkeypatch, error):
 
 
 # --- Reading what is damaged ---
+
+
+def test_full_disk_is_named(saved, monkeypatch):
+    """And HDF5, which crashes where it cannot write, has room at closing or no work."""
+    held = []
+
+    def save_weights(model, path):
+        held.append(open(path, "wb", buffering=0))  # noqa: SIM115
+        held[0].write(bytes(9000))
+        raise OSError(errno.ENOSPC, "Can't synchronously write data (long ...)")
+
+    monkeypatch.setattr(keras.Model, "save_weights", save_weights)
+    translator = ks.load(saved)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        translator.save(saved, overwrite=True)
+    assert error.value.filename.endswith("model.weights.h5")
+    assert os.fstat(held[0].fileno()).st_size == 0
+    held[0].close()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: mock.Mock(free=5000))
+    with pytest.raises(OSError, match="No space left on device") as error:
+        translator.save(saved, overwrite=True)
+    assert error.value.filename.endswith("model.weights.h5") and len(held) == 1
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
 def test_missing_files(saved, tmp_path):

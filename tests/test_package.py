@@ -60,7 +60,7 @@ ALLOWED = {
     "convert": {"language_generator", "models", "tokenizers", "translator"},
     # Text, training
     "data": {"arguments", "atomic", "extras", "locks", "tokenizers"},
-    "preparation": {"arguments", "extras", "locks", "tokenizers"},
+    "preparation": {"arguments", "atomic", "extras", "locks", "tokenizers"},
     "checkpoints": {"arguments", "atomic", "version"},
     "replicas": {"data"},
     "callbacks": {

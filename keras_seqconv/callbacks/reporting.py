@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 
 from keras_seqconv.arguments import check_number, check_positive_integer
-from keras_seqconv.atomic import write_file
+from keras_seqconv.atomic import naming, write_file
 from keras_seqconv.callbacks.learning_rates import rate_of
 from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
 
@@ -203,7 +203,7 @@ class LogFile(Reports):
         record = {"update": self._counter.read(), "epoch": self._epoch}
         record.update({name: _json(value) for name, value in values.items()})
         record["seconds"] = round(self._elapsed(), 3)
-        with open(self.path, "a", encoding="utf-8") as file:
+        with naming(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     # The names of the values tell which of the two a record is.

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from keras_seqconv.atomic import naming
 from keras_seqconv.locks import open_alone
 
 _PLAN = "plan.json"
@@ -56,8 +57,9 @@ class Stages:
             part = self.folder / f"{name}{_UNFINISHED}"
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
-            write_json(part / report, work(part))
-            _to_disk(part)
+            with naming(folder):
+                write_json(part / report, work(part))
+                _to_disk(part)
             part.rename(folder)
         return folder, read_json(folder / report)
 

@@ -98,7 +98,8 @@ def sole_run(folder: str | os.PathLike) -> Iterator[None]:
         ValueError: the folder holds something else, or another process trains in it.
     """
     folder = Path(folder)
-    empty = folder.is_dir() and not {*os.listdir(folder)} - {".lock"}
+    started = (".lock", ".run.json.")  # and killed before there was a run.json
+    empty = folder.is_dir() and all(n.startswith(started) for n in os.listdir(folder))
     if folder.exists() and not empty and not (folder / "run.json").exists():
         raise ValueError(
             "`workdir` must be a folder of a run, empty, or not exist. "

@@ -11,6 +11,7 @@ from keras_seqconv.callbacks import LogFile, Progress, TensorBoard, Validate
 from keras_seqconv.callbacks.reporting import Interval, read_log
 from keras_seqconv.fitting import FetchedLogs
 from tests.callbacks.small import Stream, fit, make_model
+from tests.full_disk import full_disk
 
 
 class Terminal(io.StringIO):
@@ -76,6 +77,13 @@ def test_values_that_are_no_json_are_null(tmp_path):
     (record,) = read_log(tmp_path / "log.jsonl")
     assert record["val_loss"] is None
     assert "NaN" not in (tmp_path / "log.jsonl").read_text()
+
+
+def test_log_on_a_full_disk_is_named(tmp_path):
+    log = LogFile(tmp_path / "log.jsonl", every_updates=1)
+    with pytest.raises(OSError) as error, full_disk(200):
+        fit(make_model(), [log], updates=5)
+    assert error.value.filename == str(log.path)
 
 
 def test_progress_on_a_terminal(monkeypatch):

@@ -192,6 +192,8 @@ class TestRun:
     def test_one_training_at_a_time_in_a_folder(self, tmp_path):
         folder = tmp_path / "run"
         taken = pytest.raises(ValueError, match="nobody is training in now")
+        folder.mkdir()
+        (folder / ".run.json.0123abcd.part").touch()  # of a start that was killed
         for _ in range(2):  # the end of the block lets the next one in
             with sole_run(folder), taken, sole_run(folder):
                 pytest.fail("the block ran")
