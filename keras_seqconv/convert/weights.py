@@ -45,9 +45,9 @@ class Weights:
         return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
     def count(self, pattern: str) -> int:
-        """Entries of a list: 1 + the largest number that `pattern` (a group) finds."""
+        """Entries of a list: different numbers that `pattern` (a group) finds."""
         found = [re.match(pattern, name) for name in self._arrays]
-        return max((int(match[1]) + 1 for match in found if match), default=0)
+        return len({match[1] for match in found if match})
 
     def first(self, *names: str) -> str:
         """The first of the names that exists; the first of all when none does."""
