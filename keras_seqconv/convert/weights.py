@@ -44,6 +44,10 @@ class Weights:
         shape = self.shape(name) or ()
         return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
+    def total(self) -> int:
+        """The numbers of all tensors."""
+        return sum(array.size for array in self._arrays.values())
+
     def count(self, pattern: str) -> int:
         """Entries of a list: different numbers that `pattern` (a group) finds."""
         found = [re.match(pattern, name) for name in self._arrays]

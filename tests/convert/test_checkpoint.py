@@ -696,9 +696,7 @@ def test_missing_torch_names_the_extra(tmp_path, monkeypatch):
 def test_torch_that_executes_more_than_weights(torch, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.5.1+cpu"))
     (tmp_path / "checkpoint.pt").write_bytes(b"something")
-    with pytest.raises(
-        ImportError, match=r"torch 2\.6 or newer: .*2\.5\.1"
-    ):
+    with pytest.raises(ImportError, match=r"torch 2\.6 or newer: .*2\.5\.1"):
         read_checkpoint(tmp_path / "checkpoint.pt")
 
 
