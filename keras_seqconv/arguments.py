@@ -1,6 +1,6 @@
 """Checks of arguments and shapes that all of the package shares."""
 
-import math
+import sys
 
 
 def check_integer(name: str, value: int, least: int) -> int:
@@ -45,7 +45,7 @@ def check_boolean(name: str, value: bool) -> bool:
 def is_number(value) -> bool:
     """Whether it is a finite number, and no bool."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return number and abs(value) <= sys.float_info.max
 
 
 def check_number(name: str, value: float) -> float:
