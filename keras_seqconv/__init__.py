@@ -1,46 +1,71 @@
 """Convolutional sequence learning for Keras 3."""
 
-import keras as _keras
+import importlib
+import sys
+from typing import TYPE_CHECKING
 
-if _keras.backend.backend() not in ("tensorflow", "jax"):
-    raise ImportError(
-        "keras_seqconv works on the Keras backends tensorflow and jax. Set the "
-        "environment variable KERAS_BACKEND to one of them before importing Keras. "
-        f"Received: KERAS_BACKEND={_keras.backend.backend()}"
+from keras_seqconv.version import __version__
+
+if TYPE_CHECKING:  # for editors; in a running program each is loaded at first use
+    from keras_seqconv import (  # noqa: F401
+        bootstrap,
+        callbacks,
+        checkpoints,
+        convert,
+        data,
+        decoding,
+        evaluation,
+        export,
+        inspection,
+        layers,
+        losses,
+        metrics,
+        models,
+        ops,
+        optimizers,
+        perplexity,
+        plots,
+        preparation,
+        presets,
+        schedules,
+        tokenizers,
+        training,
     )
+    from keras_seqconv.fitting import fit_stream  # noqa: F401
+    from keras_seqconv.language_generator import LanguageGenerator  # noqa: F401
+    from keras_seqconv.memory import keep_freed_memory  # noqa: F401
+    from keras_seqconv.translator import Translator, load  # noqa: F401
 
-from keras_seqconv import bootstrap as bootstrap
-from keras_seqconv import callbacks as callbacks
-from keras_seqconv import checkpoints as checkpoints
-from keras_seqconv import convert as convert
-from keras_seqconv import data as data
-from keras_seqconv import decoding as decoding
-from keras_seqconv import evaluation as evaluation
-from keras_seqconv import inspection as inspection
-from keras_seqconv import layers as layers
-from keras_seqconv import losses as losses
-from keras_seqconv import metrics as metrics
-from keras_seqconv import models as models
-from keras_seqconv import ops as ops
-from keras_seqconv import optimizers as optimizers
-from keras_seqconv import perplexity as perplexity
-from keras_seqconv import plots as plots
-from keras_seqconv import schedules as schedules
-from keras_seqconv import tokenizers as tokenizers
-from keras_seqconv.fitting import fit_stream as fit_stream
-from keras_seqconv.language_generator import LanguageGenerator as LanguageGenerator
-from keras_seqconv.memory import keep_freed_memory as keep_freed_memory
-from keras_seqconv.translator import Translator as Translator
-from keras_seqconv.translator import load as load
-from keras_seqconv.version import __version__ as __version__
-
-# Whole jobs; with packages of their own, so they are imported when they are used.
-_LAZY = ("export", "preparation", "training")
+_MODULES = (
+    "bootstrap", "callbacks", "checkpoints", "convert", "data", "decoding",
+    "evaluation", "export", "inspection", "layers", "losses", "metrics", "models",
+    "ops", "optimizers", "perplexity", "plots", "preparation", "presets", "schedules",
+    "tokenizers", "training",
+)  # fmt: skip
+_HOMES = {
+    "fit_stream": "fitting",
+    "LanguageGenerator": "language_generator",
+    "keep_freed_memory": "memory",
+    "Translator": "translator",
+    "load": "translator",
+}
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str):
-    if name in _LAZY:
-        import importlib
-
+    if name in _MODULES:
         return importlib.import_module(f"keras_seqconv.{name}")
+    if name in _HOMES:
+        home = importlib.import_module(f"keras_seqconv.{_HOMES[name]}")
+        globals()[name] = getattr(home, name)
+        return globals()[name]
     raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+# The command line answers wrong flags and tables before it loads Keras.
+if "keras_seqconv_cli" not in sys.modules:
+    importlib.import_module("keras_seqconv.registration")

@@ -1,6 +1,8 @@
 """Checks of arguments and shapes that all of the package shares."""
 
+import difflib
 import sys
+from collections.abc import Iterable
 
 
 def check_integer(name: str, value: int, least: int) -> int:
@@ -55,6 +57,12 @@ def check_number(name: str, value: float) -> float:
             f"`{name}` must be a finite number. Received: {name}={value!r}"
         )
     return value
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """ "Did you mean ...? " with the names that come near, or "", for an error."""
+    found = difflib.get_close_matches(str(name), names)
+    return f"Did you mean {', '.join(found)}? " if found else ""
 
 
 def known_width(name: str, shape: tuple) -> int:

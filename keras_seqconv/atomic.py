@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ def atomic_directory(
     """Yields a new folder beside `path`, and renames it to `path` at the end.
 
     When the block raises or is interrupted, the new folder is removed and `path` is as
-    it was. (A process that is killed leaves a folder `.<name>.<8 digits>.part`.)
+    it was. A process that is killed leaves a folder `.<name>.<8 digits>.part` (or
+    .old), which the next that writes `path` removes. The new folder is locked, so that
+    a living one is not taken for such; no `atomic_directory` can be made inside of it.
 
     Args:
         path: the folder to appear. Missing folders above it are made and stay.
@@ -46,18 +49,20 @@ def atomic_directory(
     # Through a link, so that what is replaced is the folder and not the link.
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.parent):
-        _refuse(path, replaceable)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    part.mkdir()
-    try:
+    with contextlib.ExitStack() as stack:
+        with _lock(path.parent):
+            _refuse(path, replaceable)
+            part.mkdir()
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+            stack.enter_context(_lock(part))
         yield part
         with _lock(path.parent):
             _refuse(path, replaceable)
             if equal is None or not path.exists() or not equal(path):
                 _move(part, path)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+            for left in _leftovers(path.parent, re.escape(path.name)):
+                _remove_unlocked(left)
 
 
 def write_file(path: str | os.PathLike, content: bytes):
@@ -86,6 +91,30 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def remove_parts(folder: str | os.PathLike, name: str) -> None:
+    """Removes what killed processes have left of files that nobody is writing now.
+
+    Args:
+        folder: where the files are.
+        name: a regular expression for their names.
+    """
+    for left in _leftovers(Path(folder), name):
+        left.unlink(missing_ok=True)
+
+
+def _leftovers(folder: Path, name: str) -> list[Path]:
+    parts = re.compile(rf"\.{name}\.[0-9a-f]{{8}}\.(part|old)")
+    return [path for path in folder.iterdir() if parts.fullmatch(path.name)]
+
+
+def _remove_unlocked(folder: Path):
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        descriptor = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, descriptor)
+        lock(descriptor, wait=False)
+        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

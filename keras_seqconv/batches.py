@@ -182,13 +182,13 @@ def check_parallel(number: int | None) -> int | None:
     return check_positive_integer("parallel_batches", number)
 
 
-def texts_of(name: str, texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, (str, bytes)):
+def texts_of(name: str, texts: str | Iterable[str]) -> list[str]:
+    """A list of them; a single text is one of one."""
+    if isinstance(texts, bytes):
         raise ValueError(
-            f"`{name}` must be a list of texts; one text goes in brackets. "
-            f"Received: {name}={texts[:80]!r}"
+            f"`{name}` must be a text or a list of texts. Received: {texts[:80]!r}"
         )
-    texts = list(texts)
+    texts = [texts] if isinstance(texts, str) else list(texts)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(

@@ -12,6 +12,7 @@ gets "~1", "~2", ...), so that no two can be taken for each other.
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -26,13 +27,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqconv import atomic
 from keras_seqconv.arguments import check_choice, check_positive_integer
-from keras_seqconv.atomic import atomic_file
 from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"update-(\d{8,})\.h5")
-_PART = re.compile(r"\.update-\d{8,}\.h5\.[0-9a-f]{8}\.part")
 _GROUPS = ("model", "optimizer")
 # dtypes that HDF5 has; others are kept as unsigned integers of their width.
 _NATIVE = {
@@ -77,23 +77,20 @@ def latest(directory: str | os.PathLike) -> Path | None:
 
     A damaged file is left where it is, and a warning names it.
     """
-    for path in reversed(find(directory)):
-        try:
-            check(path)
-        except (ValueError, OSError) as error:
-            warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=2)
-        else:
-            return path
-    return None
+    return next(filter(_whole, reversed(find(directory))), None)
 
 
 def last_updates(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints, oldest first, none after the update `up_to`."""
+    """The `count` newest checkpoints, oldest first, none after the update `up_to`.
+
+    Here and in `last_epochs` and `best`, a damaged file is skipped with a warning that
+    names it, and the next one takes its place. ValueError where there is none.
+    """
     check_positive_integer("count", count)
     found = [path for path in find(directory) if up_to is None or _upto(path, up_to)]
-    return _enough(found, count, directory)[-count:]
+    return _first(reversed(found), count, directory)[::-1]
 
 
 def last_epochs(
@@ -103,10 +100,10 @@ def last_epochs(
     check_positive_integer("count", count)
     found = [
         path
-        for path in find(directory)
-        if (up_to is None or _upto(path, up_to)) and read_state(path).get("epoch_end")
+        for path, state in _states(directory)
+        if (up_to is None or _upto(path, up_to)) and state.get("epoch_end")
     ]
-    return _enough(found, count, directory, " of a whole epoch")[-count:]
+    return _first(reversed(found), count, directory, " of a whole epoch")[::-1]
 
 
 def best(
@@ -129,19 +126,43 @@ def best(
     check_positive_integer("count", count)
     check_choice("mode", mode, ("min", "max"))
     scored = []
-    for path in find(directory):
-        value = read_state(path).get("metrics", {}).get(monitor)
+    for path, state in _states(directory):
+        value = state.get("metrics", {}).get(monitor)
         if isinstance(value, (int, float)) and np.isfinite(value):
             scored.append((value if mode == "min" else -value, -update_of(path), path))
     found = [path for _, _, path in sorted(scored)]
-    return _enough(found, count, directory, f" with the metric {monitor}")[:count]
+    return _first(found, count, directory, f" with the metric {monitor}")
 
 
 def _upto(path: Path, update: int) -> bool:
     return update_of(path) <= update
 
 
-def _enough(found: list, count: int, directory, what: str = "") -> list:
+def _states(directory) -> Iterator[tuple[Path, dict]]:
+    """Checkpoints and their states, oldest update first."""
+    for path in find(directory):
+        try:
+            yield path, read_state(path)
+        except (ValueError, OSError) as error:
+            _skip(error)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        check(path)
+    except (ValueError, OSError) as error:
+        _skip(error)
+        return False
+    return True
+
+
+def _skip(error: Exception) -> None:
+    warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
+
+
+def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:
+    """The first `count` that are whole."""
+    found = list(itertools.islice(filter(_whole, paths), count))
     if not found:
         raise ValueError(f"{directory} has no checkpoint{what}.")
     if len(found) < count:
@@ -154,9 +175,7 @@ def _enough(found: list, count: int, directory, what: str = "") -> list:
 
 def remove_parts(directory: str | os.PathLike) -> None:
     """Removes what a killed process left of files it was writing."""
-    for path in Path(directory).iterdir():
-        if _PART.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    atomic.remove_parts(directory, _NAME.pattern)
 
 
 # --- One file ---
@@ -187,7 +206,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     }
     json.dumps(index)  # before any work
     try:
-        with atomic_file(path) as part, _created(part) as file:
+        with atomic.atomic_file(path) as part, _created(part) as file:
             for group, variables in _variables(model).items():
                 index[group] = [
                     _write(file, group, name, variable)

@@ -52,6 +52,24 @@ def load_ensemble(
                     f"The models must have the same {name.replace('_', ' ')}; those of "
                     f"{directories[0]} and {directory} differ."
                 )
+    more = {}
+    if isinstance(members[0], Translator):
+        more["languages"] = _languages(directories, members)
     model = Ensemble([member.model for member in members])
     tokenizers = (getattr(members[0], name) for name in names)
-    return type(members[0])(model, *tokenizers, members[0].search)
+    return type(members[0])(model, *tokenizers, members[0].search, **more)
+
+
+def _languages(directories, members) -> tuple[str | None, str | None]:
+    """Those of all members that know theirs."""
+    known = {(one.source_language, one.target_language) for one in members}
+    known.discard((None, None))
+    if len(known) > 1:
+        raise ValueError(
+            "The models must translate between the same languages. Received: "
+            + ", ".join(
+                f"{directory} from {one.source_language} to {one.target_language}"
+                for directory, one in zip(directories, members, strict=True)
+            )
+        )
+    return known.pop() if known else (None, None)

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,8 +20,9 @@ from time import monotonic
 from typing import BinaryIO, NamedTuple, TextIO
 
 from keras_seqconv.arguments import check_choice, check_positive_integer
-from keras_seqconv.atomic import write_file
+from keras_seqconv.atomic import remove_parts, write_file
 from keras_seqconv.fingerprints import model_fingerprint, tokenizer_fingerprint
+from keras_seqconv.locks import open_alone
 from keras_seqconv.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
@@ -110,8 +112,8 @@ def translate_file(
 
     Raises:
         ValueError: for wrong options; a line that is not UTF-8 or has more than 16 MiB,
-            named by its number; an earlier run that differs; or one that broke off
-            when `resume` was not asked for.
+            named by its number; an earlier run that differs; one that broke off when
+            `resume` was not asked for; or one that writes the same output now.
         OSError: a file cannot be read or written.
 
     Example:
@@ -463,16 +465,8 @@ class _Part:
         self.part = path.with_name(f"{path.name}.part")
         self.note = path.with_name(f"{path.name}.part.json")
         self.compressed = path.suffix == ".gz"
+        self.resume = resume
         self.state = {"settings": settings, "lines": 0, "bytes": 0, "input_sha256": ""}
-        earlier = self._earlier()
-        if earlier is not None and not resume:
-            raise ValueError(
-                f"{self.part} holds {earlier['lines']:,} translated lines of a run "
-                "that broke off: `resume` goes on with it; remove it to start anew."
-            )
-        if earlier is not None:
-            self._check_same(earlier["settings"], settings)
-            self.state = earlier
 
     @property
     def lines(self) -> int:
@@ -486,7 +480,7 @@ class _Part:
 
     def _earlier(self) -> dict | None:
         """The state of an earlier run that got somewhere."""
-        if not (self.part.exists() and self.note.exists()):
+        if not (self.note.exists() and self.part.stat().st_size):
             return None
         try:
             state = json.loads(self.note.read_bytes())
@@ -514,16 +508,30 @@ class _Part:
             )
 
     def __enter__(self):
-        # Not truncated before there is something to put in its place.
-        self.stream = open(self.part, "ab")  # noqa: SIM115
-        self.stream.truncate(self.state["bytes"])
+        taken = f"{self.part} is being written by another process: choose another file."
+        with contextlib.ExitStack() as stack:
+            self.stream = stack.enter_context(open_alone(self.part, taken))
+            remove_parts(self.part.parent, re.escape(self.note.name))
+            self._go_on(self._earlier())
+            self.stream.truncate(self.state["bytes"])
+            stack.pop_all()
         return self
 
+    def _go_on(self, earlier: dict | None):
+        if earlier is not None and not self.resume:
+            raise ValueError(
+                f"{self.part} holds {earlier['lines']:,} translated lines of a run "
+                "that broke off: `resume` goes on with it; remove it to start anew."
+            )
+        if earlier is not None:
+            self._check_same(earlier["settings"], self.state["settings"])
+            self.state = earlier
+
     def __exit__(self, *_):
-        self.stream.close()
         if not self.lines:  # nothing to go on with
             self.part.unlink(missing_ok=True)
             self.note.unlink(missing_ok=True)
+        self.stream.close()
 
     def write(self, content: bytes, lines: _Lines) -> None:
         self.stream.write(self._packed(content))

@@ -81,6 +81,12 @@ class LanguageGenerator:
         if tokenizer is not None:
             check_tokenizer("tokenizer", tokenizer, model, model.target_vocabulary_size)
 
+    def __repr__(self) -> str:
+        return (
+            f"<LanguageGenerator: {type(self.model).__name__}, "
+            f"{self.model.count_params():,} parameters>"
+        )
+
     def score(self, texts: Iterable[str], **options) -> list[float]:
         """Log-probability of each text, its end included, over the length penalty.
 
@@ -180,7 +186,7 @@ class LanguageGenerator:
     @classmethod
     def from_contents(cls, contents: Contents, directory) -> "LanguageGenerator":
         """Of what was read from `directory`, which errors name."""
-        model, source_tokenizer, tokenizer, search, longest = contents
+        model, source_tokenizer, tokenizer, search, longest, _ = contents
         try:
             for name, value in (
                 ("source_tokenizer", source_tokenizer),

@@ -4,7 +4,7 @@
 |---------------------|----------------------------------------------------------------|
 | `config.json`       | `format_version`, `package_version`, `model` (class and        |
 |                     | arguments of its constructor), `folded`, `search`,             |
-|                     | `max_source_length`, the folders of the tokenizers,            |
+|                     | `max_source_length`, `languages`, the folders of the tokenizers|
 |                     | `weights_sha256`                                               |
 | `model.weights.h5`  | weights, as `keras.Model.save_weights` writes them             |
 | `source_tokenizer/` | if there is one; none for language models                      |
@@ -29,6 +29,7 @@ import h5py
 import keras
 
 from keras_seqconv.atomic import atomic_directory
+from keras_seqconv.folders import model_folder
 from keras_seqconv.models import (
     ConvLanguageModel,
     ConvS2S,
@@ -49,7 +50,7 @@ SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
 _FILES = {CONFIG, WEIGHTS, SOURCE, TARGET}
 _KEYS = {
     "format_version", "package_version", "model", "folded", "search",
-    "max_source_length", SOURCE, TARGET, "weights_sha256",
+    "max_source_length", "languages", SOURCE, TARGET, "weights_sha256",
 }  # fmt: skip
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = {"class_name", "module", "registered_name"}
@@ -64,6 +65,7 @@ class Contents(NamedTuple):
     target_tokenizer: object
     search: dict
     max_source_length: int | None = None
+    languages: tuple[str | None, str | None] = (None, None)
 
 
 def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> None:
@@ -78,7 +80,7 @@ def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> Non
         rule = (
             "hold a saved model and nothing else to be overwritten"
             if overwrite
-            else "be empty or not exist (overwrite replaces a saved model)"
+            else "be empty or not exist (`overwrite`=True replaces a saved model)"
         )
         names = sorted(entry.name for entry in path.iterdir())
         raise ValueError(f"{path} must {rule}. It holds: {', '.join(names[:8])}")
@@ -149,6 +151,7 @@ def _config(contents: Contents) -> dict:
         "folded": folded,
         "search": contents.search,
         "max_source_length": contents.max_source_length,
+        "languages": contents.languages,
         SOURCE: None if contents.source_tokenizer is None else SOURCE,
         TARGET: None if contents.target_tokenizer is None else target,
     }
@@ -158,7 +161,7 @@ def read(directory: str | os.PathLike, dtype=None) -> Contents:
     """Reads what `write` wrote, also from a stranger.
 
     Args:
-        directory: the folder.
+        directory: the folder, or that of a run with such a folder in it.
         dtype: dtype or policy of the model; by default the one it was saved with.
 
     Raises:
@@ -166,9 +169,7 @@ def read(directory: str | os.PathLike, dtype=None) -> Contents:
         ValueError: names the file and what is wrong with it.
         ImportError: a tokenizer needs a package that is not installed.
     """
-    folder = Path(directory)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder} with a saved model.")
+    folder = model_folder(directory)
     config = _read_config(folder / CONFIG)
     _check_digest(folder / WEIGHTS, config.get("weights_sha256"), folder / CONFIG)
     model = _read_model(folder, config, dtype)
@@ -179,8 +180,14 @@ def read(directory: str | os.PathLike, dtype=None) -> Contents:
         target = _read_tokenizer(folder / TARGET)
     elif config[TARGET] is not None:
         target = source
-    longest = config["max_source_length"]
-    return Contents(model, source, target, config["search"], longest)
+    return Contents(
+        model,
+        source,
+        target,
+        config["search"],
+        config["max_source_length"],
+        tuple(config.get("languages", (None, None))),
+    )
 
 
 def wrong(directory: str | os.PathLike, error: Exception) -> ValueError:
@@ -229,7 +236,8 @@ def _without_optimizer(model):
 
 
 def _check_config(path: Path, config: dict):
-    missing = sorted(_KEYS - {"weights_sha256"} - set(config))
+    # These two came later.
+    missing = sorted(_KEYS - {"weights_sha256", "languages"} - set(config))
     unknown = sorted(set(config) - _KEYS)
     if missing or unknown:
         raise _wrong(path, f"missing are {missing}, unknown are {unknown}")
@@ -247,6 +255,13 @@ def _check_config(path: Path, config: dict):
         raise _wrong(path, "`config` of the model must be an object with a `dtype`")
     if not _plain(arguments):
         raise _wrong(path, "`config` of the model must hold no serialized objects")
+    languages = config.get("languages", [None, None])
+    if not (
+        isinstance(languages, list)
+        and len(languages) == 2
+        and all(one is None or isinstance(one, str) for one in languages)
+    ):
+        raise _wrong(path, f"`languages` must be two texts or nulls, not {languages}")
     if not isinstance(config["folded"], bool) or not isinstance(config["search"], dict):
         raise _wrong(path, "`folded` must be true or false, `search` an object")
     if config[SOURCE] not in (None, SOURCE) or config[TARGET] not in (

@@ -34,6 +34,7 @@ is the specification that the package was written from, section by section.
 
 import copy
 import dataclasses
+import re
 
 RECIPE_KEYS = (
     "optimizer", "schedule", "global_clipnorm", "label_smoothing", "bpe_dropout",
@@ -70,6 +71,12 @@ class Preset:
     description: str
     parameters: dict = dataclasses.field(default_factory=dict)
     reference: str = ""
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Source and target of the task, such as ("en", "de"), where it has some."""
+        found = re.search(r" ([a-z]{2})-([a-z]{2})$", self.task)
+        return found and found.groups()
 
 
 PRESETS: dict[str, Preset] = {}

@@ -2,6 +2,7 @@
 
 import re
 
+from keras_seqconv.arguments import near
 from keras_seqconv.presets import PRESETS, RECIPE_KEYS
 
 
@@ -43,7 +44,8 @@ def describe(name: str) -> str:
     """
     if name not in PRESETS:
         raise ValueError(
-            f"`name` must be one of {sorted(PRESETS)}. Received: name={name!r}"
+            "`name` must be one of those that `keras-seqconv presets` lists. "
+            f"{near(name, PRESETS)}Received: name={name!r}"
         )
     preset = PRESETS[name]
     recipe = preset.recipe

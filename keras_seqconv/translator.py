@@ -84,6 +84,8 @@ class Translator:
         max_source_length: tokens of a source that are read, its end counted, at least
             2; for a model that was trained on cut sources (articles to summarise).
             Learned positions of the model are a limit as well. None: no other.
+        languages: source and target, such as ("de", "en"), None where unknown: kept
+            with the model, and compared before it translates a corpus.
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
@@ -116,6 +118,7 @@ class Translator:
         tokens_per_batch: int = 16384,
         parallel_batches: int | None = None,
         max_source_length: int | None = None,
+        languages: tuple[str | None, str | None] = (None, None),
     ):
         models = getattr(model, "models", [model])
         if not all(hasattr(one, "source_embedder") for one in models):
@@ -129,6 +132,7 @@ class Translator:
                 f"be None. Received: {source_tokenizer!r}, {target_tokenizer!r}"
             )
         self.model = model
+        self.source_language, self.target_language = languages
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search_defaults(BeamOptions, search)
@@ -149,9 +153,17 @@ class Translator:
             size = model.target_vocabulary_size
             check_tokenizer("target_tokenizer", target_tokenizer, model, size)
 
+    def __repr__(self) -> str:
+        languages = filter(None, (self.source_language, self.target_language))
+        return (
+            f"<Translator {' → '.join(languages) or '(languages unknown)'}: "
+            f"{type(self.model).__name__}, {self.model.count_params():,} parameters, "
+            f"{', '.join(f'{name} {value}' for name, value in self.search.items())}>"
+        )
+
     def translate(
         self,
-        texts: Iterable[str],
+        texts: str | Iterable[str],
         num_beams: int | None = None,
         *,
         replace_unknowns: bool = False,
@@ -161,7 +173,7 @@ class Translator:
         """The best translation of each text, in their order.
 
         Args:
-            texts: any number of texts.
+            texts: any number of texts; one text is a list of one.
             num_beams: instead of the default of this translator.
             replace_unknowns: put the source token with the most attention for each
                 unknown token; see `keras_seqconv.tokenizers.replace_unknowns`.
@@ -296,6 +308,7 @@ class Translator:
                 self.target_tokenizer,
                 self.search,
                 self._chosen_length,
+                (self.source_language, self.target_language),
             ),
             overwrite,
         )
@@ -309,8 +322,8 @@ class Translator:
     def from_contents(cls, contents: Contents, directory) -> "Translator":
         """Of what was read from `directory`, which errors name."""
         try:
-            *parts, longest = contents
-            return cls(*parts, max_source_length=longest)
+            *parts, longest, languages = contents
+            return cls(*parts, max_source_length=longest, languages=languages)
         except (TypeError, ValueError) as error:
             raise model_directory.wrong(directory, error) from error
 

@@ -3,8 +3,10 @@
 A package beside keras_seqconv, so that help texts and wrong flags are answered before
 Keras and TensorFlow are loaded, which takes seconds. A sub-command's module has `HELP`
 (one line), `add_arguments(parser)` and `run(options)`, which returns the exit status
-and raises ImportError, OSError or ValueError for what the user can mend. It imports
-keras_seqconv inside `run`.
+and raises ImportError, OSError or ValueError for what the user can mend. It may have
+`check(options)`, which does so before Keras is loaded, and `LOADS_KERAS = False`. Only
+inside of functions it imports keras_seqconv, and in `check` and `add_arguments` only
+modules that do without Keras.
 """
 
 import argparse
@@ -24,6 +26,7 @@ COMMANDS = {
     "train": "train",
     "average": "average",
     "translate": "translate",
+    "generate": "generate",
     "evaluate": "evaluate",
     "plot": "plot",
     "export": "export",
@@ -42,12 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: after help texts (0) and for arguments that do not parse (2).
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser(arguments).parse_args(arguments)
-    module = options.module
-    del options.module
+    options = argparse.Namespace()
     try:
+        options = _parser(arguments).parse_args(arguments)
+        module = options.module
+        del options.module
         with endable():
-            load_quietly()
+            if hasattr(module, "check"):
+                module.check(options)
+            if getattr(module, "LOADS_KERAS", True):
+                load_quietly()
             return module.run(options)
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
@@ -78,7 +85,7 @@ def _parser(arguments: Sequence[str]) -> "Parser":
         command = commands.add_parser(
             name, help=module.HELP, description=getattr(module, "DESCRIPTION", None)
         )
-        # The options of `train` are those of its configuration, which loads Keras.
+        # The options of `train` are those of its configuration, which takes a moment.
         if name in arguments[:1]:
             module.add_arguments(command)
         command.set_defaults(module=module)
@@ -96,7 +103,7 @@ def load_quietly() -> None:
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
-            import keras_seqconv  # noqa: F401
+            import keras_seqconv.registration  # noqa: F401
         except BaseException:
             printed.seek(0)
             os.write(kept, printed.read())
@@ -126,10 +133,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_line(error: Exception, options: argparse.Namespace) -> str:
-    """The message with arguments named as on the command line."""
+    """The message with arguments named as on the command line.
+
+    `name` becomes NAME or --name where the command has such an argument; what is called
+    otherwise on the command line stands in its `flags`.
+    """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
+    for words, flag in getattr(options, "flags", {}).items():
+        text = text.replace(words, flag)
 
     def option(found):
         name = found[1]
@@ -138,6 +151,21 @@ def one_line(error: Exception, options: argparse.Namespace) -> str:
         return f"--{name.replace('_', '-')}" if hasattr(options, name) else found[0]
 
     return " ".join(re.sub(r"`(\w+)`", option, text).split())
+
+
+def check_models(*paths: str) -> None:
+    """FileNotFoundError where there is no model directory, nor a run with one."""
+    from keras_seqconv.folders import model_folder
+
+    for path in paths:
+        model_folder(path)
+
+
+def check_files(*paths: str | None) -> None:
+    """OSError where a file cannot be opened; None and "-" are no files."""
+    for path in paths:
+        if path not in (None, "-"):
+            open(path, "rb").close()
 
 
 def positive_integer(text: str) -> int:

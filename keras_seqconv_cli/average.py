@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from keras_seqconv_cli import positive_integer
+from keras_seqconv_cli import check_files, positive_integer
 
 HELP = "make a model directory of the mean of a run's checkpoints"
 DESCRIPTION = (
@@ -31,17 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a model directory"
     )
-    parser.set_defaults(positional=("run",))
+    parser.set_defaults(positional=("run",), flags={"`overwrite`=True": "--overwrite"})
 
 
-def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.training.averaging import average_run
-
+def check(options: argparse.Namespace) -> None:
     if options.up_to is not None and (options.best or options.checkpoints):
         raise ValueError(
             "`up_to` goes with `last_epochs` or `last_updates`. "
             f"Received: {options.up_to}"
         )
+    check_files(str(Path(options.run) / "run.json"), *options.checkpoints or ())
+
+
+def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.training.averaging import average_run
+
     kinds = {
         "last_epochs": options.last_epochs,
         "last_updates": options.last_updates,

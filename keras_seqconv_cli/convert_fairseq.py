@@ -2,6 +2,9 @@
 
 import argparse
 import shlex
+from pathlib import Path
+
+from keras_seqconv_cli import check_files
 
 HELP = "make a model directory from a checkpoint of fairseq"
 DESCRIPTION = (
@@ -9,6 +12,10 @@ DESCRIPTION = (
     "fairseq. Nothing in the checkpoint is executed. Needs the package torch: "
     "pip install 'keras-seqconv[convert]'."
 )
+_FILES = {
+    "source_dictionary", "target_dictionary", "dictionary", "bpe_codes",
+    "source_bpe_codes", "target_bpe_codes",
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave x-y one token (the IWSLT recipe; Moses without -a)",
     )
     add("--lowercase", action="store_true", help="lower-case the text")
-    parser.set_defaults(positional=("checkpoint",))
+    parser.set_defaults(
+        positional=("checkpoint",), flags={"`overwrite`=True": "--overwrite"}
+    )
+
+
+def check(options: argparse.Namespace) -> None:
+    paths = [getattr(options, name) for name in vars(options) if name in _FILES]
+    if not Path(options.checkpoint).is_dir():
+        paths.append(options.checkpoint)
+    check_files(*paths)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     from keras_seqconv.model_directory import check_writable
 
     arguments = dict(vars(options))
-    for name in ("command", "positional", "output", "overwrite", "bpe_codes"):
+    for name in ("command", "positional", "flags", "output", "overwrite", "bpe_codes"):
         del arguments[name]
     for name in ("source_bpe_codes", "target_bpe_codes"):
         arguments[name] = arguments[name] or options.bpe_codes

@@ -5,6 +5,8 @@ import json
 import sys
 import time
 
+from keras_seqconv_cli import check_files, check_models
+
 HELP = "translate and score, score given translations, or compare two systems"
 DESCRIPTION = (
     "Scores of a model on --source and --reference or on a split of --dataset; scores "
@@ -19,11 +21,11 @@ _COMPARED = ("bleu", "chrf", "ter", "tokenized_bleu", "compound_split_bleu")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv_cli.translate import add_search_arguments
+    from keras_seqconv_cli.translate import add_language_arguments, add_search_arguments
 
     parser.set_defaults(positional=("model",))
     add = parser.add_argument
-    add("model", nargs="*", metavar="MODEL", help="model directories")
+    add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     add("--source", metavar="FILE", help="what to translate, a line for each sentence")
     add(
         "--reference", metavar="FILE", action="append", default=[],
@@ -35,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of the files: a corpus by name or folder, as of `train`",
     )  # fmt: skip
     add("--split", default="test", help="of the dataset (default test)")
-    add("--source-language", metavar="xx", help="of the dataset")
-    add("--target-language", metavar="xx", help="of the dataset")
+    add_language_arguments(parser)
     add("--data-dir", metavar="DIR", help="of TensorFlow Datasets")
     add("--limit", type=int, metavar="N", help="use the first N sentences only")
     add(
@@ -72,12 +73,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_search_arguments(parser)
 
 
+def check(options: argparse.Namespace) -> None:
+    _check(options, _metrics(options))
+    check_models(*options.model)
+    files = (options.source, options.hypotheses, options.compare, options.text)
+    check_files(*files, *options.reference)
+
+
 def run(options: argparse.Namespace) -> int:
     metrics = _metrics(options)
-    _check(options, metrics)
     if options.text is not None:
         return _language_model(options)
     translator = _translator(options)
+    for name in ("source_language", "target_language"):
+        if getattr(options, name) is None:
+            setattr(options, name, getattr(translator, name, None))
     split = options.split if options.dataset else None
     sources, references = _texts(options)
     result: dict = {"split": split, "sentences": len(references[0])}
@@ -173,8 +183,8 @@ def _texts(options) -> tuple[list[str] | None, list[list[str]]]:
 
     corpus = open_corpus(
         options.dataset,
-        source=options.source_language,
-        target=options.target_language,
+        source_language=options.source_language,
+        target_language=options.target_language,
         data_dir=options.data_dir,
     )
     split, most = options.split, options.limit

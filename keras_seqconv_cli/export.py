@@ -4,7 +4,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from keras_seqconv_cli import positive_integer
+from keras_seqconv_cli import check_files, check_models, positive_integer
 
 HELP = "write a SavedModel that TensorFlow Serving serves, text in and text out"
 DESCRIPTION = (
@@ -72,11 +72,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(positional=("model",))
 
 
+def check(options: argparse.Namespace) -> None:
+    check_models(options.model)
+    check_files(options.warmup_texts)
+
+
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.export import saved_model
+    from keras_seqconv.folders import model_folder
     from keras_seqconv.translator import load
 
-    folder, work_folder = _folders(Path(options.model))
+    folder = model_folder(options.model)
+    work_folder = folder.resolve().parent
+    if not (work_folder / "run.json").is_file():
+        work_folder = None
     output = options.output
     if output is None:
         output = Path("saved_models", (work_folder or folder).resolve().name)
@@ -93,13 +102,6 @@ def run(options: argparse.Namespace) -> int:
     )
     print(_summary(path))
     return 0
-
-
-def _folders(given: Path) -> tuple[Path, Path | None]:
-    """The model directory and the work folder of its run, if that is known."""
-    folder = given / "model" if (given / "run.json").is_file() else given
-    work = folder.resolve().parent
-    return folder, work if (work / "run.json").is_file() else None
 
 
 def _lines(path: str | None) -> list[str] | None:

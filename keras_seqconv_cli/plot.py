@@ -4,6 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
+from keras_seqconv_cli import check_models
+
 HELP = "learning curves, attention, kernels, BLEU by length as .png, .svg or .pdf"
 
 
@@ -60,14 +62,23 @@ def _kind(kinds, name, text) -> argparse.ArgumentParser:
     return parser
 
 
+def check(options: argparse.Namespace) -> None:
+    from keras_seqconv.plots import FORMATS
+
+    if Path(options.output).suffix.lower() not in FORMATS:
+        raise ValueError(
+            f"`output` must end in one of {', '.join(FORMATS)}. "
+            f"Received: {options.output}"
+        )
+    if getattr(options, "model", None) is not None:
+        check_models(options.model)
+    for run in getattr(options, "runs", ()):
+        _log(run)
+
+
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv import plots
 
-    if Path(options.output).suffix.lower() not in plots.FORMATS:
-        raise ValueError(
-            f"`output` must end in one of {', '.join(plots.FORMATS)}. "
-            f"Received: {options.output}"
-        )
     draw = {
         "curves": _curves,
         "attention": _attention,

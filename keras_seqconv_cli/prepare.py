@@ -14,6 +14,7 @@ DESCRIPTION = (
     "pairs each filter leaves out. An interrupted run goes on when the same command is "
     "given again. Needs the packages of pip install 'keras-seqconv[mt]'."
 )
+LOADS_KERAS = False
 _RECIPES = {
     "iwslt14": (
         "TED talks of IWSLT 2014, German-English and others",
@@ -40,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_common(one)
         add = one.add_argument
         source, target = ("de", "en") if name == "iwslt14" else ("en", "de")
-        add("--source", default=source, metavar="xx", help=f"default {source}")
-        add("--target", default=target, metavar="xx", help=f"default {target}")
+        _add_languages(one, source, target)
         add("--list", action="store_true", help="list the files it reads, and end")
         one.set_defaults(positional=("data",))
         if name == "wmt14":
@@ -58,6 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
     text = "any parallel files"
     _add_corpus(recipes.add_parser("corpus", help=text, description=f"Prepare {text}."))
+
+
+def _add_languages(parser, *defaults: str) -> None:
+    for number, side in enumerate(("source", "target")):
+        default = defaults[number] if defaults else None
+        parser.add_argument(
+            f"--{side}-language",
+            f"--{side}",
+            dest=side,
+            required=not defaults,
+            default=default,
+            metavar="xx",
+            help=f"default {default}" if default else "language, two or three letters",
+        )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +93,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _add_corpus(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--source", required=True, metavar="xx", help="language, two or three letters")
-    add("--target", required=True, metavar="xx")
+    _add_languages(parser)
     for split, needed in (("train", True), ("valid", False), ("test", False)):
         add(
             f"--{split}",

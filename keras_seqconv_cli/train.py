@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import shlex
 import typing
+from pathlib import Path
 
 HELP = "train a model on a corpus, from a preset"
 DESCRIPTION = (
@@ -14,10 +16,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of the options; types and ranges are checked there."""
-    from keras_seqconv_cli import load_quietly
-
-    load_quietly()
-    from keras_seqconv.training.options import GROUPS, TrainingOptions
+    from keras_seqconv.training_options import GROUPS, TrainingOptions
 
     parser.add_argument(
         "--config",
@@ -42,11 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
         group.add_argument(
-            f"--{name.replace('_', '-')}",
+            flag_of(name),
             help=text,
             default=argparse.SUPPRESS,
             **settings,
         )
+    hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    for side in ("source", "target"):  # as they were called before
+        parser.add_argument(f"--{side}", dest=f"{side}_language", **hidden)
+    flags = {f"`{name}`": flag_of(name) for name in TrainingOptions.model_fields}
+    # Of functions that know nothing of this command.
+    flags |= {"`on_error`='skip'": "--skip-bad-lines", "`name`": "--dataset"}
+    parser.set_defaults(flags=flags)
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _choices(annotation) -> tuple[str, ...]:
@@ -59,21 +69,33 @@ def _choices(annotation) -> tuple[str, ...]:
     return ()
 
 
-def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.training import train
-    from keras_seqconv.training.options import check_options
-    from keras_seqconv.training.run import read_options
+def check(options: argparse.Namespace) -> None:
+    """Leaves the options of training in `options.training`."""
+    from keras_seqconv.training_options import TrainingOptions, read_options
 
     given = dict(vars(options))
-    config = given.pop("config")
-    given.pop("command")
+    for name in ("command", "flags", "config"):
+        del given[name]
     if "architecture" in given:
         given["architecture"] = _object(given["architecture"])
-    before = {} if config is None else read_options(config)
-    # So that the errors of the options name flags.
-    for name in ("preset", "dataset", "workdir"):
-        setattr(options, name, given.get(name))
-    return train(check_options({**before, **given})).status
+    before = {} if options.config is None else read_options(options.config)
+    options.training = TrainingOptions(**{**before, **given})
+    dataset = options.training.dataset
+    if dataset.startswith((".", "/", "~")) and not Path(dataset).expanduser().exists():
+        raise FileNotFoundError(f"`dataset` must exist. Received: {dataset}")
+
+
+def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.presets import PRESETS
+    from keras_seqconv.training import train
+
+    result = train(options.training)
+    if result.folder is not None:
+        language_model = "LanguageModel" in PRESETS[options.training.preset].model
+        use = "generate" if language_model else "translate"
+        run = shlex.quote(options.training.workdir)
+        print(f"Next:\n  keras-seqconv {use} {run}\n  keras-seqconv export {run}")
+    return result.status
 
 
 def _object(text: str) -> dict:

@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from keras_seqconv_cli import check_files, check_models
+
 HELP = "translate a file or a stream with one or several models"
 DESCRIPTION = (
     "Translate every line of a file or stream; one line out for each line in. Several "
@@ -30,7 +32,7 @@ SEARCH = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(positional=("model",))
     add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="a model directory")
+    add("model", nargs="+", metavar="MODEL", help="a model directory or a run")
     add("--input", default="-", metavar="FILE", help="default: standard input (-)")
     add("--output", default="-", metavar="FILE", help="default: standard output (-)")
     add(
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--scores", action="store_true", help="write the scores too")
     add("--attention", action="store_true", help="write the attention too")
+    add_language_arguments(parser)
     add_search_arguments(parser)
     add(
         "--replace-unknowns",
@@ -74,6 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with OUTPUT.part, which a run that broke off has left",
     )
     add("--quiet", action="store_true", help="show no progress")
+
+
+def add_language_arguments(parser: argparse.ArgumentParser) -> None:
+    for side, way in (("source", "from"), ("target", "into")):
+        parser.add_argument(
+            f"--{side}-language", metavar="xx",
+            help=f"what is translated {way} (default: as the model was trained)",
+        )  # fmt: skip
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,19 +142,34 @@ def load_translator(options: argparse.Namespace):
     if hasattr(translator, "tokenizer"):
         raise ValueError(
             f"{options.model[0]} is a language model, which has no source to translate:"
-            " `keras-seqconv evaluate` tells its perplexity, "
-            "keras_seqconv.load(...).generate([...]) writes with it."
+            " `keras-seqconv evaluate --text` tells its perplexity, "
+            "`keras-seqconv generate` writes with it."
         )
     if translator.source_tokenizer is None:
         raise ValueError(
             f"{options.model[0]} has no tokenizers: it translates ids, by "
             "keras_seqconv.decoding.beam_search."
         )
+    for name in ("source_language", "target_language"):
+        given, known = getattr(options, name), getattr(translator, name)
+        if None not in (given, known) and given != known:
+            raise ValueError(
+                f"`{name}` must be that of {options.model[0]}, {known}. "
+                f"Received: {given}"
+            )
     for name in ("tokens_per_batch", "parallel_batches"):
         number = getattr(options, name)
         if number is not None:
             setattr(translator, name, check_positive_integer(name, number))
     return translator
+
+
+def check(options: argparse.Namespace) -> None:
+    if options.alignment_dictionary is not None and not options.replace_unknowns:
+        raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
+    _format(options)
+    check_models(*options.model)
+    check_files(options.input, options.alignment_dictionary)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -152,8 +178,6 @@ def run(options: argparse.Namespace) -> int:
 
     dictionary = options.alignment_dictionary
     if dictionary is not None:
-        if not options.replace_unknowns:
-            raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
         dictionary = read_alignment_dictionary(dictionary)
     typed = options.input == "-" and sys.stdin.isatty()
     window = options.window
@@ -161,7 +185,11 @@ def run(options: argparse.Namespace) -> int:
         window = 1 if typed else 10_000
     if window == 1 and options.parallel_batches is None:
         options.parallel_batches = 1  # a line alone has all cores
+    if typed:
+        print("Loading the model ...", end="\r", file=sys.stderr, flush=True)
     translator = load_translator(options)
+    if typed:
+        print("Ready: type a line; Ctrl-D ends.", file=sys.stderr)
     try:
         report = translate_file(
             translator,

@@ -72,6 +72,20 @@ def test_what_is_as_good_stays(tmp_path):
     assert (path / "config.json").read_text() == "new"
 
 
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    path = tmp_path / "model"
+    kept = [".model.my_notes.part", ".models.0123abcd.part", ".model.part", "model.old"]
+    for name in [".model.0123abcd.part", ".model.89abcdef.old", *kept]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("half")
+    with atomic_directory(path, ours) as living:
+        (living / "config.json").write_text("first")
+        write(path, "second")
+        assert names(tmp_path) == sorted([*kept, living.name, "model"])
+    assert (path / "config.json").read_text() == "first"
+    assert names(tmp_path) == sorted([*kept, "model"])
+
+
 def test_no_writer_comes_between_the_look_and_the_renaming(tmp_path):
     path, threads = tmp_path / "model", []
     write(path, "old")

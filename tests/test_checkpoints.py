@@ -286,6 +286,21 @@ def test_selection(tmp_path):
         checkpoints.best(tmp_path, 1, monitor="val_bleu")
 
 
+@pytest.mark.parametrize("kind", ["last_updates", "last_epochs", "best"])
+@pytest.mark.parametrize("where", ["index", "array"])
+def test_selection_skips_damaged_files_by_name(tmp_path, kind, where):
+    state = {"epoch_end": True, "metrics": {"val_nll": 1.0}}
+    paths = [saved(tmp_path, update, 0.5, state) for update in (1, 2, 3)]
+    content = bytearray(paths[1].read_bytes())
+    weights = np.full(4, 0.5, "float32").tobytes()
+    wanted = {"index": b'"format_version"', "array": weights}[where]
+    content[content.index(wanted) + 2] ^= 1
+    paths[1].write_bytes(content)
+    with pytest.warns(UserWarning, match="Skipped .*update-00000002.h5: it is damaged"):
+        found = getattr(checkpoints, kind)(tmp_path, 2)
+    assert sorted(found) == [paths[0], paths[2]]
+
+
 def test_parts_of_a_killed_process_are_removed(tmp_path):
     part = tmp_path / ".update-00000007.h5.0123abcd.part"
     part.write_text("half")

@@ -278,6 +278,42 @@ def test_an_older_file_stays_until_the_new_one_is_complete(translator, tmp_path)
     assert len(lines_of(target)) == 9
 
 
+@pytest.mark.parametrize("resume", (False, True))
+def test_a_second_run_with_the_same_output_ends(translator, known, tmp_path, resume):
+    lines, expected = known
+    source, target = write(tmp_path / "in.txt", lines), tmp_path / "out.txt"
+    ended = []
+
+    class Meanwhile(io.StringIO):
+        def write(self, text):
+            with pytest.raises(ValueError, match="out.txt.part is being written by"):
+                translate_file(translator, source, target, resume=resume)
+            ended.append(text)
+
+    clock = iter(range(0, 10_000, 60))
+    with pytest.MonkeyPatch.context() as patch:  # a sign of progress in each window
+        patch.setattr(file_translation, "monotonic", lambda: next(clock))
+        translate_file(translator, source, target, window=20, progress=Meanwhile())
+    assert len(ended) > 3
+    assert lines_of(target) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+@pytest.mark.parametrize("rest", (None, b""))
+def test_a_note_without_a_part_is_no_run(translator, known, tmp_path, rest):
+    """As a kill behind the renaming leaves it, and one more before the first window."""
+    lines, expected = known
+    source, target = write(tmp_path / "in.txt", lines), tmp_path / "out.txt"
+    part = tmp_path / "out.txt.part"
+    with pytest.raises(RuntimeError):
+        translate_file(Fails(translator, 1), source, target, window=10)
+    part.unlink() if rest is None else part.write_bytes(rest)
+    (tmp_path / ".out.txt.part.json.0123abcd.part").touch()
+    translate_file(translator, source, target)
+    assert lines_of(target) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
 def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
     source, target = write(tmp_path / "in", ["w1", "w2", "w3"] * 3), tmp_path / "out"
     with pytest.raises(RuntimeError):
@@ -294,7 +330,7 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
     # More lines behind those that were read are no other input.
     more = write(tmp_path / "more", ["w1", "w2", "w3"] * 4)
     assert translate_file(translator, more, target, **options).lines == 12
-    (tmp_path / "out.part").write_bytes(b"")
+    (tmp_path / "out.part").write_bytes(b"w")
     (tmp_path / "out.part.json").write_text('{"lines": 3}')
     with pytest.raises(ValueError, match="do not fit each other"):
         translate_file(translator, source, target, **options)

@@ -144,7 +144,7 @@ def test_only_whole_models_are_saved(tmp_path):
 def test_what_is_there_is_kept(saved):
     translator = ks.load(saved)
     before = (saved / "config.json").read_bytes()
-    with pytest.raises(ValueError, match="must be empty or not exist .overwrite"):
+    with pytest.raises(ValueError, match="or not exist .`overwrite`=True"):
         translator.save(saved)
     (saved / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="and nothing else.*It holds: .*notes.txt"):

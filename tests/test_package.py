@@ -19,9 +19,10 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "bootstrap", "callbacks", "checkpoints", "convert", "data", "decoding",
-        "evaluation", "fitting", "inspection", "language_generator", "layers", "losses",
-        "memory", "metrics", "models", "ops", "optimizers", "perplexity", "plots",
-        "schedules", "tokenizers", "translator", "version",
+        "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
+        "losses", "memory", "metrics", "models", "ops", "optimizers", "perplexity",
+        "plots", "preparation", "presets", "schedules", "tokenizers", "training",
+        "translator", "version",
     },
     # Leaves
     "arguments": set(),
@@ -31,7 +32,12 @@ ALLOWED = {
     "fingerprints": set(),
     "locks": set(),
     "ops": set(),
+    "folders": set(),
     "presets": set(),
+    "registration": {
+        "layers", "losses", "metrics", "models", "optimizers", "schedules",
+    },
+    "training_options": {"arguments", "extras", "presets"},
     "version": set(),
     "losses": {"arguments", "ops"},
     "memory": {"arguments"},
@@ -41,10 +47,10 @@ ALLOWED = {
     # Models and their use
     "layers": {"arguments", "ops"},
     "models": {"arguments", "layers", "losses", "metrics", "optimizers", "presets"},
-    "presets_text": {"presets"},
+    "presets_text": {"arguments", "presets"},
     "decoding": {"arguments", "ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": {"arguments", "atomic", "extras"},
-    "model_directory": {"atomic", "models", "tokenizers", "version"},
+    "model_directory": {"atomic", "folders", "models", "tokenizers", "version"},
     "batches": {"arguments", "cores", "decoding"},
     "language_generator": {"arguments", "batches", "decoding", "model_directory"},
     "translator": {
@@ -62,10 +68,10 @@ ALLOWED = {
     },
     "fitting": {"arguments", "callbacks", "replicas"},
     "training": {
-        "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation",
-        "fingerprints", "fitting", "language_generator", "losses", "memory",
+        "atomic", "callbacks", "checkpoints", "cores", "data", "evaluation", "extras",
+        "fingerprints", "fitting", "language_generator", "locks", "losses", "memory",
         "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
-        "schedules", "tokenizers", "translator", "version",
+        "schedules", "tokenizers", "training_options", "translator", "version",
     },
     "quickstart": {"export", "training", "translator"},
     # After training
@@ -77,7 +83,7 @@ ALLOWED = {
     "ensembles": {"decoding", "fingerprints", "language_generator", "translator"},
     "export": {"arguments", "atomic", "batches", "decoding", "ops", "version"},
     "file_translation": {
-        "arguments", "atomic", "fingerprints", "translator", "version",
+        "arguments", "atomic", "fingerprints", "locks", "translator", "version",
     },
 }  # fmt: skip
 # Needed by no one who only imports the package.
@@ -197,6 +203,55 @@ def test_other_backends_are_refused_clearly():
     message = run_python(code, KERAS_BACKEND="numpy")
     assert "tensorflow and jax" in message
     assert "KERAS_BACKEND=numpy" in message
+
+
+def test_what_needs_no_keras_is_answered_without_it(tmp_path):
+    """Tables, help texts, wrong flags and missing folders: seconds sooner."""
+    (tmp_path / "file").write_text("text")
+    code = """
+    import contextlib, io, sys
+    from keras_seqconv_cli import main
+    train = "train --dataset ./none --workdir w --preset"
+    for line, words in (
+        ("presets", "dynamic_conv_iwslt_de_en"),
+        ("presets dynamic_conv_phrases", "Recipe"),
+        ("presets dynamic_conv_phrase", "Did you mean dynamic_conv_phrases"),
+        ("train --help", "--validation-share"),
+        ("train --preset x", "--dataset, --workdir must be given"),
+        (train + " dynamic_conv_phrase", "Did you mean dynamic_conv_phrases"),
+        (train + " dynamic_conv_phrases", "--dataset must exist"),
+        (train + " dynamic_conv_phrases --dropout 2", "--dropout: Input should be"),
+        ("translate none", "no folder none"),
+        ("translate .", "no model directory"),
+        ("evaluate none --dataset d", "no folder none"),
+        ("evaluate --hypotheses none --reference none", "none: No such file"),
+        ("export none", "no folder none"),
+        ("generate none", "no folder none"),
+        ("average none", "none/run.json: No such file"),
+        ("plot curves none --output a.png", "`train` writes it"),
+        ("convert-fairseq none --output m", "none: No such file"),
+        ("prepare iwslt14 none --output o", "none"),
+    ):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            with contextlib.redirect_stderr(out):
+                try:
+                    main(line.split())
+                except SystemExit:
+                    pass
+        assert words in out.getvalue(), (line, out.getvalue())
+        assert not {"keras", "tensorflow"} & set(sys.modules), line
+    """
+    run_python(code, folder=tmp_path, PYTHONPATH=str(ROOT))
+
+
+def test_the_package_shows_its_public_names_only():
+    import keras_seqconv as ks
+
+    assert dir(ks) == sorted(ks.__all__)
+    assert {"layers", "models", "load", "training"} < set(dir(ks))
+    assert not {"atomic", "locks", "fingerprints"} & set(dir(ks))
+    for name in ks.__all__:
+        getattr(ks, name)
 
 
 def test_command_line(capsys):

@@ -276,8 +276,7 @@ def test_any_text_is_taken(translator):
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        ("w1 w2", "must be a list of texts; one text goes in brackets"),
-        (b"w1", "must be a list of texts"),
+        (b"w1", "must be a text or a list of texts"),
         (["w1", None], r"texts\[1\] is NoneType"),
         ([["w1"]], r"texts\[0\] is list"),
     ],
@@ -285,8 +284,12 @@ def test_any_text_is_taken(translator):
 def test_what_is_no_list_of_texts(translator, texts, words):
     with pytest.raises(ValueError, match=words):
         translator.translate(texts)
-    with pytest.raises(ValueError, match="must be a list of texts"):
+    with pytest.raises(ValueError, match="of texts"):
         translator.score(["w1"], texts)
+
+
+def test_a_text_is_a_list_of_one(translator):
+    assert translator.translate("w1 w2") == translator.translate(["w1 w2"])
 
 
 def test_long_sources_are_cut(learned):

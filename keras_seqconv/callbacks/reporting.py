@@ -32,9 +32,22 @@ class Interval:
         self._before = {}
         self._time = time.perf_counter()
 
-    def start_epoch(self, logs: Mapping | None = None) -> None:
-        """Sums begin at zero, or at those of a checkpoint."""
+    def start_epoch(
+        self, logs: Mapping | None = None, state: Mapping | None = None
+    ) -> None:
+        """Sums begin at zero, or go on from a checkpoint inside of an epoch.
+
+        Args:
+            logs: means of the epoch so far.
+            state: of an interval that had begun in it; by default one begins now.
+        """
         self._before = _plain(logs)
+        if state is not None and self._before.get("tokens"):
+            self._before = state["before"]
+            self._time -= state["seconds"]
+
+    def get_state(self) -> dict:
+        return {"before": self._before, "seconds": time.perf_counter() - self._time}
 
     def skip_validation(self, logs: Mapping | None) -> None:
         """The seconds of validation in the logs do not count."""
@@ -86,7 +99,13 @@ class Reports(keras.callbacks.Callback):
         self.every_updates = check_positive_integer("every_updates", every_updates)
         self._counter = UpdateCounter(self)
         self._interval = Interval()
-        self._next = self._written = self._validated = None
+        self._next = self._written = self._validated = self._resumed = None
+
+    def get_state(self) -> dict:
+        return {"interval": self._interval.get_state()}
+
+    def set_state(self, state: dict) -> None:
+        self._resumed = state.get("interval")  # older versions have none
 
     def write_training(self, values: dict[str, float]) -> None:
         raise NotImplementedError
@@ -103,7 +122,8 @@ class Reports(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._counter.start_epoch()
-        self._interval.start_epoch(running_metrics(self.model))
+        self._interval.start_epoch(running_metrics(self.model), self._resumed)
+        self._resumed = None
 
     def on_train_batch_end(self, batch, logs=None):
         self._counter.advance(batch)
@@ -159,9 +179,10 @@ class LogFile(Reports):
         self._epoch = 0
 
     def get_state(self) -> dict:
-        return {"seconds": self._elapsed()}
+        return {**super().get_state(), "seconds": self._elapsed()}
 
     def set_state(self, state: dict) -> None:
+        super().set_state(state)
         self._seconds = state["seconds"]
 
     def on_train_begin(self, logs=None):

@@ -79,6 +79,38 @@ def from_files(
     return _dataset(groups, ("source", "target"), upsample, Rules(on_error), counts)
 
 
+def from_tsv(
+    files: Files, *, on_error: str = "raise", counts: collections.Counter | None = None
+):
+    """Pairs in the first two columns, between tabs, of the lines of text files.
+
+    What stands behind a second tab is left out. A line without a tab has no target and
+    counts as "empty".
+
+    Args:
+        files: a path, or several; as of `from_files`.
+        on_error, counts: as of `from_files`.
+
+    Returns, Raises:
+        As `from_files`.
+    """
+    paths = _paths("files", files)
+    rules = Rules(on_error)
+
+    def one_pass(own):
+        for chunk in itertools.chain.from_iterable(
+            _chunks((path,), rules, own) for path in paths
+        ):
+            rows = [line.split(b"\t", 2) for line in chunk.columns[0]]
+            columns = [[row[0] for row in rows], [b"".join(row[1:2]) for row in rows]]
+            yield rules.apply(
+                Chunk(columns, lambda _, row, where=chunk.where: where(0, row)), own
+            )
+
+    what = ", ".join(map(str, paths))
+    return to_dataset(one_pass, ("source", "target"), counts, what)
+
+
 def from_lines(
     files: Files,
     *,

@@ -66,7 +66,7 @@ class Rules:
                 if self.on_error == "raise":
                     raise ValueError(
                         f"{chunk.where(column, row)} {PROBLEMS[problem]}. Correct it, "
-                        'or leave out such rows with on_error="skip".'
+                        "or leave out such rows (`on_error`='skip')."
                     )
                 bad.add(row)
                 counts[problem] += 1

@@ -3,16 +3,19 @@
 import collections
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from keras_seqconv.arguments import check_choice, check_positive_integer
 from keras_seqconv.data import tfds as tfds_texts
 from keras_seqconv.data.background import untuned
-from keras_seqconv.data.files import from_files, from_lines
+from keras_seqconv.data.files import from_files, from_lines, from_tsv
 from keras_seqconv.data.rows import plain_errors
 from keras_seqconv.extras import require
 
@@ -44,6 +47,7 @@ class Corpus:
     _open: Callable = dataclasses.field(repr=False)
     _size: Callable = dataclasses.field(repr=False)
     _aliases: dict[str, str] = dataclasses.field(repr=False)
+    _digests: Callable = dataclasses.field(repr=False)
     counts: dict[str, collections.Counter] = dataclasses.field(default_factory=dict)
 
     def split(self, name: str):
@@ -86,6 +90,15 @@ class Corpus:
         """Number of rows, where that is known without reading them."""
         return self._size(self._known(split))
 
+    def digests(self, splits: Sequence[str]) -> dict[str, str]:
+        """What tells whether splits have changed; about a second for each GB of files.
+
+        Returns:
+            Name of each file -> SHA-256 of its bytes. With tfds: version and name of
+            the split -> its numbers of rows and bytes.
+        """
+        return self._digests([self._known(split) for split in splits])
+
     def _known(self, name: str) -> str:
         base = re.split(r"[\[+]", name)[0]
         if base in self._aliases:
@@ -109,8 +122,8 @@ def _decoded(dataset, side: str) -> Iterator[str]:
 def open_corpus(
     name: str | os.PathLike,
     *,
-    source: str | None = None,
-    target: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     data_dir: str | os.PathLike | None = None,
     variant: str | None = None,
     upsample: float | Sequence[float] | None = None,
@@ -130,13 +143,16 @@ def open_corpus(
               a single `test2016` is `test`. Each file may be compressed and end
               in .gz, .bz2 or .xz. With one language only: text for language models.
             - a folder in the layout of tfds' TranslateFolder: `de.train.txt`, ...
+            - a folder with `train.tsv`, ..., or one such file: the first column is the
+              source, the second the target, others are left out.
+            - any other text file: the `train` split of a language model.
             - a folder that holds one prepared data set of tfds (`dataset_info.json`),
               or versions of it, the last of which counts.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
               "cnn_dailymail".
-        source: language, or name of the text, to translate from.
-        target: to translate into. Defaults: the order in which tfds or the variant
-            ("de-en") names the two; otherwise alphabetical; given one, the other.
+        source_language: language, or name of the text, to translate from.
+        target_language: to translate into. Defaults: the order in which tfds or the
+            variant ("de-en") names the two; given one of two, the other.
         data_dir: where tfds keeps prepared data. Default: tfds' own, which is
             the environment's TFDS_DATA_DIR or ~/tensorflow_datasets.
         variant: for folders, what stands between split and language:
@@ -151,31 +167,40 @@ def open_corpus(
 
     Raises:
         ValueError: an unknown name; tells what was tried. A language that is not
-            there; lists those that are.
+            there, or none where nothing says which of two is translated; lists those
+            that are.
         FileNotFoundError, ConnectionError: see `keras_seqconv.data.tfds.prepare`.
 
     Example:
 
     ```python
-    corpus = keras_seqconv.data.open_corpus("phrases", source="de", target="en")
+    corpus = keras_seqconv.data.open_corpus("phrases", source_language="de")
     for pair in corpus.split("train").take(2):
         print(pair["source"].numpy().decode(), "|", pair["target"].numpy().decode())
     ```
     """
-    name = os.fspath(name)
+    name, source, target = os.fspath(name), source_language, target_language
     check_choice("on_error", on_error, ("raise", "skip"))
     if not name:  # it would be the current folder
         raise ValueError(f"`name` must not be empty. Received: name={name!r}")
     folder = Path(name).expanduser()
     embedded = name.partition("/")[0] == "phrases"
+    if folder.is_file():
+        tsv = ".tsv" in folder.suffixes[-2:]
+        if source is not None and not tsv:
+            raise ValueError(
+                "`name` must be a .tsv file of two columns, or a folder with a file "
+                f"for each language, to translate from {source}. Received: {name}"
+            )
+        files = {("train", "", "tsv" if tsv else target or "text"): folder}
+        return _of_files(name, files, source, target, variant, upsample, on_error)
     if folder.is_dir() and not embedded:
         # Also a folder of versions: the name of tfds itself, where it keeps its data.
         places = ("dataset_info.json", "*/dataset_info.json")
         prepared = sorted(itertools.chain(*map(folder.glob, places)))
         if not prepared:
-            return _open_folder(
-                name, folder, source, target, variant, upsample, on_error
-            )
+            files = _translate_folder(folder) or _text_folder(folder)
+            return _of_files(name, files, source, target, variant, upsample, on_error)
         tfds = require("tensorflow_datasets", "mt")
         builder = tfds.builder_from_directory(prepared[-1].parent)
     elif embedded:
@@ -191,6 +216,49 @@ def open_corpus(
             )
     return _open_tfds(
         name, builder, source, target, on_error, manual_dir, probe_timeout
+    )
+
+
+def hold_out(corpus: Corpus, share: float) -> Corpus:
+    """The corpus with a share of its training rows as the validation split.
+
+    Of pairs it is every N-th one, N = 1 / share rounded; of the text of a language
+    model, whose lines belong together, the end.
+
+    Args:
+        corpus: without a validation split.
+        share: of the training rows, 0 < share <= 0.5.
+
+    Raises:
+        ValueError: there is a validation split.
+    """
+    if "validation" in corpus.splits:
+        raise ValueError(
+            f"`validation_share` must not be given for {corpus.name}, which has a "
+            f"validation split. Received: {share}"
+        )
+    every = round(1 / share)
+
+    def open_split(name, counts):
+        if name not in ("train", "validation"):
+            return corpus._open(name, counts)
+        rows, held = corpus._open("train", counts), name == "validation"
+        if corpus.source_language is None:
+            with plain_errors():
+                number = int(rows.reduce(np.int64(0), lambda n, _: n + 1))
+            kept = number - max(1, round(number * share))
+            return rows.skip(kept) if held else rows.take(kept)
+        rows = rows.enumerate()
+        rows = rows.filter(lambda number, _: ((number + 1) % every == 0) == held)
+        return rows.map(lambda _, row: row)
+
+    return dataclasses.replace(
+        corpus,
+        splits=("train", "validation", *corpus.splits[1:]),
+        _open=open_split,
+        _size=lambda split: None,
+        _aliases=_aliases(("validation",)),
+        _digests=lambda splits: corpus._digests({*splits} - {"validation"}),
     )
 
 
@@ -247,8 +315,19 @@ def _open_tfds(name, builder, source, target, on_error, manual_dir, probe_timeou
         )
 
     splits = tuple(str(split) for split in builder.info.splits)
+
+    def digests(splits):
+        infos = [builder.info.splits[split] for split in splits]
+        return {
+            f"{builder.info.full_name} {one.name}": f"{one.num_examples} rows, "
+            f"{one.num_bytes:d} bytes"
+            for one in infos
+        }
+
     size = functools.partial(tfds_texts.size, builder)
-    return Corpus(name, source, target, splits, open_split, size, _aliases(splits))
+    return Corpus(
+        name, source, target, splits, open_split, size, _aliases(splits), digests
+    )
 
 
 def _aliases(splits: tuple[str, ...]) -> dict[str, str]:
@@ -261,29 +340,39 @@ def _aliases(splits: tuple[str, ...]) -> dict[str, str]:
 # Folders
 
 
-def _open_folder(name, folder, source, target, variant, upsample, on_error):
-    files = _translate_folder(folder) or _text_folder(folder)
+def _of_files(name, files, source, target, variant, upsample, on_error):
+    """A corpus of (split, variant, language) -> path; "tsv" is both languages."""
+    folder = Path(name)
     variants = sorted({key[1] for key in files})
     chosen = _variant(folder, variants, variant)
     table = {
         (stem, tongue): path for (stem, v, tongue), path in files.items() if v == chosen
     }
     languages = _languages(folder, table)
-    if len(languages) == 1 and source is None:
+    wanted = [source, target]
+    if languages == ("tsv",):
+        if None in wanted or source == target:
+            raise ValueError(
+                "`source_language` and `target_language` must name the two columns of "
+                f"{folder}. Received: {source!r}, {target!r}"
+            )
+        wanted = ["tsv"]
+    elif len(languages) == 1 and source is None:
         source, target = None, target or languages[0]
         if target not in languages:
             raise ValueError(
-                f"`target` must be {languages[0]}, the only language of {folder}. "
-                f"Received: target={target!r}"
+                f"`target_language` must be {languages[0]}, the only language of "
+                f"{folder}. Received: target_language={target!r}"
             )
     else:
         default = tuple(re.split(r"[-_]", chosen))
         if set(default) != set(languages):
-            default = languages if len(languages) == 2 else ()
+            default = ()
         source, target = tfds_texts.complete_direction(
             str(folder), languages, default, source, target
         )
-    wanted = [tongue for tongue in (source, target) if tongue is not None]
+    if wanted != ["tsv"]:
+        wanted = [tongue for tongue in (source, target) if tongue is not None]
     parts = _splits(folder, table, wanted)
     aliases = _aliases(tuple(parts))
     aliases.update((stems[0], split) for split, stems in parts.items())
@@ -295,6 +384,7 @@ def _open_folder(name, folder, source, target, variant, upsample, on_error):
         functools.partial(_open_files, parts, table, wanted, upsample, on_error),
         lambda split: None,
         aliases,
+        functools.partial(_digests, parts, table, wanted),
     )
 
 
@@ -305,9 +395,20 @@ def _open_files(parts, table, wanted, upsample, on_error, split, counts):
             f"TensorFlow Datasets. Received: split={split!r}"
         )
     columns = [[table[stem, tongue] for stem in parts[split]] for tongue in wanted]
+    if wanted == ["tsv"]:
+        return from_tsv(*columns, on_error=on_error, counts=counts)
     factors = upsample if split == "train" else None
     read = from_files if len(wanted) == 2 else from_lines
     return read(*columns, upsample=factors, on_error=on_error, counts=counts)
+
+
+def _digests(parts, table, wanted, splits) -> dict[str, str]:
+    stems = [stem for split in splits for stem in parts[split]]
+    digests = {}
+    for path in (table[stem, tongue] for stem in stems for tongue in wanted):
+        with open(path, "rb") as stream:
+            digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
 
 
 def _file_names(folder: Path):

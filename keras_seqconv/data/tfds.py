@@ -154,7 +154,7 @@ def direction(
     names = text_names(builder)
     default = tuple(builder.info.supervised_keys or ())[:2]
     if len(default) != 2 or not all(isinstance(key, str) for key in default):
-        default = names if len(names) == 2 else ()
+        default = ()
     if len(set(names)) == 1 and source is None:
         return None, target or names[0]
     return complete_direction(builder.info.full_name, names, default, source, target)
@@ -167,22 +167,28 @@ def complete_direction(
     source: str | None,
     target: str | None,
 ) -> tuple[str, str]:
-    """Source and target, what is missing taken from `default`.
+    """Source and target: both as in `default`, or the other of two names.
 
     Raises:
         ValueError: not two different ones of `names` (if these are known).
     """
     if source is None and target is None and len(default) == 2:
         source, target = default
-    elif set(default) >= {source or target} and len(default) == 2:
-        other = [key for key in default if key != (source or target)][0]
+    elif len(pair := default or names) == 2 and (source or target) in pair:
+        other = pair[1 - pair.index(source or target)]
         source, target = source or other, target or other
     unknown = [n for n in (source, target) if n is None or (names and n not in names)]
     if unknown or source == target:
         listed = ", ".join(names) if names else "any (the data set does not list them)"
+        if source is target is None and len(names) == 2:
+            one, other = (
+                f"`source_language`={a} `target_language`={b}"
+                for a, b in (names, names[::-1])
+            )
+            listed += f". Nothing says which is translated: give {one} or {other}"
         raise ValueError(
-            f"`source` and `target` must be two languages of {what}: {listed}. "
-            f"Received: source={source!r}, target={target!r}"
+            "`source_language` and `target_language` must be two languages of "
+            f"{what}: {listed}. Received: {source!r} and {target!r}"
         )
     return source, target
 

@@ -52,6 +52,8 @@ def _model(owner, settings, exported) -> str:
         lines.append(
             f"- {type(model).__name__}, {model.count_params():,} parameters: {options}"
         )
+    if language := getattr(owner, "source_language", None):
+        lines.append(f"- translates from {language} to {owner.target_language}")
     source = getattr(owner, "source_tokenizer", None)
     target = getattr(owner, "target_tokenizer", getattr(owner, "tokenizer", None))
     for side, tokenizer in (("source", source), ("target", target)):
@@ -71,10 +73,7 @@ def _scores(run: Path | None) -> str:
         return "Nothing was recorded about the training of this model."
     record = json.loads((run / "run.json").read_text("utf-8"))
     options = record.get("options", {})
-    lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset", "source",
-             "target") if options.get(key) is not None]  # fmt: skip
-    if described := record.get("recipe", {}).get("data"):
-        lines.append(f"- data of the recipe: {described}")
+    lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset")]
     if (run / "scores.json").is_file():
         scores = json.loads((run / "scores.json").read_text("utf-8"))
         lines.append(f"- {scores['split']} split, {scores['sentences']:,} sentences:")

@@ -1,9 +1,9 @@
 """Models by the names of their presets."""
 
 import copy
-import difflib
 import inspect
 
+from keras_seqconv.arguments import near
 from keras_seqconv.models.conv_s2s import ConvS2S
 from keras_seqconv.models.decoder_only import ConvLanguageModel, LanguageModel
 from keras_seqconv.models.encoder_decoder import EncoderDecoder
@@ -60,7 +60,7 @@ def from_preset(
     """
     if name not in PRESETS:
         raise ValueError(
-            f"`name` must be one of `list_presets()`. {_near(name, PRESETS)}"
+            f"`name` must be one of `list_presets()`. {near(name, PRESETS)}"
             f"Received: name={name!r}"
         )
     preset = PRESETS[name]
@@ -69,7 +69,7 @@ def from_preset(
     for key in overrides:
         if key not in allowed or key == "self":
             raise ValueError(
-                f"{preset.model} has no argument `{key}`. {_near(key, allowed)}"
+                f"{preset.model} has no argument `{key}`. {near(key, allowed)}"
                 f"Received: {key}={overrides[key]!r}"
             )
     arguments = {**copy.deepcopy(preset.architecture), **overrides}
@@ -80,11 +80,6 @@ def from_preset(
         "vocabulary_size": vocabulary_size,
     }
     return model(**_sizes(sizes, preset, allowed, arguments), **arguments)
-
-
-def _near(name, names):
-    near = difflib.get_close_matches(str(name), names)
-    return f"Did you mean {', '.join(near)}? " if near else ""
 
 
 def _sizes(sizes, preset, allowed, arguments):

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_seqconv.locks import lock
+from keras_seqconv.locks import open_alone
 
 _PLAN = "plan.json"
 _UNFINISHED = ".part"
@@ -69,8 +69,7 @@ def workplace(folder: Path) -> Iterator[None]:
     At the end it is deleted, if it is still there, unless a stage is finished in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as stream:
-        _lock(stream, folder)
+    with open_alone(folder / "lock", f"Another process works in {folder}."):
         try:
             yield
         finally:
@@ -81,13 +80,6 @@ def workplace(folder: Path) -> Iterator[None]:
 
 def _folders(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*") if path.is_dir()]
-
-
-def _lock(stream, folder: Path):
-    try:
-        lock(stream, wait=False)
-    except OSError:
-        raise ValueError(f"Another process works in {folder}.") from None
 
 
 def _to_disk(folder: Path):

@@ -120,6 +120,7 @@ class SentencePieceTokenizer:
         max_texts: int = 2_000_000,
         seed: int = 0,
         num_threads: int = 4,
+        at_most: bool = False,
     ) -> "SentencePieceTokenizer":
         """Learns a vocabulary. The same arguments give the same model, to the byte.
 
@@ -139,6 +140,7 @@ class SentencePieceTokenizer:
             seed: of that draw.
             num_threads: threads of the unigram training. Sums of rounded numbers
                 depend on it, so the model may as well.
+            at_most: take fewer than `vocabulary_size` where the texts have no more.
 
         Raises:
             ValueError: for a wrong argument; `texts` hold no text; `vocabulary_size` is
@@ -148,6 +150,7 @@ class SentencePieceTokenizer:
             vocabulary_size, model_type, normalization, character_coverage,
             byte_fallback, num_threads,
         )  # fmt: skip
+        arguments["hard_vocab_limit"] = not check_boolean("at_most", at_most)
         check_positive_integer("max_texts", max_texts)
         check_integer("seed", seed, 0)
         sentences = _Sentences(_drawn(valid_texts(texts), max_texts, seed))

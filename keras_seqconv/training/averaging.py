@@ -10,8 +10,9 @@ import keras
 from keras_seqconv import checkpoints
 from keras_seqconv.model_directory import check_writable
 from keras_seqconv.training.models import make_model, translator_of
-from keras_seqconv.training.run import Run, read_run
+from keras_seqconv.training.run import Run, headline, read_run
 from keras_seqconv.training.text import is_language_model, read_tokenizers
+from keras_seqconv.training_options import read_json
 
 
 def average_run(
@@ -64,32 +65,40 @@ def average_run(
         done = average(
             run, model, kind or averaging["kind"], count or averaging["count"], up_to
         )
-    owner = translator_of(run.options, recipe, model, *pair)
+    owner = translator_of(run, recipe, model, *pair)
     owner.save(output, overwrite)
+    if Path(output).resolve() == run.model.resolve() and run.scores.exists():
+        old = headline(read_json(run.scores))
+        run.scores.unlink()
+        done += f"\nscores.json was of the model before ({old}) and is removed"
     return done
 
 
 def average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:
     """Gives a model the mean of checkpoints of its run; says in words which."""
+    what = kind.replace("_", " ")
     with warnings.catch_warnings():
-        # That there are fewer is said below.
-        warnings.simplefilter("ignore", UserWarning)
+        # That there are fewer is said below; that one is damaged is not.
+        warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
         if kind == "best":
             paths = checkpoints.best(run.checkpoints, count, *run.monitor)
         elif kind == "last_epochs":
-            paths = _last_epochs(run, count, up_to)
+            paths, what = _last_epochs(run, count, up_to)
         else:
             paths = checkpoints.last_updates(run.checkpoints, count, up_to)
-    done = _average(model, paths, kind.replace("_", " "))
+    done = _average(model, paths, what)
     return done + (f"; there are no {count}" if len(paths) < count else "")
 
 
-def _last_epochs(run: Run, count: int, up_to: int | None) -> list[Path]:
+def _last_epochs(run: Run, count: int, up_to: int | None) -> tuple[list[Path], str]:
     """Those of ends of epochs, or where there are none yet, the newest checkpoint."""
     try:
-        return checkpoints.last_epochs(run.checkpoints, count, up_to)
+        return checkpoints.last_epochs(run.checkpoints, count, up_to), "last epochs"
     except ValueError:
-        return checkpoints.last_updates(run.checkpoints, 1, up_to)
+        for path in checkpoints.find(run.checkpoints):
+            checkpoints.check(path)  # a damaged one may be of a whole epoch
+        found = checkpoints.last_updates(run.checkpoints, 1, up_to)
+        return found, "newest, as no epoch is complete"
 
 
 def _average(model, paths: Sequence[Path], what: str) -> str:

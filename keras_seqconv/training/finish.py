@@ -5,10 +5,11 @@ import time
 from keras_seqconv import evaluation, perplexity, plots
 from keras_seqconv.atomic import write_file
 from keras_seqconv.callbacks.reporting import read_log
+from keras_seqconv.extras import require
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.training.averaging import average
 from keras_seqconv.training.models import translator_of
-from keras_seqconv.training.run import Run, write_json
+from keras_seqconv.training.run import Run, headline, write_json
 from keras_seqconv.training.text import Text
 
 
@@ -20,7 +21,7 @@ def finish(run: Run, recipe: dict, text: Text, model, say) -> dict:
     """
     averaging = recipe["averaging"]
     say(average(run, model, averaging["kind"], averaging["count"]))
-    owner = translator_of(run.options, recipe, model, *text.tokenizers)
+    owner = translator_of(run, recipe, model, *text.tokenizers)
     owner.save(run.model, overwrite=True)
     say(f"Written to {run.model}")
     _draw(run, say)
@@ -30,7 +31,30 @@ def finish(run: Run, recipe: dict, text: Text, model, say) -> dict:
     measure = _perplexity if isinstance(owner, LanguageGenerator) else _translations
     scores = measure(run, recipe, text, owner, say)
     write_json(run.scores, scores)
+    say(headline(scores))
     return scores
+
+
+def check_scoring(recipe: dict) -> None:
+    """ImportError, before anything is trained, without the package of the scores."""
+    if "ROUGE" in (recipe["scoring"] or ""):
+        require("rouge_score", "rouge")
+    elif recipe["search"] is not None:
+        require("sacrebleu", "mt")
+
+
+def _scores(recipe: dict, hypotheses: list[str], references: list[str]) -> list:
+    """Those of the recipe's field: ROUGE of summaries; BLEU by sacreBLEU and by it."""
+    scoring = recipe["scoring"]
+    if "ROUGE" in scoring:
+        return evaluation.rouge(hypotheses, references)
+    kind = "compound_split_bleu" if "compounds" in scoring else "tokenized_bleu"
+    return [
+        *evaluation.scores(hypotheses, references, ("bleu", "chrf")),
+        *evaluation.scores(
+            hypotheses, references, (kind,), lowercase="lower-cased" in scoring
+        ),
+    ]
 
 
 def sentences_of(
@@ -50,13 +74,10 @@ def _translations(run: Run, recipe: dict, text: Text, translator, say) -> dict:
         run.folder / "test.hypotheses",
         "".join(f"{' '.join(line.split())}\n" for line in hypotheses).encode(),
     )
-    found = evaluation.scores(
-        hypotheses, references, ("bleu", "chrf", "tokenized_bleu")
-    )
+    found = _scores(recipe, hypotheses, references)
     say(f"{len(sources) / seconds:.0f} sentences a second")
     for score in found:
         say(score.line)
-    say(f"test BLEU {found[0].value:.1f}")
     return {
         "split": "test",
         "sentences": len(sources),
@@ -70,7 +91,6 @@ def _perplexity(run: Run, recipe: dict, text: Text, generator, say) -> dict:
     found = perplexity.text_perplexity(generator, lines, **recipe["blocks"])
     for line in found.lines():
         say(line)
-    say(f"test perplexity {found.perplexity:.2f}")
     return {
         "split": "test",
         "nll": found.nll,

@@ -2,7 +2,8 @@
 
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.models.named import from_preset
-from keras_seqconv.training.options import TrainingOptions
+from keras_seqconv.training.run import Run
+from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translator import Translator
 
 _RATES = ("dropout", "attention_dropout", "weight_dropout")
@@ -34,9 +35,9 @@ def make_model(options: TrainingOptions, source_tokenizer, target_tokenizer):
 
 
 def translator_of(
-    options: TrainingOptions, recipe: dict, model, source_tokenizer, target_tokenizer
+    run: Run, recipe: dict, model, source_tokenizer, target_tokenizer
 ) -> Translator | LanguageGenerator:
-    """The model with its tokenizers and the recipe's search."""
+    """The model with its tokenizers, the recipe's search, and the run's languages."""
     if source_tokenizer is None:
         return LanguageGenerator(model, target_tokenizer)
     return Translator(
@@ -44,5 +45,6 @@ def translator_of(
         source_tokenizer,
         target_tokenizer,
         recipe["search"],
-        max_source_length=options.truncate_source,
+        max_source_length=run.options.truncate_source,
+        languages=run.languages,
     )

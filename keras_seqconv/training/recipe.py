@@ -8,7 +8,7 @@ import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.training.options import TrainingOptions
+from keras_seqconv.training_options import TrainingOptions
 
 _OPTIMIZERS = {
     "adam": {

@@ -1,5 +1,6 @@
 """The folder of a training run: what it was started with, and where its files lie."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -8,16 +9,20 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 
 from keras_seqconv import checkpoints
-from keras_seqconv.atomic import write_file
-from keras_seqconv.training.options import TrainingOptions, check_options
+from keras_seqconv.atomic import remove_parts, write_file
+from keras_seqconv.locks import open_alone
+from keras_seqconv.training_options import TrainingOptions, read_json
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
+# That a killed run may have been writing.
+_FILES = r"(run\.json|log\.jsonl|scores\.json|test\.hypotheses|curves\.png)"
 # May differ between a run and its continuation: they say when it ends and what it
 # reports, and change no update.
 _MAY_CHANGE = {
@@ -40,6 +45,17 @@ class Run:
         """The metric that says which checkpoint is best, and whether "min" or "max"."""
         bleu = self.options.monitor == "bleu"
         return f"val_{self.options.monitor}", "max" if bleu else "min"
+
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Source and target, as `read_text` found and noted them."""
+        return tuple(read_json(self.settings).get("languages", (None, None)))
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run with these options has come to its end, and has its model."""
+        done = read_json(self.settings).get("finished")
+        return done == _what_matters(self.options) and self.model.is_dir()
 
     @property
     def settings(self) -> Path:
@@ -74,11 +90,32 @@ class Run:
         return self.folder / "scores.json"
 
 
-def open_run(options: TrainingOptions, recipe: dict) -> Run:
-    """Makes the folder of a run, or goes on in it.
+@contextlib.contextmanager
+def sole_run(folder: str | os.PathLike) -> Iterator[None]:
+    """Makes the folder of a run where it is missing; keeps other trainings out of it.
 
     Raises:
-        ValueError: the folder holds something else, or a run with other options.
+        ValueError: the folder holds something else, or another process trains in it.
+    """
+    folder = Path(folder)
+    empty = folder.is_dir() and not {*os.listdir(folder)} - {".lock"}
+    if folder.exists() and not empty and not (folder / "run.json").exists():
+        raise ValueError(
+            "`workdir` must be a folder of a run, empty, or not exist. "
+            f"Received: {folder}, which holds other files"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = f"`workdir` must be one that nobody is training in now. Received: {folder}"
+    with open_alone(folder / ".lock", taken):
+        remove_parts(folder, _FILES)
+        yield
+
+
+def open_run(options: TrainingOptions, recipe: dict) -> Run:
+    """Makes the folder of a run, or goes on in it; inside of `sole_run`.
+
+    Raises:
+        ValueError: the folder holds a run with other options.
     """
     run = Run(Path(options.workdir), options)
     if run.settings.exists():
@@ -88,26 +125,63 @@ def open_run(options: TrainingOptions, recipe: dict) -> Run:
                 f"{run.folder} holds a run with other options; give its own, or "
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
-        if different:  # of a start that came to nothing
-            shutil.rmtree(run.tokenizers, ignore_errors=True)
-            shutil.rmtree(run.data, ignore_errors=True)
-    elif run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-        raise ValueError(
-            "`workdir` must be a folder of a run, empty, or not exist. "
-            f"Received: {options.workdir}, which holds other files"
-        )
+        if different:
+            _remove_text(run)
     run.folder.mkdir(parents=True, exist_ok=True)
-    starts = _read(run.settings)["starts"] if run.settings.exists() else []
+    before = read_json(run.settings) if run.settings.exists() else {}
     write_json(
         run.settings,
         {
+            **before,
             "format_version": _FORMAT_VERSION,
             "options": options.model_dump(exclude_unset=True),
             "recipe": recipe,
-            "starts": [*starts, _start()],
+            "starts": [*before.get("starts", ()), _start()],
         },
     )
     return run
+
+
+def note(run: Run, **entries) -> None:
+    """Adds entries to `run.json`, or replaces them."""
+    write_json(run.settings, {**read_json(run.settings), **entries})
+
+
+def note_finished(run: Run) -> None:
+    """From now on the run is `finished`."""
+    note(run, finished=_what_matters(run.options))
+
+
+def _what_matters(options: TrainingOptions) -> dict:
+    """The options without those that change nothing of what comes out."""
+    return options.model_dump(exclude={"workdir", "data_dir", "manual_dir"})
+
+
+def note_corpus(run: Run, digests: dict[str, str]) -> None:
+    """Notes what `Corpus.digests` says at the first start, and compares it later.
+
+    Raises:
+        ValueError: the text is not what the checkpoints were trained on.
+    """
+    before = (
+        read_json(run.settings).get("corpus") or digests
+    )  # there is none of older versions
+    changed = {name for name, _ in before.items() ^ digests.items()}
+    if changed and checkpoints.find(run.checkpoints):
+        raise ValueError(
+            f"`dataset` must hold what it held when the run in {run.folder} began; put "
+            "the old text back, or give another `workdir`. Changed, new or missing: "
+            + ", ".join(sorted(changed))
+        )
+    if changed:
+        _remove_text(run)
+    note(run, corpus=digests)
+
+
+def _remove_text(run: Run) -> None:
+    """What a start that came to nothing has made of other options or another text."""
+    shutil.rmtree(run.tokenizers, ignore_errors=True)
+    shutil.rmtree(run.data, ignore_errors=True)
 
 
 def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
@@ -119,47 +193,33 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
     """
     folder = Path(folder)
     settings = _settings(folder / "run.json")
-    options = check_options({**settings["options"], "workdir": str(folder)})
+    options = TrainingOptions(**{**settings["options"], "workdir": str(folder)})
     return Run(folder, options), settings["recipe"]
 
 
 def remove_run(folder: str | os.PathLike) -> None:
-    """Deletes the folder of a run, if it is one."""
+    """Deletes the folder of a run, if it is one and nobody trains in it."""
     if (Path(folder) / "run.json").is_file():
-        shutil.rmtree(folder)
+        with sole_run(folder):
+            shutil.rmtree(folder)
 
 
-def read_options(path: str | os.PathLike) -> dict:
-    """The options of a run, from its folder or its `run.json`, or of a JSON file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no JSON object of options.
-    """
-    path = Path(path)
-    settings = _read(path / "run.json" if path.is_dir() else path)
-    options = settings.get("options", settings)
-    if not isinstance(options, dict):
-        raise ValueError(f"{path}: `options` must be a JSON object.")
-    return dict(options)
+def headline(scores: dict) -> str:
+    """The first score of `scores.json`, such as "test BLEU 41.3"; "" without one."""
+    if "perplexity" in scores:
+        return f"test perplexity {scores['perplexity']:.2f}"
+    for name, score in scores.items():
+        if isinstance(score, dict):
+            return f"test {name} {score['score']:.1f}"
+    return ""
 
 
 def write_json(path: Path, value) -> None:
     write_file(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _read(path: Path) -> dict:
-    try:
-        settings = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} must be JSON ({error}).") from None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {settings!r}")
-    return settings
-
-
 def _settings(path: Path) -> dict:
-    settings = _read(path)
+    settings = read_json(path)
     if settings.get("format_version") != _FORMAT_VERSION:
         raise ValueError(
             f"{path}: `format_version` must be {_FORMAT_VERSION}. "
@@ -173,7 +233,7 @@ def _settings(path: Path) -> dict:
 def _differences(run: Run) -> list[str]:
     """Options that decide what a run does, and were others at its first start."""
     settings = _settings(run.settings)
-    before = check_options(settings["options"]).model_dump()
+    before = TrainingOptions(**settings["options"]).model_dump()
     now = run.options.model_dump()
     return [
         f"{name} was {before[name]!r} and is {now[name]!r}"

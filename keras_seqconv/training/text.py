@@ -2,16 +2,17 @@
 
 import collections
 import dataclasses
+import textwrap
 from pathlib import Path
 
-from keras_seqconv import tokenizers
+from keras_seqconv import checkpoints, tokenizers
 from keras_seqconv.atomic import atomic_directory
 from keras_seqconv.data import blocks, sources, steps
 from keras_seqconv.data.store import IdStore
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
-from keras_seqconv.training.options import TrainingOptions
-from keras_seqconv.training.run import Run
+from keras_seqconv.training.run import Run, note, note_corpus
+from keras_seqconv.training_options import TrainingOptions
 
 # In folders of tokenizers: of runs and prepared corpora, and of models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
@@ -40,19 +41,40 @@ class Text:
         return self.source_tokenizer, self.target_tokenizer
 
 
-def read_text(run: Run, recipe: dict, say) -> Text:
-    """Opens the corpus, trains or reads the tokenizers, and writes the stores.
+def corpus_of(run: Run) -> sources.Corpus:
+    """The corpus of a run; ValueError if it is not what the run began with."""
+    corpus = open_corpus_of(run.options)
+    splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
+    note_corpus(run, corpus.digests(splits))
+    return corpus
+
+
+def read_text(run: Run, recipe: dict, corpus: sources.Corpus, say) -> Text:
+    """Trains or reads the tokenizers, and writes the stores.
 
     What an earlier start of the run has finished is read, not made again.
 
     Args:
         run: whose folder keeps tokenizers and stores.
-        recipe: resolved.
+        recipe: resolved. Its `averaging` changes where there is no validation split,
+            and `data` says what the run was trained on.
+        corpus: of the run, see `corpus_of`.
         say: prints a line of progress.
     """
     options = run.options
-    corpus = open_corpus_of(options)
-    _check_corpus(options, corpus)
+    languages = [corpus.source_language, corpus.target_language]
+    if is_language_model(options.preset):
+        languages[0] = None
+    _check_languages(run, languages)
+    _say_pair(corpus, languages, say)
+    if "validation" not in corpus.splits and recipe["averaging"]["kind"] == "best":
+        recipe["averaging"]["kind"] = "last_epochs"
+        say(
+            "There is no validation split, so the last checkpoints are averaged and not"
+            " the best; --validation-share 0.01 would hold out a part for it."
+        )
+    recipe["data"] = f"{options.dataset}, {_direction(languages)}"
+    note(run, languages=languages, recipe=recipe)
     pair = _tokenizers(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)
@@ -63,19 +85,63 @@ def read_text(run: Run, recipe: dict, say) -> Text:
 
 
 def open_corpus_of(options: TrainingOptions) -> sources.Corpus:
-    """The corpus that the options name; errors name the options."""
-    try:
+    """The corpus that the options name; the preset says what they leave open.
+
+    Raises:
+        ValueError, OSError: as `open_corpus`; there is no training text, or not what
+            the preset needs; options for a validation split, and there is none.
+    """
+    languages = (options.source_language, options.target_language)
+    if languages == (None, None):
+        languages = PRESETS[options.preset].languages or languages
+
+    def opened(source, target):
         return sources.open_corpus(
             options.dataset,
-            source=options.source,
-            target=options.target,
+            source_language=source,
+            target_language=target,
             data_dir=options.data_dir,
             manual_dir=options.manual_dir,
             variant=options.variant,
             on_error="skip" if options.skip_bad_lines else "raise",
         )
-    except ValueError as error:
-        raise ValueError(str(error).replace("`name`", "`dataset`")) from error
+
+    try:
+        corpus = opened(*languages)
+    except ValueError:
+        if languages == (options.source_language, options.target_language):
+            raise
+        opened(None, None)  # whose error names the languages, where those are wrong
+        raise
+    _check_corpus(options, corpus)
+    if options.validation_share is not None:
+        corpus = sources.hold_out(corpus, options.validation_share)
+    _check_validation(options, corpus)
+    return corpus
+
+
+def _check_languages(run: Run, languages: list) -> None:
+    """ValueError where a run of an earlier version, which guessed, may turn around."""
+    options, noted = run.options, run.languages != (None, None)
+    if noted or languages[0] is None or not checkpoints.find(run.checkpoints):
+        return
+    if options.source_language is None and options.target_language is None:
+        raise ValueError(
+            f"{run.folder} does not say from which language it translates: an earlier "
+            "version took the first in the alphabet. Start anew in another `workdir`."
+        )
+
+
+def _direction(languages: list) -> str:
+    return " → ".join(filter(None, languages))
+
+
+def _say_pair(corpus, languages: list, say) -> None:
+    """What is translated into what, with a pair to see that it is so."""
+    if languages[0] is not None:
+        pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
+        example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
+        say(f"{_direction(languages)}, for example {example}")
 
 
 def is_language_model(preset: str) -> bool:
@@ -102,6 +168,23 @@ def _check_corpus(options: TrainingOptions, corpus) -> None:
             f"{options.preset}. Received: {options.dataset} with "
             f"{corpus.target_language!r} only"
         )
+
+
+def _check_validation(options: TrainingOptions, corpus) -> None:
+    if "validation" in corpus.splits:
+        return
+    for name, wanted in (
+        ("early_stopping", options.early_stopping is not None),
+        ("validate_every", options.validate_every is not None),
+        ("validation_bleu", options.validation_bleu),
+        ("average_kind", options.average_kind == "best"),
+    ):
+        if wanted:
+            raise ValueError(
+                f"`{name}` needs a validation split, which {options.dataset} does not "
+                "have; `validation_share` holds out a part of the training data. "
+                f"Received: {name}={getattr(options, name)!r}"
+            )
 
 
 # --- Tokenizers ---
@@ -154,15 +237,21 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         source = corpus.source_language or corpus.target_language
         languages, unit = (source, corpus.target_language), "merges"
         more = {"languages": languages, "moses": True, "merges": size}
+    elif options.vocabulary_size is None and kind.startswith("sentencepiece"):
+        more["at_most"] = True  # it was meant for another corpus
     sides = "" if joint else "s"
     say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
-    return tokenizers.train_tokenizers(
+    pair = tokenizers.train_tokenizers(
         kind,
         () if single else corpus.texts("train", "source"),
         corpus.texts("train", "target"),
         joint=joint,
         **more,
     )
+    found = [one.vocabulary_size for one in pair]
+    if "at_most" in more and min(found) < size:
+        say(f"The texts have no more than {' and '.join(map(str, {*found}))} entries")
+    return pair
 
 
 def _size_of(preset: Preset, kind: str) -> int | None:
@@ -179,7 +268,8 @@ def _size_of(preset: Preset, kind: str) -> int | None:
 
 def _store(run: Run, recipe: dict, corpus, pair: tuple, split: str, say) -> IdStore:
     folder = run.data / split
-    fingerprint = _fingerprint(run.options, recipe, pair, split)
+    languages = [corpus.source_language, corpus.target_language]
+    fingerprint = _fingerprint(run.options, recipe, pair, split, languages)
     try:
         return IdStore.open(folder, fingerprint)
     except FileNotFoundError:
@@ -227,12 +317,13 @@ def _blocks(dataset, options: TrainingOptions, recipe: dict, counts, split: str)
     return dataset.apply(blocks.to_blocks(**settings))
 
 
-def _fingerprint(options: TrainingOptions, recipe: dict, pair: tuple, split) -> dict:
+def _fingerprint(options, recipe, pair, split, languages) -> dict:
     names = (
-        "dataset", "source", "target", "variant", "min_length", "max_length",
-        "max_ratio", "truncate_source",
+        "dataset", "variant", "min_length", "max_length", "max_ratio",
+        "truncate_source", "validation_share",
     )  # fmt: skip
     return {
+        "languages": languages,
         "split": split,
         "blocks": recipe["blocks"],
         "tokens_per_batch": recipe["tokens_per_batch"],

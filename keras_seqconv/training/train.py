@@ -5,23 +5,23 @@ from pathlib import Path
 
 import keras
 
-from keras_seqconv import callbacks, fitting, plots
+from keras_seqconv import callbacks, checkpoints, fitting, plots
 from keras_seqconv.data.resampling import resampling
 from keras_seqconv.data.stream import BatchStream
 from keras_seqconv.memory import keep_freed_memory
 from keras_seqconv.tokenizers import Sampling
 from keras_seqconv.training.devices import Devices, find_devices
-from keras_seqconv.training.finish import finish, sentences_of
+from keras_seqconv.training.finish import check_scoring, finish, sentences_of
 from keras_seqconv.training.models import make_model, translator_of
-from keras_seqconv.training.options import TrainingOptions
 from keras_seqconv.training.recipe import (
     make_loss,
     make_optimizer,
     resolve_recipe,
     schedule_callbacks,
 )
-from keras_seqconv.training.run import Run, open_run
-from keras_seqconv.training.text import Text, read_text
+from keras_seqconv.training.run import Run, headline, note_finished, open_run, sole_run
+from keras_seqconv.training.text import Text, corpus_of, read_text
+from keras_seqconv.training_options import TrainingOptions, read_json
 
 # Sentences of the validation set that `validation_bleu` translates at most.
 _MOST_TRANSLATED = 2000
@@ -59,7 +59,8 @@ def train(options: TrainingOptions, say=print) -> Result:
 
     Raises:
         ValueError, OSError, ImportError: before anything is trained, for options,
-            files or packages that are wrong or missing.
+            files or packages that are wrong or missing, or a work folder in which
+            another process is training.
 
     Example:
 
@@ -74,18 +75,31 @@ def train(options: TrainingOptions, say=print) -> Result:
     keep_freed_memory()
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
+    check_scoring(recipe)
+    with sole_run(options.workdir):
+        return _train(options, recipe, devices, say)
+
+
+def _train(options: TrainingOptions, recipe: dict, devices: Devices, say) -> Result:
     run = open_run(options, recipe)
+    corpus = corpus_of(run)
+    if run.finished:
+        scores = read_json(run.scores) if run.scores.exists() else {}
+        say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
+        return Result(run.model, scores)
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         _make_deterministic()
     keras.config.set_dtype_policy(recipe["precision"])
-    text = read_text(run, recipe, say)
+    text = read_text(run, recipe, corpus, say)
     stream, validation = _streams(options, recipe, text, devices)
     with devices.scope():
         model = make_model(options, *text.tokenizers)
         optimizer, loss = make_optimizer(recipe), make_loss(recipe, model)
         _compile(model, optimizer, loss, options, recipe)
     _describe(say, run, recipe, text, model, stream)
+    if found := checkpoints.find(run.checkpoints):
+        say(f"Going on from {found[-1]}")
     with callbacks.GracefulStop() as stop, devices.scope():
         fitting.fit_stream(
             model,
@@ -99,6 +113,7 @@ def train(options: TrainingOptions, say=print) -> Result:
         say(f"Interrupted. The same command goes on from {run.checkpoints}.")
         return Result(None, {}, stop.exit_status)
     scores = finish(run, recipe, text, model, say)
+    note_finished(run)
     return Result(run.model, scores)
 
 
@@ -178,17 +193,17 @@ def _callbacks(run: Run, recipe: dict, text: Text, validation, model) -> list:
             callbacks.EarlyStopping(options.early_stopping, monitor=monitor, mode=mode)
         )
     if options.tensorboard:
-        pictures = _attention_pictures(options, recipe, text, model)
+        pictures = _attention_pictures(run, recipe, text, model)
         found.append(callbacks.TensorBoard(run.tensorboard, attention_figure=pictures))
     return found
 
 
-def _attention_pictures(options: TrainingOptions, recipe: dict, text: Text, model):
+def _attention_pictures(run: Run, recipe: dict, text: Text, model):
     """A function that draws where the model looks in some validation sentences."""
     if text.validation is None or not hasattr(model, "attention_weights"):
         return None
     sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
-    translator = translator_of(options, recipe, model, *text.tokenizers)
+    translator = translator_of(run, recipe, model, *text.tokenizers)
 
     def draw() -> dict:
         found = translator.translate_n_best(sources, 1, return_attention=True)
@@ -221,7 +236,7 @@ def _validation_bleu(run: Run, recipe: dict, text: Text, model):
         )
     sources, references = sentences_of(text.corpus, "validation", _MOST_TRANSLATED)
     return callbacks.ValidationBLEU(
-        translator_of(run.options, recipe, model, *text.tokenizers),
+        translator_of(run, recipe, model, *text.tokenizers),
         sources,
         references,
         every_updates=run.options.validate_every,

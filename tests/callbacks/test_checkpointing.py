@@ -13,6 +13,7 @@ from keras_seqconv.callbacks import (
     ordered,
     resume,
 )
+from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.callbacks.updates import accumulation_steps
 from tests.callbacks.small import Probe, Stream, fit, make_model, same
 
@@ -63,6 +64,44 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, whole):
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     trained = [line for line in lines if '"loss"' in line]
     assert len(trained) == 13  # each update once
+
+
+class Tokens(keras.layers.Layer):
+    """Counts rows, as the package's models count target tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = keras.metrics.Sum(name="tokens")
+
+    def call(self, inputs):
+        self.tokens.update_state(keras.ops.ones_like(inputs))
+        return inputs
+
+
+def test_means_in_the_log_cover_all_since_the_record_before(tmp_path):
+    """Also those updates that were done before the checkpoint."""
+
+    def train(folder, *more):
+        model = keras.Sequential([*make_model(compiled=False).layers, Tokens()])
+        model.compile("adam", "mse", run_eagerly=True)
+        found = [
+            LogFile(folder / "log.jsonl", 4),
+            Checkpoints(folder / "c", every_updates=3, monitor="loss"),
+            *more,
+        ]
+        fit(model, found, updates=13, directory=folder / "c")
+        timed = ("seconds", "tokens_per_second")
+        return [
+            {name: record[name] for name in record if name not in timed}
+            for record in read_log(folder / "log.jsonl")
+        ]
+
+    for batches in (3, 5, 3):  # from 0 on, from 3 and from 6, of epochs of 5
+        with pytest.raises(Killed):
+            train(tmp_path / "parts", Probe(batches, kill))
+    parts = train(tmp_path / "parts")
+    assert [record["update"] for record in parts] == [4, 5, 8, 10, 12, 13]
+    assert parts == train(tmp_path / "whole")
 
 
 def test_gradient_accumulation_is_never_half_saved(tmp_path):

@@ -26,8 +26,18 @@ def test_interval_takes_means_apart():
     second = interval.read({"loss": 2.5, "tokens": 400.0, "gradient_norm": 7.0})
     assert second["loss"] == pytest.approx(2.0) and second["gradient_norm"] == 7.0
     assert second["tokens_per_second"] == pytest.approx(300 / second["seconds"])
+    state = interval.get_state()
     interval.start_epoch()
     assert interval.read({"loss": 1.0, "tokens": 10.0})["loss"] == 1.0
+    # From a checkpoint at 500 tokens on; 60 s of the interval were before it.
+    resumed = Interval()
+    state["seconds"] += 60
+    resumed.start_epoch({"loss": 2.4, "tokens": 500.0}, state)
+    found = resumed.read({"loss": 2.0, "tokens": 800.0})
+    assert found["loss"] == pytest.approx((2.0 * 800 - 2.5 * 400) / 400)
+    assert found["seconds"] == pytest.approx(60, abs=5)
+    resumed.start_epoch({"loss": 0.0, "tokens": 0.0}, state)  # at the end of an epoch
+    assert resumed.read({"loss": 1.0, "tokens": 10.0})["loss"] == 1.0
 
 
 def test_log_file(tmp_path):

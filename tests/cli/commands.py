@@ -66,7 +66,10 @@ def make_translator(mixer="dynamic_conv", seed=3, **changes):
     )  # fmt: skip
     for weight in model.trainable_weights:  # clear preferences, so no ties
         weight.assign(2.5 * weight)
-    return ks.Translator(model, TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 8})
+    return ks.Translator(
+        model, TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 8},
+        languages=("en", "xx"),
+    )  # fmt: skip
 
 
 @functools.cache

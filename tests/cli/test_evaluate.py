@@ -135,12 +135,16 @@ def test_dataset(folder, tmp_path, capsys):
     write(tmp_path / "test.xx", *(folder / "right").read_text().splitlines())
     write(tmp_path / "train.en", "w1"), write(tmp_path / "train.xx", "w2")
     assert sources.open_corpus
-    done = call(
-        capsys, "evaluate", folder / "model", "--dataset", tmp_path,
-        "--source-language", "en", "--target-language", "xx", "--quiet",
-    )  # fmt: skip
+    # From which language into which the model says, and the folder of a run will do.
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "run" / "run.json", "{}")
+    (tmp_path / "run" / "model").symlink_to(folder / "model")
+    scored = ["evaluate", tmp_path / "run", "--dataset", tmp_path, "--quiet"]
+    done = call(capsys, *scored)
     assert done.status == 0, done.errors
     assert done.output.splitlines()[-1] == "test BLEU 100.0"
+    message = refused(capsys, *scored, "--source-language", "xx")
+    assert f"--source-language must be that of {tmp_path / 'run'}, en." in message
 
 
 def test_errors_in_one_line(folder, tmp_path, capsys):
@@ -150,7 +154,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([], "Give a MODEL, or translations by --hypotheses"),
         ([*scored, folder / "short"], "as many lines. Received: 3 and 1"),
         ([*scored, folder / "empty"], "empty must hold a line at least"),
-        ([*scored, tmp_path / "none"], "none does not exist"),
+        ([*scored, tmp_path / "none"], "none: No such file"),
         ([*scored, right, "--metrics", "blue"], "--metrics must be of bleu, chrf"),
         ([*scored, right, "--metrics", "perplexity"], "perplexity needs a MODEL"),
         ([*scored, right, "--tokenize", "14a"], "--tokenize must be one of"),

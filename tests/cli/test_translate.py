@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import pytest
 
+import keras_seqconv as ks
+from keras_seqconv import ensembles
 from keras_seqconv.cores import available_cores
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv_cli.translate import SEARCH
@@ -175,7 +177,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
     bad.write_bytes(b"w1\n\xff\n")
     for arguments, words in (
         ([tmp_path / "none"], "There is no folder"),
-        ([model, "--input", tmp_path / "none"], "none does not exist"),
+        ([model, "--input", tmp_path / "none"], "none: No such file"),
         ([model, "--input", bad], '0xff at position 1 (--on-error "replace" goes on)'),
         ([model, "--input", source, "--n-best", 3], "--n-best must be at most --num-b"),
         ([model, "--input", source, "--resume"], "--resume needs an --output that is"),
@@ -185,10 +187,37 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--input", source, "--output", source], "--output must not be the"),
         ([model, "--alignment-dictionary", source], "needs --replace-unknowns"),
         ([folder / "language"], "is a language model, which has no source"),
+        ([model, "--target-language", "en"], "--target-language must be that of"),
         ([model, "--beams", "3"], "--beams"),
         ([], "MODEL"),
     ):
         assert words in refused(capsys, "translate", *arguments), arguments
+
+
+def test_models_of_two_directions_are_no_ensemble(tmp_path):
+    one, other = make_translator(), make_translator(seed=4)
+    one.save(tmp_path / "one")
+    turned = ("xx", "en")
+    ks.Translator(
+        other.model, other.source_tokenizer, other.target_tokenizer, languages=turned
+    ).save(tmp_path / "turned")
+    found = ks.load(tmp_path / "turned")
+    assert (found.source_language, found.target_language) == turned
+    assert "xx → en" in repr(found)
+    with pytest.raises(ValueError, match="one from en to xx, .*turned from xx to en"):
+        ensembles.load_ensemble([tmp_path / "one", tmp_path / "turned"], None)
+
+
+def test_generate(folder, capsys):
+    options = ["generate", folder / "language", "--prompt", "w1 w2", "--seed", 3]
+    options += ["--length", 9, "--top-k", 5, "--temperature", "0.8"]
+    done = call(capsys, *options)
+    assert done.status == 0 and done.output == call(capsys, *options).output
+    expected = make_language_model().sample(
+        "w1 w2", seed=3, top_k=5, temperature=0.8, max_length=9
+    )
+    assert done.output == f"{expected[0]}\n" and done.output.startswith("w1 w2")
+    assert "translates" in refused(capsys, "generate", folder / "model")
 
 
 def test_resume(folder, translator, tmp_path, capsys):

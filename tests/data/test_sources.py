@@ -1,5 +1,6 @@
 """Corpora by name: folders in their layouts, the embedded corpus, wrong names."""
 
+import functools
 import gzip
 import re
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from keras_seqconv.data.rows import plain_errors
-from keras_seqconv.data.sources import open_corpus
+from keras_seqconv.data.sources import hold_out, open_corpus
 from tests.conftest import SHARED
+
+from_german = functools.partial(open_corpus, source_language="de")
 
 
 def pairs(dataset):
@@ -40,7 +43,7 @@ def both(*stems):
 
 
 def test_texts_of_one_side(folder):
-    corpus = open_corpus(folder(*both("train", "dev")))
+    corpus = from_german(folder(*both("train", "dev")))
     assert [*corpus.texts("train", "source")] == ["train.de 1", "train.de 2"]
     assert [*corpus.texts("dev", "target", 1)] == ["dev.en 1"]
     for arguments, words in (
@@ -62,7 +65,7 @@ def test_texts_of_a_language_model(folder):
 def test_folder(folder):
     path = folder(*both("train", "dev", "test"), "README.md", ".hidden.de")
     (path / "more").mkdir()
-    corpus = open_corpus(path)
+    corpus = from_german(path)
     assert corpus.splits == ("train", "validation", "test")
     assert (corpus.source_language, corpus.target_language) == ("de", "en")
     expected = [("train.de 1", "train.en 1"), ("train.de 2", "train.en 2")]
@@ -73,15 +76,15 @@ def test_folder(folder):
     validation = [("dev.de 1", "dev.en 1"), ("dev.de 2", "dev.en 2")]
     for name in ("validation", "valid", "dev", "val"):
         assert pairs(corpus.split(name)) == validation
-    turned = open_corpus(str(path), source="en")
+    turned = open_corpus(str(path), source_language="en")
     assert (turned.source_language, turned.target_language) == ("en", "de")
     assert pairs(turned.split("test"))[0] == ("test.en 1", "test.de 1")
-    assert open_corpus(path, target="de").source_language == "en"
+    assert open_corpus(path, target_language="de").source_language == "en"
 
 
 @pytest.mark.parametrize("name", ["valid", "validation", "dev", "val"])
 def test_compressed_validation(folder, name):
-    corpus = open_corpus(
+    corpus = from_german(
         folder("train.de.gz", "train.en", f"{name}.de.gz", f"{name}.en.gz")
     )
     assert corpus.splits == ("train", "validation")
@@ -95,30 +98,45 @@ def test_compressed_validation(folder, name):
 
 def test_several_train_files(folder):
     path = folder(*both("train10", "train", "train2", "test", "test1", "newstest2014"))
-    corpus = open_corpus(path, upsample=2)
+    corpus = from_german(path, upsample=2)
     assert corpus.splits == ("train", "test", "newstest2014", "test1")
     first = [source.split()[0] for source, _ in pairs(corpus.split("train"))]
     assert first == ["train.de"] * 4 + ["train2.de"] * 2 + ["train10.de"] * 2
     assert len(pairs(corpus.split("test"))) == 2  # only training text is repeated
-    corpus = open_corpus(path, upsample=[1, 0.5, 3])
+    corpus = from_german(path, upsample=[1, 0.5, 3])
     assert len(pairs(corpus.split("train"))) == 2 + 1 + 6
     with pytest.raises(ValueError, match="`upsample` must be a number > 0"):
-        open_corpus(path, upsample=[1, 2]).split("train")
+        from_german(path, upsample=[1, 2]).split("train")
+
+
+def test_digests_are_of_the_bytes_of_the_files(folder):
+    folder = folder(*both("train", "valid", "test"))
+    corpus = from_german(folder)
+    before = corpus.digests(["train", "valid"])
+    assert set(before) == {"train.de", "train.en", "valid.de", "valid.en"}
+    path = folder / "train.de"
+    path.write_bytes(path.read_bytes())
+    assert corpus.digests(["train", "validation"]) == before
+    path.write_bytes(path.read_bytes()[::-1])
+    after = corpus.digests(["train", "valid"])
+    assert after.items() ^ before.items() == {
+        ("train.de", one["train.de"]) for one in (before, after)
+    }
 
 
 def test_variants(folder):
     path = folder(*both("train", "train.bpe", "train.lc.tok", "test2016.lc.tok"))
-    assert open_corpus(path).splits == ("train",)
-    corpus = open_corpus(path, variant="lc.tok")
+    assert from_german(path).splits == ("train",)
+    corpus = from_german(path, variant="lc.tok")
     assert corpus.splits == ("train", "test")
     assert pairs(corpus.split("test")) == pairs(corpus.split("test2016"))
     assert pairs(corpus.split("train"))[0] == ("train.lc.tok.de 1", "train.lc.tok.en 1")
     with pytest.raises(ValueError, match="holds: 'bpe', 'lc.tok'. Rec.*variant='x'"):
-        open_corpus(path, variant="x")
+        from_german(path, variant="x")
     for file in ("train.de", "train.en"):
         (path / file).unlink()
     with pytest.raises(ValueError, match="holds: 'bpe', 'lc.tok'. Rec.*variant=None"):
-        open_corpus(path)
+        from_german(path)
 
 
 def test_fairseq_names_say_the_direction(folder):
@@ -135,9 +153,9 @@ def test_more_languages(folder):
         for tongue in ("cs", "de", "en")
     ]
     path = folder(*names)
-    corpus = open_corpus(path, source="cs", target="de")
+    corpus = open_corpus(path, source_language="cs", target_language="de")
     assert pairs(corpus.split("val"))[0] == ("val.cs 1", "val.de 1")
-    for options in ({}, {"source": "de"}, {"source": "de", "target": "fr"}):
+    for options in ({}, {"source_language": "de"}, {"target_language": "fr"}):
         with pytest.raises(ValueError, match="two languages of .*: cs, de, en. R"):
             open_corpus(path, **options)
 
@@ -148,11 +166,13 @@ def test_text_of_a_language_model(folder):
     corpus = open_corpus(path)
     assert (corpus.source_language, corpus.target_language) == (None, "en")
     assert pairs(corpus.split("train")) == [("a",), ("",), ("b",)]
-    assert open_corpus(path, target="en").source_language is None
-    with pytest.raises(ValueError, match="`target` must be en, the only language"):
-        open_corpus(path, target="de")
+    assert open_corpus(path, target_language="en").source_language is None
+    with pytest.raises(
+        ValueError, match="`target_language` must be en, the only language"
+    ):
+        open_corpus(path, target_language="de")
     with pytest.raises(ValueError, match="two languages of .*: en. Received"):
-        open_corpus(path, source="de", target="en")
+        open_corpus(path, source_language="de", target_language="en")
 
 
 def test_layout_of_translate_folder(folder):
@@ -160,7 +180,7 @@ def test_layout_of_translate_folder(folder):
         "de.train.txt", "en.train.txt", "de.test.txt", "en.test.txt.gz", "notes.md"
     )
     (path / "de.train.txt").write_text("a\u2028b\nc\n")  # tfds would see three lines
-    corpus = open_corpus(path, source="en", target="de")
+    corpus = open_corpus(path, source_language="en", target_language="de")
     assert corpus.splits == ("train", "test")
     found = pairs(corpus.split("train"))
     assert found == [("en.train.txt 1", "a\u2028b"), ("en.train.txt 2", "c")]
@@ -174,39 +194,39 @@ def test_same_texts_as_translate_folder(folder):
         (row["de"].decode(), row["en"].decode())
         for row in builder.as_dataset(split="train").as_numpy_iterator()
     ]
-    assert pairs(open_corpus(path).split("train")) == theirs
+    assert pairs(from_german(path).split("train")) == theirs
 
 
 def test_errors_of_rows_come_with_file_and_line(folder):
     path = folder(*both("train"))
     (path / "train.de").write_bytes(b"a\n\xff\n")
-    corpus = open_corpus(path)
+    corpus = from_german(path)
     with pytest.raises(ValueError, match=r"train\.de, line 2, is not valid UTF-8"):
         pairs(corpus.split("train"))
-    corpus = open_corpus(path, on_error="skip")
+    corpus = from_german(path, on_error="skip")
     assert len(pairs(corpus.split("train"))) == 1
     assert corpus.counts == {"train": {"kept": 1, "invalid_utf8": 1}}
 
 
 def test_wrong_folders(folder, tmp_path):
     with pytest.raises(ValueError, match="must hold text files.*It holds: nothing"):
-        open_corpus(tmp_path)
+        from_german(tmp_path)
     path = folder("notes.txt", "corpus.de")
     with pytest.raises(ValueError, match="train.de and train.en.*corpus.de, notes.txt"):
-        open_corpus(path)
+        from_german(path)
     path = folder(*both("train"), "dev.de")
     with pytest.raises(ValueError, match=r"in de and en. Without a partner: dev\.de"):
-        open_corpus(path)
+        from_german(path)
     path = folder("dev.en", *both("valid"))
     with pytest.raises(ValueError, match="one validation text. There are dev and v"):
-        open_corpus(path)
+        from_german(path)
     path = folder("train.de.gz")
     with pytest.raises(ValueError, match=r"both \S*train\.de and train\.de\.gz"):
-        open_corpus(path)
+        from_german(path)
 
 
 def test_wrong_splits(folder):
-    corpus = open_corpus(folder(*both("train")))
+    corpus = from_german(folder(*both("train")))
     for name in ("test", "validation", "trian", ""):
         with pytest.raises(ValueError, match="`split` must be one of train for"):
             corpus.split(name)
@@ -221,8 +241,6 @@ def test_wrong_options(folder, tmp_path):
         open_corpus(path, on_error="count")
     with pytest.raises(ValueError, match="`name` must not be empty"):
         open_corpus("")
-    with pytest.raises(ValueError, match=r"a folder of that name \(a file\)"):
-        open_corpus(path / "train.de")
     with pytest.raises(ValueError, match=r"a folder of that name \(missing\)"):
         open_corpus(path / "nothing")
     pytest.importorskip("tensorflow_datasets")
@@ -242,14 +260,14 @@ def multi30k():
 
 def test_multi30k(multi30k):
     sizes = {"train": 29_000, "validation": 1_014, "test": 1_000}
-    corpus = open_corpus(multi30k)
+    corpus = from_german(multi30k)
     assert corpus.splits == tuple(sizes)
     for split, size in sizes.items():
         batches = corpus.split(split).batch(10_000).as_numpy_iterator()
         assert sum(len(batch["source"]) for batch in batches) == size
         assert corpus.counts[split] == {"kept": size}
     raw = pairs(corpus.split("test").take(1))
-    tokenised = open_corpus(multi30k, variant="lc.norm.tok", source="en")
+    tokenised = open_corpus(multi30k, variant="lc.norm.tok", source_language="en")
     english, german = pairs(tokenised.split("test2016").take(1))[0]
     assert raw[0][1].lower().split() == english.replace(" .", ".").split()
     assert german == german.lower() and german != english
@@ -269,7 +287,10 @@ def test_embedded_corpus_without_a_network(tmp_path, monkeypatch):
     found = pairs(corpus.split("validation"))
     assert len(found) == corpus.size("validation") > 0
     other = corpus.target_language
-    turned = open_corpus("phrases", source=other, data_dir=tmp_path)
+    turned = open_corpus("phrases", source_language=other, data_dir=tmp_path)
+    splits = ("train", "test")
+    assert corpus.digests(splits) == turned.digests(splits)
+    assert [name.split()[-1] for name in corpus.digests(splits)] == ["train", "test"]
     assert pairs(turned.split("validation")) == [pair[::-1] for pair in found]
 
 
@@ -296,3 +317,65 @@ def test_importing_needs_no_optional_package():
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\[5, 2\]\n", done.stdout)
+
+
+def test_which_of_two_languages_is_translated_is_not_guessed(folder):
+    path = folder(*both("train"))
+    words = "`source_language`=de `target_language`=en or `source_language`=en"
+    with pytest.raises(ValueError, match=words):
+        open_corpus(path)
+    for options in ({"source_language": "en"}, {"target_language": "de"}):
+        assert pairs(open_corpus(path, **options).split("train"))[0] == (
+            "train.en 1",
+            "train.de 1",
+        )
+
+
+def test_tsv(tmp_path):
+    """As people have it: pairs, and columns behind them."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("Go.\tGeh.\tCC-BY 2.0\nHi.\tHallo!\n")
+    options = {"source_language": "en", "target_language": "de"}
+    expected = [("Go.", "Geh."), ("Hi.", "Hallo!")]
+    corpus = open_corpus(path, **options)
+    assert corpus.splits == ("train",)
+    assert pairs(corpus.split("train")) == expected
+    for name in ("train.tsv", "valid.tsv"):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    corpus = open_corpus(tmp_path, **options)
+    assert pairs(corpus.split("validation")) == expected
+    for wrong in ({}, {"source_language": "en"}):
+        with pytest.raises(ValueError, match="must name the two columns"):
+            open_corpus(path, **wrong)
+    path.write_text("Go.\tGeh.\nHi.\n")
+    with pytest.raises(ValueError, match=r"pairs\.tsv, line 2, has no text"):
+        pairs(open_corpus(path, **options).split("train"))
+
+
+def test_a_text_file_is_text_of_a_language_model(tmp_path):
+    path = tmp_path / "my.txt"
+    path.write_text("a\n\nb\n")
+    corpus = open_corpus(path)
+    assert corpus.source_language is None and corpus.splits == ("train",)
+    assert pairs(corpus.split("train")) == [("a",), ("",), ("b",)]
+    with pytest.raises(ValueError, match=r"must be a \.tsv file of two columns"):
+        open_corpus(path, source_language="de")
+
+
+def test_a_part_is_held_out_for_validation(tmp_path):
+    """Pairs from all over the corpus, text from its end; each row in one split."""
+    text = tmp_path / "text"
+    text.write_text("".join(f"{n}\n" for n in range(10)))
+    corpus = hold_out(open_corpus(text), 0.2)
+    assert corpus.splits == ("train", "validation")
+    assert pairs(corpus.split("train")) == [(str(n),) for n in range(8)]
+    assert pairs(corpus.split("valid")) == [("8",), ("9",)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{n}\t-{n}\n" for n in range(10)))
+    corpus = open_corpus(
+        tmp_path / "pairs.tsv", source_language="a", target_language="b"
+    )
+    corpus = hold_out(corpus, 0.2)
+    assert pairs(corpus.split("validation")) == [("4", "-4"), ("9", "-9")]
+    assert len(pairs(corpus.split("train"))) == 8
+    with pytest.raises(ValueError, match="`validation_share` must not be given"):
+        hold_out(corpus, 0.2)

@@ -152,10 +152,10 @@ def test_wmt_builder_with_mocked_data(tmp_path):
         assert corpus.size("train") is None  # mocked data have no splits
         found = pairs(corpus.split("train"))
         assert pairs(corpus.split("valid")) == found  # mocked splits are alike
-        turned = open_corpus(name, source="en", **options)
+        turned = open_corpus(name, source_language="en", **options)
         assert pairs(turned.split("train")) == [pair[::-1] for pair in found]
         by_language = open_corpus(
-            "wmt14_translate", source="fr", target="en", **options
+            "wmt14_translate", source_language="fr", target_language="en", **options
         )
         assert by_language.source_language == "fr"
     assert len(found) == 3 and all(de and en and de != en for de, en in found)
@@ -239,7 +239,9 @@ def test_files_that_only_people_can_download(tmp_path):
     ("source", "target"), [("en", "de"), ("de", "en"), ("fr", "de")]
 )
 def test_direction(prepared, source, target):
-    corpus = open_builder(prepared(SeqconvPairs), source=source, target=target)
+    corpus = open_builder(
+        prepared(SeqconvPairs), source_language=source, target_language=target
+    )
     initial = {"en": "e", "de": "ä", "fr": "f"}
     found = pairs(corpus.split("train"))
     assert len(found) == 2500 == corpus.size("train")
@@ -250,7 +252,9 @@ def test_direction(prepared, source, target):
 
 
 def test_splits_and_parts(prepared):
-    corpus = open_builder(prepared(SeqconvPairs), source="de", target="en")
+    corpus = open_builder(
+        prepared(SeqconvPairs), source_language="de", target_language="en"
+    )
     assert set(corpus.splits) == {"train", "dev"}
     train = pairs(corpus.split("train"))
     assert pairs(corpus.split("train[:1%]")) == train[:25]
@@ -270,15 +274,15 @@ def test_splits_and_parts(prepared):
 @pytest.mark.parametrize(
     ("options", "received"),
     [
-        ({}, "source=None, target=None"),
-        ({"source": "de"}, "source='de', target=None"),
-        ({"source": "xx", "target": "en"}, "source='xx', target='en'"),
-        ({"source": "de", "target": "de"}, "source='de', target='de'"),
+        ({}, "None and None"),
+        ({"source_language": "de"}, "'de' and None"),
+        ({"source_language": "xx", "target_language": "en"}, "'xx' and 'en'"),
+        ({"source_language": "de", "target_language": "de"}, "'de' and 'de'"),
     ],
 )
 def test_wrong_direction(prepared, options, received):
     builder = prepared(SeqconvPairs)
-    message = f"`source` and `target` must be two .*: de, en, fr. Received: {received}"
+    message = f"`target_language` must be two .*: de, en, fr. Received: {received}"
     with pytest.raises(ValueError, match=message):
         open_builder(builder, **options)
 
@@ -292,13 +296,15 @@ def test_summaries(prepared):
     message = r"train, highlights of example \d, has no text"
     with pytest.raises(ValueError, match=message):
         pairs(open_builder(builder).split("train"))
-    corpus = open_builder(builder, source="highlights", target="id", on_error="skip")
+    corpus = open_builder(
+        builder, source_language="highlights", target_language="id", on_error="skip"
+    )
     assert set(pairs(corpus.split("train"))) == {("a b", "0"), ("d", "2")}
 
 
 def test_languages_that_vary(prepared):
     builder = prepared(SeqconvTalks)
-    corpus = open_builder(builder, source="de", target="en")
+    corpus = open_builder(builder, source_language="de", target_language="en")
     assert set(pairs(corpus.split("train"))) == {("Hund", "dog"), ("Vogel", "bird")}
     assert corpus.counts["train"] == {"kept": 2, "untranslated": 1}
     with pytest.raises(ValueError, match="must be two languages.*: de, en, fr"):

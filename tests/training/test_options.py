@@ -1,21 +1,28 @@
 """Options of training: types, ranges, and what a user reads when one is wrong."""
 
 import json
+import os
 
 import pytest
 
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.training.options import check_options
 from keras_seqconv.training.recipe import make_schedule, resolve_recipe
-from keras_seqconv.training.run import open_run, read_options, read_run
+from keras_seqconv.training.run import (
+    note_corpus,
+    open_run,
+    read_run,
+    remove_run,
+    sole_run,
+)
+from keras_seqconv.training_options import TrainingOptions, read_options
 
 BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
 
 
 def options(**values):
-    return check_options({**BASE, **values})
+    return TrainingOptions(**{**BASE, **values})
 
 
 class TestOptions:
@@ -39,7 +46,11 @@ class TestOptions:
             ({"updates": 3}, ["`updates`", "not permitted"]),
             ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
             ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
-            ({"source": "de", "target": "de"}, ["`source`", "`target`", "'de'"]),
+            (
+                {"source_language": "de", "target_language": "de"},
+                ["`source_language`", "`target_language`", "'de'"],
+            ),
+            ({"preset": "dynamic_conv_phrase"}, ["Did you mean dynamic_conv_phrases"]),
             ({"seed": -1}, ["`seed`", "-1"]),
             ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
             (
@@ -55,8 +66,8 @@ class TestOptions:
         assert "\n" not in str(error.value)
 
     def test_missing_option(self):
-        with pytest.raises(ValueError, match="`workdir`: Field required"):
-            check_options({"preset": "dynamic_conv_multi30k", "dataset": "d"})
+        with pytest.raises(ValueError, match="`dataset`, `workdir` must be given"):
+            TrainingOptions(preset="dynamic_conv_multi30k")
 
 
 class TestRecipe:
@@ -148,11 +159,53 @@ class TestRun:
         with pytest.raises(ValueError, match="seed was 1 and is 2"):
             open_run(options(workdir=folder, seed=2), {})
 
+    def test_another_text_is_read_anew_until_something_was_trained(self, tmp_path):
+        run = open_run(options(workdir=str(tmp_path / "run")), {})
+        note_corpus(run, {"train.de": "1", "test.de": "1"})
+        run.tokenizers.mkdir()
+        open_run(run.options, {})
+        note_corpus(run, {"train.de": "1", "test.de": "1"})
+        assert run.tokenizers.exists()
+        note_corpus(run, {"train.de": "2", "test.de": "1"})
+        assert not run.tokenizers.exists()
+        run.checkpoints.mkdir()
+        (run.checkpoints / "update-00000001.h5").touch()
+        note_corpus(run, {"train.de": "2", "test.de": "1"})
+        with pytest.raises(
+            ValueError, match=r"missing: test\.de, train\.de, train1\.de$"
+        ):
+            note_corpus(run, {"train.de": "1", "train1.de": "1"})
+        # Without notes, as of a version before there were any.
+        notes = json.loads(run.settings.read_text())
+        assert notes.pop("corpus") == {"train.de": "2", "test.de": "1"}
+        run.settings.write_text(json.dumps(notes))
+        note_corpus(open_run(run.options, {}), {"train.de": "3"})
+        assert json.loads(run.settings.read_text())["corpus"] == {"train.de": "3"}
+
     def test_no_run_in_a_folder_of_others(self, tmp_path):
         (tmp_path / "letter.txt").write_text("dear")
-        with pytest.raises(ValueError, match="`workdir` must be a folder of a run"):
-            open_run(options(workdir=str(tmp_path)), {})
+        refused = pytest.raises(ValueError, match="`workdir` must be a folder of a run")
+        with refused, sole_run(tmp_path):
+            pytest.fail("the block ran")
         assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+    def test_one_training_at_a_time_in_a_folder(self, tmp_path):
+        folder = tmp_path / "run"
+        taken = pytest.raises(ValueError, match="nobody is training in now")
+        for _ in range(2):  # the end of the block lets the next one in
+            with sole_run(folder), taken, sole_run(folder):
+                pytest.fail("the block ran")
+        open_run(options(workdir=str(folder)), {})
+        with sole_run(folder), taken:
+            remove_run(folder)
+        for name in (".run.json.0123abcd.part", ".log.jsonl.89abcdef.part"):
+            (folder / name).touch()  # of a killed one
+        (folder / ".model.0123abcd.part").mkdir()  # perhaps `average` is at work
+        with sole_run(folder):
+            left = {".lock", ".model.0123abcd.part", "run.json"}
+            assert {*os.listdir(folder)} == left
+        remove_run(folder)
+        assert not folder.exists()
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 9}'])
     def test_damaged_notes(self, tmp_path, content):

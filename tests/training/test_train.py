@@ -1,6 +1,7 @@
 """Whole runs on tiny corpora: what they leave behind, resuming, wrong input."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,10 +15,13 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
+from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.cores import available_cores
 from keras_seqconv.training import TrainingOptions, train
 from keras_seqconv.training.averaging import average_run
+from keras_seqconv.training.run import sole_run
+from keras_seqconv.training.text import open_corpus_of
 from keras_seqconv_cli import main
 
 pytestmark = pytest.mark.tensorflow
@@ -30,6 +34,9 @@ TINY = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
 }
+FINISHED = {
+    "tokens_per_batch": 512, "max_shapes": 1, "max_updates": 9, "jit_compile": "false",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +49,20 @@ def as_before():
 
 @pytest.fixture
 def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A corpus and a run on it, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    corpus, run = write_corpus(folder / "corpus"), folder / "run"
+    train(options_for(corpus, run, **FINISHED), str)
+    return corpus, run
+
+
+def write_corpus(folder):
     """Sentences and their words in reverse order."""
-    folder = tmp_path / "corpus"
     folder.mkdir()
     random = np.random.default_rng(1)
     for split, count in (("train", 96), ("valid", 8), ("test", 8)):
@@ -64,8 +83,8 @@ def options_for(corpus, workdir, **changes):
             "preset": "dynamic_conv_phrases",
             "dataset": str(corpus),
             "workdir": str(workdir),
-            "source": "en",
-            "target": "de",
+            "source_language": "en",
+            "target_language": "de",
             "tokenizer": "words",
             "architecture": TINY,
             "tokens_per_batch": 128,
@@ -85,7 +104,13 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     lines = []
     run = tmp_path / "run"
     options = options_for(corpus, run, validation_bleu=True, tensorboard=True)
-    result = train(options, lines.append)
+
+    def say(line):  # to the last line nobody else can train here
+        with pytest.raises(ValueError, match="nobody is training"), sole_run(run):
+            pytest.fail("the block ran")
+        lines.append(line)
+
+    result = train(options, say)
     assert result.status == 0
     assert lines[-1].startswith("test BLEU ")
     assert len((run / "test.hypotheses").read_text().splitlines()) == 8
@@ -102,9 +127,52 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     assert any("val_bleu" in record for record in records)
     (events,) = (run / "tensorboard").iterdir()
     assert b"attention/1" in events.read_bytes()
+
+
+def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
+    corpus, tmp_path, capsys
+):
+    """A recipe that averages the best, of summaries, for a larger vocabulary."""
+    for file in corpus.glob("valid.*"):
+        file.unlink()
+    run = tmp_path / "run"
+    options = ["--preset", "light_conv_cnn_dailymail", "--dataset", str(corpus)]
+    options += ["--workdir", str(run), "--architecture", json.dumps(TINY)]
+    options += ["--tokens-per-batch", "128", "--max-updates", "4"]
+    assert main(["train", *options]) == 2
+    message = capsys.readouterr().err
+    assert "--source-language=de --target-language=en or --source-l" in message
+    options += ["--source-language", "en"]
+    for flag, value in (("early-stopping", "2"), ("average-kind", "best")):
+        assert main(["train", *options, f"--{flag}", value]) == 2
+        assert f"--{flag} needs a validation split" in capsys.readouterr().err
+    assert main(["train", *options]) == 0
+    told = capsys.readouterr().out
+    assert "en → de, for example" in told and "no validation split" in told
+    assert re.search(r"no more than \d+ entries", told)
+    assert f"keras-seqconv translate {run}" in told
+    scores = json.loads((run / "scores.json").read_text())
+    assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} < set(scores) and "BLEU" not in scores
+    assert json.loads((run / "run.json").read_text())["recipe"]["data"].endswith("→ de")
+    translator = ks.load(run)
+    assert (translator.source_language, translator.target_language) == ("en", "de")
     # Finished: the same again only tells so.
-    again = train(options, lines.append)
-    assert again.status == 0
+    written = (run / "test.hypotheses").stat().st_mtime_ns
+    assert main(["train", *options]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert (run / "test.hypotheses").stat().st_mtime_ns == written
+    # Another average has no scores yet.
+    assert main(["average", str(run), "--last-updates", "1"]) == 0
+    assert "scores.json was of the model before" in capsys.readouterr().out
+    assert not (run / "scores.json").exists()
+
+
+def test_the_preset_says_the_direction(corpus, tmp_path):
+    options = TrainingOptions(
+        preset="dynamic_conv_phrases", dataset=str(corpus), workdir=str(tmp_path)
+    )
+    opened = open_corpus_of(options)
+    assert (opened.source_language, opened.target_language) == ("en", "de")
 
 
 @pytest.mark.slow
@@ -129,6 +197,43 @@ def test_average_of_other_checkpoints(corpus, tmp_path):
     assert ks.load(output).translate(["one"])
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
+
+
+def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    *_, second, last = ends = [
+        path
+        for path in checkpoints.find(folder / "checkpoints")
+        if checkpoints.read_state(path)["epoch_end"]
+    ]
+    second.write_bytes(second.read_bytes()[:-200])
+    with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
+        done = average_run(folder, tmp_path / "averaged", "last_epochs", len(ends))
+    rest = ", ".join(str(checkpoints.update_of(path)) for path in [*ends[:-2], last])
+    assert done.endswith(f"(last epochs: updates {rest}); there are no {len(ends)}")
+    for path in ends:
+        path.write_bytes(b"")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
+        average_run(folder, tmp_path / "none", "last_epochs", 2)
+    for path in ends:
+        path.unlink()
+    done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
+    assert done.endswith("(newest, as no epoch is complete: updates 9)")
+
+
+@pytest.mark.parametrize("name", ["train.en", "valid.de", "test.en"])
+def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
+    corpus, run = finished
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    content = (corpus / name).read_bytes()
+    (corpus / name).write_bytes(content[::-1])
+    try:
+        with pytest.raises(ValueError, match=f"give another `workdir`.* {name}$"):
+            train(options_for(corpus, folder, **FINISHED), str)
+    finally:
+        (corpus / name).write_bytes(content)  # newer, which is no change
 
 
 @pytest.mark.slow

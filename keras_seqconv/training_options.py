@@ -1,16 +1,20 @@
 """What a user can say about a training run: typed, checked, and stored as JSON."""
 
+import json
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from keras_seqconv.models.named import list_presets
+from keras_seqconv.arguments import near
+from keras_seqconv.extras import require
 from keras_seqconv.presets import PRESETS
 
-Count = Annotated[int, Field(ge=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+pydantic = require("pydantic", "mt")
+
+Count = Annotated[int, pydantic.Field(ge=1)]
+Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 # Sections of the help text, and where an option belongs to one of the recipe's parts.
 GROUPS = {
@@ -25,10 +29,12 @@ _WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
 
 
 def _option(group: str, default, text: str, **more):
-    return Field(default, description=text, json_schema_extra={"group": group}, **more)
+    return pydantic.Field(
+        default, description=text, json_schema_extra={"group": group}, **more
+    )
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(pydantic.BaseModel):
     """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
 
     None means: as the preset's recipe has it. The descriptions of the fields are the
@@ -47,17 +53,18 @@ class TrainingOptions(BaseModel):
     ```
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     preset: str = _option("run", ..., "architecture and recipe (keras-seqconv presets)")
     dataset: str = _option(
         "run",
         ...,
         "a TFDS name such as wmt14_translate/de-en, a folder with train.de and "
-        "train.en (and valid, test), or 'phrases', the embedded corpus",
+        "train.en (and valid, test), a .tsv file of two columns, source first, a text "
+        "file for a language model, or 'phrases', the embedded corpus",
     )
     workdir: str = _option("run", ..., "the folder of the run; a run in it goes on")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = _option(
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = _option(
         "run", 1, "of weights, dropout and the order of the data"
     )
     deterministic: bool = _option(
@@ -73,8 +80,25 @@ class TrainingOptions(BaseModel):
         "that split each batch, 1 when not given; more start later and run faster",
     )
 
-    source: str | None = _option("text", None, "language translated from")
-    target: str | None = _option("text", None, "language translated to")
+    # `source` and `target`: their names in runs of earlier versions.
+    source_language: str | None = _option(
+        "text",
+        None,
+        "language translated from, as in the data set's names (default: the preset's)",
+        validation_alias=pydantic.AliasChoices("source_language", "source"),
+    )
+    target_language: str | None = _option(
+        "text",
+        None,
+        "language translated to (default: the preset's)",
+        validation_alias=pydantic.AliasChoices("target_language", "target"),
+    )
+    validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _option(
+        "text",
+        None,
+        "for data without a validation split: share of the training data to hold out "
+        "for it (pairs: every N-th; text of a language model: its end)",
+    )
     variant: str | None = _option(
         "text", None, "middle part of file names, lc.norm.tok for train.lc.norm.tok.de"
     )
@@ -108,7 +132,7 @@ class TrainingOptions(BaseModel):
     max_ratio: Positive | None = _option(
         "text", None, "largest ratio of the lengths of a pair; no limit by default"
     )
-    truncate_source: Annotated[int, Field(ge=2)] | None = _option(
+    truncate_source: Annotated[int, pydantic.Field(ge=2)] | None = _option(
         "text",
         None,
         "cut sources to so many tokens, their end counted, instead of leaving pairs "
@@ -130,7 +154,7 @@ class TrainingOptions(BaseModel):
         Literal["none", "complete", "complete_doc", "sentence", "eos"] | None
     ) = _option("text", None, "how lines become blocks of a language model")
 
-    context_window: Annotated[int, Field(ge=0)] | None = _option(
+    context_window: Annotated[int, pydantic.Field(ge=0)] | None = _option(
         "text", None, "tokens before a block that a language model sees when scored"
     )
 
@@ -150,14 +174,14 @@ class TrainingOptions(BaseModel):
     schedule: Literal["inverse_square_root", "cosine", "fixed", "plateau"] | None = (
         _option("recipe", None, "shape of the learning rate over the updates")
     )
-    warmup_steps: Annotated[int, Field(ge=0)] | None = _option(
+    warmup_steps: Annotated[int, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "updates until the highest rate"
     )
-    warmup_start: Annotated[float, Field(ge=0)] | None = _option(
+    warmup_start: Annotated[float, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "rate of the first update"
     )
     period: Count | None = _option("recipe", None, "cosine: updates of a period")
-    floor: Annotated[float, Field(ge=0)] | None = _option(
+    floor: Annotated[float, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "cosine: lowest rate"
     )
     period_growth: Positive | None = _option(
@@ -169,14 +193,14 @@ class TrainingOptions(BaseModel):
     force_anneal: Count | None = _option(
         "recipe", None, "fixed: first epoch that shrinks the rate"
     )
-    patience: Annotated[int, Field(ge=0)] | None = _option(
+    patience: Annotated[int, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "plateau: epochs without progress before the rate shrinks"
     )
     beta_1: Share | None = _option("recipe", None, "adam")
     beta_2: Share | None = _option("recipe", None, "adam")
     epsilon: Positive | None = _option("recipe", None, "adam")
     momentum: Share | None = _option("recipe", None, "nag")
-    weight_decay: Annotated[float, Field(ge=0)] | None = _option(
+    weight_decay: Annotated[float, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "decoupled, of all weights"
     )
     global_clipnorm: Positive | None = _option(
@@ -186,7 +210,7 @@ class TrainingOptions(BaseModel):
     label_smoothing_kind: Literal["uniform", "others"] | None = _option(
         "recipe", None, "uniform: Keras, fairseq until 2021; others: fairseq since"
     )
-    r_drop: Annotated[float, Field(ge=0)] | None = _option(
+    r_drop: Annotated[float, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "weight of the divergence of two passes (Liang et al. 2021)"
     )
     tokens_per_batch: Count | None = _option(
@@ -202,7 +226,7 @@ class TrainingOptions(BaseModel):
     )
     max_updates: Count | None = _option("recipe", None, "end of training")
     max_epochs: Count | None = _option("recipe", None, "end of training")
-    stop_learning_rate: Annotated[float, Field(ge=0)] | None = _option(
+    stop_learning_rate: Annotated[float, pydantic.Field(ge=0)] | None = _option(
         "recipe", None, "training ends when the rate is not above it"
     )
     early_stopping: Count | None = _option(
@@ -240,13 +264,18 @@ class TrainingOptions(BaseModel):
     )
     tensorboard: bool = _option("reports", False, "write events for TensorBoard")
 
-    @model_validator(mode="after")
+    def __init__(self, **values):
+        try:
+            super().__init__(**values)
+        except pydantic.ValidationError as error:
+            raise ValueError(_in_one_sentence(error)) from None
+
+    @pydantic.model_validator(mode="after")
     def _consistent(self):
         if self.preset not in PRESETS:
             raise ValueError(
-                f"`preset` must be one of those that `keras-seqconv presets` lists, "
-                f"such as {', '.join(list_presets()[:3])}. "
-                f"Received: preset={self.preset!r}"
+                "`preset` must be one of those that `keras-seqconv presets` lists. "
+                f"{near(self.preset, PRESETS)}Received: preset={self.preset!r}"
             )
         if self.monitor == "bleu" and not self.validation_bleu:
             raise ValueError(
@@ -264,29 +293,47 @@ class TrainingOptions(BaseModel):
                 f"which there are {', '.join(_WITHOUT_SAMPLING)}. Received: "
                 f"bpe_dropout={self.bpe_dropout}, tokenizer={self.tokenizer!r}"
             )
-        if self.source is not None and self.source == self.target:
+        if self.source_language and self.source_language == self.target_language:
             raise ValueError(
-                "`source` and `target` must differ. "
-                f"Received: source={self.source!r}, target={self.target!r}"
+                "`source_language` and `target_language` must differ. "
+                f"Received: both {self.source_language!r}"
             )
         return self
 
 
-def check_options(values: dict) -> TrainingOptions:
-    """Options from plain values or texts, with the first error in one sentence.
+def _in_one_sentence(error: pydantic.ValidationError) -> str:
+    """All that is missing, or else the first thing that is wrong."""
+    errors = error.errors()
+    if missing := [f"`{e['loc'][0]}`" for e in errors if e["type"] == "missing"]:
+        return f"{', '.join(missing)} must be given."
+    name = ".".join(map(str, errors[0]["loc"][:1]))
+    message = errors[0]["msg"].removeprefix("Value error, ")
+    if not name:
+        return message
+    return f"`{name}`: {message}. Received: {errors[0]['input']!r}"
+
+
+def read_options(path: str | os.PathLike) -> dict:
+    """The options of a run, from its folder or its `run.json`, or of a JSON file.
 
     Raises:
-        ValueError: names the option, the rule and the value received.
+        FileNotFoundError: there is no such file.
+        ValueError: it is no JSON object of options.
     """
+    path = Path(path)
+    settings = read_json(path / "run.json" if path.is_dir() else path)
+    options = settings.get("options", settings)
+    if not isinstance(options, dict):
+        raise ValueError(f"{path}: `options` must be a JSON object.")
+    return dict(options)
+
+
+def read_json(path: Path) -> dict:
+    """A JSON object; FileNotFoundError or ValueError names the file."""
     try:
-        return TrainingOptions(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"][:1]))
-        message = first["msg"].removeprefix("Value error, ")
-        if not name:
-            raise ValueError(message) from None
-        received = (
-            "" if first["type"] == "missing" else f" Received: {first['input']!r}"
-        )
-        raise ValueError(f"`{name}`: {message}.{received}") from None
+        settings = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON ({error}).") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: {settings!r}")
+    return settings
