@@ -1,7 +1,7 @@
 """Checks of arguments and shapes that all of the package shares."""
 
 import difflib
-import math
+import sys
 from collections.abc import Iterable
 
 
@@ -47,7 +47,7 @@ def check_boolean(name: str, value: bool) -> bool:
 def is_number(value) -> bool:
     """Whether it is a finite number, and no bool."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return number and abs(value) <= sys.float_info.max
 
 
 def check_number(name: str, value: float) -> float:

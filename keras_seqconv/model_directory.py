@@ -373,7 +373,7 @@ def _stored_shapes(path: Path) -> collections.Counter:
     try:
         size = _size(path)
         with h5py.File(path, "r") as file:
-            for dataset in _datasets(path, file):
+            for dataset in _datasets(path, file, set()):
                 shapes[dataset.shape] += 1
                 total += math.prod(dataset.shape) * dataset.dtype.itemsize
     except (OSError, RuntimeError, KeyError, TypeError, RecursionError) as error:
@@ -385,13 +385,18 @@ def _stored_shapes(path: Path) -> collections.Counter:
     return shapes
 
 
-def _datasets(path: Path, group):
+def _datasets(path: Path, group, seen: set):
+    """The arrays of a group; `seen` are the addresses of what was in others."""
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise _wrong(path, f"{group.name}/{name} is a link")
         entry = group[name]
+        address = h5py.h5o.get_info(entry.id).addr
+        if address in seen:
+            raise _wrong(path, f"{entry.name} is a link to what is elsewhere too")
+        seen.add(address)
         if isinstance(entry, h5py.Group):
-            yield from _datasets(path, entry)
+            yield from _datasets(path, entry, seen)
         elif not isinstance(entry, h5py.Dataset) or _unusual(entry):
             raise _wrong(path, f"{entry.name} is not an array that Keras wrote")
         else:

@@ -9,6 +9,9 @@ inside of functions it imports keras_seqconv, and in `check` and `add_arguments`
 modules that do without Keras.
 """
 
+from keras_seqconv_cli import early
+
+# isort: split
 import argparse
 import importlib
 import os
@@ -18,6 +21,8 @@ import tempfile
 from collections.abc import Sequence
 
 from keras_seqconv_cli.signals import endable
+
+early.loaded()
 
 # In the order of a project: prepare, train, use, look, know.
 COMMANDS = {
@@ -47,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = argparse.Namespace()
     try:
+        if None in (sys.stdout, sys.stderr):
+            # Python would give their numbers to the next files that are opened.
+            raise ValueError("standard output must not be closed: use >/dev/null")
         options = _parser(arguments).parse_args(arguments)
         module = options.module
         del options.module
@@ -55,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 module.check(options)
             if getattr(module, "LOADS_KERAS", True):
                 load_quietly()
-            return module.run(options)
+            status = module.run(options)
+            sys.stdout.flush()
+            return status
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return 130
@@ -104,7 +114,7 @@ def load_quietly() -> None:
         os.dup2(printed.fileno(), 2)
         try:
             import keras_seqconv.registration  # noqa: F401
-        except BaseException:
+        except Exception:
             printed.seek(0)
             os.write(kept, printed.read())
             raise

@@ -2,9 +2,11 @@
 
 import argparse
 import shlex
+import sys
+import warnings
 from pathlib import Path
 
-from keras_seqconv_cli import check_files
+from keras_seqconv_cli import check_files, one_line
 
 HELP = "make a model directory from a checkpoint of fairseq"
 DESCRIPTION = (
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         metavar="CHECKPOINT",
         help="a file, or a folder with model.pt (or one *.pt), dict.LANGUAGE.txt and "
-        "bpecodes, as fairseq publishes them",
+        "bpecodes (or code, codes, codes.*), as fairseq publishes them",
     )
     add = parser.add_argument
     add("--output", required=True, metavar="DIR", help="the folder to make")
@@ -46,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--lowercase", action="store_true", help="lower-case the text")
     parser.set_defaults(
-        positional=("checkpoint",), flags={"`overwrite`=True": "--overwrite"}
+        positional=("checkpoint",),
+        flags={
+            "`overwrite`=True": "--overwrite",
+            "`source_bpe_codes` and `target_bpe_codes`": "--bpe-codes",
+        },
     )
 
 
@@ -67,7 +73,11 @@ def run(options: argparse.Namespace) -> int:
     for name in ("source_bpe_codes", "target_bpe_codes"):
         arguments[name] = arguments[name] or options.bpe_codes
     check_writable(options.output, options.overwrite)
-    translator = translator_from_fairseq(**arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        translator = translator_from_fairseq(**arguments)
+    for warning in caught:
+        print(f"warning: {one_line(warning.message, options)}", file=sys.stderr)
     translator.save(options.output, options.overwrite)
     print(_summary(translator, options.output))
     return 0

@@ -167,6 +167,8 @@ def load_translator(options: argparse.Namespace):
 def check(options: argparse.Namespace) -> None:
     if options.alignment_dictionary is not None and not options.replace_unknowns:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
+    if options.input == "-" and sys.stdin is None:
+        raise ValueError("standard input is closed: `input` must be given.")
     _format(options)
     check_models(*options.model)
     check_files(options.input, options.alignment_dictionary)

@@ -196,6 +196,30 @@ def test_text_front_end(archive, tmp_path, capsys):
     assert "bad must be valid UTF-8" in capsys.readouterr().err
 
 
+def test_byte_pairs_without_codes(archive, tmp_path, capsys):
+    pytest.importorskip("subword_nmt", reason="needs the extra mt")
+    dictionary = archive / "dict.t.txt"
+    dictionary.write_text(dictionary.read_text().replace("t5 ", "t5@@ ", 1))
+    output = tmp_path / "out"
+    assert convert(archive, "--output", output) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: ") and "such as 't5@@'" in warning
+    assert warning.endswith("Give --bpe-codes")
+    codes = "#version: 0.2\nt 1\n"
+    for name in ("code", "codes", "codes.32000"):
+        (archive / name).write_text(codes)
+        assert convert(archive, "--output", output, "--overwrite") == 0
+        assert capsys.readouterr().err == ""
+        (archive / name).unlink()
+    assert ks.load(output).source_tokenizer.bpe_codes == codes
+    for name in ("bpecodes", "codes.de"):
+        (archive / name).write_text(codes)
+    words = "archive holds bpecodes, codes.de. Give --bpe-codes"
+    check_refused(capsys, tmp_path / "x", [archive], words)
+    arguments = ("--bpe-codes", archive / "codes.de", "--overwrite")
+    assert convert(archive, "--output", output, *arguments) == 0
+
+
 def test_language_model(language_model, archive, tmp_path, capsys):
     assert convert(language_model, "--output", tmp_path / "out") == 0
     printed = capsys.readouterr().out
@@ -256,7 +280,7 @@ def test_wrong_inputs(archive, golden, tmp_path, capsys):
     (archive / "bad.txt").write_text("no-count\n")
     (tmp_path / "none").mkdir()
     for arguments, words in [
-        ([archive / "nothing.pt", *dictionaries], "CHECKPOINT: there is no file"),
+        ([archive / "nothing.pt", *dictionaries], "nothing.pt: No such file"),
         ([archive], "must hold dict.<language>.txt of the source"),
         ([archive, "--source-language", "s"], "Give --target-language or"),
         ([archive, "--source-language", "de", "--target-language", "t"],
@@ -268,9 +292,9 @@ def test_wrong_inputs(archive, golden, tmp_path, capsys):
          "model was trained with, of 37 symbols"),
         ([archive, *dictionaries, "--moses"], "--source-language must be two or"),
         ([archive, "--source-dictionary", tmp_path / "y", *dictionaries[2:]],
-         "--source-dictionary: there is no file"),
+         "No such file"),
         ([archive, "--source-dictionary", archive, *dictionaries[2:]],
-         "--source-dictionary must be a file"),
+         "Is a directory"),
         ([archive, "--source-dictionary", archive / "bad.txt", *dictionaries[2:]],
          "bad.txt, line 1: must be '<symbol> <count>'"),
         ([archive, "--source-dictionary", archive / "empty.txt", *dictionaries[2:]],

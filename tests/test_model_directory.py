@@ -381,6 +381,14 @@ def replace_by(make):
     return spoil
 
 
+def add_groups(file):
+    """40 levels, each linked twice from the one above: 2 ** 40 paths."""
+    group = file
+    for _ in range(40):
+        group = group.create_group("a")
+        group.parent["b"] = group
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -413,7 +421,20 @@ def replace_by(make):
             ".*is a link",
         ),
         (lambda file: file.__setitem__("again", h5py.SoftLink("/")), ".*is a link"),
-        (lambda file: file.__setitem__("again", file["/"]), "it is damaged"),
+        (lambda file: file.__setitem__("again", file["/"]), ".*is a link"),
+        (add_groups, ".*is a link"),
+        (
+            replace_by(
+                lambda f, n, s: f.create_dataset(n, s, "f4", compression="gzip")
+            ),
+            ".*not an array",
+        ),
+        (
+            replace_by(
+                lambda f, n, s: f.create_virtual_dataset(n, h5py.VirtualLayout(s, "f4"))
+            ),
+            ".*not an array",
+        ),
     ],
     ids=[
         "extra",
@@ -425,6 +446,9 @@ def replace_by(make):
         "link",
         "soft",
         "cycle",
+        "levels",
+        "compressed",
+        "virtual",
     ],  # fmt: skip
 )
 def test_spoilt_weights(saved, spoil, words):

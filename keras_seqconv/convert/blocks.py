@@ -173,7 +173,7 @@ def _convolutions(options, weights, layers, mixers, side, heads):
     if declared is not None and len(declared) == 1:
         declared = declared * len(layers)
     options.must_agree(f"{side}_kernel_size_list", declared, found["kernel_sizes"])
-    if declared is not None and len(declared) == len(layers):
+    if declared is not None and len(declared) == len(layers) and max(declared) < 1000:
         # Where they differ, the tensor that is wrong is named when it does not fit.
         found["kernel_sizes"] = declared
     return found

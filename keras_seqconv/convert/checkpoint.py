@@ -1,21 +1,20 @@
 """Options and weights out of fairseq's checkpoints, without running what is in them.
 
-A checkpoint is a pickle, and a pickle is a program. Three gates stand before it: its
-opcodes are read without executing any, and every global it names must be on a short
-list; then `torch.load(weights_only=True)` executes it with a list of its own; and what
-is not torch's there (`argparse.Namespace`, numpy, fairseq) is replaced by the inert
-classes below. Nothing of fairseq is imported, nothing that the file names is called.
+A checkpoint is a pickle, and a pickle is a program. Three gates stand before it: every
+global it names must be on a short list, and what it would make is counted; then
+`torch.load(weights_only=True)` executes it with a list of its own; and what is not
+torch's there (`argparse.Namespace`, numpy, fairseq) is replaced by the inert classes
+below. Nothing of fairseq is imported, nothing that the file names is called.
 """
 
-import _compat_pickle
 import contextlib
+import itertools
 import json
-import math
 import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -26,7 +25,7 @@ import numpy as np
 # allows by itself: no tensor constructors, no subclasses, no quantised tensors.
 _REBUILD = {
     "_codecs.encode",  # bytes in pickles of protocol 2
-    "builtins.set",
+    "__builtin__.set",  # its name in protocol 2
     "collections.Counter",
     "collections.OrderedDict",
     "torch.Size",
@@ -42,7 +41,9 @@ _STORAGES = re.compile(
 _FAIRSEQ = re.compile(r"fairseq(\.\w+)+")
 _NUMPY_DTYPES = re.compile(r"numpy\.dtypes\.\w+")
 _ZIP_MAGIC = b"PK\x03\x04"
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# Bounds against hostile files, far above what training writes.
+_MOST_VALUES = 10**7
+_MOST_OPTIONS = 10**5
 # The parts of cfg["task"] that say something about the model or its text.
 _TASK_OPTIONS = (
     "source_lang", "target_lang", "left_pad_source", "left_pad_target",
@@ -116,7 +117,7 @@ class _Dtype:
 
     def resolve(self) -> np.dtype:
         if type(self.name) is not str or not self._PLAIN.fullmatch(self.name):
-            raise ValueError(f"a numpy dtype of neither numbers nor text: {self.name}")
+            raise ValueError("a numpy dtype of neither numbers nor text")
         return np.dtype(self.order + self.name)
 
 
@@ -175,7 +176,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         FileNotFoundError: there is no such file.
         ValueError: the file is no checkpoint, is damaged, or names globals that are
             not allowed (all of them are listed, and nothing was executed).
-        ImportError: torch is not installed.
+        ImportError: torch is not installed, or older than 2.6.
 
     Example:
 
@@ -186,33 +187,43 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     ```
     """
     path = _regular_file(path)
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            "Reading fairseq's checkpoints needs torch: "
-            "pip install 'keras-seqconv[convert]'"
-        ) from error
+    torch = _torch()
     with open(path, "rb") as stream:
         names: set[str] = set()
         # One bad byte can raise anything in pickletools, zipfile or torch.
         try:
-            file_format = _scan(stream, names)
+            file_format, size = _scan(stream, names)
         except Exception as error:
             _refuse_globals(path, names)
             raise _unreadable(path, error) from error
         _refuse_globals(path, names)
         try:
-            if file_format == "zip":
-                _check_sums(stream)
             stream.seek(0)
             with _replacements(torch, names):
-                content = torch.load(stream, map_location="cpu", weights_only=True)
+                content = torch.load(
+                    stream, map_location=_at_most(size), weights_only=True
+                )
             options = _options(content)
-            weights = _weights(torch, content)
+            weights = _weights(torch, content, size)
         except Exception as error:
             raise _unreadable(path, error) from error
     return Checkpoint(str(path), file_format, options, weights)
+
+
+def _torch():
+    try:
+        import torch
+    except ImportError:
+        found = "none"
+    else:
+        if torch.__version__ >= "2.6":
+            return torch
+        found = torch.__version__
+    # `weights_only` of older ones can be made to execute code (CVE-2025-32434).
+    raise ImportError(
+        "Reading fairseq's checkpoints needs torch 2.6 or newer: "
+        f"pip install 'keras-seqconv[convert]'. Received: {found}"
+    )
 
 
 def read_arrays(
@@ -229,12 +240,15 @@ def read_arrays(
     options = _regular_file(file.with_name("args.json") if options is None else options)
     try:
         with np.load(file, allow_pickle=False) as arrays:
+            claimed = sum(record.file_size for record in arrays.zip.infolist())
+            if claimed > 20 * file.stat().st_size:
+                raise ValueError("its records are compressed too well to be weights")
             found = {name: _float32(name, arrays[name]) for name in arrays.files}
     except Exception as error:
         raise _unreadable(file, error) from error
     try:
         values = json.loads(options.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(options, error) from error
     if not isinstance(values, dict):
         raise _unreadable(options, "it holds no JSON object")
@@ -257,7 +271,7 @@ def _unreadable(path: Path, reason) -> ValueError:
         # torch wraps the reason in advice to switch its protection off.
         text = str(reason).split("WeightsUnpickler error: ")[-1]
         text = text.split("\n\nCheck the documentation")[0].strip()
-        reason = text.splitlines()[-1] if text else type(reason).__name__
+        reason = text.splitlines()[-1][:300] if text else type(reason).__name__
     return ValueError(
         f"{path} cannot be read: it is damaged, cut off or no checkpoint of fairseq "
         f"({reason})."
@@ -267,98 +281,91 @@ def _unreadable(path: Path, reason) -> ValueError:
 # --- Before anything is executed: what the pickles ask for. ---
 
 
-def _scan(stream: BinaryIO, names: set[str]) -> str:
-    """The format of the file; adds every global that its pickles name to `names`."""
+def _scan(stream: BinaryIO, names: set[str]) -> tuple[str, int]:
+    """The format of the file and the bytes in it that may be of storages.
+
+    Adds every global that its pickles name to `names`.
+    """
+    size = os.fstat(stream.fileno()).st_size
     magic = stream.read(len(_ZIP_MAGIC))
     stream.seek(0)
     if magic == _ZIP_MAGIC:
         with zipfile.ZipFile(stream) as archive:
-            _scan_archive(archive, names)
-        return "zip"
+            _scan_archive(archive, size, names)
+        return "zip", size
     # The old format: magic number, protocol, sizes, content, keys of the storages.
-    if _Pickle(stream, names).numbers != [_LEGACY_MAGIC]:
-        raise ValueError("neither an archive nor a pickle that PyTorch wrote")
-    _, _, content, keys = [_Pickle(stream, names) for _ in range(4)]
-    # A storage that is not listed would be left as uninitialised memory.
-    if content.storages != set(keys.strings):
-        raise ValueError("its storages are not those that its tensors name")
-    return "legacy"
+    for _ in range(5):
+        _scan_pickle(stream, names)
+    return "legacy", size - stream.tell()
 
 
-def _scan_archive(archive: zipfile.ZipFile, names: set[str]):
-    members = archive.namelist()
+def _scan_archive(archive: zipfile.ZipFile, size: int, names: set[str]):
+    records = archive.infolist()
+    # torch looks for them without regard to case.
+    members = [record.filename.lower() for record in records]
     if len(set(members)) < len(members):
         raise ValueError("two records of the archive have the same name")
-    pickles = [name for name in members if name.split("/")[1:] == ["data.pkl"]]
+    pickles = [
+        record
+        for record, name in zip(records, members, strict=True)
+        if name.split("/")[1:] == ["data.pkl"]
+    ]
     if len(pickles) != 1:
         raise ValueError(f"an archive with {len(pickles)} records data.pkl")
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        raise ValueError("a record is compressed, and PyTorch compresses none")
+    if sum(record.file_size for record in records) > size:
+        raise ValueError("its records claim more bytes than it has")
     with archive.open(pickles[0]) as member:
-        _Pickle(member, names)
+        _scan_pickle(member, names)
+    # torch does not compare check sums.
+    damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the record {damaged} does not match its check sum")
 
 
-class _Pickle:
-    """What one pickle of a stream holds, from its opcodes; executes none of them.
+def _scan_pickle(stream: BinaryIO, names: set[str]):
+    """Adds the globals of a pickle to `names`; refuses what would take forever.
 
-    The globals it names are added to `names`, also when it then turns out damaged.
+    The memo lets a few bytes make a value of any size, and to hash it, or to write it
+    into a message, takes accordingly. So a value (a list of its size) counts with all
+    that it holds, each time that it comes from the memo. The stack follows the tables
+    of pickletools; where this goes wrong, so does torch.
     """
-
-    def __init__(self, stream: BinaryIO, names: set[str]):
-        self.names = names
-        self.strings: list[str] = []
-        self.numbers: list[int] = []
-        self.storages: set[str] = set()
-        self._memo: dict[int, str | None] = {}
-        self._since_mark: list[str] = []
-        self._protocol: int | None = None
-        self._last: str | None = None  # the string on top of the stack, if it is one
-        for opcode, argument, _ in pickletools.genops(stream):
-            self._read(opcode.name, argument)
-        if self._protocol not in (None, 2):
-            raise ValueError(f"pickle protocol {self._protocol}, PyTorch writes 2")
-
-    def _read(self, opcode: str, argument):
-        if opcode in ("PUT", "BINPUT", "LONG_BINPUT"):
-            self._memo[argument] = self._last
-            return
-        if opcode == "MEMOIZE":
-            self._memo[len(self._memo)] = self._last
-            return
-        self._last = None
-        if opcode in ("GET", "BINGET", "LONG_BINGET"):
-            self._push(self._memo.get(argument))
-        elif isinstance(argument, str) and opcode not in ("GLOBAL", "INST", "PERSID"):
-            self._push(argument)
-        elif opcode in ("LONG1", "LONG4"):
-            self.numbers.append(argument)
-        elif opcode == "PROTO":
-            self._protocol = argument
-        elif opcode == "MARK":
-            self._since_mark = []
-        elif opcode in ("GLOBAL", "INST"):
-            self.names.add(_full_name(*argument.split(" ")))
-        elif opcode == "STACK_GLOBAL":
-            self.names.add(".".join(self.strings[-2:]))
-        elif opcode in ("EXT1", "EXT2", "EXT4"):
-            self.names.add(f"copyreg extension {argument}")
-        elif opcode in ("BINPERSID", "PERSID"):
-            if opcode == "PERSID" or self._since_mark[:1] != ["storage"]:
-                raise ValueError("it refers to something outside that is no storage")
-            self.storages.add(self._since_mark[1])
-
-    def _push(self, text: str | None):
-        self._last = text
-        if text is not None:
-            self.strings.append(text)
-            self._since_mark.append(text)
-
-
-def _full_name(*words: str) -> str:
-    """Module and name; protocol 2 writes some as Python 2 had them."""
-    if len(words) != 2:  # a name with a blank, which no rule allows
-        return " ".join(words)
-    module, name = words
-    module = _compat_pickle.IMPORT_MAPPING.get(module, module)
-    return ".".join(_compat_pickle.NAME_MAPPING.get(words, (module, name)))
+    stack, marks, memo, count, a_global = [], [], {}, 0, [0]
+    for opcode, argument, _ in pickletools.genops(stream):
+        name, before = opcode.name, opcode.stack_before
+        if name == "PROTO" and argument != 2:
+            raise ValueError(f"pickle protocol {argument}, PyTorch writes 2")
+        if name == "MARK":
+            marks.append(len(stack))
+            continue
+        if name.endswith("PUT"):
+            memo[argument] = stack[-1]
+            continue
+        start = len(stack) - len(before)
+        if pickletools.markobject in before:
+            start = marks.pop() - before.index(pickletools.markobject)
+        taken = stack[start:]
+        del stack[start:]
+        if name in ("REDUCE", "NEWOBJ") and taken[0] is not a_global:
+            raise ValueError("it calls what is no global")
+        if name == "GLOBAL":
+            names.add(argument.replace(" ", ".", 1))
+            value = a_global
+        elif name.endswith("GET"):
+            value = memo[argument]
+            count += value[0]
+        elif name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD"):
+            value = taken[0]
+            value[0] += sum(held[0] for held in taken[1:])
+        else:
+            length = len(argument) if isinstance(argument, (str, bytes)) else 1
+            value = [length + sum(held[0] for held in taken)]
+        stack += [value] * len(opcode.stack_after)
+        count += 1
+        if count > _MOST_VALUES:
+            raise ValueError(f"it holds more than {_MOST_VALUES} values")
 
 
 def _allowed(name: str) -> bool:
@@ -377,14 +384,6 @@ def _refuse_globals(path: Path, names: set[str]):
             "tensors, argparse.Namespace, numpy's scalars, arrays and dtypes, and "
             f"classes of fairseq. Received: {', '.join(refused)}"
         )
-
-
-def _check_sums(stream: BinaryIO):
-    """Compares the check sum of every record; torch does not."""
-    with zipfile.ZipFile(stream) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise ValueError(f"the record {damaged} does not match its check sum")
 
 
 # --- Loading. ---
@@ -408,6 +407,22 @@ def _replacements(torch, names: set[str]) -> Iterator[None]:
     finally:
         torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals(before)
+
+
+def _at_most(size: int) -> Callable:
+    """A `map_location` that leaves storages where they are, and adds up their bytes.
+
+    What is claimed but not there, the old format leaves as memory that no one wrote.
+    """
+
+    def keep(storage, location):
+        nonlocal size
+        size -= 8 + storage.nbytes()  # in the old format, behind their number
+        if size < 0:
+            raise ValueError("its storages claim more bytes than it has")
+        return storage
+
+    return keep
 
 
 def _options(content) -> dict:
@@ -436,39 +451,28 @@ def _options(content) -> dict:
 
 
 def _section(value, name: str) -> dict:
-    values = _plain(value, {})
+    values = _plain(value, itertools.count())
     if not isinstance(values, dict):
         raise ValueError(f'"{name}" is neither a Namespace nor a dict')
     return dict(values)
 
 
-_OPEN = object()
-
-
-def _plain(value, done: dict):
-    """Python values only. `done` keeps what is shared shared, and finds circles."""
+def _plain(value, number: Iterator[int]):
+    """Python values only. What is shared counts (`number`) wherever it stands."""
+    if next(number) > _MOST_OPTIONS:
+        raise ValueError(f"its options hold more than {_MOST_OPTIONS} values")
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if id(value) in done:
-        if done[id(value)] is _OPEN:
-            raise ValueError("an option contains itself")
-        return done[id(value)]
-    done[id(value)] = _OPEN
     if type(value) is _Namespace:
-        plain = _plain(value.values, done)
-    elif isinstance(value, Mapping):
-        plain = {_plain(key, done): _plain(value[key], done) for key in value}
-    elif type(value) in (list, tuple, set):
-        plain = type(value)(_plain(item, done) for item in value)
-    elif type(value) is _Array:
-        plain = value.value
-    else:
-        plain = Inert()
-    done[id(value)] = plain
-    return plain
+        return _plain(value.values, number)
+    if isinstance(value, Mapping):
+        return {_plain(key, number): _plain(value[key], number) for key in value}
+    if type(value) in (list, tuple, set):
+        return type(value)(_plain(item, number) for item in value)
+    return value.value if type(value) is _Array else Inert()
 
 
-def _weights(torch, content: dict) -> dict[str, np.ndarray]:
+def _weights(torch, content: dict, size: int) -> dict[str, np.ndarray]:
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError('it has no "model", the dict of weights')
@@ -479,14 +483,22 @@ def _weights(torch, content: dict) -> dict[str, np.ndarray]:
     ]
     if odd:
         raise ValueError(f'what "model" holds under {odd} is not a tensor with a name')
-    return {name: _array(torch, name, tensor) for name, tensor in model.items()}
+    # Tied tensors are one array. All others are not more than the file has.
+    tensors = {name: _place(tensor) for name, tensor in model.items()}
+    different = dict(zip(tensors.values(), model.items(), strict=True))
+    if sum(tensor.nbytes for _, tensor in different.values()) > size:
+        raise ValueError("its tensors claim more bytes than it has")
+    arrays = {place: _array(torch, *different[place]) for place in different}
+    return {name: arrays[place] for name, place in tensors.items()}
+
+
+def _place(tensor) -> tuple:
+    """Equal for tensors that are the same part of one storage."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _array(torch, name: str, tensor) -> np.ndarray:
     tensor = tensor.detach()
-    stored = tensor.untyped_storage().nbytes() // tensor.element_size()
-    if math.prod(tensor.shape) > stored:
-        raise ValueError(f"{name} claims {tuple(tensor.shape)}, stored are {stored}")
     if tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
     return _float32(name, tensor.numpy())

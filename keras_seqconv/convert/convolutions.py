@@ -9,25 +9,28 @@ from keras_seqconv.convert.blocks import fill_adaptive_softmax
 from keras_seqconv.convert.options import Options
 from keras_seqconv.convert.weights import Weights
 from keras_seqconv.models import ConvLanguageModel, ConvS2S
+from keras_seqconv.models.convolutions import parse_convolutions
 
 
 def conv_s2s(options: Options, weights: Weights, dtype) -> ConvS2S:
     """A ConvS2S model with all weights."""
     convolutions = {
-        side: options.raw(f"{side}_layers") for side in ("encoder", "decoder")
+        side: _convolutions(options, weights, side) for side in ("encoder", "decoder")
     }
     tables = {side: f"{side}.embed_positions.weight" for side in convolutions}
     positions = all(weights.has(name) for name in tables.values())
     embeddings = {side: f"{side}.embed_tokens.weight" for side in convolutions}
     shared = options.flag("share_input_output_embed")
     options.refuse("adaptive_softmax_cutoff")
+    output_dim = weights.size("decoder.fc2.bias", 0)
+    options.must_be("decoder_out_embed_dim", output_dim)
     model = ConvS2S(
         weights.size(embeddings["encoder"], 0),
         weights.size(embeddings["decoder"], 0),
         embedding_dim={side: weights.size(embeddings[side], 1) for side in tables},
         convolutions=convolutions,
         attention=options.switches("decoder_attention", True),
-        output_dim=options.integer("decoder_out_embed_dim", 256),
+        output_dim=output_dim,
         share_output_embedding=shared,
         dropout=options.number("dropout", 0.1),
         positions=positions,
@@ -74,7 +77,7 @@ def conv_language_model(options: Options, weights: Weights, dtype) -> ConvLangua
     model = ConvLanguageModel(
         weights.size("decoder.embed_tokens.weight", 0),
         embedding_dim=weights.size("decoder.embed_tokens.weight", 1),
-        convolutions=options.raw("decoder_layers"),
+        convolutions=_convolutions(options, weights, "decoder"),
         dropout=options.number("dropout", 0.1),
         adaptive_softmax=adaptive,
         dtype=dtype,
@@ -88,6 +91,18 @@ def conv_language_model(options: Options, weights: Weights, dtype) -> ConvLangua
         _fill_dense(weights, model.feature_dense, "decoder.fc2")
         _fill_dense(weights, model.output_dense, "decoder.fc3")
     return model
+
+
+def _convolutions(options, weights, side):
+    """The layers of one side; ValueError before far too much memory is taken."""
+    layers = parse_convolutions(options.raw(f"{side}_layers"))
+    size = sum(
+        before.channels * layer.kernel_size * layer.channels
+        for before, layer in zip([layers[0], *layers], layers, strict=False)
+    )
+    if size > 100 * weights.total():
+        raise ValueError(f"option {side}_layers describes far more than is stored")
+    return layers
 
 
 def _fill_stack(weights, side, stack):

@@ -58,7 +58,7 @@ class Options:
         value = self.raw(name, default)
         try:
             return value if value is None else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return self._wrong(name, value, "a number", default)
 
     def integer(self, name: str, default=None):

@@ -5,6 +5,7 @@ A published archive is a folder of `model.pt`, `dict.<language>.txt` and `bpecod
 
 import os
 import re
+import warnings
 from pathlib import Path
 
 from keras_seqconv.convert.checkpoint import read_arrays, read_checkpoint
@@ -14,7 +15,8 @@ from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import Translator
 
 _ARRAYS = ("weights.npz", "args.json")
-_CODES = ("bpecodes", "code")
+_CODES = re.compile(r"bpecodes|codes?|codes\..+")
+_GIVE_CODES = "Give `source_bpe_codes` and `target_bpe_codes`"
 
 
 def translator_from_fairseq(
@@ -37,13 +39,16 @@ def translator_from_fairseq(
         checkpoint: a file that `fairseq-train` wrote, or a folder: then `model.pt`, or
             the only `*.pt`, or `weights.npz` with `args.json` is taken from it, and
             what is not given of the dictionaries (`dict.<language>.txt`; `dict.txt` of
-            a language model) and of the byte-pair codes (`bpecodes` or `code`).
+            a language model) and of the byte-pair codes (`bpecodes`, `code`, `codes` or
+            `codes.*`; ValueError where there are several).
         source_dictionary, target_dictionary: of a translation model.
         dictionary: of a language model.
         source_language, target_language: by default what the checkpoint says. They
             name the dictionaries of a folder, and Moses needs them.
         source_bpe_codes, target_bpe_codes: files of subword-nmt; of a language model
             the latter.
+            Without them a dictionary with `@@` in it is a warning: texts must be split
+            already then, and stay so.
         search: options of the search that differ from fairseq's defaults.
         dtype: dtype or policy of the model.
         **text_options: `moses`, `normalize`, `aggressive_dash_splits`, `escape`,
@@ -98,6 +103,16 @@ def translator_from_fairseq(
         tokenizers = [
             tokenizer(f"{side}_dictionary", side) for side in ("source", "target")
         ]
+    for one in tokenizers:
+        pieces = [symbol for symbol in one.dictionary.symbols if symbol[-2:] == "@@"]
+        if pieces and one.bpe_codes is None:
+            warnings.warn(
+                f"A dictionary has parts of words, such as {pieces[0]!r}, and there "
+                "are no byte-pair codes that split words into them: texts must be "
+                f"split already, and stay so. {_GIVE_CODES}",
+                stacklevel=2,
+            )
+            break
     model = from_fairseq(path, dtype=dtype)
     _check_sizes(model, tokenizers, files)
     cls = LanguageGenerator if len(tokenizers) == 1 else Translator
@@ -149,9 +164,12 @@ def _complete(folder: Path, files: dict, languages: dict) -> Path:
     if files["dictionary"] is None:
         _add_dictionaries(folder, names, checkpoint, files, languages)
     sides = ["target"] if files["dictionary"] else ["source", "target"]
-    codes = next((folder / name for name in _CODES if name in names), None)
-    for side in sides:
-        files[f"{side}_bpe_codes"] = files[f"{side}_bpe_codes"] or codes
+    codes = sorted(filter(_CODES.fullmatch, names))
+    for name in (f"{side}_bpe_codes" for side in sides):
+        if files[name] is None and len(codes) > 1:
+            raise ValueError(f"{folder} holds {', '.join(codes)}. {_GIVE_CODES}")
+        if files[name] is None and codes:
+            files[name] = folder / codes[0]
     return checkpoint
 
 

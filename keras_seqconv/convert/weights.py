@@ -44,10 +44,14 @@ class Weights:
         shape = self.shape(name) or ()
         return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
+    def total(self) -> int:
+        """The numbers of all tensors."""
+        return sum(array.size for array in self._arrays.values())
+
     def count(self, pattern: str) -> int:
-        """Entries of a list: 1 + the largest number that `pattern` (a group) finds."""
+        """Entries of a list: different numbers that `pattern` (a group) finds."""
         found = [re.match(pattern, name) for name in self._arrays]
-        return max((int(match[1]) + 1 for match in found if match), default=0)
+        return len({match[1] for match in found if match})
 
     def first(self, *names: str) -> str:
         """The first of the names that exists; the first of all when none does."""

@@ -58,7 +58,8 @@ def beam_search(
         source_ids: integers (B, S), padded on the right. None for language models.
         num_beams: unfinished hypotheses that are kept.
         length_penalty: exponent of the length that scores are divided by.
-        max_length: tokens of the longest hypothesis, its end token not counted.
+        max_length: tokens of the longest hypothesis, its end token not counted, at
+            most 10^6.
         prefix_ids: integers (B, P), tokens that the hypotheses begin with, start token
             not included. Where it is padding the search is free; at an end token the
             best hypothesis ends, and is the only result.
@@ -79,7 +80,8 @@ def beam_search(
             - `normalize` (True): False does not divide.
             - `unk_penalty` (0.0): taken from the log-probability of unknowns.
             - `temperature` (1.0): divides the logits.
-            - `no_repeat_ngram_size` (0): n: no n-gram occurs twice in a hypothesis.
+            - `no_repeat_ngram_size` (0): n, up to 100: no n-gram occurs twice in a
+              hypothesis.
             - `suppressed_ids` (()): tokens that are not chosen.
             - `num_groups` (1), `diversity_strength` (0.5): diverse beam search with
               groups of beams that avoid each other's tokens.

@@ -18,6 +18,8 @@ from keras_seqconv.decoding.search import LengthPenalty
 KINDS = ("power", "gnmt")
 LENGTH_RULES = ("sentence", "batch")
 STOPPING = ("first", "optimal")
+# Each step takes memory from the start, each token of an n-gram a part of the graph.
+_MOST = {"min_length": 10**6, "max_length": 10**6, "no_repeat_ngram_size": 100}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,18 +40,20 @@ class SearchOptions:
     return_attention: bool = False
 
     def __post_init__(self):
-        for name in ("min_length", "max_length", "no_repeat_ngram_size"):
-            check_integer(name, getattr(self, name), 0)
+        for name, most in _MOST.items():
+            if (value := check_integer(name, getattr(self, name), 0)) > most:
+                raise ValueError(
+                    f"`{name}` must be at most {most}. Received: {name}={value}"
+                )
         for name in ("length_penalty", "unk_penalty"):
             check_number(name, getattr(self, name))
         for name in ("normalize", "return_attention"):
             check_boolean(name, getattr(self, name))
-        rule = "a finite number of at least 0"
         _check(
             "max_length_ratio",
             self.max_length_ratio,
-            lambda value: value >= 0,
-            rule,
+            lambda value: 0 <= value <= 1000,
+            "a number from 0 to 1000",
         )
         _check(
             "temperature",

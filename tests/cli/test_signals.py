@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM while a command does what cannot be interrupted well."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,42 @@ def test_a_handler_of_the_work_keeps_its_meaning(number):
         time.sleep(1.5)
     """
     assert signalled(work, number, patience=0.5) == (0, "tidied up\n", "")
+
+
+@pytest.mark.parametrize("module", ["argparse", "keras"])
+def test_ctrl_c_while_a_module_is_imported(module):
+    program = f"""
+        import os, signal, sys
+        class Finder:
+            def find_spec(self, name, *_):
+                if name == {module!r}:
+                    os.write(2, b"What TensorFlow says.")
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Finder())
+        import keras_seqconv_cli
+        sys.exit(keras_seqconv_cli.main(["quickstart"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True
+    )
+    errors = done.stderr.removeprefix("What TensorFlow says." * (module != "keras"))
+    assert (done.returncode, errors) == (130, "\nInterrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "words"),
+    [
+        (["translate", "x"], 0, "standard input is closed: --input must be given."),
+        (["presets"], 1, "standard output must not be closed: use >/dev/null"),
+    ],
+)
+def test_closed_streams(command, closed, words):
+    program = "import sys, keras_seqconv_cli; sys.exit(keras_seqconv_cli.main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command],
+        stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(closed),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, f"error: {words}\n")
 
 
 def test_handlers_of_before_come_back():

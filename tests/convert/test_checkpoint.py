@@ -332,7 +332,7 @@ def test_all_refused_globals_are_named_at_once(craft):
     with pytest.raises(ValueError) as error:
         read_checkpoint(craft(pickled))
     assert str(error.value).endswith(
-        "Received: builtins.eval, posix.system, subprocess.run"
+        "Received: __builtin__.eval, commands.run, posix.system"  # as in the file
     )
 
 
@@ -344,7 +344,8 @@ def test_no_pickle_protocol_gets_around_the_list(craft, tmp_path, protocol):
     bad = Call(os.system, f"touch {marker}")
     # The words twice: then the second time the pickle refers to its memo.
     pickled = pickle.dumps(content_with(["posix", "system", bad]), protocol)
-    with pytest.raises(ValueError, match=r"Received: .*posix\.system"):
+    words = r"Received: .*posix\.system" if protocol < 2 else f"protocol {protocol}"
+    with pytest.raises(ValueError, match=words):
         read_checkpoint(craft(pickled))
     assert not marker.exists()
 
@@ -355,19 +356,16 @@ SHELL = text(b"touch ran") + b"\x85R"
 @pytest.mark.parametrize(
     ("opcodes", "words"),
     {
-        "inst": (b"(" + text(b"touch ran") + b"ios\nsystem\n", r"os\.system"),
+        "inst": (b"(" + text(b"touch ran") + b"ios\nsystem\n", "operand 105"),
         "obj": (b"(cos\nsystem\n" + text(b"touch ran") + b"o", r"os\.system"),
-        "stack": (text(b"os") + text(b"system") + b"\x93" + SHELL, r"os\.system"),
-        "popped": (
-            text(b"os") + text(b"system") + text(b"x") + b"0\x93" + SHELL, "system",
-        ),
-        "extension": (b"\x82\1" + SHELL, "copyreg extension 1"),
+        "stack": (text(b"os") + text(b"system") + b"\x93" + SHELL, "no global"),
+        "extension": (b"\x82\1" + SHELL, "no global"),
         "unused": (b"cos\nsystem\n", r"os\.system"),
         "thrown away": (b"cos\nsystem\n0N", r"os\.system"),
         "near fairseq": (b"cfairseqx.y\nz\n", r"fairseqx\.y\.z"),
         "not fairseq": (b"cmyfairseq.y\nz\n", r"myfairseq\.y\.z"),
         "fairseq itself": (b"c\nfairseq\n", r"\.fairseq"),
-        "blank": (b"cfairseq.x os\nsystem\n", "fairseq.x os system"),
+        "blank": (b"cfairseq.x os\nsystem\n", "fairseq.x.os system"),
         "omegaconf": (b"comegaconf.dictconfig\nDictConfig\n", "omegaconf"),
         "numpy function": (b"cnumpy\nload\n", r"numpy\.load"),
         "not dtypes": (b"cnumpy.dtypes.x\ny\n", r"numpy\.dtypes\.x\.y"),
@@ -375,7 +373,7 @@ SHELL = text(b"touch ran") + b"\x85R"
 )  # fmt: skip
 def test_opcodes_by_hand(craft, tmp_path, monkeypatch, opcodes, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"Received: .*{words}"):
+    with pytest.raises(ValueError, match=words):
         read_checkpoint(craft(around(opcodes)))
     assert not (tmp_path / "ran").exists()
 
@@ -533,8 +531,8 @@ def test_other_protocols_are_named(craft):
     ("layout", "words"),
     [
         ({}, None),
-        ({"size": b"\x64"}, "cannot be read"),  # more than is stored
-        ({"size": b"\x64", "stride": b"\0"}, "claims|cannot be read"),  # one for all
+        ({"size": b"\xff"}, "cannot be read"),  # more than is stored
+        ({"size": b"\xff", "stride": b"\0"}, "claim more bytes"),  # one for all
     ],
 )
 def test_tensor_and_storage_disagree(craft, file_format, layout, words):
@@ -579,16 +577,76 @@ def test_weights_without_a_name_or_of_odd_types(torch, save):
         read_checkpoint(save({"args": OPTIONS, "model": {3: torch.ones(1)}}))
 
 
-def test_options_that_hold_themselves_or_very_much(save):
+def test_options_that_hold_themselves(save):
     circle = [1]
     circle.append(circle)
-    with pytest.raises(ValueError, match="an option contains itself"):
+    with pytest.raises(ValueError, match="cannot be read"):
         read_checkpoint(save({"args": argparse.Namespace(a=circle), "model": {}}))
-    much = [0]
-    for _ in range(40):  # 2 ** 40 values, were they not shared
-        much = [much, much]
-    options = read_checkpoint(save({"args": argparse.Namespace(a=much), "model": {}}))
-    assert options.options["a"][0] is options.options["a"][1]
+
+
+# Each of 60 values holds the one before twice: hashed or written out, 2 ** 60 values.
+_TUPLES = b"(K\1\x85q\0" + b"".join(
+    b"h%ch%c\x86q%c" % (level, level, level + 1) for level in range(60)
+)
+# The same, filled from the last to the first.
+_LISTS = b"(" + b"".join(b"]q%c" % level for level in range(61))
+_LISTS += b"".join(
+    b"h%c(h%ch%ce" % (level + 1, level, level) for level in reversed(range(60))
+)
+_LAST = b"h\x3c"
+
+
+@pytest.mark.parametrize(
+    ("name", "opcodes"),
+    [
+        (b"model", b"}" + _TUPLES + b"tK\1s"),
+        (b"extra_state", b"c__builtin__\nset\n" + _TUPLES + b"t\x85R"),
+        (b"extra_state", _LISTS + _LAST + b")Rt"),  # torch names what is called
+        (
+            b"extra_state",
+            _LISTS + b"cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n" + _LAST
+            + b"\x85Rc_codecs\nencode\n" + text(b"x") + b"\x85R\x86Rt",
+        ),
+        (b"args", b"}" + text(b"dropout") + _LISTS + b"ts"),
+        # What is copied, 10 ** 5 times 10 ** 5
+        (
+            b"extra_state",
+            b"(](" + b"N" * 10**5 + b"eq\0"
+            + b"c__builtin__\nset\nh\0\x85R" * 10**5 + b"t",
+        ),
+    ],
+    ids=["key", "set", "call", "dtype", "option", "copies"],
+)  # fmt: skip
+def test_few_bytes_that_make_very_much(craft, name, opcodes):
+    with pytest.raises(ValueError, match="cannot be read|is neither") as error:
+        read_checkpoint(craft(around(opcodes, inside=name)))
+    assert len(str(error.value)) < 1000
+
+
+def test_names_of_one_storage(torch, save):
+    half = torch.ones(2**16).half()
+    model = {f"w{number}": half for number in range(100)}
+    weights = read_checkpoint(save({"args": OPTIONS, "model": model})).weights
+    assert len({id(array) for array in weights.values()}) == 1
+    assert weights["w99"].dtype == "float32" and weights["w99"].shape == (2**16,)
+    model = {f"w{number}": half[number:] for number in range(100)}
+    with pytest.raises(ValueError, match="its tensors claim more bytes than it has"):
+        read_checkpoint(save({"args": OPTIONS, "model": model}))
+
+
+def test_archives_that_torch_does_not_write(torch, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    bad = pickle.dumps(content_with(Call(os.system, "true")), 2)
+    good = pickle.dumps({"args": {}, "model": {}}, 2)
+    for name, compression, words in [
+        ("a/DATA.PKL", zipfile.ZIP_STORED, "the same name"),
+        ("a/data/0", zipfile.ZIP_DEFLATED, "a record is compressed"),
+    ]:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, bad, compression)
+            archive.writestr("a/data.pkl", good)
+        with pytest.raises(ValueError, match=words):
+            read_checkpoint(path)
 
 
 def test_paths_that_are_no_checkpoint(torch, tmp_path):
@@ -608,7 +666,7 @@ def test_paths_that_are_no_checkpoint(torch, tmp_path):
         (b"Just text.\n", "cannot be read"),
         (b"PK\3\4 and no more", "cannot be read"),
         (bytes(500), "cannot be read"),
-        (pickle.dumps({"model": {}}, 2), "neither an archive nor a pickle"),
+        (pickle.dumps({"model": {}}, 2), "cannot be read"),
         (pickle.dumps(Call(os.system, "true"), 0), r"is refused.*posix\.system"),
         (archive.getvalue(), "with 0 records data.pkl"),
         (twice.getvalue(), "the same name"),
@@ -632,6 +690,13 @@ def test_missing_torch_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "checkpoint.pt").write_bytes(b"something")
     with pytest.raises(ImportError, match=r"pip install 'keras-seqconv\[convert\]'"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
+
+
+def test_torch_that_executes_more_than_weights(torch, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.5.1+cpu"))
+    (tmp_path / "checkpoint.pt").write_bytes(b"something")
+    with pytest.raises(ImportError, match=r"torch 2\.6 or newer: .*2\.5\.1"):
         read_checkpoint(tmp_path / "checkpoint.pt")
 
 
@@ -669,10 +734,15 @@ def test_damaged_arrays(tmp_path):
         read_arrays(tmp_path)
     with pytest.raises(ValueError, match=r"args\.json cannot be read"):
         read_arrays(write_arrays(tmp_path, "{", w=np.ones(2)))
+    with pytest.raises(ValueError, match=r"args\.json cannot be read"):
+        read_arrays(write_arrays(tmp_path, "[" * 10**5, w=np.ones(2)))
     with pytest.raises(ValueError, match="no JSON object"):
         read_arrays(write_arrays(tmp_path, "[1]", w=np.ones(2)))
     with pytest.raises(ValueError, match="numbers of the type complex128"):
         read_arrays(write_arrays(tmp_path, w=np.ones(2, complex)))
+    np.savez_compressed(write_arrays(tmp_path) / "weights.npz", w=np.zeros(10**6))
+    with pytest.raises(ValueError, match="compressed too well"):
+        read_arrays(tmp_path)
     (tmp_path / "args.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"args\.json"):
         read_arrays(tmp_path)

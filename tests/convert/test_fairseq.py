@@ -676,6 +676,29 @@ def test_every_missing_tensor_is_named(tmp_path):
         assert any(f"tensor {plain} is missing" in problem for problem in found), name
 
 
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ({"dropout": 10**400}, "option dropout=1000"),
+        ({"encoder_kernel_size_list": [10**9] * 2}, "option encoder_kernel_size_list"),
+        ({"encoder.layers.999999999.fc1.bias": 1}, "which say 3"),
+        ({"encoder_layers": "[(1000000000, 3)] * 2"}, "option encoder_layers"),
+        ({"decoder_out_embed_dim": 10**9}, "option decoder_out_embed_dim"),
+    ],
+)
+def test_huge_claims_cost_nothing(tmp_path, claim, words):
+    """Neither memory nor time is taken for what the tensors are not there for."""
+    (name,) = claim
+    if name in ("encoder_layers", "decoder_out_embed_dim"):
+        options, weights = fconv(), random_convolutional(fconv())
+    else:
+        options, weights = lightconv(), random_blocks(lightconv())
+    if "." in name:
+        weights[name] = np.zeros(1, "float32")
+    found = problems_of(tmp_path, weights, options | claim)
+    assert any(words in problem for problem in found)
+
+
 def test_tensors_of_something_else(tmp_path):
     (problem,) = problems_of(tmp_path, {"w": np.zeros((2, 2), "float32")}, {})
     assert "no model that the package knows" in problem

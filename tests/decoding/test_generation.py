@@ -38,6 +38,13 @@ def log_softmax(logits):
         ({"normalize": 1}, "`normalize` must be True or False"),
         ({"temperature": 0.0}, "`temperature` must be a positive number"),
         ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be"),
+        (
+            {"no_repeat_ngram_size": 101},
+            "`no_repeat_ngram_size` must be at most 100",
+        ),
+        ({"max_length": 10**9}, "`max_length` must be at most 1000000"),
+        ({"max_length_ratio": 1e9}, "`max_length_ratio` must be a number from 0 to"),
+        ({"length_penalty": 10**400}, "`length_penalty` must be a finite"),
         ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
         ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
         ({"stopping": "never"}, "`stopping` must be one of"),
