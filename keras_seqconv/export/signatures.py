@@ -102,19 +102,12 @@ class _Functions:
         return None
 
     def _tokens(self, tokenizer, texts, most: int, with_end: bool = True):
-        """Ids (N, S) and lengths (N,), cut to `most` with the end id kept."""
+        """Ids (N, S) and lengths (N,); of longer rows than `most` a little more."""
         import tensorflow as tf
 
         rows = tokenizer.tokenize_tensor(texts)
-        whole = tf.cast(rows.row_lengths(), tf.int32)
-        if not with_end:
-            whole = whole - 1
-        lengths = tf.minimum(whole, most)
-        ids = rows[:, :most].to_tensor(self.model.pad_id)
-        if with_end:
-            last = tf.range(tf.shape(ids)[1]) == most - 1
-            ids = tf.where((whole > most)[:, None] & last, self.model.end_id, ids)
-        return ids, lengths
+        lengths = tf.cast(rows.row_lengths(), tf.int32) - (0 if with_end else 1)
+        return rows[:, : most + 1].to_tensor(self.model.pad_id), lengths
 
     def _texts(self, ids):
         """Texts (N, n) of ids (N, n, L)."""
@@ -182,8 +175,8 @@ class _Translation(_Functions):
         }
 
     def encode(self, text):
-        ids, lengths = self._all_tokens(text)
-        return {"outputs": self.computations.encode(ids, lengths), "lengths": lengths}
+        outputs, lengths = self.computations.encode(*self._all_tokens(text))
+        return {"outputs": outputs, "lengths": lengths}
 
     def _all_tokens(self, text):
         most = self.settings.max_source_length
@@ -227,8 +220,6 @@ class _Generation(_Functions):
         return {"generation": self._texts(ids[:, :1])[:, 0], "score": scores[:, 0]}
 
     def generate_ids(self, prefix_ids, lengths):
-        # Longer prefixes than the longest hypothesis are cut.
-        prefix_ids = prefix_ids[:, : self.settings.max_source_length]
         ids, scores = self.search(prefix_ids, lengths)
         return {"ids": ids, "scores": scores}
 

@@ -55,6 +55,13 @@ def conv_s2s(folder):
     return make_conv_s2s(), ks.export.saved_model(make_conv_s2s(), folder / "fconv")
 
 
+@pytest.fixture(scope="module")
+def language(folder):
+    generator = make_language_model()
+    path = ks.export.saved_model(generator, folder / "language")
+    return generator, path, tf.saved_model.load(str(path))
+
+
 def n_best_of(translator, texts, count):
     """Texts and scores of the hypotheses, filled up as an export does."""
     found = translator.translate_n_best(texts, count)
@@ -129,10 +136,9 @@ def test_conv_s2s_with_learned_positions(conv_s2s):
 
 
 @pytest.mark.slow
-def test_language_model(folder):
-    generator = make_language_model()
-    path = ks.export.saved_model(generator, folder / "language")
-    loaded = tf.saved_model.load(str(path)).signatures
+def test_language_model(language):
+    generator, _, loaded = language
+    loaded = loaded.signatures
     prompts = ["w1 w2", "", "w3", "x"]
     expected = {"generation": generator.generate(prompts)}
     cases = [
@@ -261,6 +267,53 @@ def test_ids_that_make_no_sense(pieces):
     np.testing.assert_allclose(found["scores"][0], scores[0], atol=1e-4)
     assert (found["ids"].numpy()[2:] == 1).all()
     np.testing.assert_allclose(found["scores"][2:], [[0, MISSING]] * 2)
+
+
+@pytest.mark.slow
+def test_ids_are_cut_as_texts_are(pieces, language):
+    """However wide they are: attention is quadratic in what is computed."""
+    for (owner, _, loaded), text in ((pieces, "tea the "), (language, "w1 w2 ")):
+        run, texts = loaded.signatures, [text * 3000, text]
+        tokenizer = getattr(owner, "source_tokenizer", None) or owner.tokenizer
+        rows = tf.ragged.constant(tokenizer.tokenize(texts), tf.int32)
+        ids, lengths = rows.to_tensor(1), tf.cast(rows.row_lengths(), tf.int32)
+        scored = {"target_ids": ids, "target_lengths": lengths}
+        if owner is language[0]:
+            whole = run["generate"](text=texts)
+            found = run["generate_ids"](prefix_ids=ids, lengths=lengths - 1)
+            expected = run["score"](text=texts)
+        else:
+            whole = run["serving_default"](text=texts)
+            found = run["translate_ids"](source_ids=ids, lengths=lengths)
+            expected = run["score"](text=texts, translation=texts)
+            scored |= {"source_ids": ids, "lengths": lengths}
+        np.testing.assert_array_equal(found["scores"][:, 0], whole["score"])
+        score = run["score_ids"](**scored)["score"]
+        np.testing.assert_array_equal(score, expected["score"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pieces", "language"])
+def test_inputs_of_other_sizes(request, kind):
+    """Every signature: nothing of nothing; rows for other texts are refused."""
+    _, _, loaded = request.getfixturevalue(kind)
+    for function in loaded.signatures.values():
+        specs = function.structured_input_signature[1]
+
+        def tensors(rows, width, specs=specs):
+            return {
+                name: tf.zeros((rows, width)[: len(spec.shape)], spec.dtype)
+                for name, spec in specs.items()
+            }
+
+        for rows, width in ((0, 0), (0, 3), (2, 0)):
+            for found in function(**tensors(rows, width)).values():
+                assert found.shape[0] == rows
+        for name in specs if len(specs) > 1 else ():
+            for rows in (0, 1, 3):
+                inputs = tensors(2, 3) | {name: tensors(rows, 3)[name]}
+                with pytest.raises(tf.errors.InvalidArgumentError, match="one row for"):
+                    function(**inputs)
 
 
 @pytest.mark.slow
