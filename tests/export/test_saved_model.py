@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,8 @@ from keras_seqconv.export import stock_ops
 from tests.export.load_and_run import check
 from tests.export.models import (
     TEXTS,
+    byte_pair_tokenizer,
+    character_tokenizer,
     dictionary_tokenizer,
     make_conv_s2s,
     make_language_model,
@@ -338,6 +339,18 @@ def test_only_what_a_stock_server_has(pieces, conv_s2s):
         assert compiled_functions(path) == []
 
 
+@pytest.mark.slow
+def test_stock_ops_are_those_of_the_runtime():
+    """The registry of this TensorFlow has all that two older ones have in common."""
+    known = Path(stock_ops.__file__).with_suffix(".txt")
+    script = Path(__file__).with_name("list_stock_ops.py")
+    done = subprocess.run(
+        [sys.executable, script, known], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == known.read_text()
+
+
 def test_offenders_are_named(tmp_path):
     module = tf.Module()
     jitted = tf.function(lambda x: x + 1, jit_compile=True)
@@ -404,19 +417,34 @@ def test_files_of_a_version(pieces):
 
 
 @pytest.mark.slow
-def test_without_tokenizers_in_the_graph(tmp_path):
-    keras.utils.set_random_seed(5)
-    translator = make_translator(dictionary_tokenizer)
+@pytest.mark.parametrize(
+    "tokenizer", [character_tokenizer, dictionary_tokenizer, byte_pair_tokenizer]
+)
+def test_other_tokenizers(tmp_path, tokenizer):
+    translator = make_translator(tokenizer)
     path = ks.export.saved_model(translator, tmp_path / "m")
+    texts = [*PIECES[:-1], *WORD_TEXTS, "The\u2003GARDEN\u00a0\u0130", "\u3000", "@@ a"]
+    reverse = texts[::-1]
+    n_best, scores = n_best_of(translator, texts, 2)
+    cases = [
+        ["serving_default", {"text": texts},
+         {"translation": translator.translate(texts), "score": [s[0] for s in scores]}],
+        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
+        ["score", {"text": texts, "translation": reverse},
+         {"score": translator.score(texts, reverse)}],
+        ["serving_default", {"text": []}, {"translation": []}],
+    ]  # fmt: skip
+    run_here(tf.saved_model.load(str(path)).signatures, cases)
+
+
+@pytest.mark.slow
+def test_without_tokenizers(tmp_path):
+    translator = make_translator()
+    bare = ks.Translator(translator.model, search=translator.search)
+    path = ks.export.saved_model(bare, tmp_path / "m")
     loaded = tf.saved_model.load(str(path))
     assert set(loaded.signatures) == {"translate_ids", "score_ids"}
-    assert "no signatures for texts" in (path / "MODEL_CARD.md").read_text()
-    ids = translator.source_tokenizer.tokenize(["w1 w2"])
-    found = loaded.signatures["translate_ids"](
-        source_ids=tf.constant(ids), lengths=tf.constant([3])
-    )
-    text = translator.target_tokenizer.detokenize(found["ids"][:, 0].numpy().tolist())
-    assert text == translator.translate(["w1 w2"])
+    assert "no tokenizers" in (path / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.slow
