@@ -110,25 +110,22 @@ def _signatures(owner, exported) -> str:
         lines.append(f"| `{name}` | {inputs} | {outputs} |")
     if "serving_default" not in exported.signatures:
         lines.append("\nThe model has no tokenizers: clients send and get ids.")
-    for side, tokenizer in _tokenizers(owner):
-        if getattr(tokenizer, "needs_moses", False):
-            lines.append(
-                f"\nText of the {side} must be tokenised: it is read and given as "
-                "sacremoses makes it of plain text, with "
-                + ", ".join(
-                    f"{key} {getattr(tokenizer, key)}"
-                    for key in (
-                        "language",
-                        "normalize",
-                        "moses",
-                        "aggressive_dash_splits",
-                        "escape",
-                    )
-                )
-                + ". Byte pairs and lower case are inside. `examples/serve_client.py "
-                "--moses` does this for clients."
-            )
-    return "\n".join(lines)
+    lines += [_moses(*pair) for pair in _tokenizers(owner)]
+    return "\n".join(filter(None, lines))
+
+
+def _moses(side: str, tokenizer) -> str:
+    """What stays outside of the graph."""
+    if not getattr(tokenizer, "needs_moses", False):
+        return ""
+    shown = ("language", "normalize", "moses", "aggressive_dash_splits", "escape")
+    options = ", ".join(f"{name} {getattr(tokenizer, name)}" for name in shown)
+    return (
+        f"\nText of the {side} must be tokenised: it is read and given as sacremoses "
+        f"makes it of plain text ({options}). Lower case and byte pairs are inside. "
+        "`examples/serve_client.py --moses` does this for clients, with `--normalize` "
+        "and `--no-dash-splits`."
+    )
 
 
 def _tokenizers(owner):
