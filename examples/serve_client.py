@@ -6,9 +6,13 @@
 REST needs nothing but Python; gRPC needs `pip install 'keras-seqconv[serve]'`. Import
 `RestClient` and `GrpcClient` for your own programs: each is one connection that many
 threads can use.
+
+A model of fairseq's with Moses takes and gives tokenised text. Its model card says with
+which of Moses' flags, as `--moses en-de --normalize`; they need `sacremoses`.
 """
 
 import argparse
+import http.client
 import itertools
 import json
 import sys
@@ -36,6 +40,7 @@ class RestClient:
 
         Raises:
             RuntimeError: what the server has to say against the request.
+            ConnectionError: none answers.
         """
         body = {"signature_name": signature, "inputs": inputs}
         request = urllib.request.Request(
@@ -48,6 +53,10 @@ class RestClient:
                 outputs = json.load(response)["outputs"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(error.read().decode(errors="replace")) from error
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise ConnectionError(
+                f"No server answers at {self.url}: {error}"
+            ) from error
         # With a single output the server leaves out its name.
         return outputs if isinstance(outputs, dict) else {"output": outputs}
 
@@ -63,6 +72,7 @@ class GrpcClient:
         from tensorflow_serving.apis import prediction_service_pb2_grpc
 
         self.model, self.version, self.timeout = model, version, timeout
+        self.address = address
         unlimited = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
@@ -71,11 +81,8 @@ class GrpcClient:
         self.stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
     def call(self, signature: str = "serving_default", **inputs) -> dict:
-        """Outputs of a signature by name, arrays.
-
-        Raises:
-            grpc.RpcError: what the server has to say against the request.
-        """
+        """Outputs of a signature by name, arrays; errors as of `RestClient`."""
+        import grpc
         import tensorflow as tf
         from tensorflow_serving.apis import predict_pb2
 
@@ -86,12 +93,47 @@ class GrpcClient:
             request.model_spec.version.value = self.version
         for name, value in inputs.items():
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-        response = self.stub.Predict(request, self.timeout)
+        try:
+            response = self.stub.Predict(request, self.timeout)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise RuntimeError(error.details()) from error
+            message = f"No server answers at {self.address}: {error.details()}"
+            raise ConnectionError(message) from error
         return {name: tf.make_ndarray(one) for name, one in response.outputs.items()}
 
     def translate(self, texts: list[str]) -> list[str]:
         found = self.call(text=texts)["translation"] if texts else []
         return [text.decode() for text in found]
+
+
+class Moses:
+    """Moses' steps around a model that takes and gives tokenised text.
+
+    Args:
+        languages: "en-de", source and target; "de" is both.
+        normalize: make punctuation plain before.
+        dashes: write x-y as x @-@ y.
+    """
+
+    def __init__(self, languages, normalize=False, dashes=True):
+        import sacremoses
+
+        source, _, target = languages.partition("-")
+        self.normalizer = sacremoses.MosesPunctNormalizer(source) if normalize else None
+        self.tokenizer = sacremoses.MosesTokenizer(source)
+        self.detokenizer = sacremoses.MosesDetokenizer(target or source)
+        self.dashes = dashes
+
+    def tokenize(self, text: str) -> str:
+        if self.normalizer is not None:
+            text = self.normalizer.normalize(text)
+        return self.tokenizer.tokenize(
+            text, aggressive_dash_splits=self.dashes, return_str=True
+        )
+
+    def detokenize(self, text: str) -> str:
+        return self.detokenizer.detokenize(text.split())
 
 
 def main() -> int:
@@ -101,17 +143,43 @@ def main() -> int:
     parser.add_argument("--grpc", metavar="HOST:PORT", help="gRPC instead of REST")
     parser.add_argument("--version", type=int, help="default: the newest")
     parser.add_argument("--batch", type=int, default=32, help="lines of a request")
+    parser.add_argument(
+        "--moses", metavar="xx[-yy]", help="tokenise the lines as Moses does in the "
+        "language xx, and undo it in the answers in yy (default xx): en-de",
+    )  # fmt: skip
+    parser.add_argument(
+        "--normalize", action="store_true", help="normalise punctuation before that"
+    )
+    parser.add_argument(
+        "--no-dash-splits", dest="dashes", action="store_false",
+        help="leave x-y one token (Moses without -a)",
+    )  # fmt: skip
     options = parser.parse_args()
+    try:
+        translate_lines(options)
+    except (ImportError, OSError, RuntimeError) as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return 1
+    return 0
+
+
+def translate_lines(options: argparse.Namespace) -> None:
     if options.grpc:
         client = GrpcClient(options.model, options.grpc, options.version)
     else:
         client = RestClient(options.model, options.rest, options.version)
+    moses = None
+    if options.moses:
+        moses = Moses(options.moses, options.normalize, options.dashes)
     lines = (line.rstrip("\n") for line in sys.stdin)
     while batch := list(itertools.islice(lines, options.batch)):
+        if moses:
+            batch = [moses.tokenize(line) for line in batch]
         for translation in client.translate(batch):
+            if moses:
+                translation = moses.detokenize(translation)
             # A text is a line here, whatever is in it.
             print(" ".join(translation.splitlines()), flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`keras-seqconv export`: a model for TensorFlow Serving."""
 
 import argparse
+import json
 import shlex
 from pathlib import Path
 
@@ -93,14 +94,15 @@ def run(options: argparse.Namespace) -> int:
         "num_beams", "length_penalty", "max_length", "max_source_length", "n_best",
         "tokens_per_batch", "weights", "xla", "version",
     )  # fmt: skip
+    owner = load(folder)
     path = saved_model(
-        load(folder),
+        owner,
         output,
         warmup_texts=_lines(options.warmup_texts),
         run=work_folder,
         **{name: getattr(options, name) for name in names},
     )
-    print(_summary(path))
+    print(_summary(path, owner))
     return 0
 
 
@@ -114,11 +116,12 @@ def _lines(path: str | None) -> list[str] | None:
     return lines
 
 
-def _summary(path: Path) -> str:
+def _summary(path: Path, owner) -> str:
     """What was written, and what to paste next."""
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     name = path.parent.name
     mount = shlex.quote(f"{path.parent}:/models/{name}")
+    request = shlex.quote(json.dumps(_request(owner)))
     return "\n".join(
         [
             f"written to  {path}  ({size / 1e6:.1f} MB)",
@@ -128,7 +131,16 @@ def _summary(path: Path) -> str:
             f"  docker run --rm -p 8500:8500 -p 8501:8501 -v {mount} \\",
             f"    -e MODEL_NAME={shlex.quote(name)} tensorflow/serving:2.20.0",
             "Ask it:",
-            '  curl -d \'{"instances": ["..."]}\' '
-            f"http://localhost:8501/v1/models/{name}:predict",
+            f"  curl -d {request} http://localhost:8501/v1/models/{name}:predict",
         ]
     )
+
+
+def _request(owner) -> dict:
+    """One that every such export answers."""
+    names = ("translate_ids", "source_ids"), ("generate_ids", "prefix_ids")
+    signature, ids = names[not hasattr(owner, "source_tokenizer")]
+    if getattr(owner, "source_tokenizer", getattr(owner, "tokenizer", None)) is None:
+        inputs = {ids: [[owner.model.end_id]], "lengths": [1]}
+        return {"signature_name": signature, "inputs": inputs}
+    return {"instances": ["..."]}

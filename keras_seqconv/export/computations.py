@@ -22,7 +22,9 @@ class Computations:
 
     All take ids (N, S) int32 with `lengths` (N,) of real tokens at the left; what is
     right of them is ignored, lengths outside of 0 to S and ids outside of the
-    vocabulary (unknown then) harm nobody. Texts of length 0 get no result.
+    vocabulary (unknown then) harm nobody. Texts of length 0 get no result. Longer ones
+    than the settings say are cut, the end token then being the last (a prompt has
+    none). Anything else than a length for each row is an error of the server.
 
     Args:
         model: `EncoderDecoder`, `ConvS2S`, a language model, or an `Ensemble`.
@@ -54,7 +56,7 @@ class Computations:
         """
         import tensorflow as tf
 
-        ids, lengths = self._checked(source_ids, lengths, self.source_size)
+        ids, lengths = self._sources(source_ids, lengths)
         pad_id, options = self.model.pad_id, self.settings.search
         none = lengths == 0
         if not self.translates:
@@ -119,11 +121,17 @@ class Computations:
 
         model, options = self.model, self.settings.search
         targets, target_lengths = self._ended(
-            target_ids, target_lengths, model.target_vocabulary_size
+            *self._checked(
+                target_ids,
+                target_lengths,
+                model.target_vocabulary_size,
+                self.settings.max_target_length,
+            )
         )
         longest = target_lengths
         if source_ids is not None:
-            sources, lengths = self._ended(source_ids, lengths, self.source_size)
+            sources, lengths = self._ended(*self._sources(source_ids, lengths))
+            _check_rows(targets, lengths)
             longest = tf.maximum(longest, lengths)
 
         def run(chosen, width):
@@ -149,11 +157,11 @@ class Computations:
     def encode(self, source_ids, lengths):
         """Outputs of the encoder (N, S, C) float32, 0 from the end of each source on.
 
-        Of a ConvS2S model those are the keys of its attention.
+        Of a ConvS2S model those are the keys of its attention. And the lengths (N,).
         """
         import tensorflow as tf
 
-        ids, lengths = self._checked(source_ids, lengths, self.source_size)
+        ids, lengths = self._sources(source_ids, lengths)
         width = tf.shape(ids)[1]
         initial = tf.zeros(tf.stack([tf.shape(ids)[0], width, self._channels()]))
 
@@ -166,7 +174,7 @@ class Computations:
 
         with self.weights.scope():
             tokens = self.settings.tokens_per_batch
-            return in_chunks(lengths, tokens, (initial,), run)[0]
+            return in_chunks(lengths, tokens, (initial,), run)[0], lengths
 
     def _channels(self) -> int:
         import tensorflow as tf
@@ -174,26 +182,47 @@ class Computations:
         with tf.init_scope():
             return self.model.encode(tf.constant([[self.model.end_id]]))[0].shape[-1]
 
-    def _checked(self, ids, lengths, vocabulary_size):
-        """Ids of the vocabulary, padding from `lengths` on, and lengths of 0 to S."""
+    def _sources(self, ids, lengths):
+        """Sources or prompts, made fit for the model, and their lengths."""
+        most = self.settings.max_source_length
+        return self._checked(ids, lengths, self.source_size, most, self.translates)
+
+    def _checked(self, ids, lengths, vocabulary_size, most: int, end: bool = True):
+        """Ids of the vocabulary, padding from `lengths` on, and lengths of 0 to `most`.
+
+        Where rows are cut, their last id is the end token if `end`.
+        """
         import tensorflow as tf
 
-        width = tf.shape(ids)[1]
-        lengths = tf.clip_by_value(lengths, 0, width)
+        _check_rows(ids, lengths)
+        lengths = tf.clip_by_value(lengths, 0, tf.shape(ids)[1])
+        ids = ids[:, :most]
         known = (ids >= 0) & (ids < vocabulary_size)
         ids = tf.where(known, ids, self.model.unk_id)
-        ids = tf.where(tf.sequence_mask(lengths, width), ids, self.model.pad_id)
-        return ids, lengths
+        places = tf.range(tf.shape(ids)[1])
+        if end:
+            cut = (lengths > most)[:, None] & (places == most - 1)
+            ids = tf.where(cut, self.model.end_id, ids)
+        ids = tf.where(places < lengths[:, None], ids, self.model.pad_id)
+        return ids, tf.minimum(lengths, most)
 
-    def _ended(self, ids, lengths, vocabulary_size):
+    def _ended(self, ids, lengths):
         """The same, where rows of length 0 are the end token."""
         import tensorflow as tf
 
-        ids, lengths = self._checked(ids, lengths, vocabulary_size)
         ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
         first = tf.range(tf.shape(ids)[1]) == 0
         ids = tf.where((lengths == 0)[:, None] & first, self.model.end_id, ids)
         return ids, tf.maximum(lengths, 1)
+
+
+def _check_rows(ids, lengths):
+    import tensorflow as tf
+
+    rows = tf.shape(ids)[0]
+    tf.debugging.assert_equal(
+        tf.size(lengths), rows, "All inputs must have one row for each text."
+    )
 
 
 def _padded(found, longest, pad_id):

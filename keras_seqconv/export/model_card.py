@@ -32,7 +32,7 @@ def model_card(name: str, version: int, owner, settings, exported, run=None) -> 
         _model(owner, settings, exported),
         "## Data and scores\n\n" + _scores(Path(run) if run is not None else None),
         "## Search\n\n" + _search(settings),
-        "## Signatures\n\n" + _signatures(exported),
+        "## Signatures\n\n" + _signatures(owner, exported),
         "## What a request costs\n\n" + _costs(owner, settings, exported),
         "## Versions\n\n" + _versions(),
         "## Licence\n\n" + _LICENSE,
@@ -54,13 +54,10 @@ def _model(owner, settings, exported) -> str:
         )
     if language := getattr(owner, "source_language", None):
         lines.append(f"- translates from {language} to {owner.target_language}")
-    source = getattr(owner, "source_tokenizer", None)
-    target = getattr(owner, "target_tokenizer", getattr(owner, "tokenizer", None))
-    for side, tokenizer in (("source", source), ("target", target)):
-        if tokenizer is not None:
-            lines.append(
-                f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
-            )
+    lines += [
+        f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
+        for side, tokenizer in _tokenizers(owner)
+    ]
     lines.append(
         f"- weights stored as {settings.weights}, {exported.size / 1e6:.1f} MB"
         + (", search compiled by XLA" if settings.xla else "")
@@ -104,16 +101,38 @@ def _fields(options):
     return dataclasses.fields(type(options))
 
 
-def _signatures(exported) -> str:
+def _signatures(owner, exported) -> str:
     lines = ["| signature | inputs | outputs |", "|---|---|---|"]
     for name, function in exported.signatures.items():
         inputs = _tensors(inputs_of(function))
         outputs = _tensors(function.structured_outputs)
         lines.append(f"| `{name}` | {inputs} | {outputs} |")
-    text = "\n".join(lines)
-    if exported.missing is not None:
-        text += f"\n\nThere are no signatures for texts: {exported.missing}."
-    return text
+    if "serving_default" not in exported.signatures:
+        lines.append("\nThe model has no tokenizers: clients send and get ids.")
+    lines += [_moses(*pair) for pair in _tokenizers(owner)]
+    return "\n".join(filter(None, lines))
+
+
+def _moses(side: str, tokenizer) -> str:
+    """What stays outside of the graph."""
+    if not getattr(tokenizer, "needs_moses", False):
+        return ""
+    shown = ("language", "normalize", "moses", "aggressive_dash_splits", "escape")
+    options = ", ".join(f"{name} {getattr(tokenizer, name)}" for name in shown)
+    return (
+        f"\nText of the {side} must be tokenised: it is read and given as sacremoses "
+        f"makes it of plain text ({options}). Lower case and byte pairs are inside. "
+        "`examples/serve_client.py --moses` does this for clients, with `--normalize` "
+        "and `--no-dash-splits`."
+    )
+
+
+def _tokenizers(owner):
+    """(side, tokenizer) of those that there are."""
+    names = {"source": "source_tokenizer", "target": "target_tokenizer",
+             "text": "tokenizer"}  # fmt: skip
+    found = [(side, getattr(owner, name, None)) for side, name in names.items()]
+    return [(side, tokenizer) for side, tokenizer in found if tokenizer is not None]
 
 
 def _tensors(tensors: dict) -> str:

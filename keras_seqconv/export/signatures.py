@@ -13,8 +13,8 @@ Of language models: `serving_default` and `generate` (text -> generation, score)
 `generate_ids` (prefix_ids, lengths -> ids, scores), `score` (text -> score),
 `score_ids` (target_ids, target_lengths -> score).
 
-Texts are tf.string, scores float32, ids and lengths int32. No name ends in `_bytes`,
-which a server would code in base64.
+Without tokenizers those of texts are missing. Texts are tf.string, scores float32, ids
+and lengths int32. No name ends in `_bytes`, which a server would code in base64.
 """
 
 from typing import NamedTuple
@@ -31,13 +31,11 @@ class Exported(NamedTuple):
     Attributes:
         module: `tf.Module` that holds all variables and tables.
         signatures: functions by name, the default one first.
-        missing: why there are no signatures for texts, or None.
         size: bytes of the weights.
     """
 
     module: object
     signatures: dict
-    missing: str | None
     size: int
 
 
@@ -58,14 +56,13 @@ def _made(owner, settings: Settings) -> Exported:
     computations = Computations(model, settings, weights)
     cls = _Translation if computations.translates else _Generation
     functions = cls(owner, settings, computations)
-    missing = functions.missing()
     signatures = functions.of_ids()
-    if missing is None:
+    if None not in functions.tokenizers:
         signatures = {**functions.of_texts(), **signatures}
         module.tables = [
             table for one in functions.tokenizers for table in one.trackables
         ]
-    return Exported(module, signatures, missing, weights.size)
+    return Exported(module, signatures, weights.size)
 
 
 def inputs_of(function) -> dict:
@@ -89,32 +86,13 @@ class _Functions:
             ids, lengths, self.settings.search.num_hypotheses
         )
 
-    def missing(self) -> str | None:
-        """Why there can be no signatures for texts."""
-        if None in self.tokenizers:
-            return "the model was exported without tokenizers"
-        kinds = sorted({one.kind for one in self.tokenizers if not one.in_graph})
-        if kinds:
-            return (
-                f"tokenizers of the kind {', '.join(kinds)} run in Python only, so "
-                "clients must turn text into ids and back"
-            )
-        return None
-
     def _tokens(self, tokenizer, texts, most: int, with_end: bool = True):
-        """Ids (N, S) and lengths (N,), cut to `most` with the end id kept."""
+        """Ids (N, S) and lengths (N,); of longer rows than `most` a little more."""
         import tensorflow as tf
 
         rows = tokenizer.tokenize_tensor(texts)
-        whole = tf.cast(rows.row_lengths(), tf.int32)
-        if not with_end:
-            whole = whole - 1
-        lengths = tf.minimum(whole, most)
-        ids = rows[:, :most].to_tensor(self.model.pad_id)
-        if with_end:
-            last = tf.range(tf.shape(ids)[1]) == most - 1
-            ids = tf.where((whole > most)[:, None] & last, self.model.end_id, ids)
-        return ids, lengths
+        lengths = tf.cast(rows.row_lengths(), tf.int32) - (0 if with_end else 1)
+        return rows[:, : most + 1].to_tensor(self.model.pad_id), lengths
 
     def _texts(self, ids):
         """Texts (N, n) of ids (N, n, L)."""
@@ -182,8 +160,8 @@ class _Translation(_Functions):
         }
 
     def encode(self, text):
-        ids, lengths = self._all_tokens(text)
-        return {"outputs": self.computations.encode(ids, lengths), "lengths": lengths}
+        outputs, lengths = self.computations.encode(*self._all_tokens(text))
+        return {"outputs": outputs, "lengths": lengths}
 
     def _all_tokens(self, text):
         most = self.settings.max_source_length
@@ -227,8 +205,6 @@ class _Generation(_Functions):
         return {"generation": self._texts(ids[:, :1])[:, 0], "score": scores[:, 0]}
 
     def generate_ids(self, prefix_ids, lengths):
-        # Longer prefixes than the longest hypothesis are cut.
-        prefix_ids = prefix_ids[:, : self.settings.max_source_length]
         ids, scores = self.search(prefix_ids, lengths)
         return {"ids": ids, "scores": scores}
 

@@ -1,10 +1,10 @@
 """Whether a SavedModel holds only what every stock server since 2.12 can run.
 
-`stock_ops.txt` lists ops with their attributes, one op a line: those that TensorFlow
-2.12.1 with tensorflow-text 2.12.1 and TensorFlow 2.20.0 with tensorflow-text 2.20.0
-both register, without those that need Python, XLA, TPUs, files or other processes, and
-without op families that no model of this package comes near. (tensorflow-text 2.12.1 is
-part of the servers 2.12 to 2.19.)
+`stock_ops.txt` lists ops with their attributes, one op a line: those that the C++
+runtime of both TensorFlow 2.12.1 with tensorflow-text 2.12.1 and TensorFlow 2.20.0 with
+tensorflow-text 2.20.0 registers with a kernel for CPUs, without Python, private ones
+and XLA's. `tests/export/list_stock_ops.py` wrote it. (tensorflow-text 2.12.1 is part of
+the servers 2.12 to 2.19.)
 """
 
 import functools

@@ -1,6 +1,8 @@
 """`saved_model`: a version for TensorFlow Serving, complete or not at all."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -85,6 +87,7 @@ def saved_model(
         ValueError: for a wrong argument; the version exists; on the JAX backend; an op
             in the graph is none that every server since 2.12 has.
         ImportError: a tokenizer needs a package that is not installed.
+        OSError: names the folder that cannot be written.
 
     Example:
 
@@ -124,7 +127,7 @@ def saved_model(
     card = model_card(parent.name, version, owner, settings, exported, run)
     path = parent / str(version)
     # Its name while it is written is no number: no server looks at it.
-    with atomic_directory(path) as folder:
+    with _named(path), atomic_directory(path) as folder:
         _save(exported, folder)
         stock_ops.strip_names(folder)
         _refuse_offenders(folder, xla)
@@ -134,7 +137,8 @@ def saved_model(
         _sync(folder)
     if not (parent / "models.config").exists():
         config = _MODELS % {"name": parent.name, "version": version}
-        write_file(parent / "models.config", config.encode())
+        with _named(parent / "models.config"):
+            write_file(parent / "models.config", config.encode())
     return path
 
 
@@ -170,6 +174,18 @@ def _checked_version(parent: Path, version: int | None) -> int:
             f"never overwritten. Received: version={version}"
         )
     return version
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of writing, TensorFlow's too, as one that names the folder."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", str(error)).rpartition("; ")[2]
+        raise OSError(f"{path} cannot be written: {reason}") from error
 
 
 def _save(exported, folder: Path):

@@ -7,10 +7,10 @@ What all kinds of tokenizers share:
 - `to_tokens(ids)`, `split(text)` and `join(tokens)`: the way in between;
 - `vocabulary_size`, `pad_id`, `start_id`, `end_id`, `unk_id`; `unspellable_ids`: those
   that a search should never choose, as no text comes of them;
-- `in_graph`: whether it can run inside a TensorFlow graph, and so inside an export. If
-  so, `tokenize_tensor` and `detokenize_tensor` give the very ids and texts of
-  `tokenize` and `detokenize`, and `trackables` are the resources that an exported
-  module must hold as an attribute;
+- `tokenize_tensor` and `detokenize_tensor` give the very ids and texts of `tokenize`
+  and `detokenize` inside a TensorFlow graph, and so inside an export (those of the
+  dictionary know no Moses), and `trackables` are the resources that an exported module
+  must hold as an attribute; `in_graph`: whether they prepare data, too;
 - `save(directory)` and a class method `load(directory)`; `settings.json` there holds
   `kind`, by which `load_tokenizer` finds the class.
 
@@ -19,7 +19,7 @@ What all kinds of tokenizers share:
 | sentencepiece | SentencePieceTokenizer | yes        | yes, but for U+2581            |
 | words         | WordTokenizer          | yes        | known words with single blanks |
 | characters    | CharacterTokenizer     | yes        | if its characters are known    |
-| dictionary    | DictionaryTokenizer    | no         | nearly (blanks change)         |
+| dictionary    | DictionaryTokenizer    | but Moses  | nearly (blanks change)         |
 
 Ids are fairseq's: <s> 0, <pad> 1, </s> 2, <unk> 3; sentences start and end with </s>.
 Ids outside the vocabulary count as unknown; an unknown token is spelled `<unk>`. Text

@@ -1,10 +1,11 @@
-"""Byte pairs of counted words, learned as `subword-nmt learn-bpe` does."""
+"""Byte pairs as subword-nmt's: learned of counted words, applied inside a graph."""
 
 import contextlib
 import io
 from collections.abc import Mapping
 
 from keras_seqconv.extras import require
+from keras_seqconv.tokenizers import graph
 
 
 def learn_codes(counts: Mapping[str, int], merges: int) -> str:
@@ -29,3 +30,99 @@ def learn_codes(counts: Mapping[str, int], merges: int) -> str:
     with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
         learn(lines, codes, merges, is_dict=True)
     return codes.getvalue()
+
+
+class BytePairsInGraph:
+    """What subword-nmt makes of words, by TensorFlow ops and tables only.
+
+    Args:
+        bpe: `subword_nmt.apply_bpe.BPE`.
+
+    Attributes:
+        trackables: resources, for an exported module to hold.
+    """
+
+    def __init__(self, bpe):
+        pairs = sorted(bpe.bpe_codes, key=bpe.bpe_codes.get)
+        # Symbols are numbered from 1 on; 0 is one that no pair holds.
+        symbols = {symbol for pair in pairs for symbol in (*pair, "".join(pair))}
+        numbers = {symbol: number for number, symbol in enumerate(sorted(symbols), 1)}
+        self._base = len(numbers) + 1
+        keys = (self._key(numbers[left], numbers[right]) for left, right in pairs)
+        self._merged = [numbers[left + right] for left, right in pairs]
+        self._numbers = graph.table(numbers, 0)
+        self._ranks = graph.table({key: i for i, key in enumerate(keys)}, len(pairs))
+        # Version 0.1 has the end of a word as a symbol of its own.
+        self._separate_end = bpe.version == (0, 1)
+        self.trackables = [self._numbers, self._ranks]
+
+    def _key(self, left, right):
+        """The number of a pair of numbers."""
+        return self._base * left + right
+
+    def segment(self, words):
+        """Ragged (N, None) parts of `words` (N,), not empty and valid UTF-8."""
+        import tensorflow as tf
+
+        count = tf.size(words, tf.int64)
+        letters = tf.strings.unicode_split(words, "UTF-8")
+        if self._separate_end:
+            ends = tf.fill(tf.stack([count, 1]), "</w>")
+            letters = tf.concat([letters, ends], axis=1)
+        # One row more, so that there always is a symbol.
+        rows = tf.concat([letters.value_rowids(), [count]], axis=0)
+        starts = tf.ragged.range(letters.row_lengths()).flat_values
+        starts = tf.concat([starts, [0]], axis=0)
+        letters = letters.values
+        if not self._separate_end:
+            last = rows[:-1] != rows[1:]
+            letters = tf.where(last, letters + "</w>", letters)
+        symbols = tf.concat([self._numbers.lookup(letters), [0]], axis=0)
+        rows, starts = self._merge(symbols, rows, starts, count)
+        within = rows[:-1] == rows[1:]
+        lengths = tf.where(within, starts[1:] - starts[:-1], tf.int64.max >> 1)
+        rows = rows[:-1]
+        parts = tf.strings.substr(
+            tf.gather(words, rows), starts[:-1], lengths, unit="UTF8_CHAR"
+        )
+        spelled = parts != ""  # not so a separate end of a word
+        rows, parts = rows[spelled], parts[spelled]
+        within = rows == tf.concat([rows[1:], [count]], axis=0)
+        parts = tf.where(within, parts + "@@", parts)
+        return tf.RaggedTensor.from_value_rowids(parts, rows, count, validate=False)
+
+    def _merge(self, symbols, rows, starts, count):
+        """Rows and starts of what is left when no pair of any word can be merged.
+
+        Each step merges, in every word, all occurrences of its pair of lowest rank.
+        """
+        import tensorflow as tf
+
+        numbers = tf.constant(self._merged, tf.int64)
+        none = len(self._merged)
+
+        def step(_, symbols, rows, starts):
+            ranks = self._ranks.lookup(self._key(symbols[:-1], symbols[1:]))
+            ranks = tf.where(rows[:-1] == rows[1:], ranks, none)
+            best = tf.math.unsorted_segment_min(ranks, rows[:-1], count + 1)
+            chosen = (ranks < none) & (ranks == tf.gather(best, rows[:-1]))
+            # Of x x x the first two: every other one of a run that overlaps.
+            places = tf.range(tf.size(ranks))
+            runs = tf.cumsum(tf.cast(~chosen, tf.int32))
+            firsts = tf.where(chosen, places, places[-1:])
+            firsts = tf.math.unsorted_segment_min(firsts, runs, tf.size(symbols))
+            chosen &= (places - tf.gather(firsts, runs)) % 2 == 0
+            merged = tf.gather(numbers, tf.where(chosen, ranks, 0))
+            merged = tf.where(chosen, merged, symbols[:-1])
+            symbols = tf.concat([merged, symbols[-1:]], axis=0)
+            kept = tf.concat([[True], ~chosen], axis=0)
+            return tf.reduce_any(chosen), symbols[kept], rows[kept], starts[kept]
+
+        some = tf.TensorShape([None])
+        _, _, rows, starts = tf.while_loop(
+            lambda going, *_: going,
+            step,
+            (True, symbols, rows, starts),
+            shape_invariants=(tf.TensorShape([]), some, some, some),
+        )
+        return rows, starts

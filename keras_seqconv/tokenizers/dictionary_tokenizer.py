@@ -15,7 +15,8 @@ from keras_seqconv.arguments import (
 )
 from keras_seqconv.atomic import write_file
 from keras_seqconv.extras import require
-from keras_seqconv.tokenizers.byte_pairs import learn_codes
+from keras_seqconv.tokenizers import graph
+from keras_seqconv.tokenizers.byte_pairs import BytePairsInGraph, learn_codes
 from keras_seqconv.tokenizers.dictionary import Dictionary
 from keras_seqconv.tokenizers.files import read_settings, read_text, write_settings
 from keras_seqconv.tokenizers.sampling import Sampling, check_no_sampling
@@ -28,6 +29,8 @@ from keras_seqconv.tokenizers.special_symbols import (
 )
 from keras_seqconv.tokenizers.texts import until_end, valid_texts
 
+# Characters of a word that byte pairs are made of.
+_LONGEST_WORD = 1000
 # Arguments of DictionaryTokenizer that settings.json holds.
 _SETTINGS = (
     "language", "normalize", "moses", "aggressive_dash_splits", "escape", "lowercase",
@@ -40,8 +43,12 @@ class DictionaryTokenizer:
 
     A text is split at white space, after the steps that were asked for, in this order:
     Moses' normalisation of punctuation, Moses' tokenisation, lower-casing, byte-pair
-    encoding. They come from sacremoses and subword-nmt (extra `mt`) and cannot run
-    inside a graph, so a model with this tokenizer exports as ids to ids.
+    encoding. They come from sacremoses and subword-nmt (extra `mt`). Moses cannot run
+    inside a graph: there, and in an export, text is what Moses makes of it, on both
+    sides, and all other steps give what they give in Python.
+
+    Of a word of more than 1,000 characters only these are read if there are byte pairs,
+    whose time grows with the square.
 
     The names of special symbols in a text are unknown words: a `<pad>` typed by a user
     must not become padding.
@@ -107,6 +114,7 @@ class DictionaryTokenizer:
         self._normalizer = _normalizer(language) if normalize else None
         self._moses = _moses(language) if moses else None
         self._bpe = None if bpe_codes is None else _bpe(bpe_codes)
+        self._tables = None
 
     @classmethod
     def train(
@@ -240,7 +248,10 @@ class DictionaryTokenizer:
         if self.lowercase:
             text = text.lower()
         tokens = text.split()
-        return tokens if self._bpe is None else self._bpe.segment_tokens(tokens)
+        if self._bpe is not None:
+            words = [word[:_LONGEST_WORD] for word in tokens]
+            tokens = self._bpe.segment_tokens(words)
+        return tokens
 
     def join(self, tokens: Iterable[str]) -> str:
         """The text of tokens."""
@@ -259,6 +270,68 @@ class DictionaryTokenizer:
     def to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Tokens of ids: up to the end id, without <s> and padding."""
         return [self.dictionary.symbol_of(i) for i in until_end(ids)]
+
+    @property
+    def needs_moses(self) -> bool:
+        """Whether a graph takes and gives what Moses makes of text, not plain text."""
+        return self._normalizer is not None or self._moses is not None
+
+    @property
+    def trackables(self) -> list:
+        """Resources of the graph methods, for an exported module to hold."""
+        ids, byte_pairs = self._graph_tables()
+        return [ids] if byte_pairs is None else [ids, *byte_pairs.trackables]
+
+    def tokenize_tensor(self, texts):
+        """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included.
+
+        Without the steps of Moses.
+        """
+        import tensorflow as tf
+
+        ids, byte_pairs = self._graph_tables()
+        texts = graph.valid_utf8(texts)
+        if self.lowercase:
+            texts = graph.lower(texts)
+        texts = tf.strings.regex_replace(texts, graph.WHITE_SPACE, " ")
+        words = tf.strings.split(texts)
+        if byte_pairs is not None:
+            cut = tf.strings.substr(words.values, 0, _LONGEST_WORD, unit="UTF8_CHAR")
+            different, places = tf.unique(cut)
+            parts = tf.gather(byte_pairs.segment(different), places)
+            words = words.with_values(parts).merge_dims(1, 2)
+        return graph.append_end(words.with_values(ids.lookup(words.values)))
+
+    def detokenize_tensor(self, ids):
+        """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding.
+
+        Without the steps of Moses.
+        """
+        import tensorflow as tf
+
+        rows = graph.until_end(ids, self.vocabulary_size)
+        symbols = tf.gather(tf.constant(self.dictionary.symbols), rows.values)
+        texts = tf.strings.reduce_join(
+            rows.with_values(symbols), axis=-1, separator=" "
+        )
+        if self.remove_bpe:
+            texts = tf.strings.regex_replace(texts + " ", "@@ ", "")
+            texts = tf.strings.regex_replace(texts, f"{graph.WHITE_SPACE}+$", "")
+        return texts
+
+    def _graph_tables(self):
+        """Ids of symbols, and the byte pairs or None."""
+        if self._tables is None:
+            symbols = self.dictionary.symbols
+            ids = {one: self.dictionary.id_of(one) for one in symbols}
+            ids = {one: i for one, i in ids.items() if i >= len(SPECIAL_SYMBOLS)}
+            byte_pairs = None if self._bpe is None else BytePairsInGraph(self._bpe)
+            self._tables = graph.table(ids, UNK_ID), byte_pairs
+        return self._tables
+
+    def __getstate__(self):
+        # The tables cannot travel to another process.
+        return {**self.__dict__, "_tables": None}
 
     def save(self, directory: str | os.PathLike):
         """Writes `dict.txt`, `bpe.codes` if there are any, and `settings.json`."""
@@ -386,10 +459,15 @@ def _bpe(codes: str):
             f"Received: {lines[0]!r}"
         )
     # subword-nmt ends the whole process at a bad line.
-    for number, line in enumerate(lines[header:], 1 + header):
+    for number, line in enumerate(lines[header:] or [""], 1 + header):
         if len(line.strip("\r\n ").split(" ")) != 2:
             raise ValueError(
                 f"Line {number} of the byte-pair codes must be two symbols. "
                 f"Received: {line!r}"
             )
-    return require("subword_nmt.apply_bpe", "mt").BPE(io.StringIO(codes))
+    bpe = require("subword_nmt.apply_bpe", "mt").BPE(io.StringIO(codes))
+    if bpe.version not in ((0, 1), (0, 2)):
+        raise ValueError(
+            f"The byte-pair codes must be of version 0.1 or 0.2. Received: {lines[0]!r}"
+        )
+    return bpe

@@ -139,15 +139,7 @@ class _VocabularyTokenizer:
 
     def _lookup_table(self):
         if self._table is None:
-            import tensorflow as tf
-
-            with tf.init_scope():
-                start = len(SPECIAL_SYMBOLS)
-                entries = tf.lookup.KeyValueTensorInitializer(
-                    tf.constant(self.tokens, tf.string, [len(self.tokens)]),
-                    tf.range(start, len(self._symbols), dtype=tf.int64),
-                )
-                self._table = tf.lookup.StaticHashTable(entries, UNK_ID)
+            self._table = graph.table(self._ids, UNK_ID)
         return self._table
 
     def save(self, directory: str | os.PathLike):

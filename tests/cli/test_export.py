@@ -1,6 +1,8 @@
 """`keras-seqconv export`, called in this process."""
 
 import json
+import resource
+import shlex
 
 import keras
 import pytest
@@ -42,6 +44,33 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
     assert b"w1 w2" in warmup and b"serving_default" in warmup
+
+
+@pytest.mark.slow
+def test_what_is_printed_can_be_asked(capsys, tmp_path):
+    """Also of an export that knows ids only."""
+    import tensorflow as tf
+
+    translator = make_translator()
+    ks.Translator(translator.model, search=translator.search).save(tmp_path / "bare")
+    done = call(capsys, "export", tmp_path / "bare", "--output", tmp_path / "m")
+    request = json.loads(shlex.split(done.output.splitlines()[-1])[2])
+    loaded = tf.saved_model.load(str(tmp_path / "m" / "1"))
+    inputs = {name: tf.constant(one) for name, one in request["inputs"].items()}
+    assert loaded.signatures[request["signature_name"]](**inputs)["ids"].shape[0] == 1
+
+
+@pytest.mark.slow
+def test_full_disk_is_one_line(capsys, run_folder, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        done = call(capsys, "export", run_folder, "--output", tmp_path / "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.status == 2 and len(done.errors.splitlines()) == 1, done.errors
+    assert f"{tmp_path / 'm' / '1'} cannot be written: File too large" in done.errors
+    assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path):

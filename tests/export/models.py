@@ -7,6 +7,7 @@ import keras
 import keras_seqconv as ks
 import keras_seqconv.export  # noqa: F401 (ks.export)
 from keras_seqconv.tokenizers import (
+    CharacterTokenizer,
     Dictionary,
     DictionaryTokenizer,
     SentencePieceTokenizer,
@@ -33,6 +34,22 @@ def piece_tokenizer():
 
 def dictionary_tokenizer():
     return DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
+
+
+@functools.cache
+def character_tokenizer():
+    return CharacterTokenizer.train(TEXTS)
+
+
+@functools.cache
+def byte_pair_tokenizer():
+    return DictionaryTokenizer.train(TEXTS, merges=9, moses=False, lowercase=True)
+
+
+@functools.cache
+def moses_tokenizer():
+    texts = [*TEXTS, 'it\'s Tom & "Jerry" (x-ray)']
+    return DictionaryTokenizer.train(texts, "en", merges=9, normalize=True)
 
 
 def decided(model):

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,8 @@ from keras_seqconv.export import stock_ops
 from tests.export.load_and_run import check
 from tests.export.models import (
     TEXTS,
+    byte_pair_tokenizer,
+    character_tokenizer,
     dictionary_tokenizer,
     make_conv_s2s,
     make_language_model,
@@ -53,6 +54,13 @@ def pieces(folder):
 @pytest.fixture(scope="module")
 def conv_s2s(folder):
     return make_conv_s2s(), ks.export.saved_model(make_conv_s2s(), folder / "fconv")
+
+
+@pytest.fixture(scope="module")
+def language(folder):
+    generator = make_language_model()
+    path = ks.export.saved_model(generator, folder / "language")
+    return generator, path, tf.saved_model.load(str(path))
 
 
 def n_best_of(translator, texts, count):
@@ -129,10 +137,9 @@ def test_conv_s2s_with_learned_positions(conv_s2s):
 
 
 @pytest.mark.slow
-def test_language_model(folder):
-    generator = make_language_model()
-    path = ks.export.saved_model(generator, folder / "language")
-    loaded = tf.saved_model.load(str(path)).signatures
+def test_language_model(language):
+    generator, _, loaded = language
+    loaded = loaded.signatures
     prompts = ["w1 w2", "", "w3", "x"]
     expected = {"generation": generator.generate(prompts)}
     cases = [
@@ -264,6 +271,53 @@ def test_ids_that_make_no_sense(pieces):
 
 
 @pytest.mark.slow
+def test_ids_are_cut_as_texts_are(pieces, language):
+    """However wide they are: attention is quadratic in what is computed."""
+    for (owner, _, loaded), text in ((pieces, "tea the "), (language, "w1 w2 ")):
+        run, texts = loaded.signatures, [text * 3000, text]
+        tokenizer = getattr(owner, "source_tokenizer", None) or owner.tokenizer
+        rows = tf.ragged.constant(tokenizer.tokenize(texts), tf.int32)
+        ids, lengths = rows.to_tensor(1), tf.cast(rows.row_lengths(), tf.int32)
+        scored = {"target_ids": ids, "target_lengths": lengths}
+        if owner is language[0]:
+            whole = run["generate"](text=texts)
+            found = run["generate_ids"](prefix_ids=ids, lengths=lengths - 1)
+            expected = run["score"](text=texts)
+        else:
+            whole = run["serving_default"](text=texts)
+            found = run["translate_ids"](source_ids=ids, lengths=lengths)
+            expected = run["score"](text=texts, translation=texts)
+            scored |= {"source_ids": ids, "lengths": lengths}
+        np.testing.assert_array_equal(found["scores"][:, 0], whole["score"])
+        score = run["score_ids"](**scored)["score"]
+        np.testing.assert_array_equal(score, expected["score"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pieces", "language"])
+def test_inputs_of_other_sizes(request, kind):
+    """Every signature: nothing of nothing; rows for other texts are refused."""
+    _, _, loaded = request.getfixturevalue(kind)
+    for function in loaded.signatures.values():
+        specs = function.structured_input_signature[1]
+
+        def tensors(rows, width, specs=specs):
+            return {
+                name: tf.zeros((rows, width)[: len(spec.shape)], spec.dtype)
+                for name, spec in specs.items()
+            }
+
+        for rows, width in ((0, 0), (0, 3), (2, 0)):
+            for found in function(**tensors(rows, width)).values():
+                assert found.shape[0] == rows
+        for name in specs if len(specs) > 1 else ():
+            for rows in (0, 1, 3):
+                inputs = tensors(2, 3) | {name: tensors(rows, 3)[name]}
+                with pytest.raises(tf.errors.InvalidArgumentError, match="one row for"):
+                    function(**inputs)
+
+
+@pytest.mark.slow
 def test_encoder_outputs(pieces):
     translator, _, loaded = pieces
     found = loaded.signatures["encode"](text=tf.constant(TEXTS))
@@ -283,6 +337,18 @@ def test_only_what_a_stock_server_has(pieces, conv_s2s):
     for _, path, *_ in (pieces, conv_s2s):
         assert stock_ops.offenders(path) == []
         assert compiled_functions(path) == []
+
+
+@pytest.mark.slow
+def test_stock_ops_are_those_of_the_runtime():
+    """The registry of this TensorFlow has all that two older ones have in common."""
+    known = Path(stock_ops.__file__).with_suffix(".txt")
+    script = Path(__file__).with_name("list_stock_ops.py")
+    done = subprocess.run(
+        [sys.executable, script, known], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == known.read_text()
 
 
 def test_offenders_are_named(tmp_path):
@@ -351,19 +417,34 @@ def test_files_of_a_version(pieces):
 
 
 @pytest.mark.slow
-def test_without_tokenizers_in_the_graph(tmp_path):
-    keras.utils.set_random_seed(5)
-    translator = make_translator(dictionary_tokenizer)
+@pytest.mark.parametrize(
+    "tokenizer", [character_tokenizer, dictionary_tokenizer, byte_pair_tokenizer]
+)
+def test_other_tokenizers(tmp_path, tokenizer):
+    translator = make_translator(tokenizer)
     path = ks.export.saved_model(translator, tmp_path / "m")
+    texts = [*PIECES[:-1], *WORD_TEXTS, "The\u2003GARDEN\u00a0\u0130", "\u3000", "@@ a"]
+    reverse = texts[::-1]
+    n_best, scores = n_best_of(translator, texts, 2)
+    cases = [
+        ["serving_default", {"text": texts},
+         {"translation": translator.translate(texts), "score": [s[0] for s in scores]}],
+        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
+        ["score", {"text": texts, "translation": reverse},
+         {"score": translator.score(texts, reverse)}],
+        ["serving_default", {"text": []}, {"translation": []}],
+    ]  # fmt: skip
+    run_here(tf.saved_model.load(str(path)).signatures, cases)
+
+
+@pytest.mark.slow
+def test_without_tokenizers(tmp_path):
+    translator = make_translator()
+    bare = ks.Translator(translator.model, search=translator.search)
+    path = ks.export.saved_model(bare, tmp_path / "m")
     loaded = tf.saved_model.load(str(path))
     assert set(loaded.signatures) == {"translate_ids", "score_ids"}
-    assert "no signatures for texts" in (path / "MODEL_CARD.md").read_text()
-    ids = translator.source_tokenizer.tokenize(["w1 w2"])
-    found = loaded.signatures["translate_ids"](
-        source_ids=tf.constant(ids), lengths=tf.constant([3])
-    )
-    text = translator.target_tokenizer.detokenize(found["ids"][:, 0].numpy().tolist())
-    assert text == translator.translate(["w1 w2"])
+    assert "no tokenizers" in (path / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.slow

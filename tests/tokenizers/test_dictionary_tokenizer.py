@@ -95,6 +95,8 @@ def test_byte_pairs_are_joined_again(words):
         ("a b\n\nc d", "Line 2"),
         ("#version: two\na b", "Line 1"),
         ("", "Line 1"),
+        ("#version: 0.2\n", "Line 2"),
+        ("#version: 0.3\na b\n", "version 0.1 or 0.2"),
         (b"a b", "must be the text"),
     ],
 )

@@ -1,16 +1,23 @@
 """Inside a TensorFlow graph and an export: the very ids and texts of Python."""
 
+import itertools
 import pickle
+import sys
+from collections import Counter
 
 import keras
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import (
     CharacterTokenizer,
+    Dictionary,
+    DictionaryTokenizer,
     SentencePieceTokenizer,
     WordTokenizer,
+    graph,
 )
 from tests.tokenizers.test_sentence_piece import MODELS, TEXTS
 
@@ -23,6 +30,10 @@ TOKENIZERS = {
     "nmt_nfkc": SentencePieceTokenizer.train(TEXTS, 300, normalization="nmt_nfkc"),
     "words": WordTokenizer.train([*TEXTS, "\ufffd"]),
     "characters": CharacterTokenizer.train([*TEXTS, "\ufffd \0"]),
+    "dictionary": DictionaryTokenizer(Dictionary([("the", 2), ("\u2003", 1)])),
+    "byte pairs": DictionaryTokenizer.train(
+        [*TEXTS, "\ufffd"], merges=20, moses=False, lowercase=True
+    ),
 }
 # Bytes of all kinds, and such as begin or continue a character.
 BYTES = st.lists(st.sampled_from([*range(256), *"  \u2581😀".encode()]))
@@ -79,6 +90,61 @@ def test_likely_texts(tokenizer, graphs, texts):
 
 def test_lines_of_multi30k(tokenizer, graphs, multi30k):
     same(tokenizer, graphs, [line.encode() for line in multi30k("test2016.de")])
+
+
+SYMBOLS = st.sampled_from(["a", "b", "aa", "ab", "aab", "</w>", "b</w>", "/", "w", "<"])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    version=st.sampled_from(["", "#version: 0.1\n", "#version: 0.2\n"]),
+    pairs=st.lists(st.tuples(SYMBOLS, SYMBOLS), min_size=1, max_size=15),
+    words=st.lists(st.text("aaabbä</w>", min_size=1, max_size=12), max_size=20),
+)
+@example(version="", pairs=[("a", "a"), ("aa", "a")], words=["a" * 9, "baaa", "a"])
+@example(version="", pairs=[("b", "</w>"), ("a", "a")], words=["ab", "b", "</w>"])
+def test_any_byte_pairs(version, pairs, words):
+    """Also such as nobody learned: overlapping, in any order, of both versions."""
+    codes = version + "".join(f"{left} {right}\n" for left, right in pairs)
+    split = DictionaryTokenizer(Dictionary(), bpe_codes=codes).split
+    dictionary = Dictionary.from_counts(Counter(itertools.chain(*map(split, words))))
+    tokenizer = DictionaryTokenizer(dictionary, bpe_codes=codes)
+    texts = [*words, " ".join(words)]
+    assert tokenizer.tokenize_tensor(texts).to_list() == tokenizer.tokenize(texts)
+
+
+@pytest.mark.slow
+def test_random_strings_and_multi30k_through_byte_pairs(multi30k):
+    lines = [*multi30k("test2016.de"), *multi30k("valid.lc.norm.tok.de")]
+    tokenizer = DictionaryTokenizer.train(lines, merges=2000, moses=False)
+    draw = np.random.default_rng(5)
+    letters = [
+        *map(chr, range(0x250)),
+        *" \u2003\u2028\u3000</w>@@Σ😀" * 9,
+        "</w>",
+        "@@",
+    ]
+    texts = ["".join(draw.choice(letters, draw.integers(40))) for _ in range(10_000)]
+    graphs = [
+        tf.function(function, input_signature=[spec]) for function, spec in (
+            (tokenizer.tokenize_tensor, tf.TensorSpec([None], tf.string)),
+            (tokenizer.detokenize_tensor, tf.TensorSpec([None, None], tf.int32)),
+        )
+    ]  # fmt: skip
+    same(tokenizer, graphs, [text.encode() for text in [*lines, *texts]])
+
+
+@pytest.mark.slow
+def test_letters_of_all_kinds():
+    """Of Python, whatever the Unicode of TensorFlow's library knows."""
+    letters = [chr(code) for code in range(sys.maxunicode + 1)]
+    letters = [one for one in letters if not "\ud800" <= one <= "\udfff"]
+    texts = [f"{one}b AΣ A\0{one} ΣA.Σ-" for one in letters]
+    found = graph.lower(tf.constant([text.encode() for text in texts]))
+    assert found.numpy().tolist() == [text.lower().encode() for text in texts]
+    blank = tf.strings.regex_full_match([one + "." for one in letters],
+                                        graph.WHITE_SPACE + "[.]")  # fmt: skip
+    assert blank.numpy().tolist() == [one.isspace() for one in letters]
 
 
 @pytest.mark.parametrize("text", ["the garden " * 5000, "x" * 100_000])
