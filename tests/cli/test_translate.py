@@ -72,6 +72,9 @@ class Binary:
     def isatty(self):
         return False
 
+    def flush(self):
+        pass
+
 
 def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
     output = Binary()
