@@ -130,6 +130,7 @@ def test_folder_names_its_files(archive, tmp_path, capsys):
     assert convert(archive, "--output", output) == 0
     assert "source 37, target 41" in capsys.readouterr().out
     translator = ks.load(output)
+    assert (translator.source_language, translator.target_language) == ("s", "t")
     by_hand = ks.convert.from_fairseq(archive)
     for mine, theirs in zip(translator.model.weights, by_hand.weights, strict=True):
         assert (mine.numpy() == theirs.numpy()).all()

@@ -74,9 +74,10 @@ def translator_from_fairseq(
     if path.is_dir():
         path = _complete(path, files, languages)
     _check_choice(files)
+    _add_languages(path, languages)
+    known = tuple(languages.values())
     if text_options.get("moses") or text_options.get("normalize"):
         sides = ["target"] if files["dictionary"] else ["source", "target"]
-        _add_languages(path, languages)
         for side in sides:
             # Moses would look for a file of this name.
             if not re.fullmatch("[a-z]{2,3}", languages[side] or ""):
@@ -115,8 +116,9 @@ def translator_from_fairseq(
             break
     model = from_fairseq(path, dtype=dtype)
     _check_sizes(model, tokenizers, files)
-    cls = LanguageGenerator if len(tokenizers) == 1 else Translator
-    return cls(model, *tokenizers, search)
+    if len(tokenizers) == 1:
+        return LanguageGenerator(model, *tokenizers, search)
+    return Translator(model, *tokenizers, search, languages=known)
 
 
 def _check_files(files: dict):

@@ -80,25 +80,23 @@ def average(run: Run, model, kind: str, count: int, up_to: int | None = None) ->
     with warnings.catch_warnings():
         # That there are fewer is said below; that one is damaged is not.
         warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
-        if kind == "best":
-            paths = checkpoints.best(run.checkpoints, count, *run.monitor)
-        elif kind == "last_epochs":
-            paths, what = _last_epochs(run, count, up_to)
-        else:
-            paths = checkpoints.last_updates(run.checkpoints, count, up_to)
+        try:
+            if kind == "best":
+                paths = checkpoints.best(run.checkpoints, count, *run.monitor)
+            elif kind == "last_epochs":
+                paths = checkpoints.last_epochs(run.checkpoints, count, up_to)
+            else:
+                paths = checkpoints.last_updates(run.checkpoints, count, up_to)
+        except ValueError:
+            if kind == "last_updates":
+                raise
+            for path in checkpoints.find(run.checkpoints):
+                checkpoints.check(path)  # a damaged one may be what was asked for
+            paths = checkpoints.last_updates(run.checkpoints, 1, up_to)
+            why = "none is validated" if kind == "best" else "no epoch is complete"
+            what = f"newest, as {why}"
     done = _average(model, paths, what)
     return done + (f"; there are no {count}" if len(paths) < count else "")
-
-
-def _last_epochs(run: Run, count: int, up_to: int | None) -> tuple[list[Path], str]:
-    """Those of ends of epochs, or where there are none yet, the newest checkpoint."""
-    try:
-        return checkpoints.last_epochs(run.checkpoints, count, up_to), "last epochs"
-    except ValueError:
-        for path in checkpoints.find(run.checkpoints):
-            checkpoints.check(path)  # a damaged one may be of a whole epoch
-        found = checkpoints.last_updates(run.checkpoints, 1, up_to)
-        return found, "newest, as no epoch is complete"
 
 
 def _average(model, paths: Sequence[Path], what: str) -> str:

@@ -162,8 +162,10 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert "is finished" in capsys.readouterr().out
     assert (run / "test.hypotheses").stat().st_mtime_ns == written
     # Another average has no scores yet.
-    assert main(["average", str(run), "--last-updates", "1"]) == 0
-    assert "scores.json was of the model before" in capsys.readouterr().out
+    assert main(["average", str(run), "--best", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "(newest, as none is validated: updates 4); there are no 2" in told
+    assert "scores.json was of the model before" in told
     assert not (run / "scores.json").exists()
 
 
