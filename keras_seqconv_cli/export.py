@@ -122,6 +122,7 @@ def _summary(path: Path, owner) -> str:
     name = path.parent.name
     mount = shlex.quote(f"{path.parent}:/models/{name}")
     request = shlex.quote(json.dumps(_request(owner)))
+    tokenised = getattr(_tokenizer(owner), "needs_moses", False)
     return "\n".join(
         [
             f"written to  {path}  ({size / 1e6:.1f} MB)",
@@ -133,14 +134,20 @@ def _summary(path: Path, owner) -> str:
             "Ask it:",
             f"  curl -d {request} http://localhost:8501/v1/models/{name}:predict",
         ]
+        + ["Text must be tokenised by Moses, see the model card."] * tokenised
     )
+
+
+def _tokenizer(owner):
+    """Of what clients send."""
+    return getattr(owner, "source_tokenizer", getattr(owner, "tokenizer", None))
 
 
 def _request(owner) -> dict:
     """One that every such export answers."""
     names = ("translate_ids", "source_ids"), ("generate_ids", "prefix_ids")
     signature, ids = names[not hasattr(owner, "source_tokenizer")]
-    if getattr(owner, "source_tokenizer", getattr(owner, "tokenizer", None)) is None:
+    if _tokenizer(owner) is None:
         inputs = {ids: [[owner.model.end_id]], "lengths": [1]}
         return {"signature_name": signature, "inputs": inputs}
     return {"instances": ["..."]}

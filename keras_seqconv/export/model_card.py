@@ -158,14 +158,17 @@ def _costs(owner, settings, exported) -> str:
         [
             f"- A {what} is cut to its first {settings.max_source_length} tokens"
             + (", the end token as the last of them" if sources else "")
-            + f"; a text to score to {settings.max_target_length}. Nothing is refused "
-            "for its length.",
+            + f"; a text to score to {settings.max_target_length}; ids likewise. "
+            "Nothing is refused for its length.",
             "- A text that is empty or only ASCII white space becomes the empty text "
             "with score 0."
             if sources
             else "- An empty prompt is a prompt.",
-            "- Bytes that are not UTF-8 count as U+FFFD. Tokens that no text comes of "
-            "are never chosen.",
+            "- Bytes that are not UTF-8 count as U+FFFD."
+            + " Tokens that no text comes of are never chosen."
+            * bool(search.suppressed_ids)
+            + " Of a word of more than 1,000 characters only these are read."
+            * any(getattr(one, "bpe_codes", None) for _, one in _tokenizers(owner)),
             f"- A hypothesis that was not found is the empty text, score {NOT_FOUND}.",
             f"- A search takes at most {longest} steps of the decoder with "
             f"{search.num_beams} beams for each text.",

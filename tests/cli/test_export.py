@@ -55,6 +55,7 @@ def test_what_is_printed_can_be_asked(capsys, tmp_path):
     ks.Translator(translator.model, search=translator.search).save(tmp_path / "bare")
     done = call(capsys, "export", tmp_path / "bare", "--output", tmp_path / "m")
     request = json.loads(shlex.split(done.output.splitlines()[-1])[2])
+    assert "tokenised" not in done.output
     loaded = tf.saved_model.load(str(tmp_path / "m" / "1"))
     inputs = {name: tf.constant(one) for name, one in request["inputs"].items()}
     assert loaded.signatures[request["signature_name"]](**inputs)["ids"].shape[0] == 1
