@@ -231,8 +231,8 @@ def summary(report: dict, output: str) -> str:
             f"written to {output}",
             "",
             "Next:",
-            f"  keras-seqconv train --dataset {output}{tokenizer} --preset NAME "
-            "--workdir RUN",
+            f"  keras-seqconv train --dataset {output}{tokenizer} --source-language "
+            f"{report['recipe']['source']} --preset NAME --workdir RUN",
         ]
     )
 
