@@ -119,6 +119,9 @@ def test_tokenizers_and_search_options(tmp_path):
     assert config["format_version"] == 1
     assert config["package_version"] == ks.__version__
     assert config["model"]["class"] == "EncoderDecoder"
+    # Directories of versions that knew no languages.
+    edit(tmp_path / "one", lambda config: config.pop("languages"))
+    assert ks.load(tmp_path / "one").source_language is None
 
 
 def test_only_whole_models_are_saved(tmp_path):
@@ -304,6 +307,7 @@ ARGUMENTS = ("model", "config")
         (set_key("source_tokenizer", value="../../etc"), "must be null or 'source_tok"),
         (set_key("target_tokenizer", value="/etc"), "`target_tokenizer` null, "),
         (set_key("source_tokenizer", value=None), "`target_tokenizer` null, "),
+        (set_key("languages", value=["de"]), "`languages` must be two texts or nulls"),
         (set_key("weights_sha256", value=5), "model.weights.h5: it is damaged or not"),
     ],
 )

@@ -273,7 +273,11 @@ def test_multi30k(multi30k):
     assert german == german.lower() and german != english
 
 
-def test_embedded_corpus():
+def test_embedded_corpus(monkeypatch):
+    """Without TensorFlow Datasets, which others need."""
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'keras-seqconv\[tfds\]'"):
+        open_corpus("wmt14_translate/de-en")
     corpus = open_corpus("phrases")
     assert corpus.splits == ("train", "validation", "test")
     assert (corpus.source_language, corpus.target_language) == ("en", "de")
