@@ -405,7 +405,10 @@ def running_metrics(model) -> dict:
     """Metrics of the epoch so far: nothing, or what came from a checkpoint."""
     if not model.metrics_variables:
         return {}
-    return _plain(model.get_metrics_result())
+    try:
+        return _plain(model.get_metrics_result())
+    except ValueError:  # `metrics` of `compile` are built with the first batch
+        return {}
 
 
 def _plain(logs) -> dict[str, float]:
