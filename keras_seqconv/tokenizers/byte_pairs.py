@@ -65,34 +65,27 @@ class BytePairsInGraph:
         import tensorflow as tf
 
         count = tf.size(words, tf.int64)
-        letters = tf.strings.unicode_split(words, "UTF-8")
-        if self._separate_end:
-            ends = tf.fill(tf.stack([count, 1]), "</w>")
-            letters = tf.concat([letters, ends], axis=1)
-        # One row more, so that there always is a symbol.
-        rows = tf.concat([letters.value_rowids(), [count]], axis=0)
-        starts = tf.ragged.range(letters.row_lengths()).flat_values
-        starts = tf.concat([starts, [0]], axis=0)
-        letters = letters.values
-        if not self._separate_end:
-            last = rows[:-1] != rows[1:]
-            letters = tf.where(last, letters + "</w>", letters)
-        symbols = tf.concat([self._numbers.lookup(letters), [0]], axis=0)
-        rows, starts = self._merge(symbols, rows, starts, count)
-        within = rows[:-1] == rows[1:]
-        lengths = tf.where(within, starts[1:] - starts[:-1], tf.int64.max >> 1)
-        rows = rows[:-1]
-        parts = tf.strings.substr(
-            tf.gather(words, rows), starts[:-1], lengths, unit="UTF8_CHAR"
+        letters = tf.strings.unicode_split(
+            words + " " if self._separate_end else words, "UTF-8"
         )
+        rows = _row_ids(letters.row_splits)
+        letters = letters.values
+        last = rows != tf.concat([rows[1:], [count]], axis=0)
+        ends = "</w>" if self._separate_end else letters + "</w>"
+        symbols = self._numbers.lookup(tf.where(last, ends, letters))
+        rows, splits = self._merge(symbols, rows, count)
+        parts = tf.strings.unsorted_segment_join(
+            letters, _row_ids(splits), tf.size(rows)
+        )
+        parts = tf.strings.strip(parts)
         spelled = parts != ""  # not so a separate end of a word
         rows, parts = rows[spelled], parts[spelled]
         within = rows == tf.concat([rows[1:], [count]], axis=0)
         parts = tf.where(within, parts + "@@", parts)
         return tf.RaggedTensor.from_value_rowids(parts, rows, count, validate=False)
 
-    def _merge(self, symbols, rows, starts, count):
-        """Rows and starts of what is left when no pair of any word can be merged.
+    def _merge(self, symbols, rows, count):
+        """What is left when no pair of any word can be merged: rows, and row splits.
 
         Each step merges, in every word, all occurrences of its pair of lowest rank.
         """
@@ -100,8 +93,12 @@ class BytePairsInGraph:
 
         numbers = tf.constant(self._merged, tf.int64)
         none = len(self._merged)
+        # One row more, so that there always is a symbol.
+        symbols = tf.concat([symbols, [0]], axis=0)
+        rows = tf.concat([rows, [count]], axis=0)
+        splits = tf.range(tf.size(rows, tf.int64))
 
-        def step(_, symbols, rows, starts):
+        def step(_, symbols, rows, splits):
             ranks = self._ranks.lookup(self._key(symbols[:-1], symbols[1:]))
             ranks = tf.where(rows[:-1] == rows[1:], ranks, none)
             best = tf.math.unsorted_segment_min(ranks, rows[:-1], count + 1)
@@ -116,13 +113,22 @@ class BytePairsInGraph:
             merged = tf.where(chosen, merged, symbols[:-1])
             symbols = tf.concat([merged, symbols[-1:]], axis=0)
             kept = tf.concat([[True], ~chosen], axis=0)
-            return tf.reduce_any(chosen), symbols[kept], rows[kept], starts[kept]
+            return tf.reduce_any(chosen), symbols[kept], rows[kept], splits[kept]
 
         some = tf.TensorShape([None])
-        _, _, rows, starts = tf.while_loop(
+        _, _, rows, splits = tf.while_loop(
             lambda going, *_: going,
             step,
-            (True, symbols, rows, starts),
+            (True, symbols, rows, splits),
             shape_invariants=(tf.TensorShape([]), some, some, some),
         )
-        return rows, starts
+        return rows[:-1], splits
+
+
+def _row_ids(splits):
+    """The row of each value; no row is empty. (TensorFlow's way is quadratic.)"""
+    import tensorflow as tf
+
+    starts = splits[1:-1]
+    ones = tf.ones_like(starts)
+    return tf.cumsum(tf.math.unsorted_segment_sum(ones, starts, splits[-1]))
