@@ -2,6 +2,9 @@
 
 import errno
 import json
+import os
+import stat
+import zlib
 
 import h5py
 import keras
@@ -87,6 +90,13 @@ def test_dtypes_come_back_to_the_bit(tmp_path, dtype):
     assert got.tobytes() == wanted.tobytes() != bytes(len(got.tobytes()))
 
 
+def test_integers_that_do_not_fit_are_refused(tmp_path):
+    path = tmp_path / "update-00000000.h5"
+    checkpoints.save(path, hold([300], "int32")[0], {"update": 0})
+    with pytest.raises(ValueError, match="does not fit into int8"):
+        checkpoints.restore(path, hold([0], "int8")[0])
+
+
 def test_variables_with_the_same_path_are_told_apart(tmp_path):
     first, held = hold([1.0, 2.0, [3.0]])
     assert held[0].path == held[1].path
@@ -135,11 +145,13 @@ def test_other_dtype_is_refused(trained):
         checkpoints.restore(trained[1], model)
 
 
-def test_other_optimizer_is_refused(trained):
+def test_other_optimizer_is_refused(trained, tmp_path):
     with pytest.raises(ValueError, match="optimizer is not the one in memory"):
         checkpoints.restore(trained[1], make_model(keras.optimizers.SGD(0.1)))
     with pytest.raises(ValueError, match="weights_only=True"):
         checkpoints.restore(trained[1], make_model(compiled=False))
+    with pytest.raises(ValueError, match="no state of an optimizer.*weights_only"):
+        checkpoints.restore(saved(tmp_path, 3, 1.0), make_model())
 
 
 def test_weights_only(trained):
@@ -171,6 +183,18 @@ def test_damaged_files_are_named(trained, tmp_path, where):
         np.testing.assert_array_equal(one, other)
 
 
+def test_other_formats_are_refused(trained, tmp_path):
+    path = tmp_path / "update-00000003.h5"
+    path.write_bytes(trained[1].read_bytes())
+    with h5py.File(path, "r+") as file:
+        content = file["index"][()].tobytes()
+        content = content.replace(b'"format_version": 1', b'"format_version": 2')
+        file["index"][:] = np.frombuffer(content, "uint8")
+        file.attrs["index_crc32"] = zlib.crc32(content)
+    with pytest.raises(ValueError, match="`format_version` must be 1"):
+        checkpoints.read_state(path)
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="update-00000001.h5"):
         checkpoints.read_state(tmp_path / "update-00000001.h5")
@@ -190,17 +214,26 @@ def test_links_to_other_files_are_refused(trained, tmp_path):
 def test_latest_falls_back(trained, tmp_path):
     assert checkpoints.latest(tmp_path / "missing") is None
     good = trained[1].read_bytes()
-    for update in (5, 20, 100):
+    updates = [5, 99_999_999, 100_000_000]  # in their order as names, too
+    for update in updates:
         checkpoints.path_of(tmp_path, update).write_bytes(good)
     (tmp_path / "update-1.h5").write_text("another file")
-    assert [checkpoints.update_of(p) for p in checkpoints.find(tmp_path)] == [
-        5,
-        20,
-        100,
-    ]
-    checkpoints.path_of(tmp_path, 100).write_bytes(good[: len(good) // 2])
-    with pytest.warns(UserWarning, match="Skipped a checkpoint.*update-00000100.h5"):
-        assert checkpoints.latest(tmp_path) == checkpoints.path_of(tmp_path, 20)
+    assert [checkpoints.update_of(p) for p in checkpoints.find(tmp_path)] == updates
+    checkpoints.path_of(tmp_path, updates[2]).write_bytes(good[: len(good) // 2])
+    with pytest.warns(UserWarning, match="Skipped a checkpoint.*update-100000000.h5"):
+        assert checkpoints.latest(tmp_path) == checkpoints.path_of(tmp_path, updates[1])
+
+
+def test_content_and_then_the_name_reach_the_disk(trained, tmp_path, monkeypatch):
+    path, synced = tmp_path / "update-00000003.h5", []
+
+    def fsync(descriptor):
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append(("folder" if folder else "file", path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoints.save(path, trained[0], {"update": 3})
+    assert synced == [("file", False), ("folder", True)]
 
 
 def test_full_disk_leaves_the_old_file(trained, tmp_path):
@@ -243,6 +276,12 @@ def test_average(tmp_path):
     assert np.asarray(seed).tolist() == [3, 3]  # of the newest
     checkpoints.average(paths[:1], model)
     assert float(model.weights[0][0, 0]) == 3.0
+    content = bytearray(paths[1].read_bytes())
+    content[content.rindex(np.full(4, 1e8, "float32").tobytes()) + 2] ^= 1
+    paths[1].write_bytes(content)
+    with pytest.raises(ValueError, match="update-00000002.h5: it is damaged"):
+        checkpoints.average(paths, model)
+    assert all(np.all(np.asarray(weight) == 3.0) for weight in model.weights)
 
 
 def test_average_of_different_models_is_refused(tmp_path):

@@ -248,6 +248,7 @@ def test_infinite_gradients_skip_the_update(steps):
     optimizer = TokenNormalized(scaled, steps)
     optimizer.build([variable])
     scale = float(to_numpy(optimizer.scale_loss(keras.ops.ones(()))))
+    assert scale == 2.0 ** (15 - 12)  # of a sum over some 2^12 tokens
     for _ in range(steps - 1):
         apply_sums(optimizer, [variable], [[5.0, 5.0]], 4)
     apply_sums(optimizer, [variable], [[np.inf, 1.0]], 4)

@@ -233,6 +233,15 @@ def test_optimal_search_stops_too_early_never(options):
         assert_same(found, 0, expected)
 
 
+def test_optimal_search_waits_until_the_limit():
+    """log(0.35) / 3 > log(0.65): the longest of all wins, and no shorter one would."""
+    a = 4
+    table = {(): {END: 0.65, a: 0.35}, (a,): {a: 1.0}, (a, a): {END: 1.0}}
+    found = run(Table(6, [table]), [[0]], beams=1, limits=[2], stopping="optimal",
+                min_length=0)  # fmt: skip
+    assert ops.convert_to_numpy(found.ids)[0, 0].tolist() == [a, a, END]
+
+
 def test_stopping_at_the_first_misses_what_optimal_finds():
     a, b = 4, 5
     table = {

@@ -87,15 +87,18 @@ def test_manners_of_the_query_projected_module(arguments):
 @pytest.mark.parametrize("use_glu", [True, False])
 @pytest.mark.parametrize("module_class", [LightConvModule, DynamicConvModule])
 def test_modules_equal_their_formula(module_class, use_glu):
-    module = module_class(2, 3, conv_dim=6, use_glu=use_glu, padding="causal")
+    module = module_class(
+        2, 3, conv_dim=6, use_glu=use_glu, kernel_softmax=use_glu, padding="causal"
+    )
+    normal = softmax if use_glu else np.asarray
     outputs = to_numpy(module(INPUTS, mask=MASK))
     values = gate(dense(module.input_projection, INPUTS), "glu" if use_glu else "none")
     values = np.where(MASK[..., None], values, 0)
     if module_class is LightConvModule:
-        kernel = softmax(to_numpy(module.convolution.kernel))
+        kernel = normal(to_numpy(module.convolution.kernel))
     else:
         logits = values @ to_numpy(module.convolution.kernel_generator.kernel)
-        kernel = softmax(logits.reshape(2, 6, 2, 3))
+        kernel = normal(logits.reshape(2, 6, 2, 3))
     hidden = oracle.convolve(values, kernel, "causal")
     expected = dense(module.output_projection, hidden)
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
@@ -157,6 +160,12 @@ def test_parameters_are_those_of_the_original():
     module.build((None, None, 512))
     assert module.query_projection.count_params() == 131_328
     assert module.convolution.kernel_generator.count_params() == 256 * 4 * 31
+    # Both halves of a gau are linear maps of their own.
+    gau = QueryConvModule(4, 31, conv_dim=512, query_dim=256, gate="gau")
+    gau.build((None, None, 512))
+    for projection, units in ((gau.input_projection, 512), (gau.query_projection, 256)):
+        largest = np.abs(to_numpy(projection.kernel)).max()
+        np.testing.assert_allclose(largest, (6 / (512 + units)) ** 0.5, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from keras_seqconv.ops.dropout import dropout
 from tests.backends import to_numpy
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.75])
-@pytest.mark.parametrize("shape", [(64, 32, 32), (65, 33, 31), (70001,)])
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.75, 1 - 2**-15])
+@pytest.mark.parametrize("shape", [(64, 32, 32), (65, 33, 31), (70001,), (2**22,)])
 def test_share_of_zeros_and_scale(shape, rate):
-    """Also where an odd number of 16-bit decisions is needed."""
+    """Also where an odd number of 16-bit decisions is needed, and of few that stay."""
     generator = keras.random.SeedGenerator(3)
     outputs = to_numpy(dropout(ops.ones(shape), rate, generator))
     zeros = np.mean(outputs == 0)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import h5py
 import keras
@@ -402,20 +403,22 @@ sys.exit(main())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
+def test_killed_anywhere_and_started_again(corpus, tmp_path):
     """The weights of a run that nothing happened to, to the bit."""
     changes = {"max_updates": 40, "checkpoint_every": 5, "average": 1}
     whole = train(options_for(corpus, tmp_path / "whole", **changes), str)
     config = tmp_path / "options.json"
     parts = options_for(corpus, tmp_path / "parts", **changes)
     config.write_text(json.dumps(parts.model_dump(exclude_unset=True)))
-    random = np.random.default_rng(number)
-    for place, calls in [
-        ("update", random.integers(6, 12)), ("checkpoint", random.integers(2, 100)),
-        ("update", random.integers(1, 9)), ("checkpoint", random.integers(2, 200)),
-        ("average", 7), ("model", 1), ("model", 0),
+    random = np.random.default_rng(time.time_ns())
+    for place, most, number in [
+        ("update", 9, signal.SIGINT), ("checkpoint", 100, signal.SIGKILL),
+        ("update", 4, signal.SIGTERM), ("update", 9, signal.SIGKILL),
+        ("checkpoint", 100, signal.SIGINT), ("average", 20, signal.SIGKILL),
+        ("average", 20, signal.SIGTERM), ("model", 1, signal.SIGKILL),
+        ("model", 1, signal.SIGINT), ("model", 0, 0),
     ]:  # fmt: skip
+        calls = random.integers(min(most, 1), most, endpoint=True)
         done = subprocess.run(
             [sys.executable, "-c", DYING, place, str(calls), str(int(number)),
              "train", "--config", str(config)],
