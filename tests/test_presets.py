@@ -448,7 +448,7 @@ class TestShown:
         assert main(["presets", "conv_lm"]) == 0
         assert capsys.readouterr().out == describe("conv_lm") + "\n"
         for wrong, words in [
-            ("dynamic_conv_iwslt", "did you mean dynamic_conv_iwslt_de_en"),
+            ("dynamic_conv_iwslt", "Did you mean dynamic_conv_iwslt_de_en"),
             ("zzz", "'zzz' is no preset"),
         ]:
             assert main(["presets", wrong]) == 2
