@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_seqconv.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
-from keras_seqconv.layers.rows import split_positions
+from keras_seqconv.layers.rows import split_positions, zero_masked
 from keras_seqconv.ops.dropout import dropout
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
@@ -50,14 +50,17 @@ class MultiHeadAttention(keras.layers.Layer):
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
         key: tensor (B, S, channels); `value` by default.
-        mask: boolean (B, T), True for real tokens of `inputs`. It hides keys in
-            self-attention, and nothing in cross-attention; the outputs carry it on.
+        mask: boolean (B, T), True for real tokens of `inputs`; the others count as
+            zero. It hides keys in self-attention; the outputs carry it on.
         value_mask: boolean (B, S), True for real tokens of `value`.
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
         training: whether to apply dropout.
         inputs_mask: what Keras calls `mask` when it hands on the mask attached to
             `inputs` beside a second tensor argument.
+
+    What is masked may be anything, also NaN. What some queries see and others do not
+    makes NaN of the outputs of those that do.
 
     Masks attached to `inputs` and `value` (`Embedding(mask_zero=True)`) arrive by
     themselves.
@@ -165,14 +168,20 @@ class MultiHeadAttention(keras.layers.Layer):
         training=None,
         inputs_mask=None,
     ):
+        mask = inputs_mask if mask is None else mask
+        inputs = zero_masked(inputs, mask)
         if value is None:
             value = inputs
-            mask = inputs_mask if mask is None else mask
             value_mask = mask if value_mask is None else value_mask
-        memory = self.project_memory(value, key)
+        if value_mask is not mask:
+            value = zero_masked(value, value_mask)
+        key = None if key is None else zero_masked(key, value_mask)
+        # What `value_mask` hides is zero by now; other masks hide from some queries.
+        partly = self.use_causal_mask or attention_mask is not None
+        project = self.project_memory if partly else self._project_memory
         heads = self._attend(
             self._project_query(inputs),
-            memory,
+            project(value, key),
             self._allowed(inputs, value, value_mask, attention_mask),
             training=training,
         )
@@ -195,6 +204,7 @@ class MultiHeadAttention(keras.layers.Layer):
             Tensor (B, H, T, S), float32. Rows of queries that may attend to nothing are
             zero, all others sum to 1.
         """
+        inputs = zero_masked(inputs, mask)
         if value is None:
             value = inputs
             value_mask = mask if value_mask is None else value_mask
@@ -315,6 +325,11 @@ class MultiHeadAttention(keras.layers.Layer):
             `attend` read them.
         """
         self._check_built()
+        memory = self._project_memory(value, key)
+        # One new position may look at all there are: nothing is masked.
+        return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
+
+    def _project_memory(self, value, key):
         key = value if key is None else key
         return {
             "keys": self._project_heads(key, self.key_kernel, self.key_bias),
@@ -495,6 +510,23 @@ def _causal_mask(queries, keys, offset=0):
 def _any_key(allowed):
     """Which queries may attend to anything, broadcastable to (B, H, T, 1)."""
     return ops.any(allowed, axis=-1, keepdims=True)
+
+
+def _nan_in_keys(keys, values):
+    """A memory whose values are finite: where they were not, the keys are NaN.
+
+    A weight of 0 times NaN is NaN, whatever a mask hides; of the keys it selects.
+    """
+    finite = ops.isfinite(ops.mean(values, axis=-1, keepdims=True))
+    keys, values = ops.cond(
+        ops.all(finite),
+        lambda: (keys, values),
+        lambda: (
+            ops.where(finite, keys, float("nan")),
+            ops.where(finite, values, 0.0),
+        ),
+    )
+    return {"keys": keys, "values": values}
 
 
 def _write(cache, rows, start):

@@ -13,6 +13,7 @@ from keras_seqconv.arguments import (
     check_positive_integer,
     check_rate,
 )
+from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.ops import dynamic_conv, light_conv
 from keras_seqconv.ops.dropout import dropout
 
@@ -161,12 +162,6 @@ class _HeadConvolution(keras.layers.Layer):
         }
 
 
-def _zero_masked(inputs, mask):
-    if mask is None:
-        return inputs
-    return ops.where(ops.expand_dims(mask, -1), inputs, ops.zeros_like(inputs))
-
-
 def _softmax(logits):
     if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
         return ops.ones_like(logits)
@@ -263,7 +258,7 @@ class LightConv(_HeadConvolution):
         )
 
     def call(self, inputs, mask=None, training=None):
-        inputs = _zero_masked(inputs, mask)
+        inputs = zero_masked(inputs, mask)
         kernel = self.normalized_kernel()
         if training and self.weight_dropout > 0:
             kernel = self._drop(kernel, ops.shape(inputs)[:2])
@@ -437,9 +432,10 @@ class DynamicConv(_HeadConvolution):
 
     def call(self, inputs, query=None, mask=None, inputs_mask=None, training=None):
         mask = inputs_mask if mask is None else mask
-        inputs = _zero_masked(inputs, mask)
+        inputs = zero_masked(inputs, mask)
         real = self._real(inputs, mask)
-        kernel = self._kernel(inputs if query is None else query, real)
+        query = inputs if query is None else zero_masked(query, mask)
+        kernel = self._kernel(query, real)
         if training and self.weight_dropout > 0:
             kernel = self._drop(kernel)
         return self._add_bias(self._convolve(inputs, kernel))
@@ -454,8 +450,11 @@ class DynamicConv(_HeadConvolution):
             Tensor (B, T, H, K), float32 (or float64): tap j of the kernel of position
             t multiplies the input at t + j - P.
         """
-        inputs = _zero_masked(ops.cast(inputs, self.compute_dtype), mask)
-        query = inputs if query is None else ops.cast(query, self.compute_dtype)
+        inputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
+        if query is None:
+            query = inputs
+        else:
+            query = zero_masked(ops.cast(query, self.compute_dtype), mask)
         return self._kernel(query, self._real(inputs, mask))
 
     def _real(self, inputs, mask):

@@ -312,9 +312,8 @@ class QueryConvModule(_ConvolutionModule):
         outputs = DynamicConv(value, query) W_o
 
     (The query-projected module of choyi0521's fairseq fork, branch dev6, `ddynamic`.)
-    The mask zeroes the values only; queries of masked positions make kernels whose
-    results nobody reads. With P = `query_groups` there are P * H kernels per position:
-    group p of the query makes those of group p of the values.
+    The mask zeroes values and queries. With P = `query_groups` there are P * H kernels
+    per position: group p of the query makes those of group p of the values.
 
     Args:
         num_heads: heads H of each query group; P * H must divide `conv_dim`.

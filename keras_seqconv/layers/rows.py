@@ -1,4 +1,4 @@
-"""Products for single positions, as steps of a search need them.
+"""Products for single positions, as steps of a search need them, and masked positions.
 
 Letters: B batch, T time, C channels.
 """
@@ -23,3 +23,14 @@ def split_positions(rows, inputs, *shape):
     if isinstance(length, int) and length > 0:
         batch = -1  # so that no operation has to find it out
     return ops.reshape(rows, (batch, length, *shape))
+
+
+def zero_masked(inputs, mask):
+    """inputs (B, T, C) with zeros where mask (B, T), if there is one, is False.
+
+    A selection, not a product, which would leave NaN.
+    """
+    if mask is None:
+        return inputs
+    mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
+    return ops.where(mask, inputs, ops.zeros_like(inputs))

@@ -336,11 +336,15 @@ class WeightNormConv1D(_WeightNorm):
         self._add_weights((self.kernel_size, width, self.filters))
 
     def call(self, inputs):
-        if self.padding == "same":
-            # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
-            return self._convolve(inputs, "same")
-        left = (0, 0), (self.kernel_size - 1, 0), (0, 0)
-        return self._convolve(ops.pad(inputs, left), "valid")
+        # Of nothing, backends convolve one zero: they fail or return a wrong shape.
+        batch, length = ops.shape(inputs)[:2]
+        row, position = _one_for_none(batch), _one_for_none(length)
+        # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
+        same = self.padding == "same"
+        left = 0 if same else self.kernel_size - 1
+        padded = ops.pad(inputs, [(0, row), (left, position), (0, 0)])
+        outputs = self._convolve(padded, "same" if same else "valid")
+        return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """Zeros for the K - 1 inputs before the first: {"inputs": (B, K - 1, C)}."""
@@ -404,3 +408,8 @@ class WeightNormConv1D(_WeightNorm):
             "kernel_size": self.kernel_size,
             "padding": self.padding,
         }
+
+
+def _one_for_none(size):
+    """1 if `size`, an int or a tensor, is 0, else 0."""
+    return int(size == 0) if isinstance(size, int) else ops.cast(size == 0, "int32")

@@ -242,9 +242,9 @@ def _both_gradients(convolve, kernel_gradient):
 
     def gradients(upstream, inputs, kernel, left):
         heads, taps = kernel.shape[-2:]
-        mirrored = formulas.mirrored(kernel, left)
+        mirror = functools.partial(formulas.mirrored, kernel, left)
         return (
-            convolve(upstream, mirrored, taps - 1 - left),
+            convolve(upstream, mirror(), taps - 1 - left, mirror),
             kernel_gradient(upstream, inputs, heads, taps, left),
         )
 
