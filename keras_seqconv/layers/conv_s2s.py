@@ -11,9 +11,11 @@ import keras
 from keras import ops
 
 from keras_seqconv.arguments import (
+    check_kernel_size,
     check_number,
     check_positive_integer,
     known_width,
+    refuse_names_of_keras,
 )
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
 from keras_seqconv.layers.rows import zero_masked
@@ -201,17 +203,18 @@ class ConvS2SBlock(keras.layers.Layer):
         folded: bool = False,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         check_positive_integer("filters", filters)
         self.filters = filters
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         self.dropout = dropout
         self.residual = residual
         self.seed = seed
         self.folded = folded
         self.supports_masking = True
-        # Sub-layer and initializer check `kernel_size`, `padding` and `dropout`.
+        # Sub-layer and initializer check `padding` and `dropout`.
         self.convolution = WeightNormConv1D(
             2 * filters,
             kernel_size,
@@ -356,7 +359,8 @@ class ConvS2SAttention(keras.layers.Layer):
         )
 
     def call(self, inputs, target_embeddings, keys, values, keys_mask=None):
-        keys, values = zero_masked(keys, keys_mask), zero_masked(values, keys_mask)
+        keys = zero_masked(keys, keys_mask, "keys_mask")
+        values = zero_masked(values, keys_mask, "keys_mask")
         return self.attend(inputs, target_embeddings, keys, values, keys_mask)
 
     def attend(self, inputs, target_embeddings, keys, values, keys_mask=None):

@@ -10,8 +10,10 @@ from keras import ops
 
 from keras_seqconv.arguments import (
     check_choice,
+    check_kernel_size,
     check_positive_integer,
     check_rate,
+    refuse_names_of_keras,
 )
 from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.ops import dynamic_conv, light_conv
@@ -36,9 +38,10 @@ class _HeadConvolution(keras.layers.Layer):
         seed,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
-        self.kernel_size = check_positive_integer("kernel_size", kernel_size)
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = check_choice("padding", padding, ("same", "causal"))
         self.kernel_softmax = kernel_softmax
         self.weight_dropout = check_rate("weight_dropout", weight_dropout)

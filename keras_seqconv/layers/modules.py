@@ -10,8 +10,10 @@ from keras import ops
 
 from keras_seqconv.arguments import (
     check_choice,
+    check_kernel_size,
     check_positive_integer,
     check_rate,
+    refuse_names_of_keras,
 )
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.layers.rows import apply_dense
@@ -91,9 +93,10 @@ class _ConvolutionModule(keras.layers.Layer):
         seed,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         if conv_dim is not None:
             check_positive_integer("conv_dim", conv_dim)

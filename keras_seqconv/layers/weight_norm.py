@@ -12,10 +12,12 @@ from keras import ops
 
 from keras_seqconv.arguments import (
     check_choice,
+    check_kernel_size,
     check_number,
     check_positive_integer,
     check_rate,
     known_width,
+    refuse_names_of_keras,
 )
 
 
@@ -95,6 +97,7 @@ class _WeightNorm(keras.layers.Layer):
     def __init__(
         self, use_bias, kernel_initializer, bias_initializer, folded, **kwargs
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -323,10 +326,9 @@ class WeightNormConv1D(_WeightNorm):
             use_bias, kernel_initializer, bias_initializer, folded, **kwargs
         )
         check_positive_integer("filters", filters)
-        check_positive_integer("kernel_size", kernel_size)
         check_choice("padding", padding, ("same", "causal"))
         self.filters = filters
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
 
     def build(self, input_shape):
