@@ -338,11 +338,13 @@ class WeightNormConv1D(_WeightNorm):
         self._add_weights((self.kernel_size, width, self.filters))
 
     def call(self, inputs):
+        # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
+        same = self.padding == "same"
+        if same and None not in inputs.shape and 0 not in inputs.shape:
+            return self._convolve(inputs, "same")
         # Of nothing, backends convolve one zero: they fail or return a wrong shape.
         batch, length = ops.shape(inputs)[:2]
         row, position = _one_for_none(batch), _one_for_none(length)
-        # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
-        same = self.padding == "same"
         left = 0 if same else self.kernel_size - 1
         padded = ops.pad(inputs, [(0, row), (left, position), (0, 0)])
         outputs = self._convolve(padded, "same" if same else "valid")
