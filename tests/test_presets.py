@@ -449,7 +449,7 @@ class TestShown:
         assert capsys.readouterr().out == describe("conv_lm") + "\n"
         for wrong, words in [
             ("dynamic_conv_iwslt", "Did you mean dynamic_conv_iwslt_de_en"),
-            ("zzz", "'zzz' is no preset"),
+            ("zzz", "lists. Received: name='zzz'"),
         ]:
             assert main(["presets", wrong]) == 2
             assert words in capsys.readouterr().err
