@@ -93,8 +93,9 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
     # Zeros beside a band times what is not finite are NaN, in every row of the block.
+    # (Wide, as a sum of many float16 would overflow.)
     return ops.cond(
-        ops.isfinite(ops.sum(outputs[:, ::block])),
+        ops.isfinite(ops.sum(ops.cast(outputs[:, ::block], "float32"))),
         lambda: outputs,
         lambda: _convolve_in_a_loop(inputs, remake() if remake else kernel, left),
     )
