@@ -88,13 +88,14 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     bands = _bands(blocks)
     reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
     outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
+    # Zeros beside a band times what is not finite are NaN, in every row of the block.
+    finite = ops.isfinite(ops.sum(outputs[:, :, :, 0]))
     padded = ops.shape(outputs)[2] * block
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
-    # Zeros beside a band times what is not finite are NaN, in every row of the block.
     return ops.cond(
-        ops.isfinite(ops.sum(outputs[:, ::block])),
+        finite,
         lambda: outputs,
         lambda: _convolve_in_a_loop(inputs, remake() if remake else kernel, left),
     )
