@@ -88,14 +88,15 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     bands = _bands(blocks)
     reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
     outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
+    # Zeros beside a band times what is not finite are NaN, in every row of the block.
+    # (Wide, as a sum of many float16 would overflow.)
+    finite = ops.isfinite(ops.sum(ops.cast(outputs[:, :, :, 0], "float32")))
     padded = ops.shape(outputs)[2] * block
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
-    # Zeros beside a band times what is not finite are NaN, in every row of the block.
-    # (Wide, as a sum of many float16 would overflow.)
     return ops.cond(
-        ops.isfinite(ops.sum(ops.cast(outputs[:, ::block], "float32"))),
+        finite,
         lambda: outputs,
         lambda: _convolve_in_a_loop(inputs, remake() if remake else kernel, left),
     )
