@@ -254,17 +254,16 @@ def saved(tmp_path, update, value, state=()):
 
 
 def test_average(tmp_path):
-    values = [1.0, 2.0, 1e8]
+    values = [3.0, 1e8, -1e8]  # in float32 the 3 would be lost
     paths = [saved(tmp_path, n + 1, value) for n, value in enumerate(values)]
     model = make_model()
     checkpoints.average([paths[2], paths[0], paths[1]], model)
-    wanted = np.float32((1.0 + 2.0 + 1e8) / 3)  # in float32 the 1 would be lost
     for weight in model.weights:
-        np.testing.assert_array_equal(np.asarray(weight), wanted)
+        np.testing.assert_array_equal(np.asarray(weight), 1.0)
     seed = next(v for v in model.variables if "seed_generator" in v.path)
     assert np.asarray(seed).tolist() == [3, 3]  # of the newest
     checkpoints.average(paths[:1], model)
-    assert float(model.weights[0][0, 0]) == 1.0
+    assert float(model.weights[0][0, 0]) == 3.0
 
 
 def test_average_of_different_models_is_refused(tmp_path):

@@ -506,5 +506,10 @@ def _normal_with_zero_row(dim, row):
 
 
 def _log_softmax(hidden, table):
-    """(..., L), at least float32, from (..., D) and (L, D)."""
-    return ops.log_softmax(wide(ops.einsum("...d,ld->...l", hidden, table)), axis=-1)
+    """(..., L), at least float32, from (..., D) and (L, D).
+
+    Of rows: TensorFlow's product with "..." is wrong on processors with float16.
+    """
+    rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
+    found = ops.log_softmax(wide(ops.einsum("nd,ld->nl", rows, table)), axis=-1)
+    return ops.reshape(found, (*ops.shape(hidden)[:-1], table.shape[0]))

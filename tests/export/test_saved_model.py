@@ -101,6 +101,21 @@ def run_here(signatures, cases: list):
             check(name, found[key].numpy().tolist(), value)
 
 
+def test_answers_are_those_of_translate(pieces):
+    translator, _, loaded = pieces
+    texts = [*TEXTS, ""]
+    n_best, scores = n_best_of(translator, texts, 2)
+    assert all(one > other for one, other in scores)  # best first
+    best = {
+        "translation": [row[0] for row in n_best], "score": [row[0] for row in scores],
+    }  # fmt: skip
+    cases = [
+        ["serving_default", {"text": texts}, best],
+        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
+    ]
+    run_here(loaded.signatures, cases)
+
+
 @pytest.mark.slow
 def test_another_process_says_the_same(pieces, tmp_path):
     translator, path, _ = pieces

@@ -207,11 +207,11 @@ def _check_training(make, inputs, call_kwargs):
         target = 1 + model.predict(values, verbose=0)
         loss = model.fit(values, target, epochs=1, verbose=0).history["loss"][0]
         assert np.isfinite(loss)
-        after = [to_numpy(weight) for weight in model.trainable_weights]
-        moved = [np.any(a != b) for a, b in zip(after, before, strict=True)]
-        names = [weight.path for weight in model.trainable_weights]
-        assert any(moved), f"training moved none of {names}"
-        assert all(np.all(np.isfinite(value)) for value in after)
+        for weight, value in zip(model.trainable_weights, before, strict=True):
+            moved = np.abs(to_numpy(weight) - value).max()
+            # A softmax does not depend on the bias of the keys.
+            assert moved > 1e-4 or weight.name == "key_bias", weight.path
+            assert np.isfinite(moved), weight.path
 
 
 def _check_policies(make, inputs, outputs, call_kwargs):
@@ -231,7 +231,7 @@ def _check_policies(make, inputs, outputs, call_kwargs):
         for weight in layer.trainable_weights:
             wanted = "float64" if policy == "float64" else "float32"
             assert keras.backend.standardize_dtype(weight.dtype) == wanted
-        limit = {"mixed_bfloat16": 0.1, "mixed_float16": 0.02, "float64": 1e-4}[policy]
+        limit = {"mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "float64": 1e-6}[policy]
         scale = max(1.0, np.abs(expected).max())
         difference = np.abs(to_numpy(output) - expected).max()
         assert difference <= limit * scale, (policy, difference)

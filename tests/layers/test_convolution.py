@@ -22,11 +22,21 @@ def softmax(values):
     return values / values.sum(axis=-1, keepdims=True)
 
 
-def dynamic_kernel(layer, query):
-    """(B, T, H, K), softmax of the generator; written from the definition."""
+def dynamic_kernel(layer, query, mask=None):
+    """(B, T, H, K), softmax of the generator; written from the definition.
+
+    With a mask (B, T) over the taps that reach real positions only.
+    """
     logits = query @ to_numpy(layer.kernel_generator.kernel)
     shape = (*query.shape[:2], layer.num_heads, layer.kernel_size)
-    return softmax(logits.reshape(shape))
+    kernel = softmax(logits.reshape(shape))
+    if mask is not None:
+        left = oracle.padding_left(layer.kernel_size, layer.padding)
+        for b, t, j in np.ndindex(*query.shape[:2], layer.kernel_size):
+            s = t + j - left
+            kernel[b, t, :, j] *= 0 <= s < mask.shape[1] and mask[b, s]
+        kernel /= np.maximum(kernel.sum(-1, keepdims=True), 1e-30)
+    return kernel
 
 
 @pytest.mark.parametrize("padding", ["same", "causal"])
@@ -100,14 +110,17 @@ def test_light_conv_equals_the_loops(padding, kernel_softmax):
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("padding", ["same", "causal"])
-def test_dynamic_conv_equals_the_loops(padding):
+def test_dynamic_conv_equals_the_loops(padding, renormalize):
     """Kernels come from the zeroed inputs, as in fairseq's encoder."""
-    layer = DynamicConv(3, 4, padding=padding, use_bias=True)
+    layer = DynamicConv(
+        3, 4, padding=padding, use_bias=True, renormalize_padding=renormalize
+    )
     layer.build(INPUTS.shape)
     layer.bias.assign(np.arange(6.0))
     zeroed = np.where(MASK[..., None], INPUTS, 0)
-    kernel = dynamic_kernel(layer, zeroed)
+    kernel = dynamic_kernel(layer, zeroed, MASK if renormalize else None)
     expected = oracle.convolve(zeroed, kernel, padding) + np.arange(6.0)
     outputs = to_numpy(layer(INPUTS, mask=MASK))
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
@@ -252,6 +265,7 @@ def test_drop_connect(layer_class, granularity):
         assert len({tuple(row) for row in again.reshape(-1, 2)}) > 1
     else:
         assert len(different) > 4
+        assert len({row.tobytes() for row in inner}) == 4  # each draws its own
         assert abs(inner.mean() - 1) < 0.1
 
 

@@ -204,7 +204,7 @@ def test_steps_compute_in_half_precision(policy):
     for value in (first, rest, state["inputs"]):
         assert keras.backend.standardize_dtype(value.dtype) == layer.compute_dtype
     parts = np.concatenate([to_numpy(first), to_numpy(rest)], axis=1)
-    np.testing.assert_allclose(parts, to_numpy(full), rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(parts, to_numpy(full), rtol=0.01, atol=0.02)
 
 
 @pytest.mark.tensorflow

@@ -112,19 +112,35 @@ def test_half_precision_is_computed_in_float32(dtype):
 
 def kept(shape, rate, seed):
     """Which numbers of the branch reach the sum, told by the gradient for it."""
-    inputs, branch, gamma, beta, weights = draw(shape)
-    _, by_branch, *_ = gradients(
-        lambda *a: ops.sum(call(*a, rate=rate, seed=seed) * weights),
-        inputs, branch, gamma, beta,
-    )  # fmt: skip
+    *arguments, weights = draw(shape)
+    by_branch = gradients(
+        lambda *a: ops.sum(call(*a, rate=rate, seed=seed) * weights), *arguments
+    )[1]
     return to_numpy(by_branch) != 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
-def test_share_of_zeros(rate):
-    found = kept((40, 25, 64), rate, (7, 11))
-    deviation = np.sqrt(rate * (1 - rate) / found.size)
-    assert abs(np.mean(~found) - rate) < 5 * deviation
+def test_the_rest_is_scaled_and_the_gradient_has_the_same_mask(rate):
+    inputs, branch, gamma, beta, weights = draw((8, 25, 64))
+
+    def total(rate):
+        return lambda *a: ops.sum(call(*a, rate=rate) * weights)
+
+    found = gradients(total(rate), inputs, branch, gamma, beta)
+    mask = to_numpy(found[1]) != 0
+    deviation = np.sqrt(rate * (1 - rate) / mask.size)
+    assert abs(np.mean(~mask) - rate) < 5 * deviation
+    dropped = np.where(mask, branch / np.float32(1 - rate), 0)
+    np.testing.assert_allclose(
+        to_numpy(call(inputs, branch, gamma, beta, rate=rate)),
+        expected(inputs, dropped, gamma, beta),
+        rtol=2e-4,
+        atol=2e-4,
+    )
+    wanted = gradients(total(0.0), inputs, dropped, gamma, beta)
+    wanted[1] = to_numpy(wanted[1]) * mask / (1 - rate)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-3, atol=1e-3)
 
 
 def test_masks_are_independent():
@@ -136,21 +152,6 @@ def test_masks_are_independent():
     shifted = [flat[distance:] * flat[:-distance] for distance in (1, 2, 64, 1600)]
     for product in (*[first * other for other in further], *shifted):
         assert abs(np.mean(product) * 4) < 5 / np.sqrt(product.size)
-
-
-def test_mean_over_masks_is_the_sum_without_dropout():
-    """The scale: the branch arrives in full on average."""
-    channels = 400
-    branch = np.linspace(-1, 1, channels, dtype="float32")[None, None]
-    count, rate = 300, 0.4
-    inputs = np.zeros((count, 1, channels), "float32")
-    gamma, beta = np.ones(channels, "float32"), np.zeros(channels, "float32")
-    repeated = np.repeat(branch, count, axis=0)
-    outputs = to_numpy(call(inputs, repeated, gamma, beta, rate=rate))
-    plain = to_numpy(call(inputs[:1], branch, gamma, beta))
-    # Normalized: dropped numbers make the variance 1 / (1 - rate) times as large.
-    mean = np.mean(outputs, axis=0)[0] * np.sqrt(1 / (1 - rate))
-    assert np.max(np.abs(mean - plain[0, 0])) < 5 * np.std(outputs) / np.sqrt(count)
 
 
 def test_one_mask_everywhere():

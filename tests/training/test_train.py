@@ -6,8 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -98,6 +98,13 @@ def options_for(corpus, workdir, **changes):
 
 def weights_of(folder):
     return ks.load(folder).model.get_weights()
+
+
+def weights_in(checkpoint):
+    with h5py.File(checkpoint) as file:
+        entries = json.loads(file["index"][()].tobytes())["model"]
+        names = [one["name"] for one in entries if "seed" not in one["name"]]
+        return [file["model"][name][()] for name in names]
 
 
 def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
@@ -212,8 +219,13 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
     second.write_bytes(second.read_bytes()[:-200])
     with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
         done = average_run(folder, tmp_path / "averaged", "last_epochs", len(ends))
-    rest = ", ".join(str(checkpoints.update_of(path)) for path in [*ends[:-2], last])
+    whole = [*ends[:-2], last]
+    rest = ", ".join(str(checkpoints.update_of(path)) for path in whole)
     assert done.endswith(f"(last epochs: updates {rest}); there are no {len(ends)}")
+    arrays = [weights_in(path) for path in whole]
+    for weight, *rows in zip(weights_of(tmp_path / "averaged"), *arrays, strict=True):
+        mean = np.mean(rows, axis=0, dtype="float64").astype("float32")
+        np.testing.assert_array_equal(weight, mean)
     for path in ends:
         path.write_bytes(b"")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
@@ -363,6 +375,32 @@ def test_command_line(corpus, tmp_path, capsys):
     assert stopped.value.code == 2
 
 
+DYING = """
+import os, sys
+from keras_seqconv import callbacks, checkpoints, model_directory
+from keras_seqconv_cli import main
+
+place, rest, number = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
+owner, name = {
+    "update": (callbacks.Progress, "on_train_batch_end"),
+    "checkpoint": (checkpoints, "_write"),  # of each array
+    "average": (checkpoints, "_mean"),  # of each array
+    "model": (model_directory, "_digest"),  # the weights are written, the rest is not
+}[place]
+called = getattr(owner, name)
+
+def dying(*arguments, **further):
+    global rest
+    rest -= 1
+    if rest == 0:
+        os.kill(os.getpid(), number)
+    return called(*arguments, **further)
+
+setattr(owner, name, dying)
+sys.exit(main())
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
@@ -372,33 +410,19 @@ def test_killed_anywhere_and_started_again(corpus, tmp_path, number):
     config = tmp_path / "options.json"
     parts = options_for(corpus, tmp_path / "parts", **changes)
     config.write_text(json.dumps(parts.model_dump(exclude_unset=True)))
-    command = [
-        sys.executable, "-c",
-        "import sys; from keras_seqconv_cli import main; sys.exit(main())",
-        "train", "--config", str(config),
-    ]  # fmt: skip
     random = np.random.default_rng(number)
-    for _ in range(6):
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        log = tmp_path / "parts" / "log.jsonl"
-        before = log.read_text() if log.exists() else ""
-        while process.poll() is None and (
-            not log.exists() or log.read_text() == before
-        ):
-            time.sleep(0.02)
-        try:
-            process.wait(random.uniform(0.0, 2.0))
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
-        process.communicate(timeout=300)
-        if process.returncode == 0:
-            break
-        assert process.returncode in (128 + number, -number)
-    else:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert process.returncode == 0, process.stderr
+    for place, calls in [
+        ("update", random.integers(6, 12)), ("checkpoint", random.integers(2, 100)),
+        ("update", random.integers(1, 9)), ("checkpoint", random.integers(2, 200)),
+        ("average", 7), ("model", 1), ("model", 0),
+    ]:  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", DYING, place, str(calls), str(int(number)),
+             "train", "--config", str(config)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        )  # fmt: skip
+        expected = (128 + number, -number) if calls else (0,)
+        assert done.returncode in expected, (place, calls, done.stdout)
     for one, other in zip(
         weights_of(whole.folder), weights_of(tmp_path / "parts" / "model"), strict=True
     ):
