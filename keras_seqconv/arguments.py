@@ -73,3 +73,54 @@ def known_width(name: str, shape: tuple) -> int:
             f"Received: {name}.shape={tuple(shape)}"
         )
     return shape[-1]
+
+
+_OF_WEIGHTS = "set on a weight after `build`: `layer.weights[0].{} = ...`"
+_OURS = {
+    "key_dim": "called `head_dim` here",
+    "value_dim": "called `head_dim` here",
+    "output_shape": "called `output_dim` here",
+    **{
+        f"{weight}_{kind}": _OF_WEIGHTS.format(kind)
+        for weight in ("kernel", "bias")
+        for kind in ("regularizer", "constraint")
+    },
+}
+
+
+def refuse_names_of_keras(arguments: dict) -> None:
+    """ValueError for what layers of Keras take and ours do not, with what to do."""
+    for name in set(arguments) & set(_OURS):
+        raise ValueError(
+            f"`{name}` is {_OURS[name]}. Received: {name}={arguments[name]!r}"
+        )
+
+
+def check_kernel_size(kernel_size: int | tuple[int]) -> int:
+    """The taps K, which Keras also writes as (K,)."""
+    if isinstance(kernel_size, (tuple, list)) and len(kernel_size) == 1:
+        (kernel_size,) = kernel_size
+    return check_positive_integer("kernel_size", kernel_size)
+
+
+def check_dense(name: str, tensor) -> None:
+    """ValueError for a `tf.RaggedTensor`."""
+    if hasattr(tensor, "row_splits"):
+        raise ValueError(
+            f"`{name}` must be a dense tensor (B, T, C), padded by `to_tensor()` and "
+            f"with a mask. Received: a RaggedTensor, {name}.shape={tensor.shape}"
+        )
+
+
+def check_mask(name: str, mask, sizes: tuple) -> None:
+    """ValueError unless the mask has these sizes (or 1) where they are known."""
+    shape = tuple(mask.shape)
+    agree = len(shape) == len(sizes) and all(
+        a in (1, None) or not isinstance(b, int) or a == b
+        for a, b in zip(shape, sizes, strict=True)
+    )
+    if not agree:
+        raise ValueError(
+            f"`{name}` must have the shape {tuple(sizes)}. "
+            f"Received: {name}.shape={shape}"
+        )

@@ -363,6 +363,9 @@ def _unique(paths: Iterable[str]) -> list[str]:
 
 
 def _without_numbers(paths: Iterable[str]) -> list[str]:
+    # Up to 2026-11 all parts of blocks were called "residual".
+    parts = r"(encoder|decoder|block)_\d+_(mixer|attention|feed_forward)"
+    paths = (re.sub(parts, "residual", path) for path in paths)
     return _unique(re.sub(r"_\d+(?=[_/.]|$)", "", path) for path in paths)
 
 

@@ -34,7 +34,6 @@ is the specification that the package was written from, section by section.
 
 import copy
 import dataclasses
-import re
 
 RECIPE_KEYS = (
     "optimizer", "schedule", "global_clipnorm", "label_smoothing", "bpe_dropout",
@@ -75,8 +74,8 @@ class Preset:
     @property
     def languages(self) -> tuple[str, str] | None:
         """Source and target of the task, such as ("en", "de"), where it has some."""
-        found = re.search(r" ([a-z]{2})-([a-z]{2})$", self.task)
-        return found and found.groups()
+        source, _, target = self.task.split()[-1].partition("-")
+        return (source, target) if len(source) == len(target) == 2 else None
 
 
 PRESETS: dict[str, Preset] = {}

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import stat
 import zlib
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from keras_seqconv import checkpoints
+from keras_seqconv.models import LanguageModel
+from tests.backends import to_numpy
 from tests.callbacks.small import Stream, make_model, same, variables
 from tests.full_disk import full_disk
 
@@ -121,6 +124,24 @@ def other_models():
         "wide": (wide, r"has shape \(3, 4\), not \(3, 5\)"),
         "few": (few, "only the file has"),
     }
+
+
+def test_parts_of_blocks_were_once_called_residual(tmp_path):
+    def make():
+        return LanguageModel(
+            9, hidden_dim=4, intermediate_dim=4, num_heads=1, num_layers=2
+        )
+
+    model, again = make(), make()
+    for number, variable in enumerate(model.variables):
+        path = re.sub(r"block_(\d)_(mixer|feed_forward)", r"residual_\1", variable.path)
+        variable._path = path
+        if "float" in variable.dtype:
+            variable.assign(np.full(variable.shape, number))
+    checkpoints.save(tmp_path / "old.h5", model, {})
+    checkpoints.restore(tmp_path / "old.h5", again)
+    for old, new in zip(model.variables, again.variables, strict=True):
+        np.testing.assert_array_equal(to_numpy(new), to_numpy(old))
 
 
 @pytest.mark.parametrize("kind", ["wide", "few"])

@@ -94,8 +94,9 @@ def test_prompts_that_are_too_long(generator):
             generator.sample(["w1 " * 10], max_length=50)
         with pytest.raises(ValueError, match="at most 10 tokens"):
             generator.score(["w1 " * 10])
-    with pytest.raises(ValueError, match="`prompts` must be a list of texts"):
-        generator.generate("w1")
+    assert generator.generate("w1", max_length=3) == generator.generate(
+        ["w1"], max_length=3
+    )
 
 
 def test_directories(generator, tmp_path):

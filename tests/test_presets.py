@@ -448,8 +448,8 @@ class TestShown:
         assert main(["presets", "conv_lm"]) == 0
         assert capsys.readouterr().out == describe("conv_lm") + "\n"
         for wrong, words in [
-            ("dynamic_conv_iwslt", "did you mean dynamic_conv_iwslt_de_en"),
-            ("zzz", "'zzz' is no preset"),
+            ("dynamic_conv_iwslt", "Did you mean dynamic_conv_iwslt_de_en"),
+            ("zzz", "lists. Received: name='zzz'"),
         ]:
             assert main(["presets", wrong]) == 2
             assert words in capsys.readouterr().err

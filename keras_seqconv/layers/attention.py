@@ -10,9 +10,14 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_positive_integer, check_rate
+from keras_seqconv.arguments import (
+    check_mask,
+    check_positive_integer,
+    check_rate,
+    refuse_names_of_keras,
+)
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
-from keras_seqconv.layers.rows import split_positions
+from keras_seqconv.layers.rows import split_positions, zero_masked
 from keras_seqconv.ops.dropout import dropout
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
@@ -50,14 +55,18 @@ class MultiHeadAttention(keras.layers.Layer):
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
         key: tensor (B, S, channels); `value` by default.
-        mask: boolean (B, T), True for real tokens of `inputs`. It hides keys in
-            self-attention, and nothing in cross-attention; the outputs carry it on.
+        mask: boolean (B, T), True for real tokens of `inputs`; the others count as
+            zero. It hides keys in self-attention; the outputs carry it on.
         value_mask: boolean (B, S), True for real tokens of `value`.
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
         training: whether to apply dropout.
+        use_causal_mask: as of the layer, for this call.
         inputs_mask: what Keras calls `mask` when it hands on the mask attached to
             `inputs` beside a second tensor argument.
+
+    What is masked may be anything, also NaN. What some queries see and others do not
+    makes NaN of the outputs of those that do.
 
     Masks attached to `inputs` and `value` (`Embedding(mask_zero=True)`) arrive by
     themselves.
@@ -97,6 +106,7 @@ class MultiHeadAttention(keras.layers.Layer):
         seed: int | None = None,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
         if head_dim is not None:
@@ -164,16 +174,31 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask=None,
         training=None,
         inputs_mask=None,
+        use_causal_mask=False,
+        return_attention_scores=False,
     ):
+        if return_attention_scores:
+            raise ValueError(
+                "A call returns the outputs alone: `attention_weights` of the layer "
+                "returns the scores. Received: return_attention_scores=True"
+            )
+        mask = inputs_mask if mask is None else mask
+        inputs = zero_masked(inputs, mask)
         if value is None:
             value = inputs
-            mask = inputs_mask if mask is None else mask
             value_mask = mask if value_mask is None else value_mask
-        memory = self.project_memory(value, key)
+        if value_mask is not mask:
+            value = zero_masked(value, value_mask, "value_mask")
+        if key is not None:
+            key = zero_masked(key, value_mask, "value_mask")
+        # What `value_mask` hides is zero by now; other masks hide from some queries.
+        causal = self.use_causal_mask or use_causal_mask
+        partly = causal or attention_mask is not None
+        project = self.project_memory if partly else self._project_memory
         heads = self._attend(
             self._project_query(inputs),
-            memory,
-            self._allowed(inputs, value, value_mask, attention_mask),
+            project(value, key),
+            self._allowed(inputs, value, value_mask, attention_mask, causal),
             training=training,
         )
         return self._project_output(heads)
@@ -195,11 +220,13 @@ class MultiHeadAttention(keras.layers.Layer):
             Tensor (B, H, T, S), float32. Rows of queries that may attend to nothing are
             zero, all others sum to 1.
         """
+        inputs = zero_masked(inputs, mask)
         if value is None:
             value = inputs
             value_mask = mask if value_mask is None else value_mask
         self._check_built()
-        allowed = self._allowed(inputs, value, value_mask, attention_mask)
+        causal = self.use_causal_mask
+        allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
         key = value if key is None else key
         keys = self._project_heads(key, self.key_kernel, self.key_bias)
         return self._shown_weights(self._project_query(inputs), keys, allowed)
@@ -315,6 +342,11 @@ class MultiHeadAttention(keras.layers.Layer):
             `attend` read them.
         """
         self._check_built()
+        memory = self._project_memory(value, key)
+        # One new position may look at all there are: nothing is masked.
+        return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
+
+    def _project_memory(self, value, key):
         key = value if key is None else key
         return {
             "keys": self._project_heads(key, self.key_kernel, self.key_bias),
@@ -413,7 +445,7 @@ class MultiHeadAttention(keras.layers.Layer):
             heads = ops.where(_any_key(allowed), heads, 0.0)
         return ops.transpose(heads, (0, 2, 1, 3))
 
-    def _allowed(self, inputs, value, value_mask, attention_mask):
+    def _allowed(self, inputs, value, value_mask, attention_mask, causal):
         """All masks as one, broadcastable to (B, H, T, S), or None."""
         masks = []
         if value_mask is not None:
@@ -426,10 +458,12 @@ class MultiHeadAttention(keras.layers.Layer):
                     "`attention_mask` must have shape (B, T, S) or (T, S). Received: "
                     f"attention_mask.shape={tuple(attention_mask.shape)}"
                 )
+            sizes = (*inputs.shape[:2], value.shape[1])
+            check_mask("attention_mask", attention_mask, sizes[-rank:])
             if rank == 2:
                 attention_mask = attention_mask[None]
             masks.append(attention_mask[:, None])
-        if self.use_causal_mask:
+        if causal:
             masks.append(_causal_mask(ops.shape(inputs)[1], ops.shape(value)[1]))
         return functools.reduce(ops.logical_and, masks) if masks else None
 
@@ -495,6 +529,23 @@ def _causal_mask(queries, keys, offset=0):
 def _any_key(allowed):
     """Which queries may attend to anything, broadcastable to (B, H, T, 1)."""
     return ops.any(allowed, axis=-1, keepdims=True)
+
+
+def _nan_in_keys(keys, values):
+    """A memory whose values are finite: where they were not, the keys are NaN.
+
+    A weight of 0 times NaN is NaN, whatever a mask hides; of the keys it selects.
+    """
+    finite = ops.isfinite(ops.mean(values, axis=-1, keepdims=True))
+    keys, values = ops.cond(
+        ops.all(finite),
+        lambda: (keys, values),
+        lambda: (
+            ops.where(finite, keys, float("nan")),
+            ops.where(finite, values, 0.0),
+        ),
+    )
+    return {"keys": keys, "values": values}
 
 
 def _write(cache, rows, start):

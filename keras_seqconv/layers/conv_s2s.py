@@ -11,11 +11,14 @@ import keras
 from keras import ops
 
 from keras_seqconv.arguments import (
+    check_kernel_size,
     check_number,
     check_positive_integer,
     known_width,
+    refuse_names_of_keras,
 )
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
+from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
@@ -200,17 +203,18 @@ class ConvS2SBlock(keras.layers.Layer):
         folded: bool = False,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         check_positive_integer("filters", filters)
         self.filters = filters
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         self.dropout = dropout
         self.residual = residual
         self.seed = seed
         self.folded = folded
         self.supports_masking = True
-        # Sub-layer and initializer check `kernel_size`, `padding` and `dropout`.
+        # Sub-layer and initializer check `padding` and `dropout`.
         self.convolution = WeightNormConv1D(
             2 * filters,
             kernel_size,
@@ -235,10 +239,7 @@ class ConvS2SBlock(keras.layers.Layer):
             self.scaled_residual.build(output_shape, input_shape)
 
     def call(self, inputs, mask=None, training=None):
-        x = inputs
-        if mask is not None:
-            mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
-            x = ops.where(mask, x, ops.zeros_like(x))
+        x = zero_masked(inputs, mask)
         if training and self.dropout > 0:
             x = dropout(x, self.dropout, self.seed_generator)
         return self._gate_and_add(self.convolution(x), inputs)
@@ -358,6 +359,12 @@ class ConvS2SAttention(keras.layers.Layer):
         )
 
     def call(self, inputs, target_embeddings, keys, values, keys_mask=None):
+        keys = zero_masked(keys, keys_mask, "keys_mask")
+        values = zero_masked(values, keys_mask, "keys_mask")
+        return self.attend(inputs, target_embeddings, keys, values, keys_mask)
+
+    def attend(self, inputs, target_embeddings, keys, values, keys_mask=None):
+        """The call for keys and values that are finite also where they are masked."""
         query = self._query(inputs, target_embeddings, keys)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.einsum("bts,bse->bte", weights, values)

@@ -10,9 +10,12 @@ from keras import ops
 
 from keras_seqconv.arguments import (
     check_choice,
+    check_kernel_size,
     check_positive_integer,
     check_rate,
+    refuse_names_of_keras,
 )
+from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.ops import dynamic_conv, light_conv
 from keras_seqconv.ops.dropout import dropout
 
@@ -35,9 +38,10 @@ class _HeadConvolution(keras.layers.Layer):
         seed,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
-        self.kernel_size = check_positive_integer("kernel_size", kernel_size)
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = check_choice("padding", padding, ("same", "causal"))
         self.kernel_softmax = kernel_softmax
         self.weight_dropout = check_rate("weight_dropout", weight_dropout)
@@ -161,12 +165,6 @@ class _HeadConvolution(keras.layers.Layer):
         }
 
 
-def _zero_masked(inputs, mask):
-    if mask is None:
-        return inputs
-    return ops.where(ops.expand_dims(mask, -1), inputs, ops.zeros_like(inputs))
-
-
 def _softmax(logits):
     if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
         return ops.ones_like(logits)
@@ -263,7 +261,7 @@ class LightConv(_HeadConvolution):
         )
 
     def call(self, inputs, mask=None, training=None):
-        inputs = _zero_masked(inputs, mask)
+        inputs = zero_masked(inputs, mask)
         kernel = self.normalized_kernel()
         if training and self.weight_dropout > 0:
             kernel = self._drop(kernel, ops.shape(inputs)[:2])
@@ -437,9 +435,10 @@ class DynamicConv(_HeadConvolution):
 
     def call(self, inputs, query=None, mask=None, inputs_mask=None, training=None):
         mask = inputs_mask if mask is None else mask
-        inputs = _zero_masked(inputs, mask)
+        inputs = zero_masked(inputs, mask)
         real = self._real(inputs, mask)
-        kernel = self._kernel(inputs if query is None else query, real)
+        query = inputs if query is None else zero_masked(query, mask)
+        kernel = self._kernel(query, real)
         if training and self.weight_dropout > 0:
             kernel = self._drop(kernel)
         return self._add_bias(self._convolve(inputs, kernel))
@@ -454,8 +453,11 @@ class DynamicConv(_HeadConvolution):
             Tensor (B, T, H, K), float32 (or float64): tap j of the kernel of position
             t multiplies the input at t + j - P.
         """
-        inputs = _zero_masked(ops.cast(inputs, self.compute_dtype), mask)
-        query = inputs if query is None else ops.cast(query, self.compute_dtype)
+        inputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
+        if query is None:
+            query = inputs
+        else:
+            query = zero_masked(ops.cast(query, self.compute_dtype), mask)
         return self._kernel(query, self._real(inputs, mask))
 
     def _real(self, inputs, mask):

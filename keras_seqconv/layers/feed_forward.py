@@ -195,13 +195,13 @@ class Residual(keras.layers.Layer):
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         shapes = {"value_shape": value_shape, "key_shape": key_shape}
         if not self.layer.built:
-            self.layer.build(inputs_shape, **_accepted(self.layer.build, shapes))
+            self.layer.build(inputs_shape, **accepted(self.layer.build, shapes))
         specs = {
             name: None if shape is None else self._spec(shape)
             for name, shape in (("value", value_shape), ("key", key_shape))
         }
         outputs = self.layer.compute_output_spec(
-            self._spec(inputs_shape), **_accepted(self.layer.call, specs)
+            self._spec(inputs_shape), **accepted(self.layer.call, specs)
         )
         if not _agree(outputs.shape, inputs_shape):
             raise ValueError(
@@ -233,13 +233,13 @@ class Residual(keras.layers.Layer):
         self._check_taken(chosen)
         return self._surround(
             inputs,
-            lambda x: self.layer(x, **_accepted(self.layer.call, further)),
+            lambda x: self.layer(x, **accepted(self.layer.call, further)),
             training,
         )
 
     def _check_taken(self, arguments):
         """Refuse arguments that a caller chose and the wrapped layer would not see."""
-        taken = _accepted(self.layer.call, arguments)
+        taken = accepted(self.layer.call, arguments)
         for name, argument in arguments.items():
             if argument is not None and name not in taken:
                 raise ValueError(
@@ -324,7 +324,7 @@ def _agree(first, second):
     )
 
 
-def _accepted(function, arguments):
+def accepted(function, arguments):
     """Those of the arguments that are given and that the function names."""
     names = inspect.signature(function).parameters
     return {

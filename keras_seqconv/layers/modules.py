@@ -10,8 +10,10 @@ from keras import ops
 
 from keras_seqconv.arguments import (
     check_choice,
+    check_kernel_size,
     check_positive_integer,
     check_rate,
+    refuse_names_of_keras,
 )
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.layers.rows import apply_dense
@@ -91,9 +93,10 @@ class _ConvolutionModule(keras.layers.Layer):
         seed,
         **kwargs,
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         if conv_dim is not None:
             check_positive_integer("conv_dim", conv_dim)
@@ -312,9 +315,8 @@ class QueryConvModule(_ConvolutionModule):
         outputs = DynamicConv(value, query) W_o
 
     (The query-projected module of choyi0521's fairseq fork, branch dev6, `ddynamic`.)
-    The mask zeroes the values only; queries of masked positions make kernels whose
-    results nobody reads. With P = `query_groups` there are P * H kernels per position:
-    group p of the query makes those of group p of the values.
+    The mask zeroes values and queries. With P = `query_groups` there are P * H kernels
+    per position: group p of the query makes those of group p of the values.
 
     Args:
         num_heads: heads H of each query group; P * H must divide `conv_dim`.

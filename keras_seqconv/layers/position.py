@@ -8,7 +8,11 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_choice, check_positive_integer
+from keras_seqconv.arguments import (
+    check_choice,
+    check_dense,
+    check_positive_integer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -104,6 +108,7 @@ class PositionEncoding(keras.layers.Layer):
         )
 
     def call(self, inputs, mask=None):
+        check_dense("inputs", inputs)
         length, channels = ops.shape(inputs)[1], inputs.shape[-1]
         self._check_length(length)
         encodings = self._encode(ops.arange(length, dtype="int32"), channels)  # (T, C)

@@ -12,10 +12,12 @@ from keras import ops
 
 from keras_seqconv.arguments import (
     check_choice,
+    check_kernel_size,
     check_number,
     check_positive_integer,
     check_rate,
     known_width,
+    refuse_names_of_keras,
 )
 
 
@@ -95,6 +97,7 @@ class _WeightNorm(keras.layers.Layer):
     def __init__(
         self, use_bias, kernel_initializer, bias_initializer, folded, **kwargs
     ):
+        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -323,10 +326,9 @@ class WeightNormConv1D(_WeightNorm):
             use_bias, kernel_initializer, bias_initializer, folded, **kwargs
         )
         check_positive_integer("filters", filters)
-        check_positive_integer("kernel_size", kernel_size)
         check_choice("padding", padding, ("same", "causal"))
         self.filters = filters
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
 
     def build(self, input_shape):
@@ -336,11 +338,17 @@ class WeightNormConv1D(_WeightNorm):
         self._add_weights((self.kernel_size, width, self.filters))
 
     def call(self, inputs):
-        if self.padding == "same":
-            # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
+        # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
+        same = self.padding == "same"
+        if same and None not in inputs.shape and 0 not in inputs.shape:
             return self._convolve(inputs, "same")
-        left = (0, 0), (self.kernel_size - 1, 0), (0, 0)
-        return self._convolve(ops.pad(inputs, left), "valid")
+        # Of nothing, backends convolve one zero: they fail or return a wrong shape.
+        batch, length = ops.shape(inputs)[:2]
+        row, position = _one_for_none(batch), _one_for_none(length)
+        left = 0 if same else self.kernel_size - 1
+        padded = ops.pad(inputs, [(0, row), (left, position), (0, 0)])
+        outputs = self._convolve(padded, "same" if same else "valid")
+        return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """Zeros for the K - 1 inputs before the first: {"inputs": (B, K - 1, C)}."""
@@ -404,3 +412,8 @@ class WeightNormConv1D(_WeightNorm):
             "kernel_size": self.kernel_size,
             "padding": self.padding,
         }
+
+
+def _one_for_none(size):
+    """1 if `size`, an int or a tensor, is 0, else 0."""
+    return int(size == 0) if isinstance(size, int) else ops.cast(size == 0, "int32")

@@ -4,6 +4,7 @@ Letters: B batch, T time, C channels.
 """
 
 import dataclasses
+import inspect
 
 import keras
 from keras import ops
@@ -24,6 +25,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
+from keras_seqconv.layers.feed_forward import accepted
 from keras_seqconv.models.model import float32
 from keras_seqconv.models.parts import Embedder, Seeds
 
@@ -96,7 +98,7 @@ def _check_heads(options, mixers, source):
         )
     width, heads = options["conv_dim"] or width, options["num_conv_heads"] or heads
     groups = options["query_groups"] if "query_conv" in mixers else 1
-    if width % (heads * groups) and set(mixers) != {"attention"}:
+    if width % (heads * groups) and set(mixers) & set(MIXERS[:3]):
         raise ValueError(
             "`conv_dim` (by default `hidden_dim`) must be a multiple of "
             "`num_conv_heads` (by default `num_heads`) times `query_groups`. Received: "
@@ -136,20 +138,25 @@ def run(blocks: list[Block], x, mix, attend=None):
 
 
 def make_blocks(
-    options: dict, num_layers: int, *, causal: bool, source: bool, seeds: Seeds
+    options: dict,
+    num_layers: int,
+    *,
+    name: str,
+    causal: bool,
+    source: bool,
+    seeds: Seeds,
 ) -> list[Block]:
     """Blocks from the options of one side, the arguments of a model's constructor.
 
     Args:
         options: without sides.
         num_layers: how many.
+        name: of a block; its parts are called `<name>_1_mixer` and so on.
         causal: positions look at the past only.
         source: with attention to a source.
         seeds: of the model.
     """
-    mixers = of_layers("mixer", options["mixer"], num_layers)
-    for mixer in mixers:
-        check_choice("mixer", mixer, MIXERS)
+    mixers = [_known(one) for one in of_layers("mixer", options["mixer"], num_layers)]
     _check_heads(options, mixers, source)
     kernel_sizes = options["kernel_sizes"]
     if kernel_sizes is None:
@@ -158,9 +165,10 @@ def make_blocks(
     for kernel_size in kernel_sizes:
         check_positive_integer("kernel_sizes", kernel_size)
 
-    def residual(layer):
+    def residual(number, part, layer):
         return Residual(
             layer,
+            name=f"{name}_{number}_{part}",
             dropout=options["dropout"],
             normalize_first=options["normalize_first"],
             seed=seeds.next(),
@@ -169,12 +177,25 @@ def make_blocks(
 
     return [
         Block(
-            residual(_mixer(mixer, kernel_size, options, causal, seeds)),
-            residual(_attention(options, seeds)) if source else None,
-            residual(_feed_forward(options, seeds)),
+            residual(number, "mixer", _mixer(mixer, size, options, causal, seeds)),
+            residual(number, "attention", _attention(options, seeds))
+            if source
+            else None,
+            residual(number, "feed_forward", _feed_forward(options, seeds)),
         )
-        for mixer, kernel_size in zip(mixers, kernel_sizes, strict=True)
+        for number, (mixer, size) in enumerate(
+            zip(mixers, kernel_sizes, strict=True), start=1
+        )
     ]
+
+
+def _known(mixer):
+    """One of `MIXERS`, or what makes a layer, itself or by its registered name."""
+    if isinstance(mixer, str) and mixer not in MIXERS:
+        mixer = keras.saving.get_registered_object(mixer) or mixer
+    if callable(mixer) and not isinstance(mixer, keras.layers.Layer):
+        return mixer
+    return check_choice("mixer", mixer, MIXERS)
 
 
 def _mixer(mixer, kernel_size, options, causal, seeds):
@@ -191,6 +212,12 @@ def _mixer(mixer, kernel_size, options, causal, seeds):
         "seed": seeds.next(),
         "dtype": options["dtype"],
     }
+    if callable(mixer):
+        made_by = mixer.__init__ if isinstance(mixer, type) else mixer
+        arguments = accepted(made_by, options | arguments)
+        if inspect.getfullargspec(made_by).varkw:  # as of layers
+            arguments["dtype"] = options["dtype"]
+        return mixer(**arguments)
     if mixer == "query_conv":
         names = ("query_dim", "gate", "query_groups", "permute_channels", "compat")
         return QueryConvModule(**arguments, **{name: options[name] for name in names})

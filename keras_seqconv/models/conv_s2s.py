@@ -13,6 +13,7 @@ from keras_seqconv.arguments import (
     check_rate,
 )
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
+from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
 from keras_seqconv.models.blocks import SIDES, of_side
 from keras_seqconv.models.convolutions import (
@@ -256,6 +257,7 @@ class ConvS2S(SequenceModel):
         """
         keys, values, mask = self.encode(source_ids)
         rows = ops.shape(source_ids)[0] * num_beams
+        keys, values = zero_masked(keys, mask), zero_masked(values, mask)
         shared = {"keys": keys, "values": values, "mask": mask}
         common = {"kernels": make_kernels(self._decoder_weight_norms())}
         if self.output_dense is None:
@@ -293,7 +295,7 @@ class ConvS2S(SequenceModel):
                 weights.append(
                     attention.attention_weights(x, embedded, keys, keys_mask=mask)
                 )
-            return attention(x, embedded, keys, values, keys_mask=mask)
+            return attention.attend(x, embedded, keys, values, keys_mask=mask)
 
         x = self.decoder_stack.run(self.decoder_input(embedded), mix, attend)
         beams = {**beams, "position": position, "mixers": mix.new_states}

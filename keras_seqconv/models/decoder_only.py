@@ -246,7 +246,7 @@ class LanguageModel(_DecoderOnly):
         seeds = Seeds(seed)
         self.embedder = blocks.make_embedder(self._tokens(config), config, seeds)
         self.blocks = blocks.make_blocks(
-            config, num_layers, causal=True, source=False, seeds=seeds
+            config, num_layers, name="block", causal=True, source=False, seeds=seeds
         )
         self.final_norm = blocks.make_final_norm(config)
         self._make_output(config, seeds)

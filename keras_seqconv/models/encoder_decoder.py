@@ -59,8 +59,13 @@ class EncoderDecoder(SequenceModel):
         intermediate_dim: width inside of the position-wise networks (sides).
         num_heads: heads of attention (sides).
         num_encoder_layers, num_decoder_layers: number of blocks.
-        mixer: "light_conv", "dynamic_conv", "query_conv" or "attention", or a list of
-            them with one entry per block (sides).
+        mixer: "light_conv", "dynamic_conv", "query_conv" or "attention", or a class or
+            function that makes a layer, or a list of them with one entry per block
+            (sides). It is called with what it names of the arguments here, of one side
+            and not None, and of `kernel_size`, `padding` ("causal" in the decoder) and
+            `seed`. The layer keeps the shape (B, T, C); its `call` takes `inputs` and
+            maybe `mask` and `training`. To decode, it has `get_initial_state` and
+            `step`, see `LightConv`. Registered as serializable, it can be saved.
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
         num_conv_heads: heads of the convolutions (sides); `num_heads` by default.
@@ -161,10 +166,20 @@ class EncoderDecoder(SequenceModel):
         seeds = Seeds(seed)
         self._make_embeddings(config, encoder, decoder, seeds)
         self.encoder_blocks = blocks.make_blocks(
-            encoder, num_encoder_layers, causal=False, source=False, seeds=seeds
+            encoder,
+            num_encoder_layers,
+            name="encoder",
+            causal=False,
+            source=False,
+            seeds=seeds,
         )
         self.decoder_blocks = blocks.make_blocks(
-            decoder, num_decoder_layers, causal=True, source=True, seeds=seeds
+            decoder,
+            num_decoder_layers,
+            name="decoder",
+            causal=True,
+            source=True,
+            seeds=seeds,
         )
         self.encoder_norm = blocks.make_final_norm(encoder)
         self.decoder_norm = blocks.make_final_norm(decoder)

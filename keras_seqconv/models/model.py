@@ -63,7 +63,7 @@ class SequenceModel(keras.Model):
         order = {id(layer): index for index, layer in enumerate(self.operations)}
         self._layers.sort(key=lambda layer: order[id(layer)])
         # As text: Keras would wrap and track a dictionary.
-        self._config = json.dumps(config)
+        self._config = json.dumps(config, default=keras.saving.get_registered_name)
         for key in ("pad_id", "start_id", "end_id", "unk_id"):
             setattr(self, key, config[key])
 

@@ -100,12 +100,12 @@ def run(
     if keras.backend.backend() == "jax":
         return _run_with_jax(fused, plain, tensors, static)
     if inside_xla or in_xla_context():
-        if _in_save_context():
+        if in_save_context():
             return fused(*tensors, *static)
         # Also here a function of its own (XLA inlines it): TensorFlow may reuse the
         # surrounding trace where nothing is compiled.
         return _function(fused, static, tensors, rows, jit_compile=True)(*tensors)
-    if _in_save_context():
+    if in_save_context():
         return plain(*tensors, *static)
     if _jit_compile is False or (_jit_compile == "auto" and prefer_plain):
         return _run_uncompiled(plain, tensors, static, rows)
@@ -127,7 +127,10 @@ def _jitted(formula, static):
     return jax.jit(lambda *tensors: formula(*tensors, *static))
 
 
-def _in_save_context() -> bool:
+def in_save_context() -> bool:
+    """Whether TensorFlow is tracing what goes into a SavedModel."""
+    if keras.backend.backend() == "jax":
+        return False
     from tensorflow.python.saved_model import save_context
 
     return save_context.in_save_context()
@@ -198,7 +201,7 @@ def padded_rows(tensor):
 
     Gradients and what is cut back to N (a view) go through by themselves.
     """
-    if compiled_by_xla() or _in_save_context() or _jit_compile is False:
+    if compiled_by_xla() or in_save_context() or _jit_compile is False:
         return tensor
     import tensorflow as tf
 
@@ -228,12 +231,18 @@ def _function(formula, static, tensors, rows, jit_compile):
 def _cached_function(formula, static, specs, jit_compile):
     import tensorflow as tf
 
+    # Of many functions from one line TensorFlow would warn as of retracing; a `partial`
+    # has no line.
     return tf.function(
-        lambda *tensors: formula(*tensors, *static),
+        functools.partial(_apply, formula, static),
         input_signature=[tf.TensorSpec(shape, dtype) for shape, dtype in specs],
         jit_compile=jit_compile,
         autograph=False,
     )
+
+
+def _apply(formula, static, *tensors):
+    return formula(*tensors, *static)
 
 
 def _lengths() -> list[int]:

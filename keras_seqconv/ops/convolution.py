@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops import formulas
-from keras_seqconv.ops.compilation import in_xla_context, run
+from keras_seqconv.ops.compilation import in_save_context, in_xla_context, run
 from keras_seqconv.ops.gradients import with_gradient
 
 
@@ -214,6 +214,8 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
         by_upstream = by_upstream + _convolve(kind, inputs, v, left, inside_xla)
         return (by_upstream, *_gradients(kind, upstream, u, v, left, inside_xla))
 
+    if in_save_context():  # a SavedModel stores first gradients only: autodiff
+        return gradients(upstream, inputs, kernel)
     return with_gradient(gradients, gradient)(upstream, inputs, kernel)
 
 
@@ -242,9 +244,9 @@ def _both_gradients(convolve, kernel_gradient):
 
     def gradients(upstream, inputs, kernel, left):
         heads, taps = kernel.shape[-2:]
-        mirrored = formulas.mirrored(kernel, left)
+        mirror = functools.partial(formulas.mirrored, kernel, left)
         return (
-            convolve(upstream, mirrored, taps - 1 - left),
+            convolve(upstream, mirror(), taps - 1 - left, mirror),
             kernel_gradient(upstream, inputs, heads, taps, left),
         )
 

@@ -23,7 +23,8 @@ benchmarks/README.md):
   band matrix and multiplied with the W inputs they reach: a batch of small matrix
   products, which is what uncompiled graphs are good at, and XLA for long kernels. The
   same products give the kernel gradient on both paths. L grows with K and not with T,
-  so the buffers are O(BTC + BTHK) too.
+  so the buffers are O(BTC + BTHK) too. What is not finite goes through a slow loop,
+  else the zeros beside the bands would spread it over its block.
 """
 
 import keras
@@ -43,10 +44,11 @@ FEW_TAPS = 8
 FEW_NATIVE_TAPS = 4
 
 
-def convolve_under_xla(inputs, kernel, left):
+def convolve_under_xla(inputs, kernel, left, *remake):
     """`convolve` by the formula that XLA makes faster for this K."""
-    shifts = kernel.shape[-1] <= MOST_SHIFTS
-    return (convolve_by_shifts if shifts else convolve_by_bands)(inputs, kernel, left)
+    if kernel.shape[-1] <= MOST_SHIFTS:
+        return convolve_by_shifts(inputs, kernel, left)
+    return convolve_by_bands(inputs, kernel, left, *remake)
 
 
 def convolve_by_shifts(inputs, kernel, left):
@@ -70,26 +72,50 @@ def convolve_by_shifts(inputs, kernel, left):
     return total
 
 
-def convolve_by_bands(inputs, kernel, left):
-    """`convolve` as products of band matrices, one for all blocks or one for each."""
+def convolve_by_bands(inputs, kernel, left, remake=None):
+    """`convolve` as products of band matrices, one for all blocks or one for each.
+
+    `remake` makes the kernel again, where holding it would cost a pass over memory.
+    """
     heads, taps = kernel.shape[-2:]
     batch, length, channels = ops.shape(inputs)
     block = _block_length(taps)
     if len(kernel.shape) == 2:
-        kernel = kernel[None, :, None, None]
-        blocks = ops.broadcast_to(kernel, (1, heads, 1, block, taps))
+        blocks = kernel[None, :, None, None]
+        blocks = ops.broadcast_to(blocks, (1, heads, 1, block, taps))
     else:
         blocks = _blocks(ops.transpose(kernel, (0, 2, 1, 3)), block)
     bands = _bands(blocks)
     reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
     outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
+    # Zeros beside a band times what is not finite are NaN, in every row of the block.
+    # (Wide, as a sum of many float16 would overflow.)
+    finite = ops.isfinite(ops.sum(ops.cast(outputs[:, :, :, 0], "float32")))
     padded = ops.shape(outputs)[2] * block
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
-    return ops.reshape(outputs, (batch, length, channels))
+    outputs = ops.reshape(outputs, (batch, length, channels))
+    return ops.cond(
+        finite,
+        lambda: outputs,
+        lambda: _convolve_in_a_loop(inputs, remake() if remake else kernel, left),
+    )
 
 
-def convolve_natively(inputs, kernel, left):
+def _convolve_in_a_loop(inputs, kernel, left):
+    """`convolve` as a loop over taps: slow and small, for what is not finite."""
+    rows, taps = _split_heads(inputs, kernel.shape[-2]), kernel.shape[-1]
+    padded = _pad_time(rows, left, taps - 1 - left)
+
+    def add(tap, total):
+        shifted = ops.slice(padded, (0, tap, 0, 0), ops.shape(rows))
+        return total + ops.take(kernel, tap, axis=-1)[..., None] * shifted
+
+    total = ops.fori_loop(0, taps, add, ops.zeros_like(rows))
+    return ops.reshape(total, ops.shape(inputs))
+
+
+def convolve_natively(inputs, kernel, left, *_):
     """`convolve` for a shared kernel (H, K) by the backend's depthwise convolution.
 
     Fast where the backend calls a library (uncompiled TensorFlow), slow under XLA.

@@ -59,4 +59,5 @@ def _with_tensorflow(function, gradient):
 
         return outputs, backward
 
-    return differentiable
+    # Keras takes variables for tensors; a custom gradient refuses them.
+    return lambda *tensors: differentiable(*map(tf.convert_to_tensor, tensors))

@@ -358,7 +358,7 @@ def test_unknown_names(tmp_path):
 
 def test_without_tensorflow_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ImportError, match=r"keras-seqconv\[mt\]"):
+    with pytest.raises(ImportError, match=r"keras-seqconv\[tfds\]"):
         open_corpus("wmt14_translate/de-en")
 
 

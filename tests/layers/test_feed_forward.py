@@ -202,6 +202,7 @@ class TestResidual:
         expected = cross(
             to_numpy(expected),
             value=to_numpy(embed(source_ids)),
+            mask=target_ids != 0,
             value_mask=source_ids != 0,
         )
         expected = to_numpy(expected)

@@ -121,7 +121,8 @@ def test_query_projected_module_equals_its_formula(kind, groups, compat, permute
         assert sorted(order) == list(range(conv_dim))
         values = values[..., order]
     values = np.where(MASK[..., None], values, 0)
-    query = gate(dense(module.query_projection, INPUTS), kind)  # never masked
+    query = gate(dense(module.query_projection, INPUTS), kind)
+    query = np.where(MASK[..., None], query, 0)
     generator = to_numpy(module.convolution.kernel_generator.kernel)
     width = query_dim // groups
     kernel = np.zeros((2, 6, groups * heads, taps))

@@ -5,10 +5,11 @@ import functools
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_seqconv import decoding
-from keras_seqconv.layers import TokenEmbedding
-from keras_seqconv.models import EncoderDecoder
+from keras_seqconv.layers import DynamicConv, LightConv, TokenEmbedding
+from keras_seqconv.models import EncoderDecoder, from_preset
 from tests.backends import to_numpy
 from tests.cases import quick_and_slow
 from tests.models import check_model
@@ -18,6 +19,35 @@ SMALL = dict(
     hidden_dim=8, intermediate_dim=12, num_heads=2, num_encoder_layers=2,
     num_decoder_layers=2, kernel_sizes=[3, 4],
 )  # fmt: skip
+
+
+@keras.saving.register_keras_serializable("tests")
+class Previous(keras.layers.Layer):
+    """A mixer of a user's: a map of the input before."""
+
+    def __init__(self, hidden_dim, padding, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden_dim, self.padding = hidden_dim, padding
+        self.dense = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy)
+
+    def build(self, inputs_shape):
+        self.dense.build(inputs_shape)
+
+    def call(self, inputs):
+        assert self.padding == "causal"
+        return self.dense(ops.pad(inputs, [(0, 0), (1, 0), (0, 0)])[:, :-1])
+
+    def get_initial_state(self, batch_size, max_length=None):
+        return {"last": ops.zeros((batch_size, 1, self.hidden_dim), self.compute_dtype)}
+
+    def step(self, inputs, state):
+        inputs = ops.concatenate([state["last"], inputs], axis=1)
+        return self.dense(inputs[:, :-1]), {"last": inputs[:, -1:]}
+
+
+@keras.saving.register_keras_serializable("tests")
+def narrow_conv(num_heads, padding, dtype, seed=None):
+    return LightConv(num_heads, 2, padding, seed=seed, dtype=dtype)
 
 
 def make(**options):
@@ -49,6 +79,10 @@ CONFIGS = {
         mixer="query_conv", gate="gau", query_dim=6, query_groups=2, compat=True,
         permute_channels=True, embedding_dim=10, share_embeddings="decoder",
         positions=None, **ONE,
+    ),
+    "own": dict(
+        mixer={"encoder": [narrow_conv, "attention"],
+               "decoder": [DynamicConv, Previous]},
     ),
     "sides": dict(
         hidden_dim={"encoder": 12, "decoder": 8}, num_encoder_layers=1,
@@ -417,3 +451,33 @@ def test_other_special_ids():
 def test_wrong_arguments_are_named(options, match):
     with pytest.raises(ValueError, match=match):
         make(**options)
+
+
+def test_own_mixers_of_presets_and_wrong_ones():
+    model = from_preset(
+        "dynamic_conv_multi30k", source_vocabulary_size=9, target_vocabulary_size=9,
+        hidden_dim=8, num_encoder_layers=1, num_decoder_layers=1, mixer=LightConv,
+        num_heads=2, dtype="mixed_bfloat16",
+    )  # fmt: skip
+    layer = model.decoder_blocks[0].mixer.layer
+    assert isinstance(layer, LightConv)
+    assert (layer.padding, layer.compute_dtype) == ("causal", "bfloat16")
+    assert model.get_config()["mixer"] == "keras_seqconv>LightConv"
+    for wrong in (LightConv(2, 3), "tests>Unknown", 3):
+        with pytest.raises(ValueError, match="`mixer` must be one of"):
+            make(mixer=wrong)
+
+
+def test_names_of_parts():
+    names = [layer.name for layer in model_of("mixed").layers]
+    parts = [name for name in names if name[7:10] in ("_1_", "_2_")]
+    assert [name for name in parts if name.startswith("decoder")] == [
+        f"decoder_{block}_{part}"
+        for block in (1, 2)
+        for part in ("mixer", "attention", "feed_forward")
+    ]
+    assert [name for name in parts if name.startswith("encoder")] == [
+        f"encoder_{block}_{part}"
+        for block in (1, 2)
+        for part in ("mixer", "feed_forward")
+    ]

@@ -1,5 +1,6 @@
 """How the ops run: exports without XLA, few compilations, forced choices."""
 
+import logging
 import subprocess
 import sys
 import textwrap
@@ -96,7 +97,27 @@ def test_model_export_holds_no_compiled_function(tmp_path):
     )
 
 
-def test_saved_model_stores_gradients_without_compiled_functions(tmp_path):
+@pytest.fixture
+def warned():
+    """What TensorFlow warns of."""
+    records = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = records.append
+    loggers = [logging.getLogger(name) for name in ("tensorflow", "absl")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield records
+    for logger in loggers:
+        logger.removeHandler(handler)
+
+
+def test_one_trace_for_each_of_many_kernels_is_no_retracing(warned):
+    for taps in range(41, 49):
+        light_conv(np.ones((2, 3, 4), "float32"), np.ones((2, taps), "float32"))
+    assert [record.getMessage() for record in warned] == []
+
+
+def test_saved_model_stores_gradients_without_compiled_functions(tmp_path, warned):
     """Reloaded functions are trained further, by the gradients that were stored."""
     import tensorflow as tf
 
@@ -128,6 +149,19 @@ def test_saved_model_stores_gradients_without_compiled_functions(tmp_path):
         loss = tf.reduce_sum(loaded.run(values) ** 2)
     again = tape.gradient(loss, values)
     np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-4)
+
+    def second_derivative(run):
+        with tf.GradientTape() as outer:
+            outer.watch(values)
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                loss = tf.reduce_sum(run(values) ** 2)
+            penalty = tf.reduce_sum(tape.gradient(loss, values) ** 2)
+        return outer.gradient(penalty, values)
+
+    again, expected = second_derivative(loaded.run), second_derivative(model)
+    np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-4)
+    assert [record.getMessage() for record in warned] == []
 
 
 def test_a_trace_from_inside_xla_is_fast_and_right_outside():

@@ -353,3 +353,45 @@ def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
             expected = oracle.gradients(upstream, inputs, kernel, "causal")
             for one, other in zip(got, expected, strict=True):
                 assert_close(one, other, 1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("taps", [3, 70])
+def test_what_is_not_finite_reaches_what_it_is_convolved_with(
+    taps, dynamic, jit_compile
+):
+    """One NaN among inputs, upstream gradients or kernels, over several blocks."""
+    length, place = 100, 80
+    values = case(2, length, 4, 2, taps, dynamic)
+    time = np.arange(length)
+    reached = (time >= place) & (time < place + taps)  # outputs that see `place`
+    reaching = (time <= place) & (time > place - taps)
+
+    def results(inputs, kernel, upstream):
+        def loss(inputs, kernel):
+            return ops.sum(op_of(dynamic)(inputs, kernel, "causal") * upstream)
+
+        outputs = op_of(dynamic)(inputs, kernel, "causal")
+        return [outputs, *gradients(loss, inputs, kernel)]
+
+    def finite(number, channels):
+        """Of outputs and both gradients, with NaN in one channel or head."""
+        arrays = [to_numpy(value).copy() for value in values]
+        arrays[number][0, place, channels] = np.nan
+        with jit_scope(jit_compile):
+            found = [to_numpy(value) for value in results(*arrays)]
+        return [np.isfinite(one[0]) for one in found]
+
+    channel = np.arange(4) == 1
+    outputs, _, by_kernel = finite(0, 1)
+    np.testing.assert_array_equal(outputs, ~np.outer(reached, channel))
+    if dynamic:
+        np.testing.assert_array_equal(by_kernel[:, 0].all(-1), ~reached)
+        assert by_kernel[:, 1].all()
+        outputs, by_inputs, _ = finite(1, 0)
+        np.testing.assert_array_equal(outputs[:, 0], time != place)
+        np.testing.assert_array_equal(by_inputs[:, 0], ~reaching)
+        assert outputs[:, 2:].all() and by_inputs[:, 2:].all()
+    _, by_inputs, _ = finite(2, 1)
+    np.testing.assert_array_equal(by_inputs, ~np.outer(reaching, channel))
