@@ -506,10 +506,12 @@ def _normal_with_zero_row(dim, row):
 
 
 def _log_softmax(hidden, table):
-    """(..., L), at least float32, from (..., D) and (L, D).
-
-    Of rows: TensorFlow's product with "..." is wrong on processors with float16.
-    """
-    rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
-    found = ops.log_softmax(wide(ops.einsum("nd,ld->nl", rows, table)), axis=-1)
-    return ops.reshape(found, (*ops.shape(hidden)[:-1], table.shape[0]))
+    """(..., L), at least float32, from (..., D) and (L, D)."""
+    if keras.backend.standardize_dtype(hidden.dtype) == "float16":
+        # On processors with float16 TensorFlow's product with "..." is wrong.
+        rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        logits = ops.einsum("nd,ld->nl", rows, table)
+        logits = ops.reshape(logits, (*ops.shape(hidden)[:-1], table.shape[0]))
+    else:
+        logits = ops.einsum("...d,ld->...l", hidden, table)
+    return ops.log_softmax(wide(logits), axis=-1)
