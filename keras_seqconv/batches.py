@@ -259,4 +259,4 @@ def spellable(options: dict, tokenizer) -> dict:
     if not tokenizer.in_graph:
         return options
     never = {*options["suppressed_ids"], *tokenizer.unspellable_ids}
-    return {**options, "suppressed_ids": tuple(sorted(never - {tokenizer.end_id}))}
+    return {**options, "suppressed_ids": tuple(sorted(never))}

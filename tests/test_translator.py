@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.batches import Batch, batches, side_by_side
+from keras_seqconv.batches import Batch, batches, is_blank, side_by_side
 from keras_seqconv.convert import from_fairseq
-from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, WordTokenizer
 from keras_seqconv.translator import Translation
 from tests.cases import quick_and_slow
 
@@ -231,13 +231,12 @@ def test_batches_are_bounded_and_of_few_shapes():
     assert sorted(i for batch in found for i in batch.indices) == [
         index for index, length in enumerate(lengths) if length
     ]
+    widths = [16, 24, 32, 48, 64, 96, 128, 192, 250]
     for batch in found:
-        longest = max(lengths[index] for index in batch.indices)
-        assert min(longest, 250) <= batch.width <= max(16, 1.5 * longest)
+        longest = min(250, max(lengths[index] for index in batch.indices))
+        assert batch.width == min(width for width in widths if width >= longest)
         assert len(batch.indices) * batch.width <= 1000
-    assert {batch.width for batch in found} <= {
-        16, 24, 32, 48, 64, 96, 128, 192, 250,
-    }  # fmt: skip
+    assert [next(batches([width], 1000, 250)).width for width in widths] == widths
     assert list(batches([], 10, None)) == []
     (alone,) = batches([5000], 1000, None)  # more than the bound, but it must run
     assert alone.indices == [0]
@@ -265,6 +264,7 @@ def test_texts_without_tokens_are_empty(translator):
     assert translator.translate([]) == []
     assert translator.translate_n_best([], 2) == []
     assert translator.score([], []) == []
+    assert is_blank(" \t\n\v\f\r") and not is_blank("\u3000")
 
 
 def test_any_text_is_taken(translator):
@@ -344,6 +344,8 @@ def test_scores_of_what_was_found(translator):
     np.testing.assert_allclose(again, [best[i].score for i in keep], atol=1e-4)
     sums = translator.score(["w1"], ["w2 w3"], length_penalty=0.0)
     assert sums[0] == pytest.approx(3 * translator.score(["w1"], ["w2 w3"])[0])
+    other = ks.Translator(translator.model, TOKENIZER, TOKENIZER, {"length_penalty": 0})
+    assert other.score(["w1"], ["w2 w3"]) == sums  # its own option
     assert translator.score(["w1"], [""])[0] < 0  # that of the end alone
 
 
@@ -366,6 +368,9 @@ def test_search_options(translator):
         translator.translate_n_best(texts, 0)
     with pytest.raises(ValueError, match="`length_penalty` must be"):
         translator.translate([], length_penalty="a")
+    spelling = ks.Translator(small_model(), *[WordTokenizer(WORDS)] * 2)
+    with pytest.raises(ValueError, match="must not contain the end token"):
+        spelling.translate(texts, suppressed_ids=[2])
 
 
 def test_unknowns_are_replaced_by_attention(translator):
