@@ -258,7 +258,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
 
     return dataclasses.replace(
         corpus,
-        splits=("train", "validation", *corpus.splits[1:]),
+        splits=("train", "validation", *(s for s in corpus.splits if s != "train")),
         _open=open_split,
         _size=lambda split: None,
         _aliases=_aliases(("validation",)),
@@ -315,7 +315,7 @@ def _open_tfds(name, builder, source, target, on_error, manual_dir, probe_timeou
         infos = [builder.info.splits[split] for split in splits]
         return {
             f"{builder.info.full_name} {one.name}": f"{one.num_examples} rows, "
-            f"{one.num_bytes:d} bytes"
+            f"{one.num_bytes} bytes"
             for one in infos
         }
 

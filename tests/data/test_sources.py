@@ -1,5 +1,6 @@
 """Corpora by name: folders in their layouts, the embedded corpus, wrong names."""
 
+import dataclasses
 import functools
 import gzip
 import re
@@ -365,6 +366,9 @@ def test_a_part_is_held_out_for_validation(tmp_path):
     corpus = open_corpus(
         tmp_path / "pairs.tsv", source_language="a", target_language="b"
     )
+    # tfds sorts by name.
+    sorted_splits = dataclasses.replace(corpus, splits=("test", "train"))
+    assert hold_out(sorted_splits, 0.2).splits == ("train", "validation", "test")
     corpus = hold_out(corpus, 0.2)
     assert pairs(corpus.split("validation")) == [("4", "-4"), ("9", "-9")]
     assert len(pairs(corpus.split("train"))) == 8
