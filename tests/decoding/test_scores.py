@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqconv.decoding.constraints import Constraints, Rules
 from keras_seqconv.decoding.scores import Blocks, block_size, log_normalizer
 
 
@@ -59,3 +60,9 @@ def test_normalizer_of_a_broken_row_is_not_a_number_and_of_others_is_right(value
     found = ops.convert_to_numpy(found)
     assert np.isnan(found[1])
     np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)
+    constraints = Constraints(Rules(), ops.full((3,), 9, "int32"))
+    following = constraints.next_tokens(ops.convert_to_tensor(logits), 1)
+    for scores in (following.best(5)[1], following.everything(), following.end):
+        scores = ops.convert_to_numpy(scores)
+        assert not np.isnan(scores).any() and (scores[1] == -np.inf).all()
+        assert (scores[[0, 2]].max(-1) > -np.inf).all()
