@@ -17,6 +17,9 @@ def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
     logits = random.integers(0, 40, size=(6, size)).astype("float32")
     logits[0] = 3.0
     logits[1] = -np.inf
+    # A tie of the first block with one whose largest value is larger.
+    logits[2] = -1.0
+    logits[2, [5, 6, -2, -1]] = [7, 8, 7, 9]
     bias = np.zeros(size, "float32")
     bias[[1, 2]] = -np.inf
     bias[3] = -0.5

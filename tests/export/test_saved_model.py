@@ -208,7 +208,7 @@ def test_long_texts_are_cut_as_said(pieces):
     long = "the young garden in the wood " * 400
     ids = translator.source_tokenizer.tokenize([long])[0]
     cut = [[*ids[:39], 2]]
-    expected, _ = ks.decoding.beam_search(
+    expected, scores = ks.decoding.beam_search(
         translator.model, np.array(cut, "int32"), 2, max_length=8,
         suppressed_ids=[0, 1, 3], length_penalty=0.6,
     )  # fmt: skip
@@ -219,6 +219,7 @@ def test_long_texts_are_cut_as_said(pieces):
         == (translator.target_tokenizer.detokenize(best)[0])
     )
     assert decoded(found["translation"])[1] == translator.translate(["tea"])[0]
+    np.testing.assert_allclose(found["score"][0], scores[0, 0], atol=1e-4)
 
 
 # At most 36 bytes with U+FFFD for those that are not UTF-8: nothing is cut.
@@ -276,12 +277,13 @@ def test_ids_that_make_no_sense(pieces):
     junk[0, :width] = rows[0]
     junk[1] = 10**6
     found = run(source_ids=tf.constant(junk), lengths=tf.constant([width, 99, -5, 0]))
-    expected, scores = ks.decoding.beam_search(
-        translator.model, np.array(rows, "int32"), 2, max_length=8,
-        suppressed_ids=[0, 1, 3], length_penalty=0.6,
-    )  # fmt: skip
-    np.testing.assert_array_equal(found["ids"][0], expected[0])
-    np.testing.assert_allclose(found["scores"][0], scores[0], atol=1e-4)
+    for place, ids in enumerate([rows[0], [3] * (width + 3)]):  # 3: unknown
+        expected, scores = ks.decoding.beam_search(
+            translator.model, np.array([ids], "int32"), 2, max_length=8,
+            suppressed_ids=[0, 1, 3], length_penalty=0.6,
+        )  # fmt: skip
+        np.testing.assert_array_equal(found["ids"][place], expected[0])
+        np.testing.assert_allclose(found["scores"][place], scores[0], atol=1e-4)
     assert (found["ids"].numpy()[2:] == 1).all()
     np.testing.assert_allclose(found["scores"][2:], [[0, MISSING]] * 2)
 
