@@ -56,8 +56,8 @@ def main(arguments=None):
 
     corpus = ks.data.open_corpus(
         options.dataset,
-        source="article",
-        target="highlights",
+        source_language="article",
+        target_language="highlights",
         data_dir=options.data_dir,
         on_error="skip",  # some articles are empty
     )
