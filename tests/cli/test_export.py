@@ -33,14 +33,17 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     texts = tmp_path / "texts"
     texts.write_text("w1 w2\n\nw3\n")
     done = call(
-        capsys, "export", run_folder, "--num-beams", 3, "--max-length", 5, "--weights",
-        "int8", "--warmup-texts", texts,
+        capsys, "export", run_folder, "--num-beams", 3, "--max-length", 5,
+        "--length-penalty", 0.7, "--weights", "int8", "--warmup-texts", texts,
     )  # fmt: skip
     assert done.status == 0, done.errors
     version = tmp_path / "saved_models" / "first" / "1"
     assert str(version) in done.output and "/v1/models/first:predict" in done.output
     card = (version / "MODEL_CARD.md").read_text()
-    for words in ("preset: tiny", "= 12.34", "num_beams: 3", "stored as int8"):
+    for words in (
+        "preset: tiny", "= 12.34", "num_beams: 3", "length_penalty: 0.7",
+        "max_length: 5", "stored as int8",
+    ):  # fmt: skip
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
     assert b"w1 w2" in warmup and b"serving_default" in warmup

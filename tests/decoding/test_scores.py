@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqconv.decoding.constraints import Constraints, Rules
 from keras_seqconv.decoding.scores import Blocks, block_size, log_normalizer
 
 
@@ -16,6 +17,9 @@ def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
     logits = random.integers(0, 40, size=(6, size)).astype("float32")
     logits[0] = 3.0
     logits[1] = -np.inf
+    # A tie of the first block with one whose largest value is larger.
+    logits[2] = -1.0
+    logits[2, [5, 6, -2, -1]] = [7, 8, 7, 9]
     bias = np.zeros(size, "float32")
     bias[[1, 2]] = -np.inf
     bias[3] = -0.5
@@ -59,3 +63,9 @@ def test_normalizer_of_a_broken_row_is_not_a_number_and_of_others_is_right(value
     found = ops.convert_to_numpy(found)
     assert np.isnan(found[1])
     np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)
+    constraints = Constraints(Rules(), ops.full((3,), 9, "int32"))
+    following = constraints.next_tokens(ops.convert_to_tensor(logits), 1)
+    for scores in (following.best(5)[1], following.everything(), following.end):
+        scores = ops.convert_to_numpy(scores)
+        assert not np.isnan(scores).any() and (scores[1] == -np.inf).all()
+        assert (scores[[0, 2]].max(-1) > -np.inf).all()

@@ -414,6 +414,12 @@ def test_logits_without_a_number_are_never_chosen():
     ids, scores = map(ops.convert_to_numpy, (ids, scores))
     assert ids[0, 0].tolist() == [a, END, PAD, PAD]
     assert (ids[1] == PAD).all() and (scores[1] == -np.inf).all()
+    # In one of two beams: the other goes on.
+    model = Table(6, [{(): {a: 0.6, 5: 0.4}, (a,): {}, (5,): {END: 1.0}}])
+    model.table[1] = np.nan
+    found = run(model, [[0]], beams=2, limits=[3])
+    assert ops.convert_to_numpy(found.ids)[0, 0, :2].tolist() == [5, END]
+    np.testing.assert_allclose(found.scores[0, 0], np.log(0.4) / 2, rtol=1e-5)
 
 
 def test_diverse_groups_avoid_each_other():

@@ -65,7 +65,7 @@ def make_translator(tokenizer=word_tokenizer, **changes):
     tokenizer = tokenizer()
     size = tokenizer.vocabulary_size
     model = ks.models.EncoderDecoder(size, size, seed=3, **{**SMALL, **changes})
-    search = {"num_beams": 2, "max_length": 8}
+    search = {"num_beams": 2, "max_length": 8, "length_penalty": 0.6}
     return ks.Translator(decided(model), tokenizer, tokenizer, search)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import keras_seqconv as ks
 from keras_seqconv.export import stock_ops
+from keras_seqconv.export.weights import quantized
 from tests.export.load_and_run import check
 from tests.export.models import (
     TEXTS,
@@ -112,7 +113,9 @@ def test_answers_are_those_of_translate(pieces):
     cases = [
         ["serving_default", {"text": texts}, best],
         ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
-    ]
+        ["score", {"text": texts, "translation": texts[::-1]},
+         {"score": translator.score(texts, texts[::-1])}],
+    ]  # fmt: skip
     run_here(loaded.signatures, cases)
 
 
@@ -200,15 +203,14 @@ def test_saved_model_cli_runs(pieces):
 # --- Any text ---
 
 
-@pytest.mark.slow
 def test_long_texts_are_cut_as_said(pieces):
     translator, _, loaded = pieces
     long = "the young garden in the wood " * 400
     ids = translator.source_tokenizer.tokenize([long])[0]
     cut = [[*ids[:39], 2]]
-    expected, _ = ks.decoding.beam_search(
+    expected, scores = ks.decoding.beam_search(
         translator.model, np.array(cut, "int32"), 2, max_length=8,
-        suppressed_ids=[0, 1, 3],
+        suppressed_ids=[0, 1, 3], length_penalty=0.6,
     )  # fmt: skip
     best = np.asarray(expected)[0, :1].tolist()
     found = loaded.signatures["serving_default"](text=tf.constant([long, "tea"]))
@@ -217,6 +219,7 @@ def test_long_texts_are_cut_as_said(pieces):
         == (translator.target_tokenizer.detokenize(best)[0])
     )
     assert decoded(found["translation"])[1] == translator.translate(["tea"])[0]
+    np.testing.assert_allclose(found["score"][0], scores[0, 0], atol=1e-4)
 
 
 # At most 36 bytes with U+FFFD for those that are not UTF-8: nothing is cut.
@@ -264,7 +267,6 @@ def test_no_sentence_changes_another(pieces):
         assert decoded(alone["translation"])[0] == translations[index].tolist()
 
 
-@pytest.mark.slow
 def test_ids_that_make_no_sense(pieces):
     """Padding of a server, wrong lengths, unknown ids: the other rows do not care."""
     translator, _, loaded = pieces
@@ -275,12 +277,13 @@ def test_ids_that_make_no_sense(pieces):
     junk[0, :width] = rows[0]
     junk[1] = 10**6
     found = run(source_ids=tf.constant(junk), lengths=tf.constant([width, 99, -5, 0]))
-    expected, scores = ks.decoding.beam_search(
-        translator.model, np.array(rows, "int32"), 2, max_length=8,
-        suppressed_ids=[0, 1, 3],
-    )  # fmt: skip
-    np.testing.assert_array_equal(found["ids"][0], expected[0])
-    np.testing.assert_allclose(found["scores"][0], scores[0], atol=1e-4)
+    for place, ids in enumerate([rows[0], [3] * (width + 3)]):  # 3: unknown
+        expected, scores = ks.decoding.beam_search(
+            translator.model, np.array([ids], "int32"), 2, max_length=8,
+            suppressed_ids=[0, 1, 3], length_penalty=0.6,
+        )  # fmt: skip
+        np.testing.assert_array_equal(found["ids"][place], expected[0])
+        np.testing.assert_allclose(found["scores"][place], scores[0], atol=1e-4)
     assert (found["ids"].numpy()[2:] == 1).all()
     np.testing.assert_allclose(found["scores"][2:], [[0, MISSING]] * 2)
 
@@ -332,7 +335,6 @@ def test_inputs_of_other_sizes(request, kind):
                     function(**inputs)
 
 
-@pytest.mark.slow
 def test_encoder_outputs(pieces):
     translator, _, loaded = pieces
     found = loaded.signatures["encode"](text=tf.constant(TEXTS))
@@ -460,6 +462,14 @@ def test_without_tokenizers(tmp_path):
     loaded = tf.saved_model.load(str(path))
     assert set(loaded.signatures) == {"translate_ids", "score_ids"}
     assert "no tokenizers" in (path / "MODEL_CARD.md").read_text()
+
+
+def test_int8_scales_follow_the_closer_axis():
+    matrix = np.random.default_rng(1).normal(size=(8, 16)) * ([1, 100] * 8)
+    for one, axis in ((matrix, 0), (matrix.T, 1)):
+        numbers, scales = quantized(one)
+        largest = np.abs(one).max(axis, keepdims=True)
+        assert (np.abs(one - numbers * scales) < largest / 250).all()
 
 
 @pytest.mark.slow
