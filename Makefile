@@ -8,7 +8,7 @@ EXTRAS = mt,tfds,jax,plot,rouge,serve,test
 JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 
-.PHONY: help quickstart test test-slow test-all lint format bench torch clean
+.PHONY: help quickstart test test-slow test-all lint format mutants bench torch clean
 
 help:
 	@echo "make quickstart  set up .venv and train, score and use a small model"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow   the tests that take minutes, and those on JAX"
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make torch       add torch, for the tests that read fairseq's checkpoints"
+	@echo "make mutants     mistakes, made one by one, that the tests must notice (hours)"
 	@echo "make bench       the benchmark tables (minutes)"
 	@echo "PYTHON=python3.12 make ...  chooses the interpreter (3.11 to 3.13)"
 
@@ -53,6 +54,11 @@ format: $(VENV)/stamp
 torch: $(VENV)/stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt torch
+
+mutants: $(VENV)/stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable ".[mutants]"
+	$(BIN)/python tools/mutants.py
 
 bench: $(VENV)/stamp
 	$(BIN)/python benchmarks/ops.py

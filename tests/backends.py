@@ -6,6 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+# `jit_compile` of a `fit` that is not about it: XLA takes longer than the steps.
+UNCOMPILED = False if keras.backend.backend() == "tensorflow" else "auto"
+
 
 def compiled(function: Callable) -> Callable:
     """`function` under XLA on the backend in use."""

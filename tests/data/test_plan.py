@@ -168,6 +168,7 @@ def test_geometric_shapes_grow_to_the_longest_row():
     assert [shape.rows for shape in shapes] == [
         2 * (1000 // w // 8 * 8 or 1000 // w) for w in widths
     ]
+    assert widths[0] == 8
 
 
 @pytest.mark.parametrize(

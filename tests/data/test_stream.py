@@ -397,6 +397,7 @@ def test_another_process_gives_the_same_batches_and_stops_when_told():
         (dict(tokens_per_batch=0), "`tokens_per_batch`"),
         (dict(tokens_per_batch=20), "longer rows of 200"),
         (dict(seed=-1), "`seed`"),
+        (dict(pad_id=-1), "`pad_id`"),
         (dict(num_replicas=0), "`num_replicas`"),
         (dict(shard=(1, 1)), "`shard` must be"),
         (dict(shard=(0, 2)), "`num_replicas`"),

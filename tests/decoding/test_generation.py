@@ -89,9 +89,9 @@ def test_shapes_and_padding_of_results():
         assert (row[end + 1 :] == PAD).all() and PAD not in row[:end]
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
-def test_nothing_to_translate(shape):
-    model = Recurrent(9)
+@pytest.mark.parametrize(("rows", "width"), quick_and_slow([(0, 3), (2, 0)], [(0, 0)]))
+def test_nothing_to_translate(rows, width):
+    model, shape = Recurrent(9), (rows, width)
     found = decoding.beam_search_hypotheses(
         model, np.zeros(shape, "int32"), num_beams=2, max_length=3,
         max_length_ratio=1.0, return_attention=True,
@@ -104,8 +104,13 @@ def test_nothing_to_translate(shape):
     assert ids.shape == (shape[0], 2, 4)
 
 
-@pytest.mark.parametrize("rule", ["sentence", "batch"])
-@pytest.mark.parametrize("ratio", [0.0, 0.7, 1.2])
+@pytest.mark.parametrize(
+    ("rule", "ratio"),
+    quick_and_slow(
+        [("sentence", 0.0), ("sentence", 0.7), ("batch", 1.2)],
+        [("sentence", 1.2), ("batch", 0.7)],
+    ),
+)
 def test_length_limits_are_those_of_python(rule, ratio):
     """Nothing but the limit ends a hypothesis here; int(a * S + b) in float64."""
     model = Recurrent(9)
@@ -189,9 +194,11 @@ def test_ensembles_of_different_vocabularies_are_refused():
     assert decoding.Ensemble(limits).max_target_length == 5
 
 
-@pytest.mark.parametrize("penalty", [("power", 0.6), ("gnmt", 0.6), ("power", 1.0)])
-def test_scores_of_what_a_search_found_are_those_of_the_search(penalty):
-    kind, exponent = penalty
+@pytest.mark.parametrize(
+    ("kind", "exponent"),
+    quick_and_slow([("gnmt", 0.6)], [("power", 0.6), ("power", 1.0)]),
+)
+def test_scores_of_what_a_search_found_are_those_of_the_search(kind, exponent):
     model = Trained(12)
     source = np.full((2, 3), 5)
     options = dict(length_penalty=exponent, length_penalty_kind=kind)
@@ -266,7 +273,7 @@ def test_compiled_searches_agree(jit_compile):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("ratio", [0.0, 1.3])
+@pytest.mark.parametrize("ratio", quick_and_slow([1.3], [0.0]))
 def test_search_in_a_function_with_dynamic_shapes(ratio):
     import tensorflow as tf
 
@@ -292,6 +299,7 @@ def test_search_in_a_function_with_dynamic_shapes(ratio):
                 np.testing.assert_allclose(one, two, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_saved_models_hold_no_xla(tmp_path):
     import tensorflow as tf

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqconv import decoding
+from tests.cases import quick_and_slow
 from tests.decoding.fakes import END, PAD, UNK, Recurrent, Table
 
 P = {4: 0.4, 5: 0.3, 6: 0.15, 7: 0.1, UNK: 0.05}
@@ -40,19 +41,23 @@ def assert_frequencies(counts, probabilities):
 
 @pytest.mark.parametrize(
     ("options", "kept"),
-    [
-        ({}, [4, 5, 6, 7, UNK]),
-        ({"top_k": 2}, [4, 5]),
-        ({"top_k": 50}, [4, 5, 6, 7, UNK]),
-        ({"top_k": 1}, [4]),
-        ({"top_p": 0.3}, [4]),
-        ({"top_p": 0.65}, [4, 5]),
-        ({"top_p": 0.75}, [4, 5, 6]),
-        ({"top_p": 1.0}, [4, 5, 6, 7, UNK]),
-        ({"top_p": 0.9, "top_k": 2}, [4, 5]),
-        ({"top_p": 0.1, "top_k": 2}, [4]),
-        ({"suppressed_ids": [4]}, [5, 6, 7, UNK]),
-    ],
+    quick_and_slow(
+        [
+            ({}, [4, 5, 6, 7, UNK]),
+            ({"top_k": 2}, [4, 5]),
+            ({"top_p": 0.3}, [4]),
+            ({"top_p": 0.65}, [4, 5]),
+            ({"top_p": 0.9, "top_k": 2}, [4, 5]),
+            ({"suppressed_ids": [4]}, [5, 6, 7, UNK]),
+        ],
+        [
+            ({"top_k": 50}, [4, 5, 6, 7, UNK]),
+            ({"top_k": 1}, [4]),
+            ({"top_p": 0.75}, [4, 5, 6]),
+            ({"top_p": 1.0}, [4, 5, 6, 7, UNK]),
+            ({"top_p": 0.1, "top_k": 2}, [4]),
+        ],
+    ),
 )
 def test_draws_follow_the_probabilities(options, kept):
     counts, firsts, scores = frequencies(**options)

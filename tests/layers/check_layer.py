@@ -170,16 +170,16 @@ class Subclassed(keras.Model):
 
 def _check_models(layer, inputs, outputs, call_kwargs):
     values = [inputs, *call_kwargs.values()]
-    models = [
-        _functional(layer, inputs, call_kwargs),
-        Subclassed(layer, list(call_kwargs)),
+    functional = _functional(layer, inputs, call_kwargs)
+    # Through `predict` only once: each compiles the layer anew.
+    found = [
+        functional.predict(values, verbose=0),
+        Subclassed(layer, list(call_kwargs))(values),
     ]
     if not call_kwargs:
-        models.append(keras.Sequential([layer]))
-    for model in models:
-        given = inputs if isinstance(model, keras.Sequential) else values
-        got = model.predict(given, verbose=0)
-        np.testing.assert_allclose(got, outputs, **TOLERANCE)
+        found.append(keras.Sequential([layer])(inputs))
+    for got in found:
+        np.testing.assert_allclose(to_numpy(got), outputs, **TOLERANCE)
 
 
 def _check_saving(make, inputs, call_kwargs, suffix=".keras"):
@@ -188,12 +188,12 @@ def _check_saving(make, inputs, call_kwargs, suffix=".keras"):
 
     model = _functional(make(), inputs, call_kwargs)
     values = [inputs, *call_kwargs.values()]
-    expected = model.predict(values, verbose=0)
+    expected = to_numpy(model(values))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"model{suffix}"
         model.save(path)
         again = keras.saving.load_model(path)
-    np.testing.assert_allclose(again.predict(values, verbose=0), expected, **TOLERANCE)
+    np.testing.assert_allclose(to_numpy(again(values)), expected, **TOLERANCE)
 
 
 def _check_training(make, inputs, call_kwargs):
@@ -204,7 +204,7 @@ def _check_training(make, inputs, call_kwargs):
             return
         before = [to_numpy(weight) for weight in model.trainable_weights]
         model.compile("adam", "mse", jit_compile=jit_compile)
-        target = 1 + model.predict(values, verbose=0)
+        target = 1 + to_numpy(model(values))
         loss = model.fit(values, target, epochs=1, verbose=0).history["loss"][0]
         assert np.isfinite(loss)
         for weight, value in zip(model.trainable_weights, before, strict=True):

@@ -13,6 +13,7 @@ from keras_seqconv.layers.weight_norm import (
     make_kernels,
 )
 from tests.backends import layer_gradients, to_numpy
+from tests.cases import all_but
 from tests.layers.check_layer import check_layer, check_steps
 from tests.layers.values import random
 
@@ -57,9 +58,9 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_manners(make):
-    check_layer(make, random(2, 7, 3), (2, 7, 5), trainable=3)
+@pytest.mark.parametrize("name", all_but(["dense", "causal"], LAYERS))
+def test_manners(name):
+    check_layer(LAYERS[name], random(2, 7, 3), (2, 7, 5), trainable=3)
 
 
 @pytest.mark.parametrize("make", [LAYERS["dense"], LAYERS["causal"]])

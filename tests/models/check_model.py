@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tests.backends import compiled, layer_gradients, to_numpy
+from tests.backends import UNCOMPILED, compiled, layer_gradients, to_numpy
 
 VOCABULARY, PAD = 23, 1
 TOLERANCE = dict(rtol=1e-4, atol=1e-4)
@@ -341,7 +341,7 @@ def check_fit(family, model, loss=loss_function):
     """A step of `fit` moves every trainable weight, `evaluate` sees the loss fall."""
     inputs = {name: ids[:2] for name, ids in family.inputs().items()}
     labels = np.array([[5, 6, 7, 2], [21, 0, 2, 1]], "int32")
-    model.compile(keras.optimizers.Adam(0.01), loss)
+    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=UNCOMPILED)
     before = [to_numpy(weight) for weight in model.trainable_variables]
     losses = model.fit(inputs, labels, epochs=4, verbose=0).history["loss"]
     assert np.all(np.isfinite(losses)) and losses[-1] < losses[0]

@@ -10,7 +10,7 @@ from keras import ops
 from keras_seqconv.layers import AdaptiveInput, TokenEmbedding
 from keras_seqconv.models import ConvLanguageModel, LanguageModel
 from tests.backends import to_numpy
-from tests.cases import quick_and_slow
+from tests.cases import all_but, quick_and_slow
 from tests.models import check_model
 from tests.models.check_model import PAD, TARGETS, TOLERANCE, VOCABULARY, Family
 
@@ -72,7 +72,8 @@ def pair(name):
     return CONFIGS[name][0], model_of(name)
 
 
-each_config = pytest.mark.parametrize("name", CONFIGS)
+QUICK = ["mixed", "adaptive", "tied_projections", "gated"]
+each_config = pytest.mark.parametrize("name", all_but(QUICK, CONFIGS))
 each_adaptive = pytest.mark.parametrize("name", ADAPTIVE_OUTPUTS)
 
 
@@ -120,7 +121,7 @@ def test_bfloat16(name):
         check_model.check_policy(family, model, "mixed_bfloat16")
 
 
-@pytest.mark.parametrize("name", ["attention", "gated"])
+@pytest.mark.parametrize("name", quick_and_slow(["gated"], ["attention"]))
 def test_float16(name):
     check_model.check_policy(*pair(name), "mixed_float16")
 
@@ -209,7 +210,7 @@ def test_compile_does_not_take_the_loss_away(name):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("name", ["adaptive", "gated_adaptive"])
+@pytest.mark.parametrize("name", quick_and_slow(["gated_adaptive"], ["adaptive"]))
 def test_training_with_an_adaptive_softmax_never_makes_all_logits(name):
     """No tensor of the training graph has V numbers, or V numbers per position.
 

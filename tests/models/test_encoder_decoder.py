@@ -11,7 +11,7 @@ from keras_seqconv import decoding
 from keras_seqconv.layers import DynamicConv, LightConv, TokenEmbedding
 from keras_seqconv.models import EncoderDecoder, from_preset
 from tests.backends import to_numpy
-from tests.cases import quick_and_slow
+from tests.cases import all_but, quick_and_slow
 from tests.models import check_model
 from tests.models.check_model import SOURCES, TARGETS, VOCABULARY, Family
 
@@ -100,17 +100,18 @@ def model_of(name):
     return check_model.randomize(make(**CONFIGS[name]))
 
 
-each_config = pytest.mark.parametrize("name", CONFIGS)
+QUICK = ["light_conv", "mixed", "query_conv", "sides"]
+each_config = pytest.mark.parametrize("name", all_but(QUICK, CONFIGS))
 
 
-@each_config
+@pytest.mark.parametrize("name", all_but(["mixed", "own", "sides"], CONFIGS))
 def test_config_weights_file_and_clone(name, tmp_path):
     check_model.check_copies(FAMILY, model_of(name), tmp_path)
     check_model.check_clone(FAMILY, model_of(name))
 
 
 @pytest.mark.parametrize(
-    "name", quick_and_slow(["mixed"], ["dynamic_conv", "query_conv"])
+    "name", quick_and_slow(["query_conv"], ["dynamic_conv", "mixed"])
 )
 def test_eager_graph_and_xla_agree(name):
     check_model.check_modes(FAMILY, model_of(name))
@@ -143,12 +144,12 @@ def test_steps_in_a_loop(name):
     check_model.check_loop(FAMILY, model_of(name))
 
 
-@each_config
+@pytest.mark.parametrize("name", all_but(["mixed", "sides"], CONFIGS))
 def test_bfloat16(name):
     check_model.check_policy(FAMILY, model_of(name), "mixed_bfloat16")
 
 
-@pytest.mark.parametrize("name", ["mixed", "sides"])
+@pytest.mark.parametrize("name", quick_and_slow(["mixed"], ["sides"]))
 def test_float16(name):
     check_model.check_policy(FAMILY, model_of(name), "mixed_float16")
 
@@ -354,7 +355,7 @@ def test_learned_positions_end():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", quick_and_slow(["mixed"], ["transformer"]))
+@pytest.mark.parametrize("kind", quick_and_slow(["transformer"], ["mixed"]))
 def test_the_past_of_a_search_grows(kind):
     """And finds what XLA finds, where all sizes stay."""
     model = model_of(kind)

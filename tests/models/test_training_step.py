@@ -9,7 +9,7 @@ from keras_seqconv.losses import LabelSmoothedCrossentropy, symmetric_divergence
 from keras_seqconv.models import EncoderDecoder, LanguageModel
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from keras_seqconv.schedules import InverseSquareRoot
-from tests.backends import to_numpy
+from tests.backends import UNCOMPILED, to_numpy
 from tests.cases import quick_and_slow
 
 WORDS, START, PAD = 30, 2, 1
@@ -76,7 +76,9 @@ def train(
     inputs, labels = inputs_and_labels or ragged_batch()
     if loss == "smoothed":
         loss = LabelSmoothedCrossentropy(0.1)
-    options = {"optimizer": nag(global_clipnorm=0.5), **options}
+    options = {
+        "optimizer": nag(global_clipnorm=0.5), "jit_compile": UNCOMPILED, **options,
+    }  # fmt: skip
     model.compile(loss=loss, gradient_accumulation_steps=steps, **options)
     return model.fit(
         inputs,
@@ -122,7 +124,7 @@ def test_update_is_that_of_the_mean_over_tokens():
         )
         return ops.sum(smoothed * real) / ops.sum(real)
 
-    model.compile(keras.optimizers.SGD(0.5), loss)
+    model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=UNCOMPILED)
     model.fit(inputs, labels, batch_size=12, epochs=2, shuffle=False, verbose=0)
     assert_same_weights(ours, theirs)
 
@@ -130,7 +132,8 @@ def test_update_is_that_of_the_mean_over_tokens():
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
-        [{"run_eagerly": True}, {"steps_per_execution": 2}], [{"jit_compile": True}]
+        [{"run_eagerly": True}, {"steps_per_execution": 2, "jit_compile": "auto"}],
+        [{"jit_compile": True}],
     ),
     ids=str,
 )
@@ -148,7 +151,7 @@ def test_micro_batches_of_different_shapes_and_empty_ones():
     one, other = small_model(), small_model()
     train(one, inputs_and_labels=(inputs, labels), updates=1)
     other.compile(nag(global_clipnorm=0.5), LabelSmoothedCrossentropy(0.1),
-                  gradient_accumulation_steps=3)  # fmt: skip
+                  gradient_accumulation_steps=3, jit_compile=UNCOMPILED)  # fmt: skip
     for rows, wider in [(slice(4), 2), (slice(4, 6), 0), (slice(6, 12), 1)]:
         part = {
             name: np.pad(ids[rows], [[0, 0], [0, wider]], constant_values=PAD)
@@ -169,7 +172,7 @@ def test_logs_are_means_over_the_tokens_of_an_epoch():
     inputs, labels = ragged_batch()
     model = small_model()
     loss = LabelSmoothedCrossentropy(0.1, "others")
-    model.compile(nag(), loss)
+    model.compile(nag(), loss, jit_compile=UNCOMPILED)
     found = model.evaluate(inputs, labels, batch_size=5, verbose=0, return_dict=True)
     logits = to_numpy(model(inputs)).astype("float64")
     real = labels != PAD
@@ -196,7 +199,7 @@ def test_adaptive_softmax_trains_by_its_own_loss():
     assert_same_weights(one, three)
     assert history["loss"][-1] < history["loss"][0]
     assert "accuracy" not in history and history["nll"] == history["loss"]
-    one.compile("sgd")
+    one.compile("sgd", jit_compile=UNCOMPILED)
     found = one.evaluate(*batch, verbose=0, return_dict=True)
     total = to_numpy(one.loss(one(batch[0]), labels))
     np.testing.assert_allclose(found["loss"], total / found["tokens"], rtol=1e-5)
@@ -220,7 +223,8 @@ def test_sample_weight_and_further_metrics():
     inputs, labels = ragged_batch(4)
     one, other = small_model(), small_model()
     for model in (one, other):
-        model.compile(nag(), metrics=[keras.metrics.SparseCategoricalAccuracy("all")])
+        metrics = [keras.metrics.SparseCategoricalAccuracy("all")]
+        model.compile(nag(), metrics=metrics, jit_compile=UNCOMPILED)
     weight = np.array([2.0, 1, 0, 1], "float32")
     rows = [0, 0, 1, 3]
     first = one.train_on_batch(inputs, labels, weight, return_dict=True)
@@ -283,7 +287,8 @@ def test_learning_falls_on_a_data_set_and_on_validation():
     tf = pytest.importorskip("tensorflow")
     data = tf.data.Dataset.from_tensor_slices(ragged_batch()).batch(4)
     model = small_model(dropout=0.1)
-    model.compile(AdamW(1e-2), LabelSmoothedCrossentropy(0.1))
+    loss = LabelSmoothedCrossentropy(0.1)
+    model.compile(AdamW(1e-2), loss, jit_compile=UNCOMPILED)
     history = model.fit(
         data, validation_data=data, epochs=4, shuffle=False, verbose=0
     ).history
@@ -293,6 +298,7 @@ def test_learning_falls_on_a_data_set_and_on_validation():
     assert "val_learning_rate" not in history
 
 
+@pytest.mark.slow
 def test_r_drop_without_dropout_is_plain():
     plain, doubled = small_model(), small_model()
     history, other = train(plain), train(doubled, r_drop=3.0)
@@ -316,9 +322,8 @@ def test_r_drop_adds_the_divergence_of_two_passes(own_loss):
     wanted += 0.7 * symmetric_divergence(first, second)
     for one, value in zip(seeds, start, strict=True):
         one.assign(value)
-    model.compile(
-        "sgd", (lambda y, x: loss.call(y, x)) if own_loss else loss, r_drop=0.7
-    )
+    chosen = (lambda y, x: loss.call(y, x)) if own_loss else loss
+    model.compile("sgd", chosen, r_drop=0.7, jit_compile=UNCOMPILED)
     found = model.train_on_batch(inputs, labels, return_dict=True)
     np.testing.assert_allclose(found["loss"], to_numpy(wanted)[real].mean(), rtol=1e-5)
     assert found["tokens"] == real.sum()

@@ -117,6 +117,7 @@ def test_one_trace_for_each_of_many_kernels_is_no_retracing(warned):
     assert [record.getMessage() for record in warned] == []
 
 
+@pytest.mark.slow
 def test_saved_model_stores_gradients_without_compiled_functions(tmp_path, warned):
     """Reloaded functions are trained further, by the gradients that were stored."""
     import tensorflow as tf

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
 from tests.backends import compiled, gradients, modes, to_numpy
+from tests.cases import quick_and_slow
 from tests.ops import oracle
 
 WIDE = "float64" if keras.backend.backend() == "tensorflow" else "float32"
@@ -72,28 +73,30 @@ def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile)
 
 
 # (B, T, C, H, K): odd and even K, K = 1, K > T, H = 1, H = C, K over a block and over
-# what XLA shifts, T over several blocks and none at all, sums in lanes, wide rows.
+# what XLA shifts, T over several blocks and none at all, sums in lanes, wide rows. A
+# padding of each is quick, the other slow: each case is compiled.
 CASES = [
-    (2, 9, 12, 3, 3),
-    (2, 9, 12, 3, 4),
-    (2, 40, 8, 4, 31),
-    (1, 5, 8, 4, 31),
-    (3, 11, 6, 1, 5),
-    (1, 11, 6, 6, 5),
-    (2, 3, 4, 2, 1),
-    (1, 1, 2, 1, 7),
-    (2, 70, 4, 2, 45),
-    (1, 90, 4, 2, 80),
-    (2, 10, 48, 3, 7),
-    (2, 6, 512, 4, 3),
-    (0, 4, 4, 2, 3),
-    (2, 0, 4, 2, 3),
+    ((2, 9, 12, 3, 3), "causal"),
+    ((2, 9, 12, 3, 4), "same"),
+    ((2, 40, 8, 4, 31), "same"),
+    ((1, 5, 8, 4, 31), "causal"),
+    ((3, 11, 6, 1, 5), "same"),
+    ((1, 11, 6, 6, 5), "causal"),
+    ((2, 3, 4, 2, 1), "same"),
+    ((1, 1, 2, 1, 7), "causal"),
+    ((2, 70, 4, 2, 45), "same"),
+    ((1, 90, 4, 2, 80), "causal"),
+    ((2, 10, 48, 3, 7), "same"),
+    ((2, 6, 512, 4, 3), "causal"),
+    ((0, 4, 4, 2, 3), "same"),
+    ((2, 0, 4, 2, 3), "causal"),
 ]
+OTHER = {"same": "causal", "causal": "same"}
+OTHERS = [(shape, OTHER[padding]) for shape, padding in CASES]
 
 
-@pytest.mark.parametrize("padding", ["same", "causal"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("shape", CASES, ids=str)
+@pytest.mark.parametrize(("shape", "padding"), quick_and_slow(CASES, OTHERS), ids=str)
 def test_gradients_equal_the_loops(shape, dynamic, padding):
     inputs, kernel, upstream = case(*shape, dynamic)
 
@@ -109,8 +112,12 @@ def test_gradients_equal_the_loops(shape, dynamic, padding):
             assert_close(one, other, 1e-5)
 
 
-@pytest.mark.parametrize("padding", ["same", "causal"])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("dynamic", "padding"),
+    quick_and_slow(
+        [(False, "same"), (True, "causal")], [(False, "causal"), (True, "same")]
+    ),
+)
 def test_all_ways_of_running_agree(dynamic, padding):
     inputs, kernel, upstream = case(2, 21, 12, 3, 8, dynamic)
 
@@ -200,6 +207,7 @@ def fairseq_layer(spec, light, x, weight, bias):
     return dynamic_conv(x, kernel, spec["padding"]) + bias
 
 
+@pytest.mark.slow
 def test_equals_fairseq(golden):
     cases = json.loads((golden / "ops.json").read_text())
     arrays = np.load(golden / "ops.npz")
@@ -321,9 +329,13 @@ def test_functional_model_with_the_ops_reloads(tmp_path, padding):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("jit_compile", ["auto", False])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("dynamic", "jit_compile", "jit"),
+    quick_and_slow(
+        [(True, "auto", False), (True, "auto", True), (False, False, False)],
+        [(True, False, False), (False, "auto", False), (False, "auto", True)],
+    ),
+)
 def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
     import tensorflow as tf
 

@@ -1,0 +1,53 @@
+"""Texts in batches of few shapes, several of them at a time."""
+
+import random
+import time
+
+import pytest
+
+from keras_seqconv.batches import Batch, batches, is_blank, side_by_side
+
+
+def test_an_error_in_one_batch_ends_the_others():
+    started = []
+
+    def fails(batch):
+        started.append(batch)
+        time.sleep(0.01)
+        raise ArithmeticError(f"batch of width {batch.width}")
+
+    many = [Batch([0], width) for width in range(100)]
+    with pytest.raises(ArithmeticError, match="batch of width 0"):
+        list(side_by_side(fails, many, 3))
+    assert len(started) < 50
+
+
+def test_batches_are_bounded_and_of_few_shapes():
+    draw = random.Random(5)
+    lengths = [draw.choice([0, 1, draw.randint(1, 300)]) for _ in range(500)]
+    found = list(batches(lengths, 1000, 250))
+    assert sorted(i for batch in found for i in batch.indices) == [
+        index for index, length in enumerate(lengths) if length
+    ]
+    widths = [16, 24, 32, 48, 64, 96, 128, 192, 250]
+    for batch in found:
+        longest = min(250, max(lengths[index] for index in batch.indices))
+        assert batch.width == min(width for width in widths if width >= longest)
+        assert len(batch.indices) * batch.width <= 1000
+    assert [next(batches([width], 1000, 250)).width for width in widths] == widths
+    assert list(batches([], 10, None)) == []
+    (alone,) = batches([5000], 1000, None)  # more than the bound, but it must run
+    assert alone.indices == [0]
+
+
+@pytest.mark.parametrize(
+    "texts, parallel, sizes",
+    [(100, 1, [100]), (100, 4, [25] * 4), (10, 4, [8, 2]), (600, 2, [128] * 4 + [88])],
+)
+def test_few_texts_are_dealt_out_to_the_cores(texts, parallel, sizes):
+    found = list(batches([10] * texts, 128 * 16, None, parallel))
+    assert [len(batch.indices) for batch in found] == sizes
+
+
+def test_blank_is_what_holds_white_space_of_ascii_alone():
+    assert is_blank(" \t\n\v\f\r") and not is_blank("\u3000")
