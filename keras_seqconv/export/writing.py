@@ -46,7 +46,6 @@ def saved_model(
     max_source_length: int | None = None,
     n_best: int | None = None,
     tokens_per_batch: int | None = None,
-    weights: str = "float32",
     xla: bool = False,
     version: int | None = None,
     warmup_texts: list[str] | None = None,
@@ -72,8 +71,6 @@ def saved_model(
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
         tokens_per_batch: tokens times beams that are computed at once, the owner's by
             default: bounds the memory of a request.
-        weights: "float32" (as they are), "bfloat16" or "int8"; they are turned back
-            before the search, so this makes the files smaller, not the search faster.
         xla: compile the search with XLA: for servers that are started with
             `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
         version: a positive integer; None is one more than the largest there is.
@@ -115,7 +112,6 @@ def saved_model(
         max_source_length=max_source_length,
         n_best=n_best,
         tokens_per_batch=tokens_per_batch,
-        weights=weights,
         xla=xla,
     )
     parent = Path(os.path.realpath(directory))

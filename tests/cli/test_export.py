@@ -34,7 +34,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     texts.write_text("w1 w2\n\nw3\n")
     done = call(
         capsys, "export", run_folder, "--num-beams", 3, "--max-length", 5,
-        "--length-penalty", 0.7, "--weights", "int8", "--warmup-texts", texts,
+        "--length-penalty", 0.7, "--warmup-texts", texts,
     )  # fmt: skip
     assert done.status == 0, done.errors
     version = tmp_path / "saved_models" / "first" / "1"
@@ -42,7 +42,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     card = (version / "MODEL_CARD.md").read_text()
     for words in (
         "preset: tiny", "= 12.34", "num_beams: 3", "length_penalty: 0.7",
-        "max_length: 5", "stored as int8",
+        "max_length: 5",
     ):  # fmt: skip
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()

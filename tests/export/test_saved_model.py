@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import keras_seqconv as ks
 from keras_seqconv.export import stock_ops
-from keras_seqconv.export.weights import quantized
 from tests.export.load_and_run import check
 from tests.export.models import (
     TEXTS,
@@ -430,7 +429,7 @@ def test_files_of_a_version(pieces):
         assert words in card
 
 
-# --- Tokenizers of Python, smaller weights, XLA, mixed precision ---
+# --- Tokenizers of Python, XLA, mixed precision ---
 
 
 @pytest.mark.slow
@@ -462,38 +461,6 @@ def test_without_tokenizers(tmp_path):
     loaded = tf.saved_model.load(str(path))
     assert set(loaded.signatures) == {"translate_ids", "score_ids"}
     assert "no tokenizers" in (path / "MODEL_CARD.md").read_text()
-
-
-def test_int8_scales_follow_the_closer_axis():
-    matrix = np.random.default_rng(1).normal(size=(8, 16)) * ([1, 100] * 8)
-    for one, axis in ((matrix, 0), (matrix.T, 1)):
-        numbers, scales = quantized(one)
-        largest = np.abs(one).max(axis, keepdims=True)
-        assert (np.abs(one - numbers * scales) < largest / 250).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
-def test_smaller_weights(tmp_path, weights):
-    translator = make_translator(piece_tokenizer, hidden_dim=64, intermediate_dim=128)
-    whole, small = (
-        ks.export.saved_model(translator, tmp_path / kind, weights=kind)
-        for kind in ("float32", weights)
-    )
-    sizes = [
-        sum(file.stat().st_size for file in (path / "variables").iterdir())
-        for path in (whole, small)
-    ]
-    assert sizes[1] < sizes[0] * (0.6 if weights == "bfloat16" else 0.4)
-    one, other = (
-        tf.saved_model.load(str(path))
-        .signatures["score"](
-            text=tf.constant(TEXTS), translation=tf.constant(TEXTS[::-1])
-        )["score"]
-        .numpy()
-        for path in (whole, small)
-    )
-    assert 1e-7 < np.abs(one - other).max() < 0.03 * np.abs(one).max()
 
 
 @pytest.mark.slow
@@ -543,7 +510,6 @@ def test_ten_thousand_random_byte_strings(pieces):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weights": "int4"}, "`weights`"),
         ({"xla": 1}, "`xla`"),
         ({"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
         ({"num_beams": 100}, "`num_beams`"),
