@@ -14,12 +14,15 @@ from keras_seqconv.export.model_card import model_card
 from keras_seqconv.export.settings import make_settings
 
 _BATCHING = """\
-# Read with --enable_batching --enable_per_model_batching_parameters.
+# Read with --enable_batching --batching_parameters_file=FILE, and but for the threads
+# also with --enable_batching --enable_per_model_batching_parameters.
 max_batch_size { value: 64 }
 batch_timeout_micros { value: 2000 }
 # As many as the machine has cores.
 num_batch_threads { value: 4 }
 max_enqueued_batches { value: 256 }
+# Ids of several lengths share a batch.
+pad_variable_length_inputs: true
 """
 _MODELS = """\
 # --model_config_file=/models/%(name)s/models.config
