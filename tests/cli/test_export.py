@@ -59,7 +59,9 @@ def test_what_is_printed_can_be_asked(capsys, tmp_path):
     done = call(capsys, "export", tmp_path / "bare", "--output", tmp_path / "m")
     request = json.loads(shlex.split(done.output.splitlines()[-1])[2])
     assert "tokenised" not in done.output
+    assert "no tokenizers" in (tmp_path / "m" / "1" / "MODEL_CARD.md").read_text()
     loaded = tf.saved_model.load(str(tmp_path / "m" / "1"))
+    assert set(loaded.signatures) == {"translate_ids", "score_ids"}
     inputs = {name: tf.constant(one) for name, one in request["inputs"].items()}
     assert loaded.signatures[request["signature_name"]](**inputs)["ids"].shape[0] == 1
 

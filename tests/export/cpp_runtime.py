@@ -31,9 +31,10 @@ def process() -> concurrent.futures.Executor:
 
 def predict(folder: str, request: bytes) -> dict[str, np.ndarray]:
     """Outputs of a version for a `PredictRequest`, texts as bytes."""
+    model = _load(folder)
     from tensorflow_serving.apis import predict_pb2
 
-    return _load(folder).run(predict_pb2.PredictRequest.FromString(request))
+    return model.run(predict_pb2.PredictRequest.FromString(request))
 
 
 class _Pointer(ctypes.c_void_p):
@@ -56,7 +57,7 @@ class _Api:
     def __init__(self):
         assert "tensorflow" not in sys.modules
         tensorflow = Path(importlib.util.find_spec("tensorflow").origin).parent
-        # Messages without what `import tensorflow` does.
+        # Its messages can be imported, without what `import tensorflow` does.
         package = types.ModuleType("tensorflow")
         package.__path__ = [str(tensorflow)]
         sys.modules["tensorflow"] = package
