@@ -2,15 +2,12 @@
 
     python benchmarks/serving.py graph                      # a preset's size, 2 minutes
     python benchmarks/serving.py load MODEL_DIRECTORY       # latency and throughput
-    python benchmarks/serving.py weights MODEL_DIRECTORY    # float32, bfloat16, int8
 
 "graph": one process, in turns: the search as a part of a user's graph, as
 benchmarks/decoding.py has it, and `translate_ids` of the loaded export; the median of
 the ratios. "load": 64 clients, half by REST and half by gRPC, requests of 1 to 4 texts
 of mixed lengths, against `tensorflow_model_server` or the stand-in of the tests (which
 is Python: its own share counts), each setting of threads in a process of its own.
-"weights": size of the version's weights, milliseconds for 64 sentences, BLEU on the
-test split of the embedded corpus.
 """
 
 import argparse
@@ -138,52 +135,14 @@ def client_load(options) -> None:
     )
 
 
-def weights(options) -> None:
-    """Size, speed and BLEU of the ways to store weights."""
-    import sacrebleu
-    import tensorflow as tf
-
-    import keras_seqconv as ks
-    from keras_seqconv.data.sources import open_corpus
-    from keras_seqconv.export import saved_model
-
-    pairs = list(open_corpus("phrases").split("test").as_numpy_iterator())
-    pairs = pairs[: options.sentences]
-    sources = [pair["source"].decode() for pair in pairs]
-    references = [pair["target"].decode() for pair in pairs]
-    translator = ks.load(options.model)
-    print("| weights | MB | ms for 64 sentences | BLEU |\n|---|---|---|---|")
-    for kind in ("float32", "bfloat16", "int8"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = saved_model(translator, f"{folder}/model", weights=kind)
-            files = (path / "variables").iterdir()
-            size = sum(file.stat().st_size for file in files) / 1e6
-            run = tf.saved_model.load(str(path)).signatures["serving_default"]
-        found = [
-            text.decode()
-            for start in range(0, len(sources), 64)
-            for text in run(text=tf.constant(sources[start : start + 64]))[
-                "translation"
-            ].numpy()
-        ]
-        times = [
-            seconds(lambda run=run: run(text=tf.constant(sources[:64])))
-            for _ in range(options.repetitions)
-        ]
-        score = sacrebleu.corpus_bleu(found, [references]).score
-        took = np.median(times) * 1000
-        print(f"| {kind} | {size:.2f} | {took:.0f} | {score:.2f} |", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("graph", "load", "client-load", "weights"))
+    parser.add_argument("what", choices=("graph", "load", "client-load"))
     parser.add_argument("model", nargs="?", help="a model directory")
     parser.add_argument("--family", default="dynamic_conv", help="of `graph`")
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--threads", default="0,0", help=argparse.SUPPRESS)
     options = parser.parse_args()
     globals()[options.what.replace("-", "_")](options)

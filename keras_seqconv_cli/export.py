@@ -49,12 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens times beams computed at once; bounds the memory (default 4096)",
     )
     add(
-        "--weights",
-        choices=("float32", "bfloat16", "int8"),
-        default="float32",
-        help="how weights are stored (default float32)",
-    )
-    add(
         "--xla",
         action="store_true",
         help="compile with XLA, for servers that were started with XLA enabled only",
@@ -92,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         output = Path("saved_models", (work_folder or folder).resolve().name)
     names = (
         "num_beams", "length_penalty", "max_length", "max_source_length", "n_best",
-        "tokens_per_batch", "weights", "xla", "version",
+        "tokens_per_batch", "xla", "version",
     )  # fmt: skip
     owner = load(folder)
     path = saved_model(

@@ -29,7 +29,7 @@ def model_card(name: str, version: int, owner, settings, exported, run=None) -> 
     """
     sections = [
         f"# {name}, version {version}",
-        _model(owner, settings, exported),
+        _model(owner, settings),
         "## Data and scores\n\n" + _scores(Path(run) if run is not None else None),
         "## Search\n\n" + _search(settings),
         "## Signatures\n\n" + _signatures(owner, exported),
@@ -40,7 +40,7 @@ def model_card(name: str, version: int, owner, settings, exported, run=None) -> 
     return "\n\n".join(sections) + "\n"
 
 
-def _model(owner, settings, exported) -> str:
+def _model(owner, settings) -> str:
     models = getattr(owner.model, "models", [owner.model])
     lines = []
     for model in models:
@@ -58,10 +58,8 @@ def _model(owner, settings, exported) -> str:
         f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
         for side, tokenizer in _tokenizers(owner)
     ]
-    lines.append(
-        f"- weights stored as {settings.weights}, {exported.size / 1e6:.1f} MB"
-        + (", search compiled by XLA" if settings.xla else "")
-    )
+    if settings.xla:
+        lines.append("- search compiled by XLA")
     return "## Model\n\n" + "\n".join(lines)
 
 
@@ -177,14 +175,7 @@ def _costs(owner, settings, exported) -> str:
             "text may have more): its memory does not grow with the number of texts, "
             "apart from inputs and outputs. The largest tensor, the logits of a step, "
             f"has at most about {logits:.0f} MB when texts have 16 tokens or more.",
-            f"- Weights: {exported.size / 1e6:.1f} MB on the disk and in memory"
-            + (
-                ""
-                if settings.weights == "float32"
-                else "; each running request holds them once more in the precision "
-                "of the model"
-            )
-            + ".",
+            f"- Weights: {exported.size / 1e6:.1f} MB on the disk and in memory.",
         ]
     )
 

@@ -4,12 +4,10 @@ import dataclasses
 
 from keras_seqconv.arguments import (
     check_boolean,
-    check_choice,
     check_positive_integer,
 )
 from keras_seqconv.batches import search_options, spellable
 from keras_seqconv.decoding.options import BeamOptions
-from keras_seqconv.export.weights import KINDS
 
 LONGEST_SOURCE = 512
 
@@ -25,7 +23,6 @@ class Settings:
         max_target_length: tokens of a given translation (or text) that are scored, its
             end counted.
         tokens_per_batch: tokens times beams that are computed at once.
-        weights: how they are stored.
         xla: whether the search is compiled by XLA.
     """
 
@@ -33,7 +30,6 @@ class Settings:
     max_source_length: int
     max_target_length: int
     tokens_per_batch: int
-    weights: str
     xla: bool
 
 
@@ -46,7 +42,6 @@ def make_settings(
     max_source_length: int | None,
     n_best: int | None,
     tokens_per_batch: int | None,
-    weights: str,
     xla: bool,
 ) -> Settings:
     """The settings for a `Translator` or `LanguageGenerator`; None is its own.
@@ -54,7 +49,6 @@ def make_settings(
     Raises:
         ValueError: for a wrong option, named with its rule.
     """
-    check_choice("weights", weights, KINDS)
     check_boolean("xla", xla)
     given = {
         "num_beams": num_beams,
@@ -85,7 +79,6 @@ def make_settings(
             max(LONGEST_SOURCE, search.max_length + 1), owner.model.max_target_length
         ),
         tokens_per_batch=check_positive_integer("tokens_per_batch", tokens_per_batch),
-        weights=weights,
         xla=xla,
     )
 

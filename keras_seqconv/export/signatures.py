@@ -50,7 +50,7 @@ def _made(owner, settings: Settings) -> Exported:
     import tensorflow as tf
 
     model = folded(owner.model)
-    weights = StoredWeights(model, settings.weights)
+    weights = StoredWeights(model)
     module = tf.Module(name="keras_seqconv")
     module.weights = weights.variables
     computations = Computations(model, settings, weights)

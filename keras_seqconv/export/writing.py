@@ -14,12 +14,15 @@ from keras_seqconv.export.model_card import model_card
 from keras_seqconv.export.settings import make_settings
 
 _BATCHING = """\
-# Read with --enable_batching --enable_per_model_batching_parameters.
+# Read with --enable_batching --batching_parameters_file=FILE, and but for the threads
+# also with --enable_batching --enable_per_model_batching_parameters.
 max_batch_size { value: 64 }
 batch_timeout_micros { value: 2000 }
 # As many as the machine has cores.
 num_batch_threads { value: 4 }
 max_enqueued_batches { value: 256 }
+# Ids of several lengths share a batch.
+pad_variable_length_inputs: true
 """
 _MODELS = """\
 # --model_config_file=/models/%(name)s/models.config
@@ -46,7 +49,6 @@ def saved_model(
     max_source_length: int | None = None,
     n_best: int | None = None,
     tokens_per_batch: int | None = None,
-    weights: str = "float32",
     xla: bool = False,
     version: int | None = None,
     warmup_texts: list[str] | None = None,
@@ -72,8 +74,6 @@ def saved_model(
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
         tokens_per_batch: tokens times beams that are computed at once, the owner's by
             default: bounds the memory of a request.
-        weights: "float32" (as they are), "bfloat16" or "int8"; they are turned back
-            before the search, so this makes the files smaller, not the search faster.
         xla: compile the search with XLA: for servers that are started with
             `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
         version: a positive integer; None is one more than the largest there is.
@@ -115,7 +115,6 @@ def saved_model(
         max_source_length=max_source_length,
         n_best=n_best,
         tokens_per_batch=tokens_per_batch,
-        weights=weights,
         xla=xla,
     )
     parent = Path(os.path.realpath(directory))

@@ -34,7 +34,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     texts.write_text("w1 w2\n\nw3\n")
     done = call(
         capsys, "export", run_folder, "--num-beams", 3, "--max-length", 5,
-        "--length-penalty", 0.7, "--weights", "int8", "--warmup-texts", texts,
+        "--length-penalty", 0.7, "--warmup-texts", texts,
     )  # fmt: skip
     assert done.status == 0, done.errors
     version = tmp_path / "saved_models" / "first" / "1"
@@ -42,7 +42,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     card = (version / "MODEL_CARD.md").read_text()
     for words in (
         "preset: tiny", "= 12.34", "num_beams: 3", "length_penalty: 0.7",
-        "max_length: 5", "stored as int8",
+        "max_length: 5",
     ):  # fmt: skip
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
@@ -59,7 +59,9 @@ def test_what_is_printed_can_be_asked(capsys, tmp_path):
     done = call(capsys, "export", tmp_path / "bare", "--output", tmp_path / "m")
     request = json.loads(shlex.split(done.output.splitlines()[-1])[2])
     assert "tokenised" not in done.output
+    assert "no tokenizers" in (tmp_path / "m" / "1" / "MODEL_CARD.md").read_text()
     loaded = tf.saved_model.load(str(tmp_path / "m" / "1"))
+    assert set(loaded.signatures) == {"translate_ids", "score_ids"}
     inputs = {name: tf.constant(one) for name, one in request["inputs"].items()}
     assert loaded.signatures[request["signature_name"]](**inputs)["ids"].shape[0] == 1
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import keras_seqconv as ks
+from keras_seqconv.export.computations import NOT_FOUND
 
 TEXTS = [
     "Anna called three guests at half past three.", "", "  ", "three", "😀 twelve",
@@ -18,21 +19,55 @@ TEXTS = [
 
 
 def main(directory: str, path: str, *files: str) -> None:
-    translator = ks.load(directory)
     texts = TEXTS + [
         line for file in files for line in Path(file).read_text("utf-8").splitlines()
     ]
-    scores = [row[0].score for row in translator.translate_n_best(texts, 1)]
-    reverse = texts[::-1]
-    cases = [
-        ["serving_default", {"text": texts},
-         {"translation": translator.translate(texts), "score": scores}],
-        ["score", {"text": texts, "translation": reverse},
-         {"score": translator.score(texts, reverse)}],
-        ["serving_default", {"text": []}, {"translation": [], "score": []}],
-    ]  # fmt: skip
     with open(path, "w", encoding="utf-8") as stream:
-        json.dump(cases, stream)
+        json.dump(cases_of(ks.load(directory), texts), stream)
+
+
+def cases_of(owner, texts: list[str], **options) -> list:
+    """[signature, inputs, outputs] of an export with these options of the search."""
+    penalty = {key: options[key] for key in options if key == "length_penalty"}
+    reverse = texts[::-1]
+    if hasattr(owner, "generate"):
+        generated = owner.generate(texts, **options)
+        best = {"generation": generated, "score": owner.score(generated, **penalty)}
+        scores = {"score": owner.score(reverse, **penalty)}
+        return [
+            ["serving_default", {"text": texts}, best],
+            ["generate", {"text": texts}, best],
+            ["score", {"text": reverse}, scores],
+            ["generate", {"text": []}, {"generation": [], "score": []}],
+        ]
+    count = options.get("num_beams", owner.search["num_beams"])
+    n_best, scores = n_best_of(owner, texts, count, **options)
+    best = {
+        "translation": owner.translate(texts, **options),
+        "score": [row[0] for row in scores],
+    }
+    cases = [
+        ["serving_default", {"text": texts}, best],
+        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
+        ["score", {"text": texts, "translation": reverse},
+         {"score": owner.score(texts, reverse, **penalty)}],
+        ["serving_default", {"text": []}, {"translation": [], "score": []}],
+        ["translate_n_best", {"text": []}, {"translation": [], "score": []}],
+    ]  # fmt: skip
+    if hasattr(owner.model, "encode"):
+        cases.append(["encode", {"text": []}, {"lengths": []}])
+    return cases
+
+
+def n_best_of(translator, texts: list[str], count: int, **options) -> tuple:
+    """Texts and scores of the hypotheses, filled up as an export does."""
+    found = translator.translate_n_best(texts, count, **options)
+    missing = ks.translator.Translation("", NOT_FOUND)
+    rows = [[*row, *[missing] * (count - len(row))] for row in found]
+    return (
+        [[one.text for one in row] for row in rows],
+        [[one.score for one in row] for row in rows],
+    )
 
 
 if __name__ == "__main__":

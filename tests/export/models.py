@@ -84,11 +84,34 @@ def make_conv_s2s():
 
 
 @functools.cache
+def make_ensemble():
+    """Of models of different families."""
+    tokenizer = dictionary_tokenizer()
+    models = [make_translator().model, make_conv_s2s().model]
+    search = {"num_beams": 2, "max_length": 6}
+    return ks.Translator(ks.decoding.Ensemble(models), tokenizer, tokenizer, search)
+
+
+@functools.cache
 def make_language_model():
     keras.utils.set_random_seed(3)
     tokenizer = word_tokenizer()
     model = ks.models.ConvLanguageModel(
         tokenizer.vocabulary_size, embedding_dim=8, convolutions="[(8, 3)] * 2"
     )
+    search = {"num_beams": 2, "max_length": 6}
+    return ks.LanguageGenerator(decided(model), tokenizer, search)
+
+
+def make_adaptive_language_model():
+    """Of all mixers, with adaptive input and softmax."""
+    keras.utils.set_random_seed(4)
+    tokenizer = word_tokenizer()
+    cutoffs = {"cutoffs": [12], "factor": 2.0}
+    model = ks.models.LanguageModel(
+        tokenizer.vocabulary_size, hidden_dim=8, intermediate_dim=8, num_heads=2,
+        num_layers=4, mixer=["light_conv", "dynamic_conv", "query_conv", "attention"],
+        kernel_sizes=[3], adaptive_softmax=cutoffs, adaptive_input=cutoffs,
+    )  # fmt: skip
     search = {"num_beams": 2, "max_length": 6}
     return ks.LanguageGenerator(decided(model), tokenizer, search)

@@ -90,7 +90,7 @@ class StandIn:
         from tensorflow_serving.apis import prediction_service_pb2_grpc as services
 
         self.name, self.version = folder.name, version
-        path = folder / str(version)
+        path = self._path = folder / str(version)
         self.model = tf.saved_model.load(str(path))
         batching = (path / "batching_params.pbtxt").read_text()
         at_once = re.search(r"num_batch_threads *{ *value: *(\d+)", batching)[1]
@@ -190,8 +190,10 @@ class StandIn:
                 pass
 
             def do_GET(self):  # noqa: N802
-                status = {"version": str(stand_in.version), "state": "AVAILABLE"}
-                self.answer(200, {"model_version_status": [status]})
+                try:
+                    self.answer(200, stand_in.described(self.path))
+                except ValueError as error:
+                    self.answer(404, {"error": str(error)})
 
             def do_POST(self):  # noqa: N802
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -209,11 +211,36 @@ class StandIn:
 
         return Handler
 
+    def described(self, path: str) -> dict:
+        """The answer to a GET: which versions there are, or which signatures."""
+        if self._asked(path) == "/metadata":
+            return {"metadata": {"signature_def": {"signature_def": self._signatures}}}
+        status = {"version": str(self.version), "state": "AVAILABLE"}
+        return {"model_version_status": [status]}
+
+    def _asked(self, path: str) -> str:
+        """What a path says behind the model, which must be this one."""
+        model = rf"/v1/models/{self.name}(/versions/{self.version})?"
+        found = re.fullmatch(f"{model}(|/metadata|:predict)", path)
+        if not found:
+            raise ValueError(f"Servable not found for request: {path}")
+        return found[2]
+
+    @property
+    def _signatures(self) -> dict:
+        from google.protobuf import json_format
+        from tensorflow.core.protobuf import saved_model_pb2
+
+        content = (self._path / "saved_model.pb").read_bytes()
+        (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+        return {
+            name: json_format.MessageToDict(one)
+            for name, one in meta_graph.signature_def.items()
+        }
+
     def rest(self, path: str, body: dict) -> dict:
         """The answer to `:predict`, in rows or in columns."""
-        wanted = rf"/v1/models/{self.name}(/versions/{self.version})?:predict"
-        if not re.fullmatch(wanted, path):
-            raise ValueError(f"Servable not found for request: {path}")
+        self._asked(path)
         inputs = body.get("inputs")
         if "instances" in body:
             rows = body["instances"]

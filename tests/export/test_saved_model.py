@@ -1,6 +1,7 @@
 """What a server would load: the files, and the answers of a process of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,9 @@ from hypothesis import strategies as st
 
 import keras_seqconv as ks
 from keras_seqconv.export import stock_ops
-from keras_seqconv.export.weights import quantized
-from tests.export.load_and_run import check
+from tests.export.make_cases import cases_of, n_best_of
 from tests.export.models import (
     TEXTS,
-    byte_pair_tokenizer,
-    character_tokenizer,
-    dictionary_tokenizer,
     make_conv_s2s,
     make_language_model,
     make_translator,
@@ -37,6 +34,13 @@ WORD_TEXTS = ["w1 w2 w3", "", " ", "w4", "w9 x w9 w25 w0 w1 w2 w7 w3", "w5 w6"]
 MISSING = -1e9
 
 
+@pytest.fixture(autouse=True)
+def without_xla():
+    """What it compiles is used once."""
+    with ks.ops.jit_scope(False):
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("saved_models")
@@ -53,26 +57,15 @@ def pieces(folder):
 
 
 @pytest.fixture(scope="module")
-def conv_s2s(folder):
-    return make_conv_s2s(), ks.export.saved_model(make_conv_s2s(), folder / "fconv")
-
-
-@pytest.fixture(scope="module")
 def language(folder):
     generator = make_language_model()
     path = ks.export.saved_model(generator, folder / "language")
     return generator, path, tf.saved_model.load(str(path))
 
 
-def n_best_of(translator, texts, count):
-    """Texts and scores of the hypotheses, filled up as an export does."""
-    found = translator.translate_n_best(texts, count)
-    missing = ks.translator.Translation("", MISSING)
-    found = [[*row, *[missing] * (count - len(row))] for row in found]
-    return [
-        [[getattr(one, name) for one in row] for row in found]
-        for name in ("text", "score")
-    ]
+def bare():
+    """Without tokenizers: the smallest export."""
+    return ks.Translator(make_translator().model, search={"max_length": 5})
 
 
 def decoded(texts):
@@ -94,110 +87,27 @@ def run_alone(path: Path, cases: list, tmp_path: Path) -> str:
     return done.stdout
 
 
-def run_here(signatures, cases: list):
-    for name, inputs, expected in cases:
-        tensors = {key: tf.constant(one, tf.string) for key, one in inputs.items()}
-        found = signatures[name](**tensors)
-        for key, value in expected.items():
-            check(name, found[key].numpy().tolist(), value)
-
-
 def test_answers_are_those_of_translate(pieces):
+    """test_kinds.py has all kinds of models, and more texts."""
     translator, _, loaded = pieces
-    texts = [*TEXTS, ""]
-    n_best, scores = n_best_of(translator, texts, 2)
+    texts = tf.constant([*TEXTS, ""])
+    found = loaded.signatures["translate_n_best"](text=texts)
+    n_best, scores = n_best_of(translator, [*TEXTS, ""], 2)
     assert all(one > other for one, other in scores)  # best first
-    best = {
-        "translation": [row[0] for row in n_best], "score": [row[0] for row in scores],
-    }  # fmt: skip
-    cases = [
-        ["serving_default", {"text": texts}, best],
-        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
-        ["score", {"text": texts, "translation": texts[::-1]},
-         {"score": translator.score(texts, texts[::-1])}],
-    ]  # fmt: skip
-    run_here(loaded.signatures, cases)
+    assert decoded(found["translation"]) == n_best
+    np.testing.assert_allclose(found["score"], scores, atol=1e-4)
+    reverse = [*TEXTS, ""][::-1]
+    found = loaded.signatures["score"](text=texts, translation=tf.constant(reverse))
+    np.testing.assert_allclose(
+        found["score"], translator.score([*TEXTS, ""], reverse), atol=1e-4
+    )
 
 
 @pytest.mark.slow
 def test_another_process_says_the_same(pieces, tmp_path):
     translator, path, _ = pieces
-    texts = PIECES[:-1]
-    n_best, scores = n_best_of(translator, texts, 2)
-    reverse = texts[::-1]
-    cases = [
-        ["serving_default", {"text": texts},
-         {"translation": translator.translate(texts), "score": [s[0] for s in scores]}],
-        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
-        ["score", {"text": texts, "translation": reverse},
-         {"score": translator.score(texts, reverse)}],
-        ["serving_default", {"text": []}, {"translation": [], "score": []}],
-        ["translate_n_best", {"text": []}, {"translation": [], "score": []}],
-        ["encode", {"text": []}, {"lengths": []}],
-    ]  # fmt: skip
-    assert "6 cases as expected" in run_alone(path, cases, tmp_path)
-
-
-@pytest.mark.slow
-def test_conv_s2s_with_learned_positions(conv_s2s):
-    """Folded, limits by the length of the source, sources cut as Translator does."""
-    translator, path = conv_s2s
-    assert not translator.model.get_config()["folded"]
-    texts = [*WORD_TEXTS, "w1 " * 30]
-    with pytest.warns(UserWarning, match="were cut"):
-        n_best, scores = n_best_of(translator, texts, 3)
-    cases = [
-        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
-        ["serving_default", {"text": texts},
-         {"translation": [row[0] for row in n_best]}],
-    ]  # fmt: skip
-    run_here(tf.saved_model.load(str(path)).signatures, cases)
-
-
-@pytest.mark.slow
-def test_language_model(language):
-    generator, _, loaded = language
-    loaded = loaded.signatures
-    prompts = ["w1 w2", "", "w3", "x"]
-    expected = {"generation": generator.generate(prompts)}
-    cases = [
-        ["serving_default", {"text": prompts}, expected],
-        ["generate", {"text": prompts}, expected],
-        ["score", {"text": prompts}, {"score": generator.score(prompts)}],
-        ["generate", {"text": []}, {"generation": []}],
-    ]
-    run_here(loaded, cases)
-    found = loaded["generate"](text=tf.constant(["w1 " * 50, "w1 w2"]))
-    assert decoded(found["generation"])[1] == expected["generation"][0]
-
-
-@pytest.mark.slow
-def test_saved_model_cli(pieces, tmp_path):
-    _, path, _ = pieces
-    script = Path(sys.executable).with_name("saved_model_cli")
-    shown = subprocess.run(
-        [script, "show", "--dir", path, "--tag_set", "serve", "--signature_def",
-         "serving_default"], capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert "inputs['text']" in shown.stdout and "outputs['score']" in shown.stdout
-    assert "_bytes" not in shown.stdout
-
-
-@pytest.mark.slow
-def test_saved_model_cli_runs(pieces):
-    """It loads no ops of tensorflow-text by itself."""
-    translator, path, _ = pieces
-    program = (
-        "import sys, tensorflow_text; "
-        "from tensorflow.python.tools.saved_model_cli import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "run", "--dir", path, "--tag_set", "serve",
-         "--signature_def", "serving_default", "--input_exprs", 'text=["tea"]'],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert repr(translator.translate(["tea"])[0].encode()) in done.stdout
+    cases = cases_of(translator, PIECES[:-1])
+    assert f"{len(cases)} cases as expected" in run_alone(path, cases, tmp_path)
 
 
 # --- Any text ---
@@ -213,12 +123,8 @@ def test_long_texts_are_cut_as_said(pieces):
         suppressed_ids=[0, 1, 3], length_penalty=0.6,
     )  # fmt: skip
     best = np.asarray(expected)[0, :1].tolist()
-    found = loaded.signatures["serving_default"](text=tf.constant([long, "tea"]))
-    assert (
-        decoded(found["translation"])[0]
-        == (translator.target_tokenizer.detokenize(best)[0])
-    )
-    assert decoded(found["translation"])[1] == translator.translate(["tea"])[0]
+    found = loaded.signatures["serving_default"](text=tf.constant([long]))
+    assert decoded(found["translation"]) == translator.target_tokenizer.detokenize(best)
     np.testing.assert_allclose(found["score"][0], scores[0, 0], atol=1e-4)
 
 
@@ -350,10 +256,9 @@ def test_encoder_outputs(pieces):
 # --- The files ---
 
 
-def test_only_what_a_stock_server_has(pieces, conv_s2s):
-    for _, path, *_ in (pieces, conv_s2s):
-        assert stock_ops.offenders(path) == []
-        assert compiled_functions(path) == []
+def test_only_what_a_stock_server_has(pieces):
+    assert stock_ops.offenders(pieces[1]) == []
+    assert compiled_functions(pieces[1]) == []
 
 
 @pytest.mark.slow
@@ -387,7 +292,7 @@ def test_offenders_are_named(tmp_path):
 def test_offenders_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(stock_ops, "stock_ops", lambda: {})
     with pytest.raises(ValueError, match="stock server cannot run: .*op "):
-        ks.export.saved_model(make_conv_s2s(), tmp_path / "m", n_best=1)
+        ks.export.saved_model(bare(), tmp_path / "m")
     assert list((tmp_path / "m").iterdir()) == []
 
 
@@ -402,7 +307,7 @@ def test_interrupted_export_leaves_no_version(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.saved_model, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        ks.export.saved_model(make_conv_s2s(), tmp_path / "m")
+        ks.export.saved_model(bare(), tmp_path / "m")
     assert len(seen) == 1 and not seen[0].isdecimal()
     assert list((tmp_path / "m").iterdir()) == []
 
@@ -417,83 +322,83 @@ def test_versions(tmp_path):
         ks.export.saved_model(make_conv_s2s(), tmp_path, version=3)
 
 
-@pytest.mark.slow
 def test_files_of_a_version(pieces):
     _, path, _ = pieces
     assert path.name == "1"
     names = {entry.name for entry in path.iterdir()}
     assert {"saved_model.pb", "variables", "assets.extra", "MODEL_CARD.md",
             "batching_params.pbtxt"} <= names  # fmt: skip
-    assert 'name: "pieces"' in (path.parent / "models.config").read_text()
     card = (path / "MODEL_CARD.md").read_text()
     for words in ("40 tokens", "at most 9 steps", "`translate_ids`", "Licence"):
         assert words in card
 
 
-# --- Tokenizers of Python, smaller weights, XLA, mixed precision ---
+def test_configurations_are_the_official_messages(pieces):
+    from google.protobuf import json_format, text_format
+
+    pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
+    from tensorflow_serving.config import model_server_config_pb2 as official
+
+    def read(text, message):
+        text_format.Parse(text, message)
+        return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+    folder = pieces[1]
+    text = (folder / "batching_params.pbtxt").read_text()
+    assert read(text, batching_parameters()) == {
+        "max_batch_size": "64", "batch_timeout_micros": "2000",
+        "num_batch_threads": "4", "max_enqueued_batches": "256",
+        "pad_variable_length_inputs": True,
+    }  # fmt: skip
+    text = (folder.parent / "models.config").read_text()
+    config = {
+        "name": "pieces", "base_path": "/models/pieces", "model_platform": "tensorflow",
+    }  # fmt: skip
+    expected = {"model_config_list": {"config": [config]}}
+    assert read(text, official.ModelServerConfig()) == expected
+    # What is offered in comments.
+    config["model_version_policy"] = {"specific": {"versions": ["1"]}}
+    config["version_labels"] = {"stable": "1"}
+    text = re.sub("# (?=model_version_policy|version_labels)", "", text)
+    assert read(text, official.ModelServerConfig()) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "tokenizer", [character_tokenizer, dictionary_tokenizer, byte_pair_tokenizer]
-)
-def test_other_tokenizers(tmp_path, tokenizer):
-    translator = make_translator(tokenizer)
-    path = ks.export.saved_model(translator, tmp_path / "m")
-    texts = [*PIECES[:-1], *WORD_TEXTS, "The\u2003GARDEN\u00a0\u0130", "\u3000", "@@ a"]
-    reverse = texts[::-1]
-    n_best, scores = n_best_of(translator, texts, 2)
-    cases = [
-        ["serving_default", {"text": texts},
-         {"translation": translator.translate(texts), "score": [s[0] for s in scores]}],
-        ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
-        ["score", {"text": texts, "translation": reverse},
-         {"score": translator.score(texts, reverse)}],
-        ["serving_default", {"text": []}, {"translation": []}],
-    ]  # fmt: skip
-    run_here(tf.saved_model.load(str(path)).signatures, cases)
+def batching_parameters():
+    """An empty BatchingParameters; the package of the other messages leaves it out.
 
+    (tensorflow_serving/servables/tensorflow/session_bundle_config.proto)
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import wrappers_pb2 as wrappers
 
-@pytest.mark.slow
-def test_without_tokenizers(tmp_path):
-    translator = make_translator()
-    bare = ks.Translator(translator.model, search=translator.search)
-    path = ks.export.saved_model(bare, tmp_path / "m")
-    loaded = tf.saved_model.load(str(path))
-    assert set(loaded.signatures) == {"translate_ids", "score_ids"}
-    assert "no tokenizers" in (path / "MODEL_CARD.md").read_text()
-
-
-def test_int8_scales_follow_the_closer_axis():
-    matrix = np.random.default_rng(1).normal(size=(8, 16)) * ([1, 100] * 8)
-    for one, axis in ((matrix, 0), (matrix.T, 1)):
-        numbers, scales = quantized(one)
-        largest = np.abs(one).max(axis, keepdims=True)
-        assert (np.abs(one - numbers * scales) < largest / 250).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
-def test_smaller_weights(tmp_path, weights):
-    translator = make_translator(piece_tokenizer, hidden_dim=64, intermediate_dim=128)
-    whole, small = (
-        ks.export.saved_model(translator, tmp_path / kind, weights=kind)
-        for kind in ("float32", weights)
+    optional, repeated = 1, 3
+    file = descriptor_pb2.FileDescriptorProto(
+        name="batching.proto", package="tensorflow.serving", syntax="proto3",
+        dependency=[wrappers.DESCRIPTOR.name],
+    )  # fmt: skip
+    message = file.message_type.add(name="BatchingParameters")
+    for number, name, kind in (
+        (1, "max_batch_size", "Int64Value"),
+        (2, "batch_timeout_micros", "Int64Value"),
+        (3, "max_enqueued_batches", "Int64Value"),
+        (4, "num_batch_threads", "Int64Value"),
+        (5, "thread_pool_name", "StringValue"),
+    ):
+        message.field.add(
+            name=name, number=number, label=optional, type=11,
+            type_name=f".google.protobuf.{kind}",
+        )  # fmt: skip
+    message.field.add(name="allowed_batch_sizes", number=6, label=repeated, type=3)
+    message.field.add(
+        name="pad_variable_length_inputs", number=7, label=optional, type=8
     )
-    sizes = [
-        sum(file.stat().st_size for file in (path / "variables").iterdir())
-        for path in (whole, small)
-    ]
-    assert sizes[1] < sizes[0] * (0.6 if weights == "bfloat16" else 0.4)
-    one, other = (
-        tf.saved_model.load(str(path))
-        .signatures["score"](
-            text=tf.constant(TEXTS), translation=tf.constant(TEXTS[::-1])
-        )["score"]
-        .numpy()
-        for path in (whole, small)
-    )
-    assert 1e-7 < np.abs(one - other).max() < 0.03 * np.abs(one).max()
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = pool.FindMessageTypeByName("tensorflow.serving.BatchingParameters")
+    return message_factory.GetMessageClass(found)()
+
+
+# --- XLA, mixed precision ---
 
 
 @pytest.mark.slow
@@ -523,7 +428,7 @@ def test_mixed_precision(tmp_path):
 def test_ten_thousand_random_byte_strings(pieces):
     _, _, loaded = pieces
     draw = np.random.default_rng(7)
-    texts = [draw.bytes(draw.integers(0, 60)) for _ in range(10_000)]
+    texts = [draw.bytes(draw.integers(0, 25)) for _ in range(10_000)]
     run = loaded.signatures["serving_default"]
     answers = [
         run(text=tf.constant(texts[start : start + 500], tf.string))["translation"]
@@ -543,7 +448,6 @@ def test_ten_thousand_random_byte_strings(pieces):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weights": "int4"}, "`weights`"),
         ({"xla": 1}, "`xla`"),
         ({"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
         ({"num_beams": 100}, "`num_beams`"),
