@@ -25,7 +25,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=all_but(["adaptive", "conv"], MODELS))
+@pytest.fixture(scope="module", params=all_but(["adaptive"], MODELS))
 def generator(request):
     keras.utils.set_random_seed(1)
     model = MODELS[request.param]()

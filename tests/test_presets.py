@@ -382,6 +382,7 @@ class TestCounts:
     def test_printed_in_the_spec(self, name, sizes, changes, expected):
         assert count(name, sizes, **changes) == expected
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "name", [name for name, preset in PRESETS.items() if preset.parameters]
     )
