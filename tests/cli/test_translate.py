@@ -25,6 +25,7 @@ from tests.cli.commands import (
     refused,
     write,
 )
+from tests.full_disk import full_disk
 
 LINES = ["w1 w2 w3", "", "w4 w5", "w6"]
 
@@ -250,6 +251,35 @@ def test_resume(folder, translator, tmp_path, capsys):
     done = call(capsys, *options, "--resume")
     assert done.status == 0 and done.errors.startswith("resuming after 8 lines\n")
     assert output.read_text().split("\n")[:-1] == translator.translate(LINES * 3)
+
+
+def test_full_disk(folder, tmp_path, capsys):
+    """One line names the file; the same command with room goes on, or starts anew."""
+    source, output = write(tmp_path / "in", *LINES * 50), tmp_path / "out"
+    options = ["translate", folder / "model", "--input", source, "--output", output,
+               "--window", 4, "--quiet"]  # fmt: skip
+    assert call(capsys, *options).status == 0
+    expected = output.read_bytes()
+    output.unlink()
+    with full_disk(400):  # for the first window, and not for the note behind it
+        error = refused(capsys, *options)
+    assert error == f"error: {output}.part.json: File too large"
+    assert not output.exists()
+    with full_disk(len(expected) // 2):
+        error = refused(capsys, *options)
+    assert error == f"error: {output}.part: File too large"
+    assert not output.exists()
+    done = call(capsys, *options[:-1], "--resume")
+    assert done.status == 0 and done.errors.startswith("resuming after ")
+    assert output.read_bytes() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="of Linux")
+def test_full_device(folder, capsys):
+    error = refused(capsys, "translate", folder / "model", "--input",
+                    folder / "in.txt", "--output", "/dev/full")  # fmt: skip
+    assert error == "error: /dev/full: No space left on device"
 
 
 @pytest.mark.slow
