@@ -66,7 +66,7 @@ def test_what_is_printed_can_be_asked(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_full_disk_is_one_line(capsys, run_folder, tmp_path):
-    """First in the weights, then in the graph; with room the same command is through."""
+    """First in the weights, then in the graph; with room the same command ends."""
     models = tmp_path / "m"
     for size in (2_000, 100_000):
         with full_disk(size):
