@@ -3,9 +3,11 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -277,12 +279,25 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     """Built, installed beside nothing but its dependencies, and used from there."""
     # Not the sources that a developer's PYTHONPATH names.
     alone = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
+    tracked = {name for name in listed.splitlines() if (ROOT / name).is_file()}
+    for name in tracked:  # a copy, as setuptools packs what earlier builds left
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "source" / name)
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT],
+        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path,
+         tmp_path / "source"],
         check=True,
         capture_output=True,
-    )
+    )  # fmt: skip
     (wheel,) = tmp_path.glob("keras_seqconv-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert packed == {
+        name
+        for name in tracked
+        if name.startswith(("keras_seqconv/", "keras_seqconv_cli/"))
+    }
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
@@ -293,6 +308,9 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     import keras_seqconv as ks, numpy as np, sys
     assert "site-packages" in ks.__file__
     print(ks.layers.DynamicConv(2, 3)(np.ones((1, 5, 4), "float32")).shape)
+    from keras_seqconv.export.stock_ops import stock_ops
+    assert "Softmax" in stock_ops()
+    print(next(ks.data.open_corpus("phrases").texts("test", "target")))
     """
     done = subprocess.run(
         [python, "-c", textwrap.dedent(code)],
