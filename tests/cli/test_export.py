@@ -19,7 +19,9 @@ pytestmark = pytest.mark.tensorflow
 def run_folder(tmp_path_factory):
     """A finished run as `keras-seqconv train` leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "first"
-    make_translator().save(folder / "model")
+    one = make_translator()
+    parts = one.model, one.source_tokenizer, one.target_tokenizer, one.search
+    ks.Translator(*parts, languages=("en", "xx")).save(folder / "model")
     record = {"options": {"preset": "tiny", "dataset": "words"}, "recipe": {}}
     (folder / "run.json").write_text(json.dumps(record))
     line = "BLEU|nrefs:1|case:mixed = 12.34"
@@ -42,7 +44,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     card = (version / "MODEL_CARD.md").read_text()
     for words in (
         "preset: tiny", "= 12.34", "num_beams: 3", "length_penalty: 0.7",
-        "max_length: 5", "stored as int8",
+        "max_length: 5", "stored as int8", "translates from en to xx",
     ):  # fmt: skip
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()

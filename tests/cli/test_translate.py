@@ -95,6 +95,17 @@ def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
     assert output.buffer.getvalue().decode().split("\n")[:-1] == expected
 
 
+def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch):
+    keyboard, output = Binary(b"w1 w2\n"), Binary()
+    monkeypatch.setattr(keyboard, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", keyboard)
+    monkeypatch.setattr(sys, "stdout", output)
+    done = call(capsys, "translate", folder / "model")
+    told = "Loading the model ...\rReady: type a line; Ctrl-D ends.\n"
+    assert (done.status, done.errors) == (0, told)
+    assert output.buffer.getvalue().count(b"\n") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
 @pytest.mark.parametrize("flags, chosen, parts", [

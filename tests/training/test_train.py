@@ -175,6 +175,39 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert not (run / "scores.json").exists()
 
 
+def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
+    corpus, run = finished
+    bad = tmp_path / "bad"
+    shutil.copytree(corpus, bad)
+    (bad / "train.de").write_bytes(b"\xff\n" * 96)
+    train = [
+        "train",
+        "--preset",
+        "dynamic_conv_phrases",
+        "--workdir",
+        f"{tmp_path}/run",
+    ]
+    for arguments, flag in (
+        ([*train, "--dataset", str(bad)], "--skip-bad-lines"),
+        ([*train, "--dataset", str(corpus), "--vocabulary-size", "5000"],
+         "--vocabulary-size"),
+        (["average", str(run), "--output", str(run / "model")], "--overwrite"),
+    ):  # fmt: skip
+        assert main(arguments) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("error: ") and flag in error
+
+
+def test_a_validation_split_can_be_held_out(corpus, tmp_path):
+    options = options_for(corpus, tmp_path, validation_share=0.25)
+    with pytest.raises(ValueError, match="`validation_share` must not be given"):
+        open_corpus_of(options)
+    for path in corpus.glob("valid.*"):
+        path.unlink()
+    opened = open_corpus_of(options)
+    assert len([*opened.texts("validation", "source")]) == 24
+
+
 def test_the_preset_says_the_direction(corpus, tmp_path):
     options = TrainingOptions(
         preset="dynamic_conv_phrases", dataset=str(corpus), workdir=str(tmp_path)
@@ -191,7 +224,10 @@ def test_continued_equals_uninterrupted(finished, tmp_path):
         options = options_for(
             corpus, tmp_path / "parts", **{**FINISHED, "max_updates": updates}
         )
-        parts = train(options, str)
+        lines = []
+        parts = train(options, lines.append)
+    start = checkpoints.path_of(tmp_path / "parts" / "checkpoints", 3)
+    assert f"Going on from {start}" in lines
     for one, other in zip(
         weights_of(whole / "model"), weights_of(parts.folder), strict=True
     ):
