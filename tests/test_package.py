@@ -400,6 +400,8 @@ def test_readme_commands_run(tmp_path):
     printed = run_commands(make.splitlines()[0], tmp_path)
     assert "runs/quickstart is finished" in printed and "10 test sentences" in printed
     assert translation in printed.partition("tensorflow_text, says")[2]
+    assert "keras-seqconv translate runs/quickstart/model\n" in printed
+    assert re.search(r"\ntest BLEU [0-9.]+\n$", printed)
 
 
 @pytest.mark.slow

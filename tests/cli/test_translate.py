@@ -45,8 +45,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def translator():
-    return make_translator()
+def translator(folder, loaded_once):  # noqa: F811
+    """The one that the commands load: what it has traced serves both."""
+    return ks.load(str(folder / "model"))
 
 
 def test_every_search_option_has_a_flag():
@@ -228,7 +229,7 @@ def test_generate(folder, capsys):
     options += ["--length", 9, "--top-k", 5, "--temperature", "0.8"]
     done = call(capsys, *options)
     assert done.status == 0 and done.output == call(capsys, *options).output
-    expected = make_language_model().sample(
+    expected = ks.load(str(folder / "language")).sample(
         "w1 w2", seed=3, top_k=5, temperature=0.8, max_length=9
     )
     assert done.output == f"{expected[0]}\n" and done.output.startswith("w1 w2")

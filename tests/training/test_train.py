@@ -33,9 +33,7 @@ TINY = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
 }
-FINISHED = {
-    "tokens_per_batch": 512, "max_shapes": 1, "max_updates": 9, "jit_compile": "false",
-}  # fmt: skip
+FINISHED = {"tokens_per_batch": 512, "max_updates": 9}
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +88,8 @@ def options_for(corpus, workdir, **changes):
             "max_updates": 8,
             "warmup_steps": 4,
             "deterministic": True,
+            "max_shapes": 1,
+            "jit_compile": "false",
             **changes,
         }
     )
@@ -145,6 +145,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     options = ["--preset", "light_conv_cnn_dailymail", "--dataset", str(corpus)]
     options += ["--workdir", str(run), "--architecture", json.dumps(TINY)]
     options += ["--tokens-per-batch", "128", "--max-updates", "4"]
+    options += ["--max-shapes", "1", "--jit-compile", "false"]
     assert main(["train", *options]) == 2
     message = capsys.readouterr().err
     assert "--source-language=de --target-language=en or --source-l" in message
@@ -421,6 +422,7 @@ def test_command_line(corpus, tmp_path, capsys):
         "--source", "en", "--target", "de", "--tokenizer", "words",
         "--max-updates", "4",
         "--tokens-per-batch", "128", "--architecture", json.dumps(TINY),
+        "--max-shapes", "1", "--jit-compile", "false",
     ]  # fmt: skip
     assert main([*arguments, "--workdir", run]) == 0
     assert "\ntest BLEU " in capsys.readouterr().out
