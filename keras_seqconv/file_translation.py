@@ -437,17 +437,20 @@ class _Stream:
     def __init__(self, stream, owned: bool = False):
         self.stream = stream
         self.owned = owned
+        self.name = str(getattr(stream, "name", "the output"))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         if self.owned:
-            self.stream.close()
+            with naming(self.name):
+                self.stream.close()
 
     def write(self, content: bytes, lines: _Lines) -> None:
-        self.stream.write(content)
-        self.stream.flush()
+        with naming(self.name):
+            self.stream.write(content)
+            self.stream.flush()
 
     def finish(self) -> None:
         pass

@@ -382,6 +382,40 @@ def test_killed_again_and_again(translator, tmp_path):
     assert lines_of(target) == translator.translate(lines)
 
 
+# --- Memory ---
+
+ECHOES = """
+import resource, sys
+from keras_seqconv.translator import Translation, Translator
+from keras_seqconv_cli import main
+
+def echo(self, texts, *_, **__):
+    return [[Translation(text, 0.0, (), ())] for text in texts]
+
+Translator.translate_n_best = echo
+for name in ("few", "many"):
+    files = ["--input", name, "--output", f"{name}.out"]
+    assert main(["translate", "model", *files, "--quiet"]) == 0
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(translator, tmp_path):
+    """60 MB in a process of its own; what is translated is not the point."""
+    translator.save(tmp_path / "model")
+    for name, count in (("few", 20_000), ("many", 200_000)):
+        write(tmp_path / name, (f"{number:>300}" for number in range(count)))
+    done = subprocess.run(
+        [sys.executable, "-c", ECHOES], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "many.out").read_bytes() == (tmp_path / "many").read_bytes()
+    few, many = map(int, done.stdout.split())  # KB
+    assert many - few < 20_000
+
+
 # --- Progress ---
 
 

@@ -1,11 +1,14 @@
 """The package as a whole: imports, backends, the wheel, the command line, README."""
 
 import ast
+import configparser
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -277,12 +280,25 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     """Built, installed beside nothing but its dependencies, and used from there."""
     # Not the sources that a developer's PYTHONPATH names.
     alone = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
+    tracked = {name for name in listed.splitlines() if (ROOT / name).is_file()}
+    for name in tracked:  # a copy, as setuptools packs what earlier builds left
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "source" / name)
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT],
+        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path,
+         tmp_path / "source"],
         check=True,
         capture_output=True,
-    )
+    )  # fmt: skip
     (wheel,) = tmp_path.glob("keras_seqconv-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert packed == {
+        name
+        for name in tracked
+        if name.startswith(("keras_seqconv/", "keras_seqconv_cli/"))
+    }
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
@@ -293,6 +309,9 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     import keras_seqconv as ks, numpy as np, sys
     assert "site-packages" in ks.__file__
     print(ks.layers.DynamicConv(2, 3)(np.ones((1, 5, 4), "float32")).shape)
+    from keras_seqconv.export.stock_ops import stock_ops
+    assert "Softmax" in stock_ops()
+    print(next(ks.data.open_corpus("phrases").texts("test", "target")))
     """
     done = subprocess.run(
         [python, "-c", textwrap.dedent(code)],
@@ -326,25 +345,72 @@ def test_readme_examples_run(number, tmp_path):
     run_python(readme_examples()[number], folder=tmp_path, PYTHONPATH=str(ROOT))
 
 
-@pytest.mark.slow
-def test_readme_commands_run(tmp_path):
-    """The first thing a new user pastes: train, translate, evaluate, plot."""
+def readme_commands() -> list[str]:
+    """Two commands, installing, training and use, export, conversion."""
     text = (ROOT / "README.md").read_text()
-    (commands,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    commands = [code for language, code in blocks if language != "python"]
+    assert len(commands) == 5, "run a new one below"
+    return commands
+
+
+def run_commands(commands: str, folder: Path) -> str:
     programs = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-euc", commands],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=1800,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    scores = re.findall(r"^test BLEU ([0-9.]+)$", done.stdout, re.MULTILINE)
+    return done.stdout
+
+
+def test_readme_names_extras_and_targets_that_there_are():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = re.findall(r"'\.\[(\w+)\]'", readme_commands()[1])
+    assert len(extras) > 4 and {*extras} <= {*setup["options.extras_require"]}
+    named = re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(named) > 4 and {*named} <= {*targets}
+
+
+@pytest.mark.slow
+def test_readme_commands_run(tmp_path):
+    """What a new user pastes: train, translate, evaluate, plot, export, quickstart."""
+    make, _, train, export, _ = readme_commands()
+    printed = run_commands(train, tmp_path)
+    scores = re.findall(r"^test BLEU ([0-9.]+)$", printed, re.MULTILINE)
     assert scores and all(float(score) >= 90 for score in scores)
-    assert "Anna hat um halb vier drei Gäste angerufen." in done.stdout
+    translation = "Anna hat um halb vier drei Gäste angerufen."
+    assert translation in printed
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+    run_commands(export, tmp_path)
+    assert (tmp_path / "saved_models/phrases/1/saved_model.pb").is_file()
+    # The quickstart's training is the same, and need not be done twice.
+    (tmp_path / "runs/one").rename(tmp_path / "runs/quickstart")
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/bin").symlink_to(Path(sys.executable).parent)
+    (tmp_path / ".venv/stamp").touch()
+    printed = run_commands(make.splitlines()[0], tmp_path)
+    assert "runs/quickstart is finished" in printed and "10 test sentences" in printed
+    assert translation in printed.partition("tensorflow_text, says")[2]
+    assert "keras-seqconv translate runs/quickstart/model\n" in printed
+    assert re.search(r"\ntest BLEU [0-9.]+\n$", printed)
+
+
+@pytest.mark.slow
+def test_readme_conversion_runs(golden, tmp_path):
+    pytest.importorskip("torch", reason="needs the extra convert (torch)")
+    commands = readme_commands()[-1]
+    name = re.search(r"convert-fairseq (\S+)", commands)[1]
+    shutil.copytree(golden / "dynamicconv_no_glu", tmp_path / name)
+    assert re.search(r"^\['.*'\]$", run_commands(commands, tmp_path), re.MULTILINE)
 
 
 def docstring_examples() -> list[tuple[str, str]]:

@@ -56,11 +56,9 @@ def test_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path)
     process = start(whole)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
-    chosen = sorted(random.Random(time.time_ns()).sample(range(1, UPDATES - 4), 4))
-    kill, term, again, interrupt = chosen
+    chosen = sorted(random.Random(time.time_ns()).sample(range(1, UPDATES - 4), 2))
+    kill, interrupt = chosen
     assert kill_at(broken, kill, signal.SIGKILL) == -signal.SIGKILL
-    assert kill_at(broken, term, signal.SIGTERM) == 128 + signal.SIGTERM
-    assert kill_at(broken, again, signal.SIGKILL) == -signal.SIGKILL
     assert kill_at(broken, interrupt, signal.SIGINT) == 128 + signal.SIGINT
     process = start(broken)
     _, errors = process.communicate(timeout=600)

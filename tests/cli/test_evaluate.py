@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import keras_seqconv as ks
 from keras_seqconv.perplexity import text_perplexity, translation_perplexity
 from tests.cli.commands import (
     call,
@@ -18,26 +19,27 @@ SOURCES = ["w1 w2 w3", "w4 w5", "w6 w7 w8 w9"]
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra mt (sacrebleu)")
 
 
-@pytest.fixture(scope="module")
-def translator():
-    return make_translator()
-
-
 pytestmark = [pytest.mark.usefixtures("loaded_once"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, translator):
+def folder(tmp_path_factory, loaded_once):  # noqa: F811
     folder = tmp_path_factory.mktemp("evaluate")
-    translator.save(folder / "model")
+    make_translator().save(folder / "model")
     make_language_model().save(folder / "language")
-    texts = translator.translate(SOURCES)
+    texts = ks.load(str(folder / "model")).translate(SOURCES)
     write(folder / "source", *SOURCES)
     write(folder / "right", *texts)
     write(folder / "wrong", *["w1 w1 w1 w1"] * 3)
     write(folder / "short", "w1")
     write(folder / "empty")
     return folder
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    """The one that the commands load: what it has traced serves both."""
+    return ks.load(str(folder / "model"))
 
 
 def test_given_hypotheses(folder, capsys):

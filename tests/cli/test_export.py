@@ -1,7 +1,6 @@
 """`keras-seqconv export`, called in this process."""
 
 import json
-import resource
 import shlex
 
 import keras
@@ -11,6 +10,7 @@ import keras_seqconv as ks
 from keras_seqconv.tokenizers import WordTokenizer
 from tests.cli.commands import call, refused
 from tests.export.models import make_translator
+from tests.full_disk import full_disk
 
 pytestmark = pytest.mark.tensorflow
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.tensorflow
 def run_folder(tmp_path_factory):
     """A finished run as `keras-seqconv train` leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "first"
-    make_translator().save(folder / "model")
+    one = make_translator()
+    parts = one.model, one.source_tokenizer, one.target_tokenizer, one.search
+    ks.Translator(*parts, languages=("en", "xx")).save(folder / "model")
     record = {"options": {"preset": "tiny", "dataset": "words"}, "recipe": {}}
     (folder / "run.json").write_text(json.dumps(record))
     line = "BLEU|nrefs:1|case:mixed = 12.34"
@@ -42,7 +44,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     card = (version / "MODEL_CARD.md").read_text()
     for words in (
         "preset: tiny", "= 12.34", "num_beams: 3", "length_penalty: 0.7",
-        "max_length: 5",
+        "max_length: 5", "translates from en to xx",
     ):  # fmt: skip
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
@@ -68,15 +70,18 @@ def test_what_is_printed_can_be_asked(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_full_disk_is_one_line(capsys, run_folder, tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        done = call(capsys, "export", run_folder, "--output", tmp_path / "m")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert done.status == 2 and len(done.errors.splitlines()) == 1, done.errors
-    assert f"{tmp_path / 'm' / '1'} cannot be written: File too large" in done.errors
-    assert list((tmp_path / "m").iterdir()) == []
+    """First in the weights, then in the graph; with room the same command ends."""
+    models = tmp_path / "m"
+    for size in (2_000, 100_000):
+        with full_disk(size):
+            error = refused(capsys, "export", run_folder, "--output", models)
+        words = f"error: {models / '1'} cannot be written: File too large"
+        assert error.removesuffix(" [Op:SaveV2]") == words
+        assert list(models.iterdir()) == []
+    assert call(capsys, "export", run_folder, "--output", models).status == 0
+    names = sorted(path.name for path in models.iterdir())
+    assert names == ["1", "models.config"]
+    assert (models / "1" / "saved_model.pb").stat().st_size > size
 
 
 def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path):

@@ -25,6 +25,7 @@ from tests.cli.commands import (
     refused,
     write,
 )
+from tests.full_disk import full_disk
 
 LINES = ["w1 w2 w3", "", "w4 w5", "w6"]
 
@@ -44,8 +45,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def translator():
-    return make_translator()
+def translator(folder, loaded_once):  # noqa: F811
+    """The one that the commands load: what it has traced serves both."""
+    return ks.load(str(folder / "model"))
 
 
 def test_every_search_option_has_a_flag():
@@ -92,6 +94,17 @@ def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
         no_repeat_ngram_size=2, suppressed_ids=(5, 6),
     )  # fmt: skip
     assert output.buffer.getvalue().decode().split("\n")[:-1] == expected
+
+
+def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch):
+    keyboard, output = Binary(b"w1 w2\n"), Binary()
+    monkeypatch.setattr(keyboard, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", keyboard)
+    monkeypatch.setattr(sys, "stdout", output)
+    done = call(capsys, "translate", folder / "model")
+    told = "Loading the model ...\rReady: type a line; Ctrl-D ends.\n"
+    assert (done.status, done.errors) == (0, told)
+    assert output.buffer.getvalue().count(b"\n") == 1
 
 
 @pytest.mark.slow
@@ -216,7 +229,7 @@ def test_generate(folder, capsys):
     options += ["--length", 9, "--top-k", 5, "--temperature", "0.8"]
     done = call(capsys, *options)
     assert done.status == 0 and done.output == call(capsys, *options).output
-    expected = make_language_model().sample(
+    expected = ks.load(str(folder / "language")).sample(
         "w1 w2", seed=3, top_k=5, temperature=0.8, max_length=9
     )
     assert done.output == f"{expected[0]}\n" and done.output.startswith("w1 w2")
@@ -250,6 +263,35 @@ def test_resume(folder, translator, tmp_path, capsys):
     done = call(capsys, *options, "--resume")
     assert done.status == 0 and done.errors.startswith("resuming after 8 lines\n")
     assert output.read_text().split("\n")[:-1] == translator.translate(LINES * 3)
+
+
+def test_full_disk(folder, tmp_path, capsys):
+    """One line names the file; the same command with room goes on, or starts anew."""
+    source, output = write(tmp_path / "in", *LINES * 50), tmp_path / "out"
+    options = ["translate", folder / "model", "--input", source, "--output", output,
+               "--window", 4, "--quiet"]  # fmt: skip
+    assert call(capsys, *options).status == 0
+    expected = output.read_bytes()
+    output.unlink()
+    with full_disk(400):  # for the first window, and not for the note behind it
+        error = refused(capsys, *options)
+    assert error == f"error: {output}.part.json: File too large"
+    assert not output.exists()
+    with full_disk(len(expected) // 2):
+        error = refused(capsys, *options)
+    assert error == f"error: {output}.part: File too large"
+    assert not output.exists()
+    done = call(capsys, *options[:-1], "--resume")
+    assert done.status == 0 and done.errors.startswith("resuming after ")
+    assert output.read_bytes() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="of Linux")
+def test_full_device(folder, capsys):
+    error = refused(capsys, "translate", folder / "model", "--input",
+                    folder / "in.txt", "--output", "/dev/full")  # fmt: skip
+    assert error == "error: /dev/full: No space left on device"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.data.store import IdStore
+from tests.full_disk import full_disk
 
 PAIRS = [
     {"source_ids": [5, 6, 2], "target_ids": [7, 2]},
@@ -101,6 +102,19 @@ def test_failed_writer_leaves_the_old_store(tmp_path):
         writer.add({"target_ids": ([5, 2], [2])})
         raise RuntimeError
     assert rows_of(IdStore.open(tmp_path / "ids", {"version": 1})) == PAIRS
+
+
+@pytest.mark.parametrize("ids", [5, 70_000])  # the second are written as uint16 first
+def test_full_disk_is_named_and_leaves_the_old_store(tmp_path, ids):
+    folder = tmp_path / "ids"
+    IdStore.write(folder, PAIRS, {"version": 1})
+    rows = [*[{"target_ids": [5] * 9}] * 500, {"target_ids": [ids]}]
+    with pytest.raises(OSError) as error, full_disk():
+        IdStore.write(folder, rows, {"version": 2})
+    assert error.value.filename == str(folder)
+    assert names(tmp_path) == ["ids"]
+    assert rows_of(IdStore.open(folder, {"version": 1})) == PAIRS
+    assert len(IdStore.write(folder, rows, {"version": 2})) == 501
 
 
 def test_other_fingerprint_does_not_open_but_is_replaced(tmp_path):

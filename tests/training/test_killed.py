@@ -1,0 +1,114 @@
+"""Trainings that die anywhere and are started again end as if nothing had been."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
+
+from keras_seqconv import checkpoints
+from keras_seqconv.callbacks.reporting import read_log
+from tests.training.test_train import options_for, write_corpus
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
+ENDS = {INT: 130, TERM: 143, KILL: -9}
+
+
+def run(folder, starts, **changes):
+    """What these starts in `folder` print; those without a death come to their end."""
+    corpus = write_corpus(folder / "corpus")
+    for path in corpus.glob("test.*"):  # nothing is translated at the end
+        path.unlink()
+    options = options_for(corpus, "", checkpoint_every=2, average=2, **changes)
+    config = folder / "options.json"
+    config.write_text(json.dumps(options.model_dump(exclude_unset=True)))
+    places = json.dumps([(str(folder / name), *death) for name, *death in starts])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.starts", config, places],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=600,
+    )  # fmt: skip
+    found = [line for line in done.stdout.splitlines() if line.startswith("ended ")]
+    expected = [0 if len(one) == 1 else ENDS[one[-1]] for one in starts]
+    assert found == [f"ended {end}" for end in expected], (starts, done.stdout)
+    return done.stdout
+
+
+def left_by(run):
+    """All that a run leaves but notes and times."""
+    paths = sorted(path.relative_to(run) for path in run.rglob("*"))
+    kept = [path for path in paths if path.parts[0] in ("data", "tokenizers", "model")]
+    files = {path: (run / path).read_bytes() for path in kept if (run / path).is_file()}
+    arrays = {}
+    with h5py.File(checkpoints.find(run / "checkpoints")[-1]) as file:
+        for group in ("model", "optimizer"):
+            arrays.update(
+                {(group, name): file[group][name][()] for name in file[group]}
+            )
+    curves = [
+        {key: value for key, value in record.items() if "second" not in key}
+        for record in read_log(run / "log.jsonl")
+    ]
+    return files, arrays, curves, paths
+
+
+def assert_same(others, whole):
+    for one, other in zip(whole, others, strict=True):
+        assert len(one) > 3
+        np.testing.assert_equal(other, one)
+
+
+def test_killed_anywhere_and_started_again(tmp_path):
+    """Weights, optimizer, model directory and curves to the bit."""
+    random = np.random.default_rng(time.time_ns())
+
+    def up_to(most):
+        return int(random.integers(1, most, endpoint=True))
+
+    starts = [
+        ("whole",),
+        ("killed", "ids", 1, KILL),
+        ("killed", "update", up_to(9), KILL),
+        ("killed", "array of a checkpoint", up_to(200), KILL),
+        ("killed", "end of an epoch", 1, KILL),
+        ("killed", "checkpoint of an epoch", 1, KILL),
+        ("killed", "update", 1, KILL),
+        ("killed", "mean of an array", up_to(20), KILL),  # the last update is made
+        ("killed", "mean of an array", up_to(20), TERM),
+        ("killed", "weights of the model", 1, KILL),
+        ("killed", "tokenizer of the model", 1, INT),
+        ("killed", "model", 1, KILL),
+        ("killed", "old model is away", 1, KILL),
+        ("killed",),
+        ("stopped", "update", up_to(9), INT),
+        ("stopped", "array of a checkpoint", up_to(100), TERM),
+        ("stopped",),
+    ]
+    run(tmp_path, starts, max_updates=15, gradient_accumulation_steps=2)
+    whole = left_by(tmp_path / "whole")
+    assert_same(left_by(tmp_path / "killed"), whole)
+    # These end an epoch early, and note how far they came.
+    assert_same(left_by(tmp_path / "stopped")[:2], whole[:2])
+
+
+def test_killed_while_xla_trains(tmp_path):
+    """Without `deterministic`, with which Keras does not compile."""
+    arrays = int(np.random.default_rng(time.time_ns()).integers(1, 200))
+    starts = [
+        ("whole",),
+        ("killed", "array of a checkpoint", arrays, KILL),
+        ("killed",),
+    ]
+    changes = dict(max_updates=9, jit_compile="true", deterministic=False)
+    printed = run(tmp_path, starts, **changes)
+    assert "support `jit_compile=True`" not in printed
+    assert_same(left_by(tmp_path / "killed"), left_by(tmp_path / "whole"))
