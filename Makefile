@@ -7,6 +7,12 @@ EXTRAS = mt,tfds,jax,plot,rouge,serve,test
 # Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.
 JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+# What has code of its own for JAX, or runs in its transformations.
+ON_JAX = tests/ops tests/layers tests/models tests/decoding tests/callbacks \
+  tests/convert/test_fairseq.py tests/training/test_backends.py tests/test_checkpoints.py \
+  tests/test_language_generator.py tests/test_losses.py tests/test_metrics.py \
+  tests/test_optimizers.py tests/test_perplexity.py tests/test_schedules.py \
+  tests/test_translator.py
 
 .PHONY: help quickstart test test-slow test-all lint format mutants bench torch clean
 
@@ -33,12 +39,12 @@ quickstart: $(VENV)/stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/keras-seqconv quickstart
 
 test: $(VENV)/stamp
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/stamp
-	$(BIN)/python -m pytest -n auto -m slow
-	$(JAX) $(BIN)/python -m pytest -n auto -m "not tensorflow" tests/ops tests/layers tests/models
-	$(JAX) $(BIN)/python -m pytest -n auto -k golden tests/convert/test_fairseq.py tests/decoding
+	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
+	$(JAX) $(BIN)/python -m pytest -n auto --dist loadfile \
+	  -m "not tensorflow and (jax or not slow)" $(ON_JAX)
 
 test-all: test test-slow
 

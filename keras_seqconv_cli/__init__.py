@@ -113,6 +113,8 @@ def load_quietly() -> None:
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
+            import tensorflow  # noqa: F401  on JAX too, whose data it reads
+
             import keras_seqconv.registration  # noqa: F401
         except Exception:
             printed.seek(0)

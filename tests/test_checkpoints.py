@@ -79,10 +79,18 @@ def hold(values, dtype="float32"):
     return keras.Sequential([keras.Input((2,)), layer]), layer.held
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "bool", "int8"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bfloat16",
+        "float16",
+        # JAX has it only when told so.
+        pytest.param("float64", marks=pytest.mark.tensorflow),
+        "bool",
+        "int8",
+    ],
+)
 def test_dtypes_come_back_to_the_bit(tmp_path, dtype):
-    if dtype == "float64" and keras.backend.backend() == "jax":
-        pytest.skip("JAX has float64 only when told so")
     model, (variable,) = hold([[0.1, 1e-3, -3.0]], dtype)
     path = tmp_path / "update-00000000.h5"
     checkpoints.save(path, model, {"update": 0})
