@@ -31,13 +31,18 @@ def modes(function: Callable) -> dict[str, Callable]:
     return found
 
 
+def cheaply(function: Callable) -> Callable:
+    """`function`, compiled on JAX, which compiles each eager operation by itself."""
+    return compiled(function) if keras.backend.backend() == "jax" else function
+
+
 def gradients(function: Callable, *arguments) -> list:
     """Gradients of the scalar `function(*arguments)` with respect to each argument."""
     if keras.backend.backend() == "jax":
         import jax
 
         positions = tuple(range(len(arguments)))
-        return list(jax.grad(function, argnums=positions)(*arguments))
+        return list(jax.jit(jax.grad(function, argnums=positions))(*arguments))
     import tensorflow as tf
 
     arguments = [tf.convert_to_tensor(argument) for argument in arguments]
@@ -62,7 +67,7 @@ def layer_gradients(layer: keras.layers.Layer, call: Callable, *inputs) -> list:
             with scope:
                 return ops.sum(ops.square(ops.cast(call(*arguments), "float32")))
 
-        by_weight, by_input = jax.grad(loss, argnums=(0, 1))(
+        by_weight, by_input = jax.jit(jax.grad(loss, argnums=(0, 1)))(
             [weight.value for weight in weights], inputs
         )
         return list(by_input) + list(by_weight)

@@ -10,7 +10,7 @@ from keras import ops
 from keras_seqconv import decoding
 from keras_seqconv.layers import DynamicConv, LightConv, TokenEmbedding
 from keras_seqconv.models import EncoderDecoder, from_preset
-from tests.backends import to_numpy
+from tests.backends import UNCOMPILED, to_numpy
 from tests.cases import all_but, quick_and_slow
 from tests.models import check_model
 from tests.models.check_model import SOURCES, TARGETS, VOCABULARY, Family
@@ -216,7 +216,7 @@ def test_float16_scales_its_loss():
     inputs, labels = FAMILY.inputs(), np.roll(TARGETS, -1, axis=1)
     before = to_numpy(model.loss(model(inputs), labels))
     optimizer = keras.optimizers.SGD(0.1)
-    model.compile(optimizer, check_model.loss_function, jit_compile=False)
+    model.compile(optimizer, check_model.loss_function, jit_compile=UNCOMPILED)
     inner = model.optimizer.inner_optimizer
     assert isinstance(inner, keras.optimizers.LossScaleOptimizer)
     losses = [model.train_on_batch(inputs, labels) for _ in range(8)]
