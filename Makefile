@@ -39,11 +39,11 @@ quickstart: $(VENV)/stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/keras-seqconv quickstart
 
 test: $(VENV)/stamp
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/stamp
-	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
-	$(JAX) $(BIN)/python -m pytest -n auto --dist loadfile \
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+	$(JAX) $(BIN)/python -m pytest -n auto --dist worksteal \
 	  -m "not tensorflow and (jax or not slow)" $(ON_JAX)
 
 test-all: test test-slow
