@@ -1,4 +1,4 @@
-"""Which cases of a test run with every change, and which in CI only."""
+"""Which cases of a test run with every change, in CI only, and on JAX."""
 
 from collections.abc import Iterable
 
@@ -20,3 +20,9 @@ def all_but(quick: Iterable, values: Iterable) -> list:
     """`values` with all that are not in `quick` among the slow tests."""
     quick = list(quick)
     return quick_and_slow(quick, [one for one in values if one not in quick])
+
+
+def few_on_jax(few: Iterable, values: Iterable) -> list:
+    """`values`, of which JAX, that compiles everything anew for each, sees `few`."""
+    few, left_out = list(few), pytest.mark.tensorflow
+    return [one if one in few else pytest.param(one, marks=left_out) for one in values]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
+from tests.cases import few_on_jax
 
 WORDS, UPDATES = 12, 500
-pytestmark = pytest.mark.tensorflow
 WIDTHS = dict(hidden_dim=32, intermediate_dim=64, num_heads=4)
 LAYERS = dict(num_encoder_layers=1, num_decoder_layers=1, kernel_sizes=3, dropout=0.0)
 
@@ -55,7 +55,7 @@ def share_copied(model, stream) -> float:
     right = total = 0
     for inputs, labels in stream.once():
         ids, _ = ks.decoding.greedy(model, inputs["source_ids"], max_length=12)
-        ids, labels = keras.ops.convert_to_numpy(ids), labels.numpy()
+        ids, labels = map(keras.ops.convert_to_numpy, (ids, labels))
         real = labels[:, 0] != model.pad_id
         same = (ids[:, : labels.shape[1]] == labels).all(axis=1)
         right, total = right + (same & real).sum(), total + real.sum()
@@ -63,7 +63,8 @@ def share_copied(model, stream) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.jax
+@pytest.mark.parametrize("family", few_on_jax(["dynamic_conv", "conv_s2s"], FAMILIES))
 def test_copies_unseen_sequences(family):
     stream = ks.data.BatchStream(sequences(4000, seed=1), 640, max_shapes=2)
     unseen = ks.data.BatchStream(sequences(500, seed=2), 4500, max_shapes=1)

@@ -61,7 +61,6 @@ def test_repeated_ids_of_an_embedding_are_summed_first():
         np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=2e-4, atol=2e-6)
 
 
-@pytest.mark.tensorflow
 def test_compiled_step_and_mixed_precision():
     plain, compiled = trained(AdamW(1e-2)), trained(AdamW(1e-2), jit_compile=True)
     for one, other in zip(plain.weights, compiled.weights, strict=True):

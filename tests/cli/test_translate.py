@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -108,7 +107,7 @@ def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("flags, chosen, parts", [
     ((), None, min(available_cores(), 8)),
     (("--parallel-batches", "1"), None, 1),

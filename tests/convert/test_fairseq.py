@@ -69,6 +69,7 @@ def test_the_reference_computes_what_fairseq_computed(golden, name):
     assert difference[source_ids != PAD].max() < 5e-5
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize("name", all_but(QUICK, FOLDERS))
 def test_golden_folder_from_arrays(golden, name):
     check_golden(converted(golden / name), golden / name)

@@ -307,7 +307,6 @@ def test_r_drop_without_dropout_is_plain():
         np.testing.assert_allclose(history[name], other[name], rtol=1e-4, err_msg=name)
 
 
-@pytest.mark.tensorflow
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_r_drop_adds_the_divergence_of_two_passes(own_loss):
     inputs, labels = ragged_batch()
