@@ -148,30 +148,15 @@ LOOP = ("--words", 5, "--tokens-per-batch", 256, "--report-every", 2)
 
 @pytest.mark.slow
 def test_custom_training_loop(tmp_path, capsys):
-    share = run("custom_training_loop", *LOOP, "--updates", 4, "--workdir", tmp_path)
-    printed = capsys.readouterr().out
-    assert "update 2:" in printed and "update 4:" in printed
-    assert f"{share * 200:.0f} of 200 sequences" in printed
-    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "update-00000004.h5"
-
-
-@pytest.mark.slow
-def test_custom_training_loop_goes_on(tmp_path, capsys):
     small = [*LOOP, "--workdir", tmp_path]
     run("custom_training_loop", *small, "--updates", 2)
-    capsys.readouterr()
-    run("custom_training_loop", *small, "--updates", 4)
+    assert "update 2:" in capsys.readouterr().out
+    share = run("custom_training_loop", *small, "--updates", 4)
     printed = capsys.readouterr().out
     assert "Going on after" in printed
     assert "update 2:" not in printed and "update 4:" in printed
-
-
-@pytest.mark.slow
-def test_train_wmt_tfds_learns_the_phrases(tmp_path):
-    printed = run_command(
-        "train_wmt_tfds", "--workdir", tmp_path / "run", "--data-dir", tmp_path
-    )
-    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 85
+    assert f"{share * 200:.0f} of 200 sequences" in printed
+    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "update-00000004.h5"
 
 
 @pytest.mark.slow

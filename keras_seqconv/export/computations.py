@@ -131,7 +131,7 @@ class Computations:
         longest = target_lengths
         if source_ids is not None:
             sources, lengths = self._ended(*self._sources(source_ids, lengths))
-            _check_rows(targets, lengths)
+            lengths = _checked_rows(targets, lengths)
             longest = tf.maximum(longest, lengths)
 
         def run(chosen, width):
@@ -194,8 +194,7 @@ class Computations:
         """
         import tensorflow as tf
 
-        _check_rows(ids, lengths)
-        lengths = tf.clip_by_value(lengths, 0, tf.shape(ids)[1])
+        lengths = tf.clip_by_value(_checked_rows(ids, lengths), 0, tf.shape(ids)[1])
         ids = ids[:, :most]
         known = (ids >= 0) & (ids < vocabulary_size)
         ids = tf.where(known, ids, self.model.unk_id)
@@ -216,13 +215,16 @@ class Computations:
         return ids, tf.maximum(lengths, 1)
 
 
-def _check_rows(ids, lengths):
+def _checked_rows(ids, lengths):
+    """`lengths`, which nothing sees before they are known to be as many as the rows."""
     import tensorflow as tf
 
     rows = tf.shape(ids)[0]
-    tf.debugging.assert_equal(
+    same = tf.debugging.assert_equal(
         tf.size(lengths), rows, "All inputs must have one row for each text."
     )
+    with tf.control_dependencies([same]):
+        return tf.identity(lengths)
 
 
 def _padded(found, longest, pad_id):
