@@ -10,6 +10,7 @@ from keras import ops
 from keras_seqconv.layers import WeightNormConv1D, WeightNormDense
 from keras_seqconv.models import ConvS2S
 from tests.backends import layer_gradients, to_numpy
+from tests.cases import few_on_jax
 from tests.models import check_model
 from tests.models.check_model import SOURCES, TARGETS, TOLERANCE, VOCABULARY, Family
 
@@ -40,7 +41,7 @@ def model_of(name):
     return check_model.randomize(make(**CONFIGS[name]))
 
 
-each_config = pytest.mark.parametrize("name", CONFIGS)
+each_config = pytest.mark.parametrize("name", few_on_jax(["layers"], CONFIGS))
 
 
 @each_config
