@@ -29,26 +29,24 @@ print(served(text=tf.constant(sys.argv[2:]))["translation"].numpy()[0].decode())
 """
 
 
-def main(workdir: str | os.PathLike = "runs/quickstart", say=print, **options) -> int:
+def main(workdir: str | os.PathLike = "runs/quickstart", say=print) -> int:
     """Trains, scores, and shows translations.
 
     Args:
         workdir: of the run; one that was interrupted goes on.
         say: called with each line of text.
-        **options: other `TrainingOptions` than those of the quickstart.
 
     Returns:
         The exit status.
     """
     start = time.perf_counter()
     # Few shapes: each is traced and compiled, which costs more than padding here.
-    settings = {
-        "preset": "dynamic_conv_phrases",
-        "dataset": "phrases",
-        "max_shapes": 6,
-        **options,
-    }
-    settings = TrainingOptions(workdir=os.fspath(workdir), **settings)
+    settings = TrainingOptions(
+        preset="dynamic_conv_phrases",
+        dataset="phrases",
+        max_shapes=6,
+        workdir=os.fspath(workdir),
+    )
     say(f"Training {settings.preset} on the embedded corpus; see {workdir}/run.json")
     result = train(settings, say)
     if result.folder is None:

@@ -160,6 +160,14 @@ def test_custom_training_loop(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_train_wmt_tfds_learns_the_phrases(tmp_path):
+    printed = run_command(
+        "train_wmt_tfds", "--workdir", tmp_path / "run", "--data-dir", tmp_path
+    )
+    assert float(re.search(r"= ([\d.]+)", printed)[1]) > 85
+
+
+@pytest.mark.slow
 def test_text_classifier_as_documented():
     printed = run_command("text_classifier")
     assert float(re.search(r"accuracy ([\d.]+) %", printed)[1]) > 98

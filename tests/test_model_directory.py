@@ -1,6 +1,7 @@
 """Model directories: what is saved comes back, and nothing else does any harm."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from tests.cases import all_but
 
 TOKENIZER = DictionaryTokenizer(Dictionary((f"w{i}", 1) for i in range(16)))
 SMALL = dict(
@@ -69,16 +71,11 @@ def edit(folder, change):
 # --- What is saved comes back ---
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("EncoderDecoder", "float32"),
-        ("EncoderDecoder", "bfloat16"),
-        ("ConvS2S", "mixed_bfloat16"),
-        ("LanguageModel", "float32"),
-        ("ConvLanguageModel", "bfloat16"),
-    ],
-)
+EACH = list(itertools.product(MODELS, ("float32", "mixed_bfloat16", "bfloat16")))
+
+
+# Of each class one, of each dtype one.
+@pytest.mark.parametrize(("name", "dtype"), all_but(EACH[::4] + EACH[-1:], EACH))
 def test_round_trip(name, dtype, tmp_path):
     model = MODELS[name](dtype=dtype, name="mine")
     for weight in model.weights:  # none as it was initialized

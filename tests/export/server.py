@@ -240,7 +240,8 @@ class StandIn:
 
     def rest(self, path: str, body: dict) -> dict:
         """The answer to `:predict`, in rows or in columns."""
-        self._asked(path)
+        if self._asked(path) != ":predict":
+            raise ValueError(f"Servable not found for request: {path}")
         inputs = body.get("inputs")
         if "instances" in body:
             rows = body["instances"]

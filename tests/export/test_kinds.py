@@ -24,6 +24,7 @@ from tests.export.models import (
     make_translator,
     piece_tokenizer,
 )
+from tests.saved_models import compiled_functions
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
@@ -63,12 +64,14 @@ def runtime():
         yield executor
 
 
+@pytest.mark.filterwarnings("ignore:.* were cut")  # what has learned positions
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers(kind, runtime, tmp_path):
     """In both those of the owner, whatever the size of a request."""
     make, options = KINDS[kind]
     owner = make()
     path = ks.export.saved_model(owner, tmp_path / "m", **options)
+    assert compiled_functions(path) == []
     signatures = tf.saved_model.load(str(path)).signatures
 
     def answers(request) -> list[dict]:
@@ -94,6 +97,10 @@ def test_answers(kind, runtime, tmp_path):
     texts = SOURCES if hasattr(owner, "translate") else PROMPTS
     with ks.ops.jit_scope(False):
         cases = cases_of(owner, texts, **options)
+        if hasattr(owner, "translate"):
+            long = ["w1 " * 30]
+            expected = {"translation": owner.translate(long, **options)}
+            cases.append(["serving_default", {"text": long}, expected])
         if "length_penalty" in options:  # it makes a difference
             own = {**options, "length_penalty": owner.search["length_penalty"]}
             assert owner.translate(texts, **own) != cases[0][2]["translation"]
