@@ -4,6 +4,8 @@ VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
 EXTRAS = mt,tfds,jax,plot,rouge,serve,test
+# For the quick tests XLA leaves out what only makes code faster; the slow ones have it.
+QUICK = XLA_FLAGS=--xla_backend_optimization_level=0
 # Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.
 JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
@@ -39,11 +41,11 @@ quickstart: $(VENV)/stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/keras-seqconv quickstart
 
 test: $(VENV)/stamp
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(QUICK) $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
-	$(JAX) $(BIN)/python -m pytest -n auto --dist worksteal \
+	$(QUICK) $(JAX) $(BIN)/python -m pytest -n auto --dist worksteal \
 	  -m "not tensorflow and (jax or not slow)" $(addprefix tests/,$(JAX_TESTS))
 
 test-all: test test-slow

@@ -10,7 +10,7 @@ from tests.cases import all_but
 
 WORDS = [f"w{number}" for number in range(26)]
 TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
-SMALL = dict(hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=2, dropout=0.0)
+SMALL = dict(hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, dropout=0.0)
 MODELS = {
     "plain": lambda: ks.models.LanguageModel(30, **SMALL),
     "adaptive": lambda: ks.models.LanguageModel(

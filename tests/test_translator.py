@@ -25,9 +25,9 @@ GOLDEN = [
 WORDS = [f"w{number}" for number in range(26)]
 TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
 SMALL = dict(
-    hidden_dim=16, intermediate_dim=16, num_heads=2, num_encoder_layers=2,
-    num_decoder_layers=2, kernel_sizes=[3, 5], mixer=["dynamic_conv", "attention"],
-    dropout=0.0,
+    hidden_dim=16, intermediate_dim=16, num_heads=2, num_encoder_layers=1,
+    num_decoder_layers=1, kernel_sizes=3, dropout=0.0,
+    mixer={"encoder": "attention", "decoder": "dynamic_conv"},
 )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def test_order_and_size_of_batches_change_nothing(translator):
 @pytest.mark.parametrize("policy", quick_and_slow(["float32"], ["mixed_bfloat16"]))
 def test_batches_side_by_side_change_nothing(policy):
     """Also in the first call, which makes the graph."""
-    texts = random_texts(40)
+    texts = random_texts(24)
     before = keras.config.dtype_policy()
     try:
         # Keras keeps the policy by thread.
@@ -197,8 +197,8 @@ def test_batches_side_by_side_change_nothing(policy):
         for parallel in (1, 4, None):
             keras.utils.set_random_seed(1)
             translator = ks.Translator(
-                small_model(), TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 9},
-                tokens_per_batch=128, parallel_batches=parallel,
+                small_model(), TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 6},
+                tokens_per_batch=64, parallel_batches=parallel,
             )  # fmt: skip
             found.append(translator.translate_n_best(texts, 2))
     finally:
@@ -295,7 +295,9 @@ def test_scores_of_what_was_found(translator):
     found = translator.translate_n_best(texts, 3)
     sources = [text for text, row in zip(texts, found, strict=True) for _ in row]
     best = [best for row in found for best in row]
-    keep = [i for i, one in enumerate(best) if "<unk>" not in one.tokens]
+    whole = [len(one.positional_scores) == len(one.tokens) + 1 for one in best]
+    keep = [i for i, one in enumerate(best) if whole[i] and "<unk>" not in one.tokens]
+    assert len(keep) > len(best) / 2
     again = translator.score([sources[i] for i in keep], [best[i].text for i in keep])
     np.testing.assert_allclose(again, [best[i].score for i in keep], atol=1e-4)
     sums = translator.score(["w1"], ["w2 w3"], length_penalty=0.0)
@@ -334,7 +336,7 @@ def test_unknowns_are_replaced_by_attention(translator):
     with pytest.raises(TypeError, match="replace_unk'"):
         translator.translate(["w1"], replace_unk=True)
     # A search that likes unknowns, of words that the source has.
-    options = {"unk_penalty": -9.0, "max_length": 4, "min_length": 2}
+    options = {"unk_penalty": -20.0, "max_length": 4, "min_length": 2}
     texts = ["w1 new w2", "w5 w6 other w7", "", "w3"]
     plain = translator.translate_n_best(texts, 1, return_attention=True, **options)
     assert any("<unk>" in best.tokens for (best,) in plain)

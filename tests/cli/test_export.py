@@ -30,6 +30,7 @@ def run_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = tmp_path / "texts"

@@ -18,7 +18,7 @@ from tests.decoding.fakes import END, PAD, Recurrent, Table
 
 ON_JAX = keras.backend.backend() == "jax"  # each search is compiled: fewer examples
 MANY = settings(
-    max_examples=10 if ON_JAX else 60,
+    max_examples=10 if ON_JAX else 40,
     deadline=None,
     derandomize=True,
     database=None,

@@ -253,6 +253,7 @@ class TestAdaptiveSoftmax:
         expected = (run(0.01 * direction) - run(-0.01 * direction)) / 0.02
         np.testing.assert_allclose(got, expected, rtol=5e-3)
 
+    @pytest.mark.slow
     def test_a_model_returns_features_and_trains(self, tmp_path):
         """Saved, loaded, and trained with the loss that the layer owns."""
 

@@ -100,7 +100,7 @@ def model_of(name):
     return check_model.randomize(make(**CONFIGS[name]))
 
 
-QUICK = ["light_conv", "mixed", "query_conv", "sides"]
+QUICK = ["mixed", "sides"]
 each_config = pytest.mark.parametrize("name", all_but(QUICK, CONFIGS))
 
 

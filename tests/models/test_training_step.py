@@ -132,8 +132,8 @@ def test_update_is_that_of_the_mean_over_tokens():
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
-        [{"run_eagerly": True}, {"steps_per_execution": 2, "jit_compile": "auto"}],
-        [{"jit_compile": True}],
+        [{"steps_per_execution": 2, "jit_compile": "auto"}],
+        [{"run_eagerly": True}, {"jit_compile": True}],
     ),
     ids=str,
 )
@@ -261,6 +261,7 @@ def test_mixed_precision(policy):
     assert scaled == (policy == "mixed_float16")
 
 
+@pytest.mark.slow  # tests/models/test_saving.py has its like
 def test_saved_model_goes_on(tmp_path):
     model = small_model()
     train(model, steps=2, optimizer=AdamW(InverseSquareRoot(1e-2, 3), epsilon=1e-3))
@@ -308,6 +309,7 @@ def test_r_drop_without_dropout_is_plain():
 
 
 @pytest.mark.parametrize("own_loss", [False, True])
+@pytest.mark.slow
 def test_r_drop_adds_the_divergence_of_two_passes(own_loss):
     inputs, labels = ragged_batch()
     model = small_model(dropout=0.3, seed=3)

@@ -135,6 +135,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     assert b"attention/1" in events.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     corpus, tmp_path, capsys
 ):
