@@ -66,7 +66,7 @@ torch: $(VENV)/stamp
 mutants: $(VENV)/stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[mutants]"
-	$(BIN)/python tools/mutants.py
+	$(QUICK) $(JAX) $(BIN)/python tools/mutants.py
 
 bench: $(VENV)/stamp
 	$(BIN)/python benchmarks/ops.py

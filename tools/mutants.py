@@ -200,24 +200,29 @@ def run(mutants: list[dict], results: Path, jobs: int, timeout: float) -> None:
     """Judges what has no result yet, `jobs` at a time, each in a copy of its own."""
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(Path(folder) / str(job)) for job in range(jobs)]
-        for area in {mutant["area"] for mutant in mutants}:
-            if tested(copies[0], area, "", timeout) != "passed":
-                raise SystemExit(f"the tests of {area} fail without a mutant")
         with (
             concurrent.futures.ThreadPoolExecutor(jobs) as pool,
             results.open("a") as file,
         ):
 
-            def work(mutant):
+            def in_a_copy(function, *arguments):
                 copy = copies.pop()
                 try:
-                    result = judged(copy, mutant, timeout)
+                    return function(copy, *arguments)
                 finally:
                     copies.append(copy)
+
+            def unchanged(area):
+                if in_a_copy(tested, area, "", timeout) != "passed":
+                    raise SystemExit(f"the tests of {area} fail without a mutant")
+
+            def work(mutant):
+                result = in_a_copy(judged, mutant, timeout)
                 say(*(result[key] for key in ("area", "module", "line", "end")))
                 file.write(json.dumps(result) + "\n")
                 file.flush()
 
+            list(pool.map(unchanged, {mutant["area"] for mutant in mutants}))
             list(pool.map(work, mutants))
 
 
