@@ -3,7 +3,7 @@
     python tools/mutants.py [AREA ...] [--seed 0] [--each 20] [--jobs 2]
 
 From every area, `--each` mutants are drawn; each is applied in a copy of the checkout
-and must fail a quick test of its own area. Results are appended as they come, so a
+and must fail a test of its own area. Results are appended as they come, so a
 stopped run goes on; the table and the survivors are printed at the end.
 """
 
@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).parents[1]
 
 # Area: (its modules, its tests).
 AREAS = {
-    "ops": (["ops"], ["ops"]),
+    "ops": (["ops"], ["ops", "layers/test_adaptive.py"]),
     "layers": (["layers"], ["layers"]),
     "decoding": (["decoding"], ["decoding"]),
     "losses": (["losses.py"], ["test_losses.py"]),
@@ -46,6 +46,9 @@ AREAS = {
     ),
     "export": (["export"], ["export", "cli/test_export.py"]),
 }  # fmt: skip
+
+# What only slow tests see: a loader of the server's own, all kinds of models.
+SLOW = {"export": ["export/test_kinds.py"]}
 
 # Of Cosmic Ray's operators those whose mutants still run: `a << b` of two tensors would
 # fail any test, and say nothing about it.
@@ -135,19 +138,24 @@ def copied(folder: Path) -> Path:
 
 
 def tested(copy: Path, area: str, module: str, timeout: float | None) -> str:
-    """How the area's quick tests end: "passed", "failed" or "too slow".
+    """How the area's tests end: "passed", "failed" or "too slow".
 
-    On TensorFlow, then on JAX: some lines run on one of them only.
+    The quick ones on TensorFlow, then on JAX: some lines run on one of them only.
     """
     tests = [copy / "tests" / test for test in AREAS[area][1]]
+    slow = [copy / "tests" / test for test in SLOW.get(area, [])]
     # What has the module's name comes first: most mutants die there.
     namesakes = [
         file for test in tests for file in test.glob(f"test_{Path(module).stem}*.py")
     ]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    for backend, marks in (
-        ("tensorflow", "not slow"), ("jax", "not slow and not tensorflow"),
-    ):  # fmt: skip
+    for backend, marks, files in (
+        ("tensorflow", "not slow", [*namesakes, *tests]),
+        ("jax", "not slow and not tensorflow", [*namesakes, *tests]),
+        ("tensorflow", "slow", slow),
+    ):
+        if not files:
+            continue
         environment = {
             "PYTHONPATH": str(copy),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -155,7 +163,7 @@ def tested(copy: Path, area: str, module: str, timeout: float | None) -> str:
         }
         try:
             done = subprocess.run(
-                [*command, "-m", marks, *namesakes, *tests],
+                [*command, "-m", marks, *files],
                 cwd=copy,
                 env={**os.environ, **environment},
                 stdout=subprocess.DEVNULL,

@@ -80,6 +80,8 @@ def test_prefixes_are_taken_first_of_all():
     assert np.isfinite(scores).all()
     found, _ = search(prefix_ids=prefix, max_length=3)
     assert len({row[1] for row in found[0]}) == 3  # where it is padding: free
+    found, _ = search(prefix_ids=[[9, 0, 0]] * 2, max_length=4)  # 0 is a token too
+    assert all(row[:3] == [9, 0, 0] for row in found[0] + found[1])
 
 
 def test_prefix_with_an_end_token_has_one_result():

@@ -433,3 +433,7 @@ def test_diverse_groups_avoid_each_other():
         model, [[4, 5]], 4, max_length=3, num_groups=4, diversity_strength=0.0
     )
     assert (ops.convert_to_numpy(ids)[0] == ops.convert_to_numpy(ids)[0, 0]).all()
+
+
+def test_length_penalty_by_default():
+    assert float(decoding.LengthPenalty(2.0)(ops.convert_to_tensor(3))) == 9

@@ -358,3 +358,20 @@ def test_wrong_shapes_and_combinations():
         DynamicConv(2, 3, query_groups=2)(INPUTS, query=INPUTS[..., :3])
     with pytest.raises(ValueError, match="`renormalize_padding`"):
         DynamicConv(3, 3, kernel_softmax=False, renormalize_padding=True)
+
+
+@pytest.mark.tensorflow
+def test_state_of_a_chunk_of_any_size_has_a_known_shape():
+    """A `tf.while_loop` over chunks asks for that."""
+    import tensorflow as tf
+
+    layer = LightConv(2, 4, padding="causal")
+    layer.build((None, None, 6))
+
+    @tf.function(input_signature=[tf.TensorSpec((2, None, 6))])
+    def step(chunk):
+        outputs, state = layer.step(chunk, layer.get_initial_state(2))
+        assert state["inputs"].shape == (2, 3, 6)
+        return outputs
+
+    assert step(tf.zeros((2, 5, 6))).shape == (2, 5, 6)

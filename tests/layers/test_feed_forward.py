@@ -165,6 +165,15 @@ class TestResidual:
         )
         check_steps(layer, inputs, max_length=TARGET)
 
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_each_call_drops_others(self, normalize_first):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        inner = FeedForward(12)
+        layer = Residual(inner, dropout=0.5, normalize_first=normalize_first)
+        layer = randomized(layer, inputs.shape)
+        one, other = (to_numpy(layer(inputs, training=True)) for _ in range(2))
+        assert np.abs(one - other).max() > 1e-3
+
     @pytest.mark.slow
     def test_layer_manners_with_cross_attention(self):
         inputs = random(BATCH, TARGET, CHANNELS)

@@ -331,6 +331,15 @@ def test_r_drop_adds_the_divergence_of_two_passes(own_loss):
     assert found["loss"] > found["nll"]
 
 
+def test_one_token_is_an_update():
+    inputs, labels = ragged_batch(1)
+    labels[:, 1:] = PAD
+    model = small_model()
+    before = weights(model)
+    train(model, inputs_and_labels=(inputs, labels), updates=1)
+    assert any(np.any(a != b) for a, b in zip(before, weights(model), strict=True))
+
+
 def test_wrong_arguments():
     model, adaptive = small_model(), adaptive_model()
     for make, words in [

@@ -17,7 +17,7 @@ from keras_seqconv.ops import (
     light_conv,
     set_jit_compile,
 )
-from keras_seqconv.ops.compilation import BUCKETS, bucket
+from keras_seqconv.ops.compilation import BUCKETS, bucket, padded_rows
 from tests.saved_models import compiled_functions
 
 pytestmark = pytest.mark.tensorflow
@@ -294,3 +294,15 @@ def test_no_buffer_grows_with_time_squared_or_with_channels_times_taps(dynamic, 
     assert len(sizes) > 5
     assert max(sizes) <= bound < batch * length * channels * taps
     assert bound < batch * heads * length**2
+
+
+def test_lengths_that_are_compiled_for():
+    """In graphs as in Python; from 8 on multiples of 8, a quarter too long at most."""
+    import tensorflow as tf
+
+    for length in (0, 1, 3, 9, 65, BUCKETS[-1], BUCKETS[-1] + 5):
+        assert int(bucket(tf.constant(length))) == bucket(length) >= length
+    assert all(size % 8 == 0 for size in BUCKETS[3:])
+    for size, following in zip(BUCKETS[8:], BUCKETS[9:], strict=False):
+        assert following <= 1.25 * (size + 1)
+    assert padded_rows(tf.zeros((9, 3))).shape == (16, 3)
