@@ -4,7 +4,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
 EXTRAS = mt,tfds,jax,plot,rouge,serve,test
-# For the quick tests XLA leaves out what only makes code faster; the slow ones have it.
+# For quick tests, and on JAX, XLA leaves out what only makes code faster.
 QUICK = XLA_FLAGS=--xla_backend_optimization_level=0
 # Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.
 JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \

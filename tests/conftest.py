@@ -57,6 +57,9 @@ def golden():
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test draws the same random numbers, whatever ran before it."""
+    """Every test draws the same random numbers, whatever ran before it.
+
+    Keras' own `set_random_seed` would empty TensorFlow's cache of kernels each time.
+    """
     random.seed(1)
     np.random.seed(1)

@@ -172,8 +172,9 @@ class Subclassed(keras.Model):
 def _check_models(layer, inputs, outputs, call_kwargs):
     values = [inputs, *call_kwargs.values()]
     functional = _functional(layer, inputs, call_kwargs)
+    # Through `predict` only once: each compiles the layer anew.
     found = [
-        functional(values),
+        functional.predict(values, verbose=0),
         Subclassed(layer, list(call_kwargs))(values),
     ]
     if not call_kwargs:
@@ -198,20 +199,20 @@ def _check_saving(make, inputs, call_kwargs, suffix=".keras"):
 
 def _check_training(make, inputs, call_kwargs):
     values = [inputs, *call_kwargs.values()]
-    model = _functional(make(), inputs, call_kwargs)
-    if not model.trainable_weights:
-        return
-    before = [to_numpy(weight) for weight in model.trainable_weights]
-    # With XLA: the models' tests train all layers without.
-    model.compile("adam", "mse", jit_compile=True)
-    target = 1 + to_numpy(model(values))
-    loss = model.fit(values, target, epochs=1, verbose=0).history["loss"][0]
-    assert np.isfinite(loss)
-    for weight, value in zip(model.trainable_weights, before, strict=True):
-        moved = np.abs(to_numpy(weight) - value).max()
-        # A softmax does not depend on the bias of the keys.
-        assert moved > 1e-4 or weight.name == "key_bias", weight.path
-        assert np.isfinite(moved), weight.path
+    for jit_compile in (False, True):
+        model = _functional(make(), inputs, call_kwargs)
+        if not model.trainable_weights:
+            return
+        before = [to_numpy(weight) for weight in model.trainable_weights]
+        model.compile("adam", "mse", jit_compile=jit_compile)
+        target = 1 + to_numpy(model(values))
+        loss = model.fit(values, target, epochs=1, verbose=0).history["loss"][0]
+        assert np.isfinite(loss)
+        for weight, value in zip(model.trainable_weights, before, strict=True):
+            moved = np.abs(to_numpy(weight) - value).max()
+            # A softmax does not depend on the bias of the keys.
+            assert moved > 1e-4 or weight.name == "key_bias", weight.path
+            assert np.isfinite(moved), weight.path
 
 
 def _check_policies(make, inputs, outputs, call_kwargs):
