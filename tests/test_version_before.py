@@ -1,0 +1,65 @@
+"""What the version before the rebuilt house wrote is read forever.
+
+`files/version_before.tar.xz`: the model directory and the export of one small
+translator, written at ccd8bc0; `version_before.json`: what it said then.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+
+FILES = Path(__file__).parent / "files"
+EXPECTED = json.loads((FILES / "version_before.json").read_text("utf-8"))
+TEXTS = EXPECTED["texts"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(FILES / "version_before.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def test_the_directory_still_loads(folder):
+    translator = ks.load(folder / "model")
+    assert translator.search == {
+        "num_beams": 2, "length_penalty": 0.6, "max_length": 8,
+    }  # fmt: skip
+    assert (translator.source_language, translator.target_language) == ("de", "en")
+    assert translator.max_source_length == 12  # the last text has 20 words
+    found = translator.translate_n_best(TEXTS, 2)
+    for row, expected in zip(found, EXPECTED["translations"], strict=True):
+        assert [best.text for best in row] == [best["text"] for best in expected]
+        np.testing.assert_allclose(
+            [best.score for best in row],
+            [best["score"] for best in expected],
+            atol=1e-4,
+        )
+    scores = translator.score(TEXTS, TEXTS[::-1])
+    np.testing.assert_allclose(scores, EXPECTED["scores"], atol=1e-4)
+
+
+@pytest.mark.tensorflow
+def test_the_export_still_answers(folder):
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow_text", reason="needs the extra mt")
+    signatures = tf.saved_model.load(str(folder / "export" / "1")).signatures
+    found = signatures["translate_n_best"](text=tf.constant(TEXTS))
+    for place, expected in enumerate(EXPECTED["translations"]):
+        texts = [text.decode() for text in found["translation"].numpy()[place]]
+        scores = found["score"].numpy()[place]
+        missing = 2 - len(expected)
+        assert texts == [best["text"] for best in expected] + [""] * missing
+        np.testing.assert_allclose(
+            scores, [best["score"] for best in expected] + [-1e9] * missing, atol=1e-4
+        )
+    scores = signatures["score"](
+        text=tf.constant(TEXTS), translation=tf.constant(TEXTS[::-1])
+    )
+    np.testing.assert_allclose(scores["score"], EXPECTED["scores"], atol=1e-4)
