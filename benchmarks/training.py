@@ -91,13 +91,13 @@ def multiply_adds(family, length, width=512, inner=1024, heads=4) -> float:
     return sum(mixers[family]) + rest
 
 
-def training_step(model, batch, length, optimizer=None, loss=None, r_drop=0.0):
+def training_step(model, batch, length, optimizer=None, loss=None):
     """A function that takes one step on random ids."""
     optimizer = optimizer or ks.optimizers.AdamW(1e-4, weight_decay=1e-4, beta_2=0.98)
     loss = loss or keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, ignore_class=1
     )
-    model.compile(optimizer, loss, r_drop=r_drop)
+    model.compile(optimizer, loss)
     rng = np.random.default_rng(0)
     ids = [
         tf.constant(rng.integers(4, WORDS, (batch, length)), tf.int32) for _ in range(3)
@@ -167,7 +167,6 @@ def print_parts(name, rounds, family):
         ("dropout", "attention_dropout", "weight_dropout", "input_dropout"), 0.0
     )
     whole = make_model(family)
-    smoothed = ks.losses.LabelSmoothedCrossentropy(0.1)
     ready = {
         "whole step": training_step(whole, batch, length),
         "no dropout": training_step(make_model(family, **silent), batch, length),
@@ -175,16 +174,6 @@ def print_parts(name, rounds, family):
             make_model(family), batch, length, keras.optimizers.AdamW(1e-4)
         ),
         "no optimizer (SGD)": training_step(make_model(family), batch, length, "sgd"),
-        "R-Drop": training_step(
-            make_model(family), batch, length, loss=smoothed, r_drop=1.0
-        ),
-        "R-Drop with a loss of one's own": training_step(
-            make_model(family),
-            batch,
-            length,
-            loss=lambda y, x: smoothed.call(y, x),
-            r_drop=1.0,
-        ),
     }
     fused = feed_forward.Residual._add_and_norm
     feed_forward.Residual._add_and_norm = one_by_one

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_seqconv.arguments import check_choice, check_integer, check_rate
 from keras_seqconv.ops.compilation import in_xla_context, padded_rows, run
-from keras_seqconv.ops.rows import row_sums, wide
+from keras_seqconv.ops.rows import row_sums
 
 
 class TokenLosses(NamedTuple):
@@ -112,28 +112,6 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             ops.logical_and(real, found.correct),
         )
 
-    def token_losses_of_two(self, labels, first, second, alpha: float) -> TokenLosses:
-        """Losses under two dropouts, with the divergence of R-Drop, in as few passes.
-
-            mean of both losses + alpha * symmetric_divergence(first, second)
-
-        Args:
-            labels: (B, T), integers.
-            first, second: logits (B, T, V) of the same words under two dropouts.
-            alpha: weight of the divergence, at least 0.
-
-        Returns:
-            `TokenLosses`: `loss` as above, `nll` and `correct` (float32: 0, 0.5 or 1)
-            the means of the two; zeros at padding.
-        """
-        labels = ops.cast(labels, "int32")
-        real = ops.not_equal(labels, self.pad_id)
-        weights = self._weights(first.shape[-1])
-        found = _two_cross_entropies(
-            ops.where(real, labels, 0), first, second, *weights, alpha
-        )
-        return TokenLosses(*(ops.where(real, one, 0.0) for one in found))
-
     def _weights(self, size):
         """q of the label beyond that of other words, and q of other words."""
         rest = self.label_smoothing
@@ -179,52 +157,6 @@ def _cross_entropy(labels, logits, extra, base) -> TokenLosses:
 
     loss, nll, margin = _shaped(function(_as_rows(logits)), labels)
     return TokenLosses(loss, ops.stop_gradient(nll), ops.stop_gradient(margin) >= 0)
-
-
-def _two_cross_entropies(labels, first, second, extra, base, alpha) -> TokenLosses:
-    """Means of the cross entropies of x and y, and alpha times their divergence.
-
-    With p = softmax(x), q = softmax(y) and d = x - y, the normalizers cancel:
-
-        divergence = (sum_v p(v) d(v) - sum_v q(v) d(v)) / 2
-        d divergence / d x = (p (1 + d - sum_v p(v) d(v)) - q) / 2
-    """
-    ids = padded_rows(ops.reshape(labels, (-1,)))
-    options = {"inside_xla": in_xla_context()}
-
-    @ops.custom_gradient
-    def function(first, second):
-        pairs = ((first, second), (second, first))
-        passes = [_forward(ids, one, extra, base, options) for one, _ in pairs]
-        softmaxes, losses = zip(*passes, strict=True)
-        gaps = [
-            run(_mean_gap, _mean_gap, *softmax, *pair, rows=4, **options)
-            for softmax, pair in zip(softmaxes, pairs, strict=True)
-        ]
-        loss, nll, _ = (sum(both) / 2 for both in zip(*losses, strict=True))
-        loss += alpha / 2 * (gaps[0] + gaps[1])[:, 0]
-        correct = sum(ops.cast(margin >= 0, "float32") for *_, margin in losses) / 2
-
-        def gradient(*upstream):
-            upstream = _of_the_loss(upstream) / 2
-            dtype = keras.backend.standardize_dtype(first.dtype)
-            return tuple(
-                run(
-                    _gradient_of_two,
-                    _gradient_of_two,
-                    *(*softmaxes[one], ids, upstream),
-                    *(*softmaxes[1 - one], *pairs[one], gaps[one]),
-                    rows=9,
-                    static=(extra, base, alpha, dtype),
-                    **options,
-                )
-                for one in (0, 1)
-            )
-
-        return (loss, nll, correct), gradient
-
-    loss, *others = _shaped(function(_as_rows(first), _as_rows(second)), labels)
-    return TokenLosses(loss, *(ops.stop_gradient(one) for one in others))
 
 
 def _as_rows(logits):
@@ -286,42 +218,3 @@ def _gradient_in_place(powers, total, labels, upstream, extra, base, dtype):
     places = ops.stack([ops.arange(ops.size(labels), dtype="int32"), labels], axis=-1)
     found = ops.scatter_update(found, places, -extra * upstream, reduction="add")
     return ops.cast(found, dtype)
-
-
-def _mean_gap(powers, total, logits, other):
-    """sum_v p(v) (x(v) - y(v)), (N, 1)."""
-    return row_sums(powers * (wide(logits) - wide(other))) / total
-
-
-def _gradient_of_two(
-    powers, total, labels, upstream, other_powers, other_total, logits, other, mean_gap,
-    extra, base, alpha, dtype,
-):  # fmt: skip
-    found = _gradient_in_one_pass(
-        powers, total, labels, upstream, extra, base, "float32"
-    )
-    pull = alpha * upstream[:, None]
-    gap = wide(logits) - wide(other)
-    found += powers * (pull / total) * (1 + gap - mean_gap)
-    return ops.cast(found - other_powers * (pull / other_total), dtype)
-
-
-def symmetric_divergence(first, second):
-    """Mean of the two Kullback-Leibler divergences between distributions of logits.
-
-        (KL(p || q) + KL(q || p)) / 2 = sum_v (p(v) - q(v)) (log p(v) - log q(v)) / 2
-
-    The regulariser of R-Drop (Liang et al. 2021, R-Drop: Regularized Dropout for Neural
-    Networks, equation 2).
-
-    Args:
-        first, second: logits (..., V) of the same words under two dropouts.
-
-    Returns:
-        Tensor (...), nats, float32.
-    """
-    first, second = (
-        ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        for logits in (first, second)
-    )
-    return ops.sum((ops.exp(first) - ops.exp(second)) * (first - second), axis=-1) / 2

@@ -10,8 +10,6 @@ the recipe. Its `recipe` has exactly these keys:
 | schedule | {"name", "learning_rate" (the highest), "warmup_steps", "warmup_start" (first rate)} and by name "inverse_square_root": nothing more; "cosine": "period" in updates, "floor", "period_growth" and "shrink" of each further period; "fixed": "force_anneal" (first epoch to shrink, or None), "shrink"; "plateau": "shrink", "patience" in epochs |
 | global_clipnorm | float, after division by the number of target tokens; None: no clipping |
 | label_smoothing | {"rate", "kind"}; kind "uniform" gives rate / V to every word (Keras, fairseq until 2021), "others" rate / (V - 1) to all but the target (fairseq since) |
-| bpe_dropout | float or None, the rate at which the tokenizer leaves merges out, anew in each epoch |
-| r_drop | float or None, weight of the divergence of two passes with different dropout (Liang et al. 2021) |
 | tokens_per_batch | int, target tokens of one micro-batch on one replica, padding included |
 | gradient_accumulation_steps | int, micro-batches of an update |
 | num_replicas | int, devices of the original: updates see tokens_per_batch * steps * replicas |
@@ -36,8 +34,8 @@ import copy
 import dataclasses
 
 RECIPE_KEYS = (
-    "optimizer", "schedule", "global_clipnorm", "label_smoothing", "bpe_dropout",
-    "r_drop", "tokens_per_batch", "gradient_accumulation_steps", "num_replicas",
+    "optimizer", "schedule", "global_clipnorm", "label_smoothing",
+    "tokens_per_batch", "gradient_accumulation_steps", "num_replicas",
     "max_updates", "max_epochs", "stop_learning_rate", "precision", "averaging",
     "search", "blocks", "scoring", "data", "updates_of_original", "source", "sources",
     "notes",
@@ -171,8 +169,6 @@ _COMMON = {
     "optimizer": ADAM,
     "global_clipnorm": None,
     "label_smoothing": SMOOTHED,
-    "bpe_dropout": None,
-    "r_drop": None,
     "gradient_accumulation_steps": 1,
     "num_replicas": 1,
     "max_updates": None,

@@ -25,7 +25,6 @@ GROUPS = {
     "search": "how the finished model searches",
     "reports": "validation, checkpoints, pictures",
 }
-_WITHOUT_SAMPLING = ("words", "characters", "moses_bpe")
 
 
 def _option(group: str, default, text: str, **more):
@@ -141,9 +140,6 @@ class TrainingOptions(pydantic.BaseModel):
     skip_bad_lines: bool = _option(
         "text", False, "count and skip lines that are empty or no UTF-8"
     )
-    bpe_dropout: Share | None = _option(
-        "text", None, "rate at which merges are left out, anew in each epoch"
-    )
     max_shapes: Count = _option(
         "text", 16, "most different shapes of batches; each costs a compilation"
     )
@@ -209,9 +205,6 @@ class TrainingOptions(pydantic.BaseModel):
     label_smoothing: Share | None = _option("recipe", None, "share given to all words")
     label_smoothing_kind: Literal["uniform", "others"] | None = _option(
         "recipe", None, "uniform: Keras, fairseq until 2021; others: fairseq since"
-    )
-    r_drop: Annotated[float, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "weight of the divergence of two passes (Liang et al. 2021)"
     )
     tokens_per_batch: Count | None = _option(
         "recipe",
@@ -286,12 +279,6 @@ class TrainingOptions(pydantic.BaseModel):
             raise ValueError(
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
-            )
-        if self.bpe_dropout and self.tokenizer in _WITHOUT_SAMPLING:
-            raise ValueError(
-                "`bpe_dropout` must be 0 with a `tokenizer` that does not sample, of "
-                f"which there are {', '.join(_WITHOUT_SAMPLING)}. Received: "
-                f"bpe_dropout={self.bpe_dropout}, tokenizer={self.tokenizer!r}"
             )
         if self.source_language and self.source_language == self.target_language:
             raise ValueError(

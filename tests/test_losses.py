@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.losses import LabelSmoothedCrossentropy, symmetric_divergence
+from keras_seqconv.losses import LabelSmoothedCrossentropy
 from tests.backends import gradients, modes, to_numpy
 
 
@@ -113,85 +113,6 @@ def test_any_model_trains_with_it_and_saves_it(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.loss.get_config() == loss.get_config()
-
-
-def test_symmetric_divergence():
-    rng = np.random.default_rng(1)
-    first, second = rng.normal(size=(2, 3, 4, 6))
-    p, q = (np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True) for x in (first, second))
-    wanted = (p * np.log(p / q)).sum(axis=-1) + (q * np.log(q / p)).sum(axis=-1)
-    found = symmetric_divergence(first.astype("float32"), second.astype("float32"))
-    np.testing.assert_allclose(found, wanted / 2, rtol=1e-4)
-
-
-def two_by_definition(labels, first, second, alpha):
-    """Mean of both losses and alpha times the divergence, by loops in float64."""
-    found = (
-        sum(by_definition(labels, x, 0.1, "uniform", 1) for x in (first, second)) / 2
-    )
-    for place in np.ndindex(*labels.shape):
-        if labels[place] == 1:
-            continue
-        p, q = (np.exp(x[place]) / np.exp(x[place]).sum() for x in (first, second))
-        found[place] += alpha * np.sum((p - q) * np.log(p / q)) / 2
-    return found
-
-
-def test_losses_of_two_dropouts_and_their_gradients():
-    rng = np.random.default_rng(2)
-    first, second = 3 * rng.normal(size=(2, 3, 4, 7)).astype("float32")
-    second += 5  # moves no probability
-    labels = rng.integers(2, 7, (3, 4)).astype("int32")
-    labels[0, 2:] = labels[2] = 1
-    loss = LabelSmoothedCrossentropy(0.1)
-    wanted = two_by_definition(labels, first, second, 0.7)
-
-    def of_two(x, y):
-        return loss.token_losses_of_two(labels, x, y, 0.7)
-
-    for mode, call in modes(lambda x, y: of_two(x, y).loss).items():
-        np.testing.assert_allclose(
-            call(first, second), wanted, rtol=1e-5, atol=1e-5, err_msg=mode
-        )
-    found = of_two(first, second)
-    parts = [loss.token_losses(labels, x) for x in (first, second)]
-    nll, correct = (
-        sum(to_numpy(getattr(part, name)).astype("float32") for part in parts) / 2
-        for name in ("nll", "correct")
-    )
-    np.testing.assert_allclose(found.nll, nll, rtol=1e-6)
-    np.testing.assert_array_equal(to_numpy(found.correct), correct)
-
-    upstream = rng.normal(size=(3, 4)).astype("float32")
-    slopes = gradients(
-        lambda x, y: ops.sum(ops.multiply(of_two(x, y).loss, upstream)), first, second
-    )
-    for side, place in [
-        (0, (0, 1, 2)), (1, (0, 1, 2)), (0, (1, 3, int(labels[1, 3]))), (1, (2, 0, 1)),
-    ]:  # fmt: skip
-        step = np.zeros((2, *first.shape))
-        step[side][place] = 1e-4
-        above = two_by_definition(labels, first + step[0], second + step[1], 0.7)
-        below = two_by_definition(labels, first - step[0], second - step[1], 0.7)
-        difference = ((above - below) * upstream).sum() / 2e-4
-        np.testing.assert_allclose(to_numpy(slopes[side])[place], difference, atol=2e-5)
-
-
-def test_losses_of_two_dropouts_in_half_precision():
-    first, second = (
-        ops.cast(keras.random.normal((2, 3, 5000), seed=seed), "bfloat16")
-        for seed in (1, 2)
-    )
-    labels = np.array([[5, 6, 7], [8, 9, 1]])
-    loss = LabelSmoothedCrossentropy(0.1)
-    half = loss.token_losses_of_two(labels, first, second, 2.0).loss
-    wide = [ops.cast(logits, "float32") for logits in (first, second)]
-    full = loss.token_losses_of_two(labels, *wide, 2.0).loss
-    np.testing.assert_allclose(to_numpy(half), to_numpy(full), rtol=1e-6)
-    (slope,) = gradients(
-        lambda x: ops.sum(loss.token_losses_of_two(labels, x, second, 2.0).loss), first
-    )
-    assert keras.backend.standardize_dtype(slope.dtype) == "bfloat16"
 
 
 @pytest.mark.parametrize(

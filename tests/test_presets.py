@@ -259,7 +259,7 @@ class TestConsistency:
             assert type(recipe[key]) is int and recipe[key] >= 1
         for key in ("max_updates", "max_epochs", "updates_of_original"):
             assert recipe[key] is None or type(recipe[key]) is int
-        for key in ("global_clipnorm", "stop_learning_rate", "bpe_dropout", "r_drop"):
+        for key in ("global_clipnorm", "stop_learning_rate"):
             assert recipe[key] is None or type(recipe[key]) is float
         ends = ("max_updates", "max_epochs", "stop_learning_rate")
         assert any(recipe[key] is not None for key in ends), "it never ends"

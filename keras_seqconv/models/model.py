@@ -5,7 +5,7 @@ import json
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_number, check_positive_integer
+from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import training_step
 
@@ -74,7 +74,6 @@ class SequenceModel(keras.Model):
         metrics=None,
         *,
         gradient_accumulation_steps: int | None = None,
-        r_drop: float = 0.0,
         weighted_metrics=None,
         run_eagerly: bool = False,
         steps_per_execution: int = 1,
@@ -93,20 +92,11 @@ class SequenceModel(keras.Model):
             metrics, weighted_metrics: further metrics, as of Keras; they see padding.
             gradient_accumulation_steps: micro-batches of an update. Those of an
                 unfinished update wait for the next epoch.
-            r_drop: weight alpha of R-Drop (Liang et al. 2021): each sentence passes
-                twice with different dropout, and the loss of a token is the mean of
-                its two losses plus alpha / 2 (KL(p || q) + KL(q || p)). (The paper
-                adds the two losses: its alpha is twice ours.) 0 for one pass.
             run_eagerly, steps_per_execution, jit_compile, auto_scale_loss: as of Keras.
 
         Raises:
             ValueError: for arguments outside these rules.
         """
-        if check_number("r_drop", r_drop) < 0 or (r_drop and not self.has_logits):
-            raise ValueError(
-                "`r_drop` must be at least 0, and 0 with an adaptive softmax. "
-                f"Received: r_drop={r_drop!r}"
-            )
         scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
         config = {
             "optimizer": training_step.wrapped_optimizer(
@@ -114,7 +104,6 @@ class SequenceModel(keras.Model):
             ),
             "loss": loss,
             "metrics": metrics,
-            "r_drop": r_drop,
             "weighted_metrics": weighted_metrics,
             "run_eagerly": run_eagerly,
             "steps_per_execution": steps_per_execution,
@@ -132,7 +121,6 @@ class SequenceModel(keras.Model):
         )
         self.training = training_step.Training(
             loss=training_step.checked_loss(loss, self.has_logits, self.pad_id),
-            r_drop=r_drop,
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
             config=config,
         )
@@ -144,7 +132,9 @@ class SequenceModel(keras.Model):
         return keras.saving.serialize_keras_object(self.training.config)
 
     def compile_from_config(self, config) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        config = keras.saving.deserialize_keras_object(config)
+        config.pop("r_drop", None)  # of earlier versions
+        self.compile(**config)
 
     @property
     def has_logits(self) -> bool:

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable
 
 import keras
-from keras import ops, tree
+from keras import ops
 
-from keras_seqconv.losses import LabelSmoothedCrossentropy, symmetric_divergence
+from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.optimizers import TokenNormalized
 
@@ -22,7 +22,6 @@ class Training:
     """
 
     loss: Callable | None
-    r_drop: float
     metrics: TokenMetrics
     config: dict  # the arguments of `compile`
 
@@ -180,11 +179,8 @@ def token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
     """
     labels = ops.cast(labels, "int32")
     weight = _weight(labels, model.pad_id, sample_weight)
-    if training and model.training.r_drop:
-        loss, nll, correct, outputs = _r_drop(model, inputs, labels, weight)
-    else:
-        outputs = model(inputs, training=training)
-        loss, nll, correct = _weighted(model, outputs, labels, weight, training)
+    outputs = model(inputs, training=training)
+    loss, nll, correct = _weighted(model, outputs, labels, weight, training)
     tokens = ops.sum(weight)
     objective = loss
     added = model.losses
@@ -247,25 +243,3 @@ def _weighted_by(loss, model, outputs, labels, weight, real):
         )
     nll = -model.log_prob(outputs, ops.where(real, labels, 0), False)
     return values, ops.sum(ops.where(real, weight * nll, 0.0)), ops.zeros(())
-
-
-def _r_drop(model, inputs, labels, weight):
-    """Both passes as one of the doubled batch."""
-    doubled = tree.map_structure(lambda x: ops.concatenate([x, x], axis=0), inputs)
-    outputs = model(doubled, training=True)
-    first, second = ops.split(outputs, 2, axis=0)
-    if isinstance(model.training.loss, LabelSmoothedCrossentropy):
-        found = model.training.loss.token_losses_of_two(
-            labels, first, second, model.training.r_drop
-        )
-        return *(ops.sum(weight * one) for one in found), first
-    loss, nll, correct = _weighted(
-        model,
-        outputs,
-        ops.concatenate([labels, labels], axis=0),
-        ops.concatenate([weight, weight], axis=0),
-        True,
-    )
-    divergence = ops.sum(weight * symmetric_divergence(first, second))
-    loss = loss / 2 + model.training.r_drop * divergence
-    return loss, nll / 2, correct / 2, first

@@ -30,7 +30,6 @@ U+FFFD, see `texts`.
 from keras_seqconv.tokenizers.dictionary import Dictionary
 from keras_seqconv.tokenizers.dictionary_tokenizer import DictionaryTokenizer
 from keras_seqconv.tokenizers.loading import Tokenizer, load_tokenizer
-from keras_seqconv.tokenizers.sampling import Sampling
 from keras_seqconv.tokenizers.sentence_piece import SentencePieceTokenizer
 from keras_seqconv.tokenizers.special_symbols import (
     BOS_ID,
@@ -59,7 +58,6 @@ __all__ = [
     "CharacterTokenizer",
     "Dictionary",
     "DictionaryTokenizer",
-    "Sampling",
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordTokenizer",

@@ -19,7 +19,6 @@ from keras_seqconv.tokenizers import graph
 from keras_seqconv.tokenizers.byte_pairs import BytePairsInGraph, learn_codes
 from keras_seqconv.tokenizers.dictionary import Dictionary
 from keras_seqconv.tokenizers.files import read_settings, read_text, write_settings
-from keras_seqconv.tokenizers.sampling import Sampling, check_no_sampling
 from keras_seqconv.tokenizers.special_symbols import (
     BOS_ID,
     END_ID,
@@ -223,11 +222,8 @@ class DictionaryTokenizer:
         )
         return [BOS_ID, PAD_ID, *unused]
 
-    def tokenize(
-        self, texts: Iterable[str], sampling: Sampling | None = None
-    ) -> list[list[int]]:
-        """Ids of each text, with the end id. `sampling` must be None."""
-        check_no_sampling(sampling, self.kind)
+    def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of each text, with the end id."""
         return [self.to_ids(self.split(text)) for text in valid_texts(texts)]
 
     def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:

@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -25,13 +24,6 @@ from keras_seqconv.atomic import write_file
 from keras_seqconv.extras import require
 from keras_seqconv.tokenizers import graph
 from keras_seqconv.tokenizers.files import read_file, read_settings, write_settings
-from keras_seqconv.tokenizers.sampling import (
-    BLANK,
-    LatticeSampler,
-    MergeSampler,
-    PieceTable,
-    Sampling,
-)
 from keras_seqconv.tokenizers.special_symbols import (
     BOS_ID,
     END_ID,
@@ -42,10 +34,12 @@ from keras_seqconv.tokenizers.special_symbols import (
 from keras_seqconv.tokenizers.texts import until_end, valid_text, valid_texts
 
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
+# SentencePiece's sign for a blank.
+_BLANK = "\u2581"
 _MODEL_FILE = "sentencepiece.model"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Of the numbers in sentencepiece_model.proto.
-_NORMAL, _CONTROL, _UNUSED, _BYTE_TYPE = 1, 3, 5, 6
+_CONTROL, _UNUSED, _BYTE_TYPE = 3, 5, 6
 _MODEL_TYPES = {1: "unigram", 2: "bpe"}
 # normalizer_spec { add_dummy_prefix: false }, merged into that of the model.
 _WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
@@ -103,9 +97,6 @@ class SentencePieceTokenizer:
         }
         self._unk_surface = description.trainer_spec.unk_surface
         self.model_type = _checked_type(description, self._processor)
-        self._table = _piece_table(description)
-        self._sampler = None  # of the last rate
-        self._lock = threading.Lock()
 
     @classmethod
     def train(
@@ -172,31 +163,11 @@ class SentencePieceTokenizer:
         """Resources that an exported module must hold: none, the graph makes them."""
         return []
 
-    def tokenize(
-        self, texts: Iterable[str], sampling: Sampling | None = None
-    ) -> list[list[int]]:
-        """Ids of each text, with the end id.
-
-        Args:
-            texts: texts; bytes are taken too.
-            sampling: draw the segmentations, for training. The ids then depend on
-                all texts of the call and on their order.
-        """
+    def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of each text (bytes are taken too), with the end id."""
         texts = list(valid_texts(texts))
-        if sampling is None or sampling.rate == 0:
-            rows = self._processor.encode(texts) if texts else []
-        else:
-            with self._lock:
-                normalized = map(self._processor.normalize, texts)
-                sampler = self._sampler_of(sampling.rate)
-                rows = sampler.sample(normalized, sampling.generator())
+        rows = self._processor.encode(texts) if texts else []
         return [[*row, END_ID] for row in rows]
-
-    def _sampler_of(self, rate: float) -> MergeSampler | LatticeSampler:
-        if self._sampler is None or self._sampler[0] != rate:
-            cls = MergeSampler if self.model_type == "bpe" else LatticeSampler
-            self._sampler = rate, cls(self._table, rate)
-        return self._sampler[1]
 
     def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Texts of rows of ids: up to the end id, without padding."""
@@ -215,7 +186,7 @@ class SentencePieceTokenizer:
         tokens = list(tokens)
         text = _replaced(b"".join(self._spelled(token) for token in tokens))
         # The blank that the model puts before every text.
-        return text[1:] if tokens and tokens[0].startswith(BLANK) else text
+        return text[1:] if tokens and tokens[0].startswith(_BLANK) else text
 
     def _spelled(self, token: str) -> bytes:
         byte = _BYTE.fullmatch(token)
@@ -223,7 +194,7 @@ class SentencePieceTokenizer:
             return bytes.fromhex(byte[1])
         if token == SPECIAL_SYMBOLS[UNK_ID]:
             return self._unk_surface.encode()
-        return token.replace(BLANK, " ").encode()
+        return token.replace(_BLANK, " ").encode()
 
     def to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Pieces of ids: up to the end id, without <s> and padding."""
@@ -242,7 +213,7 @@ class SentencePieceTokenizer:
         # The op takes every blank from the start of a text, not only the one that the
         # model put there. So it decodes with a model that puts none.
         texts = self._graph_tokenizer(self.model + _WITHOUT_PREFIX).detokenize(rows)
-        blank = tf.constant([piece.startswith(BLANK) for piece in self._pieces])
+        blank = tf.constant([piece.startswith(_BLANK) for piece in self._pieces])
         first = rows[:, :1].to_tensor(UNK_ID, shape=(None, 1))[:, 0]
         cut = tf.strings.regex_replace(texts, "^ ", "", replace_global=False)
         return tf.where(tf.gather(blank, first), cut, texts)
@@ -320,23 +291,13 @@ def _checked_type(description, processor) -> str:
     if model_type is None:
         raise ValueError("`model` must be of the type BPE or unigram.")
     # One blank before, none taken away, none behind.
-    if processor.normalize(" a") != f"{BLANK}{BLANK}a":
+    if processor.normalize(" a") != f"{_BLANK}{_BLANK}a":
         raise ValueError(
             "`model` must be trained with --add_dummy_prefix=true "
             "--remove_extra_whitespaces=false, and without "
             "--treat_whitespace_as_suffix or --escape_whitespaces=false."
         )
     return model_type
-
-
-def _piece_table(description) -> PieceTable:
-    pieces = enumerate(description.pieces)
-    scores = {
-        piece.piece: (i, piece.score) for i, piece in pieces if piece.type == _NORMAL
-    }
-    pieces = enumerate(description.pieces)
-    byte_ids = [i for i, piece in pieces if piece.type == _BYTE_TYPE]
-    return PieceTable(scores, byte_ids or None, UNK_ID)
 
 
 def _replaced(content: bytes) -> str:

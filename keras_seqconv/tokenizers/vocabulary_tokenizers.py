@@ -14,7 +14,6 @@ from keras_seqconv.tokenizers.files import (
     write_json,
     write_settings,
 )
-from keras_seqconv.tokenizers.sampling import Sampling, check_no_sampling
 from keras_seqconv.tokenizers.special_symbols import (
     BOS_ID,
     END_ID,
@@ -95,11 +94,8 @@ class _VocabularyTokenizer:
         """Resources of the graph methods, for an exported module to hold."""
         return [self._lookup_table()]
 
-    def tokenize(
-        self, texts: Iterable[str], sampling: Sampling | None = None
-    ) -> list[list[int]]:
-        """Ids of each text, with the end id. `sampling` must be None."""
-        check_no_sampling(sampling, self.kind)
+    def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of each text, with the end id."""
         get = self._ids.get
         return [
             [*(get(token, UNK_ID) for token in self._split(text)), END_ID]

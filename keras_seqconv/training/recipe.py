@@ -31,7 +31,7 @@ _SCHEDULES = {
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
 _TOP = (
-    "global_clipnorm", "bpe_dropout", "r_drop", "tokens_per_batch", "precision", *_ENDS
+    "global_clipnorm", "tokens_per_batch", "precision", *_ENDS
 )  # fmt: skip
 # Option -> name in the recipe's search.
 _SEARCH = {

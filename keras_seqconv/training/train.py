@@ -6,10 +6,8 @@ from pathlib import Path
 import keras
 
 from keras_seqconv import callbacks, checkpoints, fitting, plots
-from keras_seqconv.data.resampling import resampling
 from keras_seqconv.data.stream import BatchStream
 from keras_seqconv.memory import keep_freed_memory
-from keras_seqconv.tokenizers import Sampling
 from keras_seqconv.training.devices import Devices, find_devices
 from keras_seqconv.training.finish import check_scoring, finish, sentences_of
 from keras_seqconv.training.models import make_model, translator_of
@@ -96,7 +94,7 @@ def _train(options: TrainingOptions, recipe: dict, devices: Devices, say) -> Res
     with devices.scope():
         model = make_model(options, *text.tokenizers)
         optimizer, loss = make_optimizer(recipe), make_loss(recipe, model)
-        _compile(model, optimizer, loss, options, recipe)
+        _compile(model, optimizer, loss, options)
     _describe(say, run, recipe, text, model, stream)
     if found := checkpoints.find(run.checkpoints):
         say(f"Going on from {found[-1]}")
@@ -133,33 +131,15 @@ def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: Device
         "start_id": text.target_tokenizer.start_id,
         "pad_id": text.target_tokenizer.pad_id,
     }
-    resample = None
-    if rate := recipe["bpe_dropout"]:
-        pair = {"target_ids": text.target_tokenizer}
-        if text.source_tokenizer is not None:
-            pair["source_ids"] = text.source_tokenizer
-        _check_sampling(pair.values(), rate)
-        resample = resampling(text.train, pair, rate, options.seed)
-    stream = BatchStream(text.train, seed=options.seed, resample=resample, **settings)
+    stream = BatchStream(text.train, seed=options.seed, **settings)
     if text.validation is None:
         return stream, None
     return stream, BatchStream(text.validation, **settings)
 
 
-def _check_sampling(tokenizers, rate: float) -> None:
-    try:
-        for tokenizer in tokenizers:
-            tokenizer.tokenize([], Sampling(rate))
-    except ValueError as error:
-        raise ValueError(
-            f"`bpe_dropout` must be 0 with this tokenizer. Received: {rate} ({error})"
-        ) from error
-
-
-def _compile(model, optimizer, loss, options: TrainingOptions, recipe: dict) -> None:
+def _compile(model, optimizer, loss, options: TrainingOptions) -> None:
     compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
-    regularizers = {"r_drop": recipe["r_drop"]} if recipe["r_drop"] else {}
-    model.compile(optimizer, loss, jit_compile=compiled, **regularizers)
+    model.compile(optimizer, loss, jit_compile=compiled)
 
 
 def _callbacks(run: Run, recipe: dict, text: Text, validation, model) -> list:

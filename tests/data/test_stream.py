@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.data.plan import Shape
-from keras_seqconv.data.resampling import resampling
 from keras_seqconv.data.store import IdStore
 from keras_seqconv.data.stream import BatchStream, shifted
 
@@ -224,116 +223,11 @@ def test_shifted_rows_of_padding_stay_padding():
     assert shifted(labels, 3, 0).tolist() == [[3, 7, 8, 0], [0, 0, 0, 0]]
 
 
-# --- Sampling ---
-
-
-class Longer:
-    """Epoch -> rows with 9s before their end; one is far too long in epoch 1."""
-
-    def __init__(self):
-        self.asked = []
-
-    def __call__(self, epoch):
-        self.asked.append(epoch)
-        rng = np.random.default_rng(epoch)
-        rows = [
-            {key: [*ids[:-1], *[9] * rng.integers(0, 3), 2] for key, ids in row.items()}
-            for row in ROWS
-        ]
-        if epoch == 1:
-            rows[7]["target_ids"] = [17, *[9] * 280, 2]
-        return IdStore.from_rows(rows)
-
-
-def labels_in(stream, start, stop):
-    """{row: labels without padding}."""
-    found = {}
-    for position in range(start, stop):
-        for row in stream.batch(position)[1].tolist():
-            if row[0] != 1:
-                assert row[0] - 10 not in found
-                found[row[0] - 10] = [i for i in row if i != 1]
-    return found
-
-
-def test_each_epoch_has_its_own_sample_and_every_row():
-    make = Longer()
-    stream = BatchStream(STORE, 300, resample=make)
-    for epoch in range(3):
-        start = stream.start_of(epoch)
-        stop = start + stream.batches_per_epoch(epoch)
-        assert [stream.epoch_of(p) for p in (start, stop - 1, stop)] == [
-            epoch,
-            epoch,
-            epoch + 1,
-        ]
-        found = labels_in(stream, start, stop)
-        sampled = make(epoch)
-        expected = {i: row["target_ids"].tolist() for i, row in enumerate(sampled)}
-        if epoch == 1:
-            # Longer than all shapes: as in the store, and said so.
-            expected[7] = ROWS[7]["target_ids"]
-        different = [i for i in expected if found[i] != expected[i]]
-        assert len(found) == len(ROWS) and len(different) <= stream.unsampled(epoch)
-        assert all(found[i] == ROWS[i]["target_ids"] for i in different)
-        assert stream.unsampled(epoch) < 10 and (epoch != 1 or stream.unsampled(1) > 0)
-
-
-def test_state_resumes_a_sampled_stream_without_sampling_earlier_epochs():
-    stream = BatchStream(STORE, 300, resample=Longer())
-    position = stream.start_of(3) + 2
-    expected, state = stream.batch(position), stream.get_state()
-    make = Longer()
-    resumed = BatchStream(STORE, 300, resample=make)
-    resumed.set_state(state)
-    del make.asked[:]
-    same(resumed.batch(position), expected)
-    assert make.asked == [3]
-    again = BatchStream(STORE, 300, resample=Longer())
-    same(again.batch(position), expected)  # without the state too, but slowly
-
-
 def test_state_of_another_corpus_is_refused():
     state = BatchStream(STORE, 300).get_state()
     rows = [{"source_ids": [5] * 60 + [2], "target_ids": [5, 2]}]
     with pytest.raises(ValueError, match="1 of 1 rows do not fit"):
         BatchStream(IdStore.from_rows(rows), 300).set_state(state)
-
-
-def test_resample_must_keep_the_rows():
-    def fewer(epoch):
-        return IdStore.from_rows(ROWS[:-1])
-
-    with pytest.raises(ValueError, match="200 rows.* Received: 199 rows"):
-        BatchStream(STORE, 300, resample=fewer)
-
-
-class Spelling:
-    """Ids are letters; sampled texts say how they were sampled."""
-
-    def detokenize(self, rows):
-        return [" ".join(map(str, row[:-1])) for row in rows]
-
-    def tokenize(self, texts, sampling):
-        rate = round(100 * sampling.rate)
-        return [[*map(int, t.split()), rate, *sampling.seed, 2] for t in texts]
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_resampling_tokenises_the_texts_of_the_store_anew(tmp_path, on_disk):
-    directory = tmp_path / "samples" if on_disk else None
-    make = resampling(STORE, {"target_ids": Spelling()}, 0.1, 7, directory)
-    for epoch in range(4):
-        for _ in range(2):
-            for row, sampled in zip(ROWS, make(epoch), strict=True):
-                assert sampled["source_ids"].tolist() == row["source_ids"]
-                ids = [*row["target_ids"][:-1], 10, 7, epoch, 0, 0, 2]
-                assert sampled["target_ids"].tolist() == ids
-    if on_disk:
-        names = sorted(entry.name for entry in directory.iterdir())
-        assert names == ["epoch-2", "epoch-3"]
-    with pytest.raises(ValueError, match="`tokenizers`"):
-        resampling(STORE, {"labels": Spelling()}, 0.1, 7)
 
 
 # --- Processes ---

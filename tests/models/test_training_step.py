@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.losses import LabelSmoothedCrossentropy, symmetric_divergence
+from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.models import EncoderDecoder, LanguageModel
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from keras_seqconv.schedules import InverseSquareRoot
@@ -299,38 +299,6 @@ def test_learning_falls_on_a_data_set_and_on_validation():
     assert "val_learning_rate" not in history
 
 
-@pytest.mark.slow
-def test_r_drop_without_dropout_is_plain():
-    plain, doubled = small_model(), small_model()
-    history, other = train(plain), train(doubled, r_drop=3.0)
-    assert_same_weights(plain, doubled, atol=5e-6)
-    for name in history:
-        np.testing.assert_allclose(history[name], other[name], rtol=1e-4, err_msg=name)
-
-
-@pytest.mark.parametrize("own_loss", [False, True])
-@pytest.mark.slow
-def test_r_drop_adds_the_divergence_of_two_passes(own_loss):
-    inputs, labels = ragged_batch()
-    model = small_model(dropout=0.3, seed=3)
-    seeds = list(model.non_trainable_variables)
-    start = [to_numpy(one).copy() for one in seeds]
-    doubled = {name: np.concatenate([ids, ids]) for name, ids in inputs.items()}
-    logits = model(doubled, training=True)
-    first, second = ops.split(logits, 2)
-    loss, real = LabelSmoothedCrossentropy(0.1), labels != PAD
-    wanted = (loss.call(labels, first) + loss.call(labels, second)) / 2
-    wanted += 0.7 * symmetric_divergence(first, second)
-    for one, value in zip(seeds, start, strict=True):
-        one.assign(value)
-    chosen = (lambda y, x: loss.call(y, x)) if own_loss else loss
-    model.compile("sgd", chosen, r_drop=0.7, jit_compile=UNCOMPILED)
-    found = model.train_on_batch(inputs, labels, return_dict=True)
-    np.testing.assert_allclose(found["loss"], to_numpy(wanted)[real].mean(), rtol=1e-5)
-    assert found["tokens"] == real.sum()
-    assert found["loss"] > found["nll"]
-
-
 def test_one_token_is_an_update():
     inputs, labels = ragged_batch(1)
     labels[:, 1:] = PAD
@@ -343,8 +311,6 @@ def test_one_token_is_an_update():
 def test_wrong_arguments():
     model, adaptive = small_model(), adaptive_model()
     for make, words in [
-        (lambda: model.compile("sgd", r_drop=-1), "`r_drop` must be at least 0"),
-        (lambda: adaptive.compile("sgd", r_drop=1), "and 0 with an adaptive softmax"),
         (
             lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
             "`loss` must be None for a model with an adaptive softmax",

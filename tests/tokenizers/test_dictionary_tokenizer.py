@@ -344,11 +344,3 @@ def test_sizes_of_a_trained_dictionary():
 def test_bad_training_arguments(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         DictionaryTokenizer.train(**{"texts": ENGLISH} | arguments)
-
-
-def test_sampling_is_refused():
-    from keras_seqconv.tokenizers import Sampling
-
-    tokenizer = DictionaryTokenizer(Dictionary([("a", 3)]))
-    with pytest.raises(ValueError, match=r"`sampling` must be None.*'dictionary'"):
-        tokenizer.tokenize(["a"], Sampling(0.1))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import (
     CharacterTokenizer,
-    Sampling,
     WordTokenizer,
     load_tokenizer,
 )
@@ -151,9 +150,3 @@ def test_damaged_vocabularies(content, tmp_path):
 def test_bad_training_arguments(cls, arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         cls.train(**{"texts": ["a b"]} | arguments)
-
-
-@pytest.mark.parametrize("tokenizer", [WORDS, CHARACTERS])
-def test_there_is_nothing_to_draw(tokenizer):
-    with pytest.raises(ValueError, match="`sampling` must be None"):
-        tokenizer.tokenize(["a"], Sampling(0.1))

@@ -53,10 +53,6 @@ class TestOptions:
             ({"preset": "dynamic_conv_phrase"}, ["Did you mean dynamic_conv_phrases"]),
             ({"seed": -1}, ["`seed`", "-1"]),
             ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
-            (
-                {"bpe_dropout": 0.1, "tokenizer": "words"},
-                ["`bpe_dropout`", "bpe_dropout=0.1", "'words'"],
-            ),
         ],
     )
     def test_errors_name_option_rule_and_value(self, values, words):
@@ -112,11 +108,6 @@ class TestRecipe:
         schedule = make_schedule(found)
         assert float(schedule(2000)) == pytest.approx(3.5e-3)
         assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
-
-    def test_regularizers_are_those_of_the_preset_or_the_options(self):
-        assert resolve_recipe(options())["bpe_dropout"] is None
-        assert resolve_recipe(options(bpe_dropout=0.1))["bpe_dropout"] == 0.1
-        assert resolve_recipe(options(r_drop=2.0))["r_drop"] == 2.0
 
     @pytest.mark.parametrize(
         ("values", "words"),
