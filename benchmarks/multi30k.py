@@ -158,10 +158,10 @@ def command(options) -> list[str]:
 
 def score(options) -> None:
     """Scores the finished model on the test set and keeps what other actions need."""
-    from keras_seqconv.atomic import write_file
     from keras_seqconv.batches import default_parallel
     from keras_seqconv.callbacks.reporting import read_log
     from keras_seqconv.cores import share_cores
+    from keras_seqconv.support.files import write_file
 
     share_cores(default_parallel())  # as `keras-seqconv translate` does
     run, kept = run_folder(options), kept_folder(options)
@@ -297,7 +297,7 @@ def served(options) -> None:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (ops of the graph)
 
-    from keras_seqconv.atomic import write_file
+    from keras_seqconv.support.files import write_file
 
     run, row = run_folder(options), ROWS[options.row]
     words = ["keras-seqconv", "export", str(run / "model")]
@@ -330,7 +330,7 @@ def tokenize(options) -> None:
     """
     import spacy
 
-    from keras_seqconv.atomic import write_file
+    from keras_seqconv.support.files import write_file
 
     for language in ("de", "en"):
         rules = spacy.blank(language).tokenizer

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from keras_seqconv import decoding
-from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.cores import available_cores
+from keras_seqconv.support.arguments import check_positive_integer
 
 # Always written down, so that a folder says what its search does.
 _NAMED = ("num_beams", "length_penalty", "max_length")

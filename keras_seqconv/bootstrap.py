@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.arguments import check_choice, check_integer, check_positive_integer
 from keras_seqconv.evaluation import (
     ORDER,
     References,
@@ -18,6 +17,11 @@ from keras_seqconv.evaluation import (
     checked,
     sacrebleu_metric,
     split_compounds,
+)
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_integer,
+    check_positive_integer,
 )
 
 METRICS = ("bleu", "chrf", "ter", "tokenized_bleu", "compound_split_bleu")

@@ -27,8 +27,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv import atomic
-from keras_seqconv.arguments import check_choice, check_positive_integer
+from keras_seqconv.support import files
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 1
@@ -175,7 +175,7 @@ def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]
 
 def remove_parts(directory: str | os.PathLike) -> None:
     """Removes what a killed process left of files it was writing."""
-    atomic.remove_parts(directory, _NAME.pattern)
+    files.remove_parts(directory, _NAME.pattern)
 
 
 # --- One file ---
@@ -206,7 +206,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     }
     json.dumps(index)  # before any work
     try:
-        with atomic.atomic_file(path) as part, _created(part) as file:
+        with files.atomic_file(path) as part, _created(part) as file:
             for group, variables in _variables(model).items():
                 index[group] = [
                     _write(file, group, name, variable)

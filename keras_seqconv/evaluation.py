@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.arguments import check_choice
-from keras_seqconv.extras import require
+from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.extras import require
 from keras_seqconv.version import __version__
 
 METRICS = (

@@ -19,10 +19,9 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO, NamedTuple, TextIO
 
-from keras_seqconv.arguments import check_choice, check_positive_integer
-from keras_seqconv.atomic import naming, remove_parts, write_file
 from keras_seqconv.fingerprints import model_fingerprint, tokenizer_fingerprint
-from keras_seqconv.locks import open_alone
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.files import locked, naming, remove_parts, write_file
 from keras_seqconv.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
@@ -513,11 +512,12 @@ class _Part:
     def __enter__(self):
         taken = f"{self.part} is being written by another process: choose another file."
         with contextlib.ExitStack() as stack:
-            self.stream = stack.enter_context(open_alone(self.part, taken))
+            stack.enter_context(locked(f"{self.part}.lock", taken))
+            self.stream = stack.enter_context(open(self.part, "ab"))
             remove_parts(self.part.parent, re.escape(self.note.name))
             self._go_on(self._earlier())
             self.stream.truncate(self.state["bytes"])
-            stack.pop_all()
+            self._held = stack.pop_all()
         return self
 
     def _go_on(self, earlier: dict | None):
@@ -534,7 +534,7 @@ class _Part:
         if not self.lines:  # nothing to go on with
             self.part.unlink(missing_ok=True)
             self.note.unlink(missing_ok=True)
-        with naming(self.part):
+        with self._held, naming(self.part):
             self.stream.close()
 
     def write(self, content: bytes, lines: _Lines) -> None:

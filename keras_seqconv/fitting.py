@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.callbacks import Checkpoints, StopAtUpdate, ordered, resume
 from keras_seqconv.callbacks.updates import accumulation_steps
 from keras_seqconv.replicas import for_replicas
+from keras_seqconv.support.arguments import check_positive_integer
 
 
 def fit_stream(

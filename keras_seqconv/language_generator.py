@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 import keras
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
@@ -24,6 +23,7 @@ from keras_seqconv.batches import (
 )
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.model_directory import Contents
+from keras_seqconv.support.arguments import check_positive_integer
 
 
 class LanguageGenerator:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_choice, check_integer, check_rate
 from keras_seqconv.ops.compilation import in_xla_context, padded_rows, run
 from keras_seqconv.ops.rows import row_sums
+from keras_seqconv.support.arguments import check_choice, check_integer, check_rate
 
 
 class TokenLosses(NamedTuple):

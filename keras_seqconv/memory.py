@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-from keras_seqconv.arguments import check_positive_integer
+from keras_seqconv.support.arguments import check_positive_integer
 
 # From malloc.h of glibc: parameter -> value. No block of its own from the system for a
 # large tensor (which is given back when it is freed), and never give back the end.

@@ -6,7 +6,7 @@ Letters: B batch, T target time, V vocabulary.
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_boolean, check_integer
+from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # exp of more is no float32.
 LARGEST_EXPONENT = 88.0

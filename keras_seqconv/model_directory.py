@@ -31,7 +31,6 @@ import h5py
 import keras
 import numpy as np
 
-from keras_seqconv.atomic import atomic_directory
 from keras_seqconv.folders import model_folder
 from keras_seqconv.models import (
     ConvLanguageModel,
@@ -40,6 +39,7 @@ from keras_seqconv.models import (
     LanguageModel,
     SequenceModel,
 )
+from keras_seqconv.support.files import atomic_directory
 from keras_seqconv.tokenizers import load_tokenizer
 from keras_seqconv.version import __version__
 

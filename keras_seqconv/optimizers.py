@@ -5,7 +5,7 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_positive_integer, check_rate
+from keras_seqconv.support.arguments import check_positive_integer, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.atomic import atomic_file
-from keras_seqconv.extras import require
+from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import atomic_file
 
 FORMATS = (".png", ".svg", ".pdf")
 FALLBACK_FONTS = (

@@ -2,8 +2,8 @@
 
 import re
 
-from keras_seqconv.arguments import near
 from keras_seqconv.presets import PRESETS, RECIPE_KEYS
+from keras_seqconv.support.arguments import near
 
 
 def table() -> str:

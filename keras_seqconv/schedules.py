@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
     check_number,

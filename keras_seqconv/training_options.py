@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from keras_seqconv.arguments import near
-from keras_seqconv.extras import require
 from keras_seqconv.presets import PRESETS
+from keras_seqconv.support.arguments import near
+from keras_seqconv.support.extras import require
 
 pydantic = require("pydantic", "mt")
 

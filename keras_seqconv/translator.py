@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.arguments import check_integer, check_positive_integer
 from keras_seqconv.batches import (
     batches,
     check_lengths,
@@ -30,6 +29,7 @@ from keras_seqconv.batches import (
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.model_directory import Contents
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 
 

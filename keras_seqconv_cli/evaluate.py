@@ -260,7 +260,7 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
     seconds = time.monotonic() - start
     content = output.getvalue()
     if options.output_hypotheses is not None:
-        from keras_seqconv.atomic import write_file
+        from keras_seqconv.support.files import write_file
 
         write_file(options.output_hypotheses, content)
     result["seconds"] = seconds

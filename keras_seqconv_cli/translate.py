@@ -127,11 +127,11 @@ def search_options(options: argparse.Namespace) -> dict:
 
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
-    from keras_seqconv.arguments import check_positive_integer
     from keras_seqconv.batches import check_parallel, default_parallel
     from keras_seqconv.cores import share_cores
     from keras_seqconv.ensembles import load_ensemble
     from keras_seqconv.memory import keep_freed_memory
+    from keras_seqconv.support.arguments import check_positive_integer
 
     parallel = check_parallel(options.parallel_batches) or default_parallel()
     # Logits of many beams are made anew in every step.

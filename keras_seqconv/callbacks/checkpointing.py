@@ -11,13 +11,13 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints
-from keras_seqconv.arguments import (
+from keras_seqconv.callbacks.updates import UpdateCounter, next_multiple
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
     check_integer,
     check_positive_integer,
 )
-from keras_seqconv.callbacks.updates import UpdateCounter, next_multiple
 
 
 class Checkpoints(keras.callbacks.Callback):

@@ -7,14 +7,14 @@ import keras
 from keras import ops
 
 from keras_seqconv import schedules
-from keras_seqconv.arguments import (
+from keras_seqconv.callbacks.updates import UpdateCounter
+from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
     check_number,
     check_positive_integer,
     is_number,
 )
-from keras_seqconv.callbacks.updates import UpdateCounter
 
 
 class FixedSchedule(keras.callbacks.Callback):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import keras
 
-from keras_seqconv.arguments import check_number, check_positive_integer
-from keras_seqconv.atomic import naming, write_file
 from keras_seqconv.callbacks.learning_rates import rate_of
 from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
+from keras_seqconv.support.arguments import check_number, check_positive_integer
+from keras_seqconv.support.files import naming, write_file
 
 # Means over the tokens of an epoch so far, in the logs of a batch.
 _MEANS = ("loss", "nll", "accuracy")

@@ -11,13 +11,13 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints
-from keras_seqconv.arguments import (
+from keras_seqconv.callbacks.learning_rates import rate_of
+from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, nested
+from keras_seqconv.support.arguments import (
     check_choice,
     check_number,
     check_positive_integer,
 )
-from keras_seqconv.callbacks.learning_rates import rate_of
-from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, nested
 
 
 class GracefulStop(keras.callbacks.Callback):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv.callbacks.reporting import Reports
-from keras_seqconv.extras import require
+from keras_seqconv.support.extras import require
 
 
 class TensorBoard(Reports):

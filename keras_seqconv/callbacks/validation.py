@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
+from keras_seqconv.replicas import for_replicas
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_number,
     check_positive_integer,
 )
-from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
-from keras_seqconv.extras import require
-from keras_seqconv.replicas import for_replicas
+from keras_seqconv.support.extras import require
 
 
 class _Validation(keras.callbacks.Callback):

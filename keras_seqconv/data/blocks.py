@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from keras_seqconv.arguments import check_choice, check_integer, check_positive_integer
 from keras_seqconv.data.background import guarded_generator
 from keras_seqconv.data.rows import BATCHES, plain_errors
-from keras_seqconv.extras import require
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_integer,
+    check_positive_integer,
+)
+from keras_seqconv.support.extras import require
 
 # "eos" is fairseq's name of "sentence".
 BREAK_MODES = ("none", "complete", "complete_doc", "sentence", "eos")

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keras_seqconv.arguments import check_choice, is_number
 from keras_seqconv.data.rows import Chunk, Rules, to_dataset
+from keras_seqconv.support.arguments import check_choice, is_number
 
 Files = str | os.PathLike | Sequence[str | os.PathLike]
 

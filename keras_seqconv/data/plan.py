@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
 # Widths among which the first search of `choose_shapes` looks, for each length.
 _LEVELS = 40

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from keras_seqconv.arguments import check_choice
 from keras_seqconv.data.background import guarded_generator
-from keras_seqconv.extras import require
+from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.extras import require
 
 # What is wrong with a row, as a key of `counts` -> in words.
 PROBLEMS = {

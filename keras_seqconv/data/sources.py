@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.arguments import check_choice, check_positive_integer
 from keras_seqconv.data import tfds as tfds_texts
 from keras_seqconv.data.background import untuned
 from keras_seqconv.data.files import from_files, from_lines, from_tsv
 from keras_seqconv.data.rows import plain_errors
-from keras_seqconv.extras import require
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.extras import require
 
 _VALIDATION = ("validation", "valid", "dev", "val")
 _SPLIT = re.compile(r"(train|validation|valid|dev|val|test)[\w-]*")

@@ -49,11 +49,15 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 
 import numpy as np
 
-from keras_seqconv.arguments import check_integer, check_positive_integer, is_number
 from keras_seqconv.data import plan
 from keras_seqconv.data.background import guarded, guarded_generator, untuned
 from keras_seqconv.data.rows import BATCHES, plain_errors
 from keras_seqconv.data.store import IdStore
+from keras_seqconv.support.arguments import (
+    check_integer,
+    check_positive_integer,
+    is_number,
+)
 
 # Texts tokenised, and rows handed to or taken from Python, at once.
 _TEXTS, _ROWS = 1024, 4096

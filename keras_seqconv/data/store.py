@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.atomic import atomic_directory
+from keras_seqconv.support.files import atomic_directory
 
 _FORMAT = "keras_seqconv id store"
 _FORMAT_VERSION = 1
@@ -197,9 +197,7 @@ class IdStore:
         """A `Writer`, whose rows are in the folder when the block has ended.
 
         Until then, and when the block raises, the folder is as it was. Another store
-        there is replaced, and nothing else is; but one of the same fingerprint, if
-        that is not empty, has the same rows and stays. So processes that write the
-        same store at the same time do not disturb each other.
+        there is replaced, and nothing else is; readers of it keep what they have.
 
         Args:
             directory: the folder.
@@ -212,9 +210,7 @@ class IdStore:
         """
         fingerprint = _as_json("fingerprint", fingerprint or {})
         with (
-            atomic_directory(
-                directory, _is_store, lambda path: _is_there(path, fingerprint)
-            ) as folder,
+            atomic_directory(directory, _is_store) as folder,
             contextlib.closing(Writer(folder)) as writer,
         ):
             yield writer
@@ -514,13 +510,3 @@ def _is_store(path: Path) -> bool:
         text = path / "settings.json"
         return text.is_file() and f'"format": "{_FORMAT}"' in text.read_text("utf-8")
     return True
-
-
-def _is_there(path: Path, fingerprint: dict) -> bool:
-    """Whether a sound store of this fingerprint, if not an empty one, is at `path`."""
-    if not fingerprint:
-        return False
-    try:
-        return IdStore.open(path).fingerprint == fingerprint
-    except (OSError, ValueError):
-        return False

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.arguments import check_integer, check_positive_integer
 from keras_seqconv.data import plan
 from keras_seqconv.data.background import guarded, untuned
 from keras_seqconv.data.store import IdStore
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
 # Epochs whose plan is kept: while one ends, prefetching is in the next.
 _KEPT = 2

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from keras_seqconv.data.background import untuned
 from keras_seqconv.data.rows import Chunk, Rules, to_dataset
-from keras_seqconv.extras import require
-from keras_seqconv.locks import lock
+from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import locked
 
 ROWS_AT_ONCE = 1024
 
@@ -355,8 +355,7 @@ def _lock(builder):
         yield
         return
     Path(root).mkdir(parents=True, exist_ok=True)
-    with open(Path(root) / f".{builder.name}.lock", "w") as file:
-        lock(file)
+    with locked(Path(root) / f".{builder.name}.lock"):
         yield
 
 

@@ -5,15 +5,15 @@ They are hashable: a compiled search is cached by them.
 
 import dataclasses
 
-from keras_seqconv.arguments import (
+from keras_seqconv.decoding.constraints import Rules
+from keras_seqconv.decoding.search import LengthPenalty
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
     check_integer,
     check_number,
     is_number,
 )
-from keras_seqconv.decoding.constraints import Rules
-from keras_seqconv.decoding.search import LengthPenalty
 
 KINDS = ("power", "gnmt")
 LENGTH_RULES = ("sentence", "batch")

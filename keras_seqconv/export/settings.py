@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from keras_seqconv.arguments import (
+from keras_seqconv.batches import search_options, spellable
+from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_positive_integer,
 )
-from keras_seqconv.batches import search_options, spellable
-from keras_seqconv.decoding.options import BeamOptions
 
 LONGEST_SOURCE = 512
 

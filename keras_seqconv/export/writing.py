@@ -7,11 +7,11 @@ from pathlib import Path
 
 import keras
 
-from keras_seqconv.arguments import check_positive_integer
-from keras_seqconv.atomic import atomic_directory, write_file
 from keras_seqconv.export import signatures, stock_ops, warmup
 from keras_seqconv.export.model_card import model_card
 from keras_seqconv.export.settings import make_settings
+from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.support.files import atomic_directory, write_file
 
 _BATCHING = """\
 # Read with --enable_batching --batching_parameters_file=FILE, and but for the threads

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.log_prob import log_prob_of_rows, wide
+from keras_seqconv.support.arguments import (
     check_number,
     check_positive_integer,
     check_rate,
     known_width,
 )
-from keras_seqconv.ops.dropout import dropout
-from keras_seqconv.ops.log_prob import log_prob_of_rows, wide
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -10,15 +10,15 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.layers.beams import fold_beams, unfold_beams
+from keras_seqconv.layers.rows import split_positions, zero_masked
+from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.support.arguments import (
     check_mask,
     check_positive_integer,
     check_rate,
     refuse_names_of_keras,
 )
-from keras_seqconv.layers.beams import fold_beams, unfold_beams
-from keras_seqconv.layers.rows import split_positions, zero_masked
-from keras_seqconv.ops.dropout import dropout
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.

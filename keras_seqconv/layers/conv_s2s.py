@@ -10,13 +10,6 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
-    check_kernel_size,
-    check_number,
-    check_positive_integer,
-    known_width,
-    refuse_names_of_keras,
-)
 from keras_seqconv.layers.beams import fold_beams, unfold_beams
 from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.layers.weight_norm import (
@@ -25,6 +18,13 @@ from keras_seqconv.layers.weight_norm import (
     WeightNormDense,
 )
 from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.support.arguments import (
+    check_kernel_size,
+    check_number,
+    check_positive_integer,
+    known_width,
+    refuse_names_of_keras,
+)
 
 _SQRT_HALF = math.sqrt(0.5)
 

@@ -8,16 +8,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.layers.rows import zero_masked
+from keras_seqconv.ops import dynamic_conv, light_conv
+from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
     check_positive_integer,
     check_rate,
     refuse_names_of_keras,
 )
-from keras_seqconv.layers.rows import zero_masked
-from keras_seqconv.ops import dynamic_conv, light_conv
-from keras_seqconv.ops.dropout import dropout
 
 
 class _HeadConvolution(keras.layers.Layer):

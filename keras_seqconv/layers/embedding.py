@@ -6,7 +6,7 @@ Letters: B batch, T time, E embedding width, V vocabulary size.
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.support.arguments import (
     check_positive_integer,
     known_width,
 )

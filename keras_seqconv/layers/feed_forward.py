@@ -8,10 +8,10 @@ import inspect
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_positive_integer, check_rate
 from keras_seqconv.layers.rows import apply_dense
 from keras_seqconv.ops.dropout import dropout
 from keras_seqconv.ops.residual import add_and_norm
+from keras_seqconv.support.arguments import check_positive_integer, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -8,17 +8,17 @@ n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.layers.convolution import DynamicConv, LightConv
+from keras_seqconv.layers.rows import apply_dense
+from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.rows import wide
+from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
     check_positive_integer,
     check_rate,
     refuse_names_of_keras,
 )
-from keras_seqconv.layers.convolution import DynamicConv, LightConv
-from keras_seqconv.layers.rows import apply_dense
-from keras_seqconv.ops.dropout import dropout
-from keras_seqconv.ops.rows import wide
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -8,7 +8,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.support.arguments import (
     check_choice,
     check_dense,
     check_positive_integer,

@@ -5,7 +5,7 @@ Letters: B batch, T time, C channels.
 
 from keras import ops
 
-from keras_seqconv.arguments import check_dense, check_mask
+from keras_seqconv.support.arguments import check_dense, check_mask
 
 
 def apply_dense(dense, inputs):

@@ -10,7 +10,7 @@ import types
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
+from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
     check_number,

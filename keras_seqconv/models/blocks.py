@@ -9,12 +9,6 @@ import inspect
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
-    check_boolean,
-    check_choice,
-    check_positive_integer,
-    check_rate,
-)
 from keras_seqconv.layers import (
     DynamicConvModule,
     FeedForward,
@@ -28,6 +22,12 @@ from keras_seqconv.layers import (
 from keras_seqconv.layers.feed_forward import accepted
 from keras_seqconv.models.model import float32
 from keras_seqconv.models.parts import Embedder, Seeds
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+    check_rate,
+)
 
 MIXERS = ("light_conv", "dynamic_conv", "query_conv", "attention")
 SIDES = ("encoder", "decoder")

@@ -7,11 +7,6 @@ V target vocabulary, G beams of a sentence, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
-    check_boolean,
-    check_positive_integer,
-    check_rate,
-)
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
 from keras_seqconv.layers.rows import zero_masked
 from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
@@ -24,6 +19,11 @@ from keras_seqconv.models.convolutions import (
 )
 from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
 from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_positive_integer,
+    check_rate,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -7,11 +7,6 @@ positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import (
-    check_boolean,
-    check_positive_integer,
-    check_rate,
-)
 from keras_seqconv.layers import (
     AdaptiveInput,
     AdaptiveSoftmax,
@@ -26,6 +21,11 @@ from keras_seqconv.models.convolutions import (
 )
 from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
 from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_positive_integer,
+    check_rate,
+)
 
 
 class _DecoderOnly(SequenceModel):

@@ -7,11 +7,11 @@ G beams of a sentence, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_choice, check_positive_integer
 from keras_seqconv.models import blocks
 from keras_seqconv.models.blocks import of_side
 from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
 from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 # Options that may differ between encoder and decoder.
 SIDED = (

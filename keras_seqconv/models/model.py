@@ -5,9 +5,9 @@ import json
 import keras
 from keras import ops
 
-from keras_seqconv.arguments import check_positive_integer
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import training_step
+from keras_seqconv.support.arguments import check_positive_integer
 
 
 class SequenceModel(keras.Model):

@@ -3,12 +3,12 @@
 import copy
 import inspect
 
-from keras_seqconv.arguments import near
 from keras_seqconv.models.conv_s2s import ConvS2S
 from keras_seqconv.models.decoder_only import ConvLanguageModel, LanguageModel
 from keras_seqconv.models.encoder_decoder import EncoderDecoder
 from keras_seqconv.models.model import SequenceModel
 from keras_seqconv.presets import PRESETS
+from keras_seqconv.support.arguments import near
 
 _MODELS = {
     model.__name__: model

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from keras_seqconv.arguments import check_boolean, check_positive_integer
-from keras_seqconv.extras import require
 from keras_seqconv.preparation.byte_pairs import (
     Pieces,
     read_counts,
@@ -28,6 +26,8 @@ from keras_seqconv.preparation.recipes import Located, Recipe, locate
 from keras_seqconv.preparation.stages import Stages, workplace
 from keras_seqconv.preparation.text import remove_nonprinting
 from keras_seqconv.preparation.workers import applied
+from keras_seqconv.support.arguments import check_boolean, check_positive_integer
+from keras_seqconv.support.extras import require
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, train_tokenizers
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
 

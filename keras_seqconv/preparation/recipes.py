@@ -9,9 +9,13 @@ import os
 import re
 from pathlib import Path
 
-from keras_seqconv.arguments import check_choice, check_positive_integer, is_number
 from keras_seqconv.preparation.cleaning import Rule
 from keras_seqconv.preparation.files import Place, Wanted, find
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_positive_integer,
+    is_number,
+)
 
 TOKENIZERS = ("none", "moses", "moses+bpe", "sentencepiece")
 

@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_seqconv.atomic import naming
-from keras_seqconv.locks import open_alone
+from keras_seqconv.support.files import locked, naming
 
 _PLAN = "plan.json"
 _UNFINISHED = ".part"
@@ -71,7 +70,7 @@ def workplace(folder: Path) -> Iterator[None]:
     At the end it is deleted, if it is still there, unless a stage is finished in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open_alone(folder / "lock", f"Another process works in {folder}."):
+    with locked(folder / "lock", f"Another process works in {folder}."):
         try:
             yield
         finally:

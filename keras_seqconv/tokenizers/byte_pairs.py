@@ -4,7 +4,7 @@ import contextlib
 import io
 from collections.abc import Mapping
 
-from keras_seqconv.extras import require
+from keras_seqconv.support.extras import require
 from keras_seqconv.tokenizers import graph
 
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from keras_seqconv.atomic import write_file
+from keras_seqconv.support.files import write_file
 from keras_seqconv.tokenizers.files import bad_line, read_file
 from keras_seqconv.tokenizers.special_symbols import SPECIAL_SYMBOLS, UNK_ID
 

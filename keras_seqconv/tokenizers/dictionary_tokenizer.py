@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from keras_seqconv.arguments import (
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
     check_positive_integer,
 )
-from keras_seqconv.atomic import write_file
-from keras_seqconv.extras import require
+from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import write_file
 from keras_seqconv.tokenizers import graph
 from keras_seqconv.tokenizers.byte_pairs import BytePairsInGraph, learn_codes
 from keras_seqconv.tokenizers.dictionary import Dictionary

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from keras_seqconv.atomic import write_file
+from keras_seqconv.support.files import write_file
 
 SETTINGS = "settings.json"
 _FORMAT_VERSION = 1

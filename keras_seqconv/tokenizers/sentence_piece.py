@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from keras_seqconv.arguments import (
+from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
     check_integer,
     check_positive_integer,
     is_number,
 )
-from keras_seqconv.atomic import write_file
-from keras_seqconv.extras import require
+from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import write_file
 from keras_seqconv.tokenizers import graph
 from keras_seqconv.tokenizers.files import read_file, read_settings, write_settings
 from keras_seqconv.tokenizers.special_symbols import (

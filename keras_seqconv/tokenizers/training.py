@@ -4,7 +4,7 @@ import inspect
 import itertools
 from collections.abc import Iterable
 
-from keras_seqconv.arguments import check_boolean, check_choice
+from keras_seqconv.support.arguments import check_boolean, check_choice
 from keras_seqconv.tokenizers.dictionary_tokenizer import DictionaryTokenizer
 from keras_seqconv.tokenizers.loading import Tokenizer
 from keras_seqconv.tokenizers.sentence_piece import SentencePieceTokenizer

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from keras_seqconv.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import graph
 from keras_seqconv.tokenizers.files import (
     read_json,

@@ -3,10 +3,10 @@
 import time
 
 from keras_seqconv import evaluation, perplexity, plots
-from keras_seqconv.atomic import write_file
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.extras import require
 from keras_seqconv.language_generator import LanguageGenerator
+from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import write_file
 from keras_seqconv.training.averaging import average
 from keras_seqconv.training.models import translator_of
 from keras_seqconv.training.run import Run, headline, write_json

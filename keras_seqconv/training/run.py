@@ -15,8 +15,7 @@ from pathlib import Path
 import keras
 
 from keras_seqconv import checkpoints
-from keras_seqconv.atomic import remove_parts, write_file
-from keras_seqconv.locks import open_alone
+from keras_seqconv.support.files import locked, remove_parts, write_file
 from keras_seqconv.training_options import TrainingOptions, read_json
 from keras_seqconv.version import __version__
 
@@ -107,7 +106,7 @@ def sole_run(folder: str | os.PathLike) -> Iterator[None]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     taken = f"`workdir` must be one that nobody is training in now. Received: {folder}"
-    with open_alone(folder / ".lock", taken):
+    with locked(folder / ".lock", taken):
         remove_parts(folder, _FILES)
         yield
 

@@ -6,11 +6,11 @@ import textwrap
 from pathlib import Path
 
 from keras_seqconv import checkpoints, tokenizers
-from keras_seqconv.atomic import atomic_directory
 from keras_seqconv.data import blocks, sources, steps
 from keras_seqconv.data.store import IdStore
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
+from keras_seqconv.support.files import atomic_directory
 from keras_seqconv.training.run import Run, note, note_corpus
 from keras_seqconv.training_options import TrainingOptions
 

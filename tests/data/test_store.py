@@ -88,7 +88,7 @@ def test_gather_cuts_nothing_and_finds_no_other_rows():
 def test_unfinished_store_does_not_open(tmp_path, stop):
     with pytest.raises(stop), IdStore.writer(tmp_path / "ids") as writer:
         writer.add({"target_ids": ([5, 2], [2])})
-        (part,) = tmp_path.iterdir()  # what a killed writer would leave
+        (part,) = tmp_path.glob(".*.part")  # what a killed writer would leave
         for folder in (part, tmp_path / "ids"):
             with pytest.raises(FileNotFoundError, match="must be an id store"):
                 IdStore.open(folder)

@@ -15,8 +15,9 @@ import matplotlib.backends.backend_agg  # noqa: F401
 import tensorflow  # noqa: F401
 
 import keras_seqconv.training  # noqa: F401
-from keras_seqconv import atomic, callbacks, checkpoints, model_directory
+from keras_seqconv import callbacks, checkpoints, model_directory
 from keras_seqconv.data import store
+from keras_seqconv.support import files
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv_cli import main
 
@@ -30,7 +31,7 @@ PLACES = {
     "mean of an array": (checkpoints, "_mean", "before"),
     "weights of the model": (model_directory, "_save_weights", "after"),
     "tokenizer of the model": (WordTokenizer, "save", "after"),
-    "model": (atomic, "_move", "after"),
+    "model": (files, "_replace", "after"),
     "old model is away": (Path, "rename", "after"),
 }
 

@@ -1,15 +1,17 @@
-"""A folder appears complete or not at all, and nobody's files are lost."""
+"""Files appear complete or not at all, nobody's are lost; locks end with processes."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from keras_seqconv.atomic import atomic_directory, write_file
+from keras_seqconv.support.files import atomic_directory, locked, write_file
 from tests.full_disk import full_disk
 
 
-def write(path, text="new", **options):
-    with atomic_directory(path, **options) as folder:
+def write(path, text="new", replaceable=None):
+    with atomic_directory(path, replaceable) as folder:
         (folder / "config.json").write_text(text)
         assert folder.parent == path.parent  # a rename within one file system
 
@@ -61,18 +63,6 @@ def test_what_is_replaceable_is_replaced_as_a_whole(tmp_path):
     assert names(tmp_path) == ["model"]
 
 
-def test_what_is_as_good_stays(tmp_path):
-    path = tmp_path / "model"
-    write(path, "old")
-    there = path.stat().st_ino
-    write(path, "new", replaceable=ours, equal=lambda folder: True)
-    assert (path / "config.json").read_text() == "old"
-    assert path.stat().st_ino == there
-    assert names(tmp_path) == ["model"]
-    write(path, "new", replaceable=ours, equal=lambda folder: False)
-    assert (path / "config.json").read_text() == "new"
-
-
 def write_in_folder(path):
     with atomic_directory(path) as folder, open(folder / "ids", "wb") as stream:
         stream.write(bytes(9000))
@@ -91,35 +81,60 @@ def test_full_disk_is_named_and_leaves_nothing(tmp_path, write):
 
 
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
-    path = tmp_path / "model"
-    kept = [".model.my_notes.part", ".models.0123abcd.part", ".model.part", "model.old"]
-    for name in [".model.0123abcd.part", ".model.89abcdef.old", *kept]:
+    for name in (".model.part", ".models.part", "model.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("half")
-    with atomic_directory(path, ours) as living:
-        (living / "config.json").write_text("first")
-        write(path, "second")
-        assert names(tmp_path) == sorted([*kept, living.name, "model"])
-    assert (path / "config.json").read_text() == "first"
-    assert names(tmp_path) == sorted([*kept, "model"])
+    write(tmp_path / "model")
+    assert names(tmp_path) == [".models.part", "model", "model.old"]
+    assert names(tmp_path / "model") == ["config.json"]
 
 
-def test_no_writer_comes_between_the_look_and_the_renaming(tmp_path):
-    path, threads = tmp_path / "model", []
-    write(path, "old")
+def test_what_a_killed_writer_was_replacing_comes_back(tmp_path):
+    write(tmp_path / "model", "old")
+    (tmp_path / "model").rename(tmp_path / ".model.old")
+    refused = pytest.raises(ValueError, match=r"holds: config\.json")
+    with refused, atomic_directory(tmp_path / "model"):
+        pytest.fail("the block ran")
+    assert (tmp_path / "model" / "config.json").read_text() == "old"
 
-    def look(folder):
-        options = {"target": write, "args": (path, "second")}
-        threads.append(threading.Thread(**options, kwargs={"replaceable": ours}))
-        threads[0].start()
-        threads[0].join(timeout=0.5)
-        assert threads[0].is_alive() and names(folder) == ["config.json"]
-        return False
 
-    write(path, "first", replaceable=ours, equal=look)
-    threads[0].join()
+def test_writers_of_one_folder_wait_for_each_other(tmp_path):
+    path = tmp_path / "model"
+    with atomic_directory(path, ours) as folder:
+        second = threading.Thread(target=write, args=(path, "second", ours))
+        second.start()
+        second.join(timeout=0.5)
+        assert second.is_alive() and names(folder) == []
+        (folder / "config.json").write_text("first")
+    second.join()
     assert (path / "config.json").read_text() == "second"
     assert names(tmp_path) == ["model"]
+
+
+HOLDER = """
+import sys
+from keras_seqconv.support.files import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_kept_out_until_it_is_killed(tmp_path):
+    path = tmp_path / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(ValueError, match="^taken$"), locked(path, "taken"):
+            pytest.fail("the block ran")
+        process.kill()
+    for _ in range(2):
+        refused = pytest.raises(ValueError, match="^taken$")
+        with locked(path, "taken"), refused, locked(path, "taken"):
+            pytest.fail("the block ran")
+    assert names(tmp_path) == []
 
 
 def test_empty_folder_is_used(tmp_path):

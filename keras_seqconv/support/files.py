@@ -1,0 +1,192 @@
+"""Files and folders that appear complete or not at all, JSON in them, and locks."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+# --- Files ---
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields the path of a new file beside `path`, and renames it at the end.
+
+    When the block raises or is interrupted, the new file is removed and `path` is as
+    it was. The content has reached the disk before the name does.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with naming(path):
+            yield part
+            with open(part, "rb+") as stream:
+                os.fsync(stream.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_file(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file at once, see `atomic_file`; OSError names it."""
+    with atomic_file(path) as part:
+        part.write_bytes(content)
+
+
+def write_json(path: str | os.PathLike, value) -> None:
+    """Writes JSON that people can read at once, see `atomic_file`."""
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    write_file(path, text.encode())
+
+
+def read_json(path: str | os.PathLike, kind: type = dict):
+    """The dict (or list) that a file holds as JSON.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged or holds another kind of value; names the file.
+    """
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON ({error}).") from None
+    if not isinstance(value, kind):
+        names = {dict: "a JSON object", list: "a JSON array"}
+        raise ValueError(f"{path} must hold {names[kind]}. Received: {value!r}")
+    return value
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Errors of the system in the block, such as a full disk, name at least `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def remove_parts(folder: str | os.PathLike, name: str) -> None:
+    """Removes what killed processes have left of files that nobody is writing now.
+
+    Args:
+        folder: where the files are.
+        name: a regular expression for their names.
+    """
+    parts = re.compile(rf"\.{name}\.[0-9a-f]{{8}}\.part")
+    for path in Path(folder).iterdir():
+        if parts.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+# --- Folders ---
+
+
+@contextlib.contextmanager
+def atomic_directory(
+    path: str | os.PathLike, replaceable: Callable[[Path], bool] | None = None
+) -> Iterator[Path]:
+    """Yields a new folder beside `path`, and renames it to `path` at the end.
+
+    When the block raises or is interrupted, the new folder is removed and `path` is as
+    it was. A process that is killed leaves `.<name>.part`, or `.<name>.old` with what
+    it was about to replace; the next that writes `path` removes the one and takes the
+    other back. Writers of the same `path` wait for each other.
+
+    Args:
+        path: the folder to appear. Missing folders above it are made and stay.
+        replaceable: told a folder that is there and not empty, says whether it is one
+            of ours and may be replaced as a whole. By default none may.
+
+    Raises:
+        ValueError: `path` is a file, or a folder that may not be replaced; before the
+            block runs, and once more after it.
+
+    Example:
+
+    ```python
+    import tempfile
+    from keras_seqconv.support.files import atomic_directory
+    with tempfile.TemporaryDirectory() as parent:
+        with atomic_directory(parent + "/model") as folder:
+            (folder / "config.json").write_text("{}")
+    ```
+    """
+    # Through a link, so that what is replaced is the folder and not the link.
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part, old = (path.with_name(f".{path.name}.{end}") for end in ("part", "old"))
+    with locked(path.with_name(f".{path.name}.lock")):
+        if old.exists() and not path.exists():
+            old.rename(path)
+        _refuse(path, replaceable)
+        for left in (part, old):
+            shutil.rmtree(left, ignore_errors=True)
+        part.mkdir()
+        try:
+            with naming(path):
+                yield part
+            _refuse(path, replaceable)
+            _replace(part, path, old)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _refuse(path: Path, replaceable: Callable[[Path], bool] | None) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"{path} must be a folder or not exist. It is a file.")
+    if any(path.iterdir()) and not (replaceable is not None and replaceable(path)):
+        raise ValueError(
+            f"{path} must be empty, not exist, or hold what may be replaced. It holds: "
+            + ", ".join(sorted(entry.name for entry in path.iterdir())[:8])
+        )
+
+
+def _replace(part: Path, path: Path, old: Path) -> None:
+    """Renames `part` to `path`; what was there comes back if that fails."""
+    if not path.exists():
+        part.rename(path)
+        return
+    path.rename(old)
+    try:
+        part.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+# --- Locks ---
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike, taken: str | None = None) -> Iterator[None]:
+    """One thread of one process at a time is in the block; its end frees the lock.
+
+    Args:
+        path: of the lock file, which is there while the block runs.
+        taken: a message; by default the block waits until the lock is free.
+
+    Raises:
+        ValueError: somebody else has the lock; with the message `taken`.
+    """
+    lock = FileLock(path, timeout=-1 if taken is None else 0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(taken) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes no open file
+            os.unlink(path)
+        lock.release()
