@@ -16,13 +16,14 @@ JAX_TESTS = ops layers models decoding callbacks training/test_backends.py \
   test_metrics.py test_model_directory.py test_optimizers.py test_perplexity.py \
   test_schedules.py test_translator.py test_version_before.py
 
-.PHONY: help quickstart test test-slow test-all lint format mutants bench torch clean
+.PHONY: help quickstart test test-slow test-all lint format size mutants bench torch clean
 
 help:
 	@echo "make quickstart  set up .venv and train, score and use a small model"
 	@echo "make test        set up .venv and run the quick tests (about 6 minutes on two cores)"
 	@echo "make test-slow   the tests that take minutes, and those on JAX"
 	@echo "make lint        ruff check and ruff format --check"
+	@echo "make size        lines, files, definitions and imports, beside their goals"
 	@echo "make torch       add torch, for the tests that read fairseq's checkpoints"
 	@echo "make mutants     mistakes, made one by one, that the tests must notice (hours)"
 	@echo "make bench       the benchmark tables (minutes)"
@@ -57,6 +58,9 @@ lint: $(VENV)/stamp
 format: $(VENV)/stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+size:
+	@$(PYTHON) tools/size.py
 
 # For the tests that read fairseq's checkpoints; skipped without it.
 torch: $(VENV)/stamp
