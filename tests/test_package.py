@@ -327,15 +327,23 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     assert done.stdout.strip()
 
 
-def readme_examples() -> list[str]:
-    text = (ROOT / "README.md").read_text()
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def examples_of_pages() -> list[str]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = [page.read_text() for page in pages]
+    return [c for t in texts for c in re.findall(r"```python\n(.*?)```", t, re.DOTALL)]
 
 
-@pytest.mark.parametrize("number", range(len(readme_examples())))
+@pytest.mark.parametrize("code", examples_of_pages())
 @pytest.mark.slow
-def test_readme_examples_run(number, tmp_path):
-    run_python(readme_examples()[number], folder=tmp_path, PYTHONPATH=str(ROOT))
+def test_examples_of_pages_run(code, tmp_path):
+    run_python(code, folder=tmp_path, PYTHONPATH=str(ROOT))
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]:
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page}: {link}"
 
 
 def readme_commands() -> list[str]:
@@ -372,7 +380,7 @@ def test_readme_names_extras_and_targets_that_there_are():
     assert len(extras) > 4 and {*extras} <= {*setup["options.extras_require"]}
     named = re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text())
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert len(named) > 4 and {*named} <= {*targets}
+    assert len(named) > 2 and {*named} <= {*targets}
 
 
 @pytest.mark.slow
