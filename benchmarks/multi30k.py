@@ -12,11 +12,9 @@
 A row is a system and a protocol: A: English to German, the files lc.norm.tok, tokenised
 BLEU, 6,000 words, or 10,000 as the published Transformer (a10k); B: the raw text,
 sacreBLEU 13a; C: German to English, spaCy's tokens in lower case, greedy, BLEU as
-torchtext computes it (needs `pip install spacy`). With --budget short a row has a fifth
-of the preset's target tokens and half of its updates, with a cosine for the learning
-rate. Training and scores are commands of `keras-seqconv`, which are printed. Runs lie
-in runs/multi30k/BUDGET; `score` keeps what the other actions need (scores, validation
-curve, translations) in benchmarks/multi30k/BUDGET.
+torchtext computes it (needs `pip install spacy`). Training and scores are commands of
+`keras-seqconv`, which are printed. Runs lie in runs/multi30k; `score` keeps what the
+other actions need (scores, validation curve, translations) in benchmarks/multi30k.
 """
 
 import argparse
@@ -91,28 +89,13 @@ ROWS = {
         ("transformer", "a", 2),
         ("dynamic_conv_wide", "a", 1),
         ("dynamic_conv_wide", "a", 2),
-        ("dynamic_conv", "a", 3),
-        ("transformer", "a", 3),
         ("dynamic_conv", "a10k", 1),
         ("light_conv", "a10k", 1),
         ("query_conv", "a10k", 1),
         ("transformer", "a10k", 2),
         ("dynamic_conv", "a10k", 2),
-        ("dynamic_conv_wide", "a10k", 2),
     )
 }
-
-
-# --budget short: a fifth of the target tokens, in a quarter of the time.
-SHORT = (
-    "--tokens-per-batch", "2048", "--max-updates", "4000", "--max-shapes", "8",
-    "--schedule", "cosine", "--floor", "0", "--average", "1", "--devices", "2",
-)  # fmt: skip
-SHORT_RATES = {
-    "conv_s2s_multi30k": ("--learning-rate", "1.0", "--dropout", "0.15"),
-    None: ("--learning-rate", "3e-3", "--warmup-steps", "600", "--dropout", "0.15"),
-}
-BUDGETS = ("full", "short")
 
 
 def text_file(row: Row, split: str, side: str) -> Path:
@@ -123,11 +106,11 @@ def text_file(row: Row, split: str, side: str) -> Path:
 
 
 def run_folder(options) -> Path:
-    return options.runs / options.budget / options.row
+    return options.runs / options.row
 
 
-def kept_folder(options, row: str | None = None) -> Path:
-    return KEPT / options.budget / (row or options.row)
+def kept_folder(row: str) -> Path:
+    return KEPT / row
 
 
 def train(options) -> None:
@@ -147,8 +130,6 @@ def command(options) -> list[str]:
         "--seed", str(row.seed), "--keep", "100",
         *protocol.training,
     ]  # fmt: skip
-    if options.budget == "short":
-        words += [*SHORT, *SHORT_RATES.get(row.preset, SHORT_RATES[None])]
     words += options.more
     if protocol.middle:
         words += ["--variant", protocol.middle.rstrip(".")]
@@ -164,7 +145,7 @@ def score(options) -> None:
     from keras_seqconv.support.files import write_file
 
     share_cores(default_parallel())  # as `keras-seqconv translate` does
-    run, kept = run_folder(options), kept_folder(options)
+    run, kept = run_folder(options), kept_folder(options.row)
     row = ROWS[options.row]
     kept.mkdir(parents=True, exist_ok=True)
     log = read_log(run / "log.jsonl")
@@ -284,10 +265,10 @@ def compare(options) -> None:
     row = ROWS[options.row]
     subprocess.run(
         ["keras-seqconv", "evaluate", "--hypotheses",
-         str(kept_folder(options) / HYPOTHESES),
+         str(kept_folder(options.row) / HYPOTHESES),
          "--reference", str(text_file(row, "test2016", "target")),
          "--metrics", "bleu", "--tokenize", PROTOCOLS[row.protocol].tokenize,
-         "--compare", str(kept_folder(options, options.other) / HYPOTHESES)],
+         "--compare", str(kept_folder(options.other) / HYPOTHESES)],
         check=True,
     )  # fmt: skip
 
@@ -311,7 +292,7 @@ def served(options) -> None:
         found += [one.decode() for one in translate(text=part)["translation"].numpy()]
     output = run / "test2016.served"
     write_file(output, ("\n".join(found) + "\n").encode())
-    kept = kept_folder(options) / HYPOTHESES
+    kept = kept_folder(options.row) / HYPOTHESES
     same = sum(map(str.__eq__, found, kept.read_text().splitlines()))
     print(f"{same:,} of {len(texts):,} translations are those of `evaluate`")
     for hypotheses in (output, kept):
@@ -377,12 +358,12 @@ def pictures(options) -> None:
     """Learning curves and BLEU by length of protocol A, one finished row a system."""
     first = {}
     for name in read_results(options):
-        kept = (kept_folder(options, name) / HYPOTHESES).exists()
+        kept = (kept_folder(name) / HYPOTHESES).exists()
         if ROWS[name].protocol == "a" and kept:
             first.setdefault(ROWS[name].preset, name)
     names = list(first.values())
-    row, runs = ROWS[names[0]], [kept_folder(options, name) for name in names]
-    output = f"{KEPT}_{options.budget}"
+    row, runs = ROWS[names[0]], [kept_folder(name) for name in names]
+    output = str(KEPT)
     for words in (
         ["curves", *map(str, runs), "--output", f"{output}_curves.png"],
         ["bleu-by-length",
@@ -397,8 +378,8 @@ def pictures(options) -> None:
 
 
 def read_results(options) -> dict:
-    """The kept scores of a budget, in the order of ROWS."""
-    files = {name: kept_folder(options, name) / "result.json" for name in ROWS}
+    """The kept scores, in the order of ROWS."""
+    files = {name: kept_folder(name) / "result.json" for name in ROWS}
     return {
         name: json.loads(file.read_text())
         for name, file in files.items()
@@ -413,7 +394,6 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=Path, default=REPOSITORY / "runs/multi30k", help="work folders"
     )
-    parser.add_argument("--budget", choices=BUDGETS, default="full")
     actions = parser.add_subparsers(dest="action", required=True)
     for action in (
         train, score, milestones, compare, served, tokenize, table, pictures,
