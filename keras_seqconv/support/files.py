@@ -54,7 +54,7 @@ def read_json(path: str | os.PathLike, kind: type = dict):
     """
     try:
         value = json.loads(Path(path).read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be JSON ({error}).") from None
     if not isinstance(value, kind):
         names = {dict: "a JSON object", list: "a JSON array"}

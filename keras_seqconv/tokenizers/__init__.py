@@ -24,29 +24,26 @@ What all kinds of tokenizers share:
 Ids are fairseq's: <s> 0, <pad> 1, </s> 2, <unk> 3; sentences start and end with </s>.
 Ids outside the vocabulary count as unknown; an unknown token is spelled `<unk>`. Text
 that looks like a special symbol never becomes one. Bytes that are not UTF-8 become
-U+FFFD, see `texts`.
+U+FFFD.
 """
 
-from keras_seqconv.tokenizers.dictionary import Dictionary
-from keras_seqconv.tokenizers.dictionary_tokenizer import DictionaryTokenizer
-from keras_seqconv.tokenizers.loading import Tokenizer, load_tokenizer
-from keras_seqconv.tokenizers.sentence_piece import SentencePieceTokenizer
-from keras_seqconv.tokenizers.special_symbols import (
+from keras_seqconv.tokenizers.common import (
     BOS_ID,
     END_ID,
     PAD_ID,
     SPECIAL_SYMBOLS,
     UNK_ID,
+    Tokenizer,
 )
-from keras_seqconv.tokenizers.training import KINDS, train_tokenizers
-from keras_seqconv.tokenizers.unknowns import (
+from keras_seqconv.tokenizers.dictionary import (
+    Dictionary,
     read_alignment_dictionary,
     replace_unknowns,
 )
-from keras_seqconv.tokenizers.vocabulary_tokenizers import (
-    CharacterTokenizer,
-    WordTokenizer,
-)
+from keras_seqconv.tokenizers.kinds import KINDS, load_tokenizer, train_tokenizers
+from keras_seqconv.tokenizers.moses_bpe import DictionaryTokenizer
+from keras_seqconv.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_seqconv.tokenizers.words import CharacterTokenizer, WordTokenizer
 
 __all__ = [
     "BOS_ID",

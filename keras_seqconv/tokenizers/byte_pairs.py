@@ -2,10 +2,11 @@
 
 import contextlib
 import io
+import re
 from collections.abc import Mapping
 
 from keras_seqconv.support.extras import require
-from keras_seqconv.tokenizers import graph
+from keras_seqconv.tokenizers.common import lookup_table
 
 
 def learn_codes(counts: Mapping[str, int], merges: int) -> str:
@@ -32,6 +33,30 @@ def learn_codes(counts: Mapping[str, int], merges: int) -> str:
     return codes.getvalue()
 
 
+def read_codes(codes: str):
+    """`subword_nmt.apply_bpe.BPE`, or ValueError for codes that it cannot read."""
+    if not isinstance(codes, str):
+        raise ValueError(
+            "`bpe_codes` must be the text of a codes file. "
+            f"Received: {type(codes).__name__}"
+        )
+    lines = codes.rstrip("\n").split("\n")
+    header = lines[0].startswith("#version:")
+    if header and not re.fullmatch(r"#version: 0\.[12]\s*", lines[0]):
+        raise ValueError(
+            "Line 1 of the byte-pair codes must be of version 0.1 or 0.2, "
+            f"'#version: 0.2'. Received: {lines[0]!r}"
+        )
+    # subword-nmt ends the whole process at a bad line.
+    for number, line in enumerate(lines[header:] or [""], 1 + header):
+        if len(line.strip("\r\n ").split(" ")) != 2:
+            raise ValueError(
+                f"Line {number} of the byte-pair codes must be two symbols. "
+                f"Received: {line!r}"
+            )
+    return require("subword_nmt.apply_bpe", "mt").BPE(io.StringIO(codes))
+
+
 class BytePairsInGraph:
     """What subword-nmt makes of words, by TensorFlow ops and tables only.
 
@@ -50,8 +75,8 @@ class BytePairsInGraph:
         self._base = len(numbers) + 1
         keys = (self._key(numbers[left], numbers[right]) for left, right in pairs)
         self._merged = [numbers[left + right] for left, right in pairs]
-        self._numbers = graph.table(numbers, 0)
-        self._ranks = graph.table({key: i for i, key in enumerate(keys)}, len(pairs))
+        self._numbers = lookup_table(numbers, 0)
+        self._ranks = lookup_table({key: i for i, key in enumerate(keys)}, len(pairs))
         # Version 0.1 has the end of a word as a symbol of its own.
         self._separate_end = bpe.version == (0, 1)
         self.trackables = [self._numbers, self._ranks]

@@ -1,12 +1,14 @@
-"""fairseq's dictionaries: the symbols of a vocabulary and their counts."""
+"""fairseq's dictionaries: symbols with their counts, and words in place of `<unk>`."""
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
 
 from keras_seqconv.support.files import write_file
-from keras_seqconv.tokenizers.files import bad_line, read_file
-from keras_seqconv.tokenizers.special_symbols import SPECIAL_SYMBOLS, UNK_ID
+from keras_seqconv.tokenizers.common import SPECIAL_SYMBOLS, UNK_ID
 
 _OVERWRITE = "#fairseq:overwrite"
 
@@ -44,10 +46,11 @@ class Dictionary:
             self._add(symbol, count, len(self._symbols) in flagged)
 
     def _add(self, symbol: str, count: int, overwrite: bool = False):
-        if not isinstance(symbol, str) or not symbol:
-            raise ValueError(f"a symbol must be a text that is not empty: {symbol!r}")
-        if "\n" in symbol or "\r" in symbol:
-            raise ValueError(f"a symbol must not hold a line break: {symbol!r}")
+        if not isinstance(symbol, str) or not symbol or re.search("[\r\n]", symbol):
+            raise ValueError(
+                "a symbol must be a text that is not empty, without a line break: "
+                f"{symbol!r}"
+            )
         if isinstance(count, bool) or not isinstance(count, int):
             raise ValueError(f"the count must be an integer: {symbol!r} {count!r}")
         try:
@@ -71,36 +74,24 @@ class Dictionary:
 
         Raises:
             ValueError: names file, line and rule when a line has no count, one that is
-                no integer, an empty symbol, or one that appeared before; or when the
-                file is not UTF-8.
+                no integer, an empty symbol, one that appeared before, or bytes that
+                are not UTF-8.
         """
-        content = read_file(path)
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            line = content[: error.start].count(b"\n") + 1
-            received = content[error.start : error.start + 4]
-            raise bad_line(path, line, f"must be valid UTF-8: {received!r}") from None
         self = cls()
-        # Not `splitlines`: symbols may hold what Unicode calls line breaks.
-        lines = text.split("\n")
-        for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
+        for number, line in _lines(path):
+            symbol, blank, count = line.rstrip().rpartition(" ")
+            overwrite = blank != "" and count == _OVERWRITE
+            if overwrite:
+                symbol, blank, count = symbol.rpartition(" ")
             try:
-                self._add_line(line.rstrip())
+                if not blank:
+                    raise ValueError(f"must be '<symbol> <count>': {line.rstrip()!r}")
+                if not re.fullmatch(r"[+-]?[0-9]{1,18}", count):
+                    raise ValueError(f"the count must be an integer: {count!r}")
+                self._add(symbol, int(count), overwrite)
             except ValueError as error:
-                raise bad_line(path, number, str(error)) from None
+                raise ValueError(f"{path}, line {number}: {error}") from None
         return self
-
-    def _add_line(self, line: str):
-        symbol, blank, count = line.rpartition(" ")
-        overwrite = blank != "" and count == _OVERWRITE
-        if overwrite:
-            symbol, blank, count = symbol.rpartition(" ")
-        if not blank:
-            raise ValueError(f"must be '<symbol> <count>': {line!r}")
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", count):
-            raise ValueError(f"the count must be an integer: {count!r} in {line!r}")
-        self._add(symbol, int(count), overwrite)
 
     def write(self, path: str | os.PathLike):
         """Writes fairseq's format; the file appears at once or not at all."""
@@ -160,8 +151,7 @@ class Dictionary:
 
     def symbol_of(self, index: int) -> str:
         """The symbol of an id, `<unk>` of an id outside the dictionary."""
-        known = 0 <= index < len(self._symbols)
-        return self._symbols[index] if known else SPECIAL_SYMBOLS[UNK_ID]
+        return self._symbols[index if 0 <= index < len(self) else UNK_ID]
 
     def __len__(self) -> int:
         return len(self._symbols)
@@ -178,3 +168,66 @@ class Dictionary:
 
     def __repr__(self) -> str:
         return f"<Dictionary of {len(self)} symbols>"
+
+
+def _lines(path: str | os.PathLike):
+    """Numbers, from 1, and lines; not `splitlines`, as symbols may hold its breaks."""
+    lines = Path(path).read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
+        try:
+            yield number, line.decode()
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{path}, line {number}: must be valid UTF-8: {line[:40]!r}"
+            ) from None
+
+
+# --- Source words in the place of unknown ones. ---
+
+
+def replace_unknowns(
+    hypothesis: Sequence[str],
+    source: Sequence[str],
+    attention,
+    alignment_dictionary: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Puts the source token with the most attention for each `<unk>`.
+
+    That is fairseq's `--replace-unk`, on tokens before byte pairs are joined. When the
+    most attention lies on the source's end, the token is `<eos>`, as there.
+
+    Args:
+        hypothesis: tokens without the end symbol.
+        source: tokens of the source without the end symbol.
+        attention: (L, S) with L >= len(hypothesis); the columns after the source's end
+            are padding and play no part.
+        alignment_dictionary: source token -> what to write instead of it; see
+            `read_alignment_dictionary`.
+    """
+    candidates = [*source, "<eos>"]
+    attention = np.asarray(attention)
+    if attention.ndim != 2 or len(attention) < len(hypothesis):
+        raise ValueError(
+            "`attention` must be of shape (L, S), with a row for each token of the "
+            f"hypothesis. Received: shape {attention.shape}, {len(hypothesis)} tokens"
+        )
+    replaced = list(hypothesis)
+    for i, token in enumerate(hypothesis):
+        if token == SPECIAL_SYMBOLS[UNK_ID]:
+            best = candidates[int(attention[i, : len(candidates)].argmax())]
+            replaced[i] = (alignment_dictionary or {}).get(best, best)
+    return replaced
+
+
+def read_alignment_dictionary(path: str | os.PathLike) -> dict[str, str]:
+    """Reads lines `source target`; of several for one source, the last counts."""
+    pairs = {}
+    for number, line in _lines(path):
+        words = line.split()
+        if len(words) == 1:
+            raise ValueError(
+                f"{path}, line {number}: must be '<source> <target>': {line!r}"
+            )
+        if words:
+            pairs[words[0]] = words[1]
+    return pairs

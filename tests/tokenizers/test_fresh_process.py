@@ -10,8 +10,8 @@ from keras_seqconv.tokenizers import (
     SentencePieceTokenizer,
     load_tokenizer,
 )
-from tests.tokenizers.test_sentence_piece import TEXTS
-from tests.tokenizers.test_training import train
+from tests.tokenizers.test_kinds import train
+from tests.tokenizers.test_sentencepiece import TEXTS
 
 
 def outcome(texts, folders):

@@ -17,9 +17,9 @@ from keras_seqconv.tokenizers import (
     DictionaryTokenizer,
     SentencePieceTokenizer,
     WordTokenizer,
-    graph,
+    moses_bpe,
 )
-from tests.tokenizers.test_sentence_piece import MODELS, TEXTS
+from tests.tokenizers.test_sentencepiece import MODELS, TEXTS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
@@ -140,10 +140,10 @@ def test_letters_of_all_kinds():
     letters = [chr(code) for code in range(sys.maxunicode + 1)]
     letters = [one for one in letters if not "\ud800" <= one <= "\udfff"]
     texts = [f"{one}b AΣ A\0{one} ΣA.Σ-" for one in letters]
-    found = graph.lower(tf.constant([text.encode() for text in texts]))
+    found = moses_bpe.lower(tf.constant([text.encode() for text in texts]))
     assert found.numpy().tolist() == [text.lower().encode() for text in texts]
     blank = tf.strings.regex_full_match([one + "." for one in letters],
-                                        graph.WHITE_SPACE + "[.]")  # fmt: skip
+                                        moses_bpe.WHITE_SPACE + "[.]")  # fmt: skip
     assert blank.numpy().tolist() == [one.isspace() for one in letters]
 
 

@@ -15,7 +15,7 @@ from keras_seqconv.tokenizers import (
     train_tokenizers,
 )
 from tests.cases import all_but
-from tests.tokenizers.test_sentence_piece import TEXTS
+from tests.tokenizers.test_sentencepiece import TEXTS
 
 ENGLISH, GERMAN = [*TEXTS[:2], TEXTS[4]], TEXTS[2:4]
 OPTIONS = {
@@ -51,7 +51,6 @@ def test_joint_and_separate(kind):
     assert first.tokenize(["the"]) != second.tokenize(["the"])
     if kind.startswith("sentencepiece"):
         assert source.vocabulary_size == OPTIONS[kind]["vocabulary_size"]
-        assert kind.endswith(source.model_type)
 
 
 @pytest.mark.parametrize("kind", all_but(KINDS[:1], KINDS))
@@ -86,7 +85,7 @@ def test_kept_with_the_model(kind, tmp_path):
     [
         {"model": "/etc/passwd"},
         {"vocabulary": "../../other.json"},
-        {"kind": "keras_seqconv.tokenizers.files"},
+        {"kind": "keras_seqconv.tokenizers.common"},
         {"kind": None},
         {"format_version": 99},
     ],
@@ -105,12 +104,7 @@ def test_settings_of_strangers(kind, change, tmp_path):
         ("bpe", {}, "kind='bpe'"),
         (None, {}, "kind=None"),
         ("words", {"joint": 1}, "joint=1"),
-        ("words", {"merges": 5}, "Options of the kind 'words' are min_count. Received"),
-        ("characters", {"normalization": "nfkc"}, "Received: normalization"),
-        ("sentencepiece_bpe", {"model_type": "unigram"}, "Received: model_type"),
-        ("sentencepiece_bpe", {"languages": ("de", "en")}, "Received: languages"),
         ("sentencepiece_bpe", {"vocabulary_size": None}, "vocabulary_size=None"),
-        ("moses_bpe", {"joined_dictionary": True}, "Received: joined_dictionary"),
         ("moses_bpe", {"languages": "de"}, "languages='de'"),
         ("moses_bpe", {"languages": ("de", "EN"), "moses": True}, "language='EN'"),
         ("words", {"source_texts": 5}, "`source_texts` must be a list of texts"),
@@ -122,3 +116,8 @@ def test_bad_arguments(kind, options, words):
     given = {"source_texts": ENGLISH, "target_texts": GERMAN} | OPTIONS.get(kind, {})
     with pytest.raises(ValueError, match=re.escape(words)):
         train_tokenizers(kind, **given | options)
+
+
+def test_options_of_another_kind():
+    with pytest.raises(TypeError, match="'merges'"):
+        train_tokenizers("words", ENGLISH, GERMAN, merges=5)

@@ -4,10 +4,10 @@ The file is sentencepiece's own, with the ids of this package. Python runs it wi
 package sentencepiece, graphs with the ops of tensorflow-text.
 """
 
+import codecs
 import hashlib
 import io
 import itertools
-import os
 import random
 import re
 from collections.abc import Iterable, Iterator
@@ -21,31 +21,35 @@ from keras_seqconv.support.arguments import (
     is_number,
 )
 from keras_seqconv.support.extras import require
-from keras_seqconv.support.files import write_file
-from keras_seqconv.tokenizers import graph
-from keras_seqconv.tokenizers.files import read_file, read_settings, write_settings
-from keras_seqconv.tokenizers.special_symbols import (
+from keras_seqconv.tokenizers.common import (
     BOS_ID,
     END_ID,
     PAD_ID,
     SPECIAL_SYMBOLS,
     UNK_ID,
+    Tokenizer,
+    until_end,
+    until_end_tensor,
+    valid_texts,
+    valid_utf8,
+    with_end,
 )
-from keras_seqconv.tokenizers.texts import until_end, valid_text, valid_texts
 
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
-# SentencePiece's sign for a blank.
-_BLANK = "\u2581"
+MODEL_TYPES = ("bpe", "unigram")
 _MODEL_FILE = "sentencepiece.model"
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
-# Of the numbers in sentencepiece_model.proto.
-_CONTROL, _UNUSED, _BYTE_TYPE = 3, 5, 6
-_MODEL_TYPES = {1: "unigram", 2: "bpe"}
+_BLANK = "\u2581"
 # normalizer_spec { add_dummy_prefix: false }, merged into that of the model.
 _WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 
+# As sentencepiece decodes: U+FFFD for each byte that is part of no character.
+codecs.register_error(
+    "keras_seqconv.each_byte",
+    lambda error: ("\ufffd" * (error.end - error.start), error.end),
+)
 
-class SentencePieceTokenizer:
+
+class SentencePieceTokenizer(Tokenizer):
     """Pieces of words, learned from text without any rule of a language.
 
     A model of `train` gives every text back to the byte, whatever blanks, entities such
@@ -53,13 +57,12 @@ class SentencePieceTokenizer:
     the model's own sign for a blank, comes back as a blank; and without
     `byte_fallback`, runs of characters that were not learned come back as `<unk>`.
     With another `normalization` than "identity" it is the normalized text that comes
-    back. Bytes that are not UTF-8 become U+FFFD first (see `tokenizers.texts`), and so
-    does each byte of an incomplete character that ids spell.
+    back. Bytes that are not UTF-8 become U+FFFD first, and so does each byte of an
+    incomplete character that ids spell.
 
     Args:
-        model: content of a model file of sentencepiece, BPE or unigram, with the ids
-            0 to 3 for bos, pad, eos and unk, `add_dummy_prefix` and without
-            `remove_extra_whitespaces`.
+        model: content of a model file of sentencepiece with the ids 0 to 3 for bos,
+            pad, eos and unk, `add_dummy_prefix` and without `remove_extra_whitespaces`.
 
     Raises:
         ValueError: `model` is no such model.
@@ -78,25 +81,20 @@ class SentencePieceTokenizer:
     """
 
     kind = "sentencepiece"
-    in_graph = True
-    pad_id, start_id, end_id, unk_id = PAD_ID, END_ID, END_ID, UNK_ID
 
     def __init__(self, model: bytes):
-        if not isinstance(model, bytes):
-            raise ValueError(
-                "`model` must be the content of a model file, bytes. "
-                f"Received: {type(model).__name__}"
-            )
         self.model = model
         self._processor = _processor(model)
-        description = _description(model)
-        self._pieces = [piece.piece for piece in description.pieces]
-        self._types = [piece.type for piece in description.pieces]
-        self._byte_pieces = {
-            piece.piece for piece in description.pieces if piece.type == _BYTE_TYPE
+        indices = range(self._processor.vocab_size())
+        super().__init__(map(self._processor.id_to_piece, indices), {})
+        # What is not spelled as it is written: <unk>, and bytes such as <0x20>.
+        self._spellings = {
+            piece: bytes.fromhex(piece[3:5])
+            for i, piece in enumerate(self._symbols)
+            if self._processor.is_byte(i)
         }
-        self._unk_surface = description.trainer_spec.unk_surface
-        self.model_type = _checked_type(description, self._processor)
+        unknown = self._processor.decode([UNK_ID])
+        self._spellings[self._symbols[UNK_ID]] = unknown.encode()
 
     @classmethod
     def train(
@@ -137,88 +135,87 @@ class SentencePieceTokenizer:
             ValueError: for a wrong argument; `texts` hold no text; `vocabulary_size` is
                 too small for the characters or too large for the texts.
         """
-        arguments = _training_arguments(
-            vocabulary_size, model_type, normalization, character_coverage,
-            byte_fallback, num_threads,
-        )  # fmt: skip
-        arguments["hard_vocab_limit"] = not check_boolean("at_most", at_most)
+        if not is_number(character_coverage) or not 0.98 <= character_coverage <= 1:
+            raise ValueError(
+                "`character_coverage` must be from 0.98 to 1. "
+                f"Received: character_coverage={character_coverage!r}"
+            )
         check_positive_integer("max_texts", max_texts)
         check_integer("seed", seed, 0)
-        sentences = _Sentences(_drawn(valid_texts(texts), max_texts, seed))
-        return cls(_learned(sentences, arguments))
-
-    @property
-    def vocabulary_size(self) -> int:
-        return len(self._pieces)
+        model = _learn(
+            _drawn(valid_texts(texts), max_texts, seed),
+            vocab_size=check_positive_integer("vocabulary_size", vocabulary_size),
+            model_type=check_choice("model_type", model_type, MODEL_TYPES),
+            normalization_rule_name=check_choice(
+                "normalization", normalization, NORMALIZATIONS
+            ),
+            character_coverage=float(character_coverage),
+            byte_fallback=check_boolean("byte_fallback", byte_fallback),
+            num_threads=check_positive_integer("num_threads", num_threads),
+            hard_vocab_limit=not check_boolean("at_most", at_most),
+        )
+        return cls(model)
 
     @property
     def unspellable_ids(self) -> list[int]:
         """Ids that are no text: special ones, but for the end, and unused ones."""
-        kinds = (_CONTROL, _UNUSED)
-        none = {i for i, kind in enumerate(self._types) if kind in kinds}
-        return sorted((none | {UNK_ID}) - {END_ID})
+        model = self._processor
+        return [
+            i
+            for i in range(self.vocabulary_size)
+            if i == UNK_ID
+            or (model.is_control(i) or model.is_unused(i))
+            and i != END_ID
+        ]
 
-    @property
-    def trackables(self) -> list:
-        """Resources that an exported module must hold: none, the graph makes them."""
-        return []
-
-    def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
-        """Ids of each text (bytes are taken too), with the end id."""
+    def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
+        """Ids of each text, with the end id; by several threads."""
         texts = list(valid_texts(texts))
         rows = self._processor.encode(texts) if texts else []
         return [[*row, END_ID] for row in rows]
 
     def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Texts of rows of ids: up to the end id, without padding."""
-        rows = [[self._known(i) for i in until_end(row)] for row in ids]
+        rows = [until_end(row, self.vocabulary_size) for row in ids]
         return self._processor.decode(rows) if rows else []
 
-    def _known(self, index: int) -> int:
-        return index if 0 <= index < len(self._pieces) else UNK_ID
-
-    def split(self, text: str) -> list[str]:
-        """The pieces of a text; unknown characters as they are."""
-        return self._processor.encode(valid_text(text, "text"), out_type=str)
+    def _split(self, text: str) -> list[str]:
+        return self._processor.encode(text, out_type=str)
 
     def join(self, tokens: Iterable[str]) -> str:
-        """The text of pieces."""
+        """The text of pieces, also of such as the model does not have."""
         tokens = list(tokens)
-        text = _replaced(b"".join(self._spelled(token) for token in tokens))
+        content = b"".join(
+            self._spellings.get(token) or token.replace(_BLANK, " ").encode()
+            for token in tokens
+        )
+        text = content.decode(errors="keras_seqconv.each_byte")
         # The blank that the model puts before every text.
         return text[1:] if tokens and tokens[0].startswith(_BLANK) else text
 
-    def _spelled(self, token: str) -> bytes:
-        byte = _BYTE.fullmatch(token)
-        if byte and token in self._byte_pieces:
-            return bytes.fromhex(byte[1])
-        if token == SPECIAL_SYMBOLS[UNK_ID]:
-            return self._unk_surface.encode()
-        return token.replace(_BLANK, " ").encode()
-
-    def to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Pieces of ids: up to the end id, without <s> and padding."""
-        return [self._pieces[self._known(i)] for i in until_end(ids)]
+    @property
+    def trackables(self) -> list:
+        """Resources that an exported module must hold: none, the graph makes them."""
+        return []
 
     def tokenize_tensor(self, texts):
         """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
-        encoder = self._graph_tokenizer(self.model)
-        return graph.append_end(encoder.tokenize(graph.valid_utf8(texts)))
+        return with_end(self._op(self.model).tokenize(valid_utf8(texts)))
 
     def detokenize_tensor(self, ids):
         """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
         import tensorflow as tf
 
-        rows = graph.until_end(ids, self.vocabulary_size)
+        rows = until_end_tensor(ids, self.vocabulary_size)
         # The op takes every blank from the start of a text, not only the one that the
         # model put there. So it decodes with a model that puts none.
-        texts = self._graph_tokenizer(self.model + _WITHOUT_PREFIX).detokenize(rows)
-        blank = tf.constant([piece.startswith(_BLANK) for piece in self._pieces])
+        texts = self._op(self.model + _WITHOUT_PREFIX).detokenize(rows)
+        blank = tf.constant([piece.startswith(_BLANK) for piece in self._symbols])
         first = rows[:, :1].to_tensor(UNK_ID, shape=(None, 1))[:, 0]
         cut = tf.strings.regex_replace(texts, "^ ", "", replace_global=False)
         return tf.where(tf.gather(blank, first), cut, texts)
 
-    def _graph_tokenizer(self, model: bytes):
+    def _op(self, model: bytes):
         """tensorflow-text's tokenizer, made anew in each graph.
 
         It belongs to the kernel of the op that makes it: one that is made beforehand
@@ -232,64 +229,42 @@ class SentencePieceTokenizer:
         name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
         return text.SentencepieceTokenizer(model, out_type=tf.int32, name=name)
 
-    def save(self, directory: str | os.PathLike):
-        """Writes `sentencepiece.model` and `settings.json`."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        write_file(directory / _MODEL_FILE, self.model)
-        write_settings(directory, self.kind, {})
+    def _files(self) -> dict[str, bytes]:
+        return {_MODEL_FILE: self.model}
 
     @classmethod
-    def load(cls, directory: str | os.PathLike) -> "SentencePieceTokenizer":
-        """Reads what `save` wrote."""
-        directory = Path(directory)
-        read_settings(directory, cls.kind, ())
-        model = read_file(directory / _MODEL_FILE)
+    def _read(cls, directory: Path, settings: dict) -> "SentencePieceTokenizer":
+        model = (directory / _MODEL_FILE).read_bytes()
         try:
             return cls(model)
         except ValueError as error:
             raise ValueError(f"{directory / _MODEL_FILE}: {error}") from None
 
     def __reduce__(self):
-        # Neither resources nor locks travel to another process.
         return type(self), (self.model,)
 
 
-# --- The model. ---
-
-
 def _processor(model: bytes):
-    processor = require("sentencepiece", "mt").SentencePieceProcessor()
+    """sentencepiece's object for a model; ValueError unless this package can run it."""
+    package = require("sentencepiece", "mt")
+    if not isinstance(model, bytes):
+        raise ValueError(
+            "`model` must be the content of a model file, bytes. "
+            f"Received: {type(model).__name__}"
+        )
+    processor = package.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
-        return processor
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"`model` must be a model of sentencepiece ({_reason(error)})."
         ) from None
-
-
-def _description(model: bytes):
-    """The message ModelProto of the model."""
-    messages = require("sentencepiece.sentencepiece_model_pb2", "mt")
-    errors = require("google.protobuf.message", "mt")
-    try:
-        return messages.ModelProto.FromString(model)
-    except errors.DecodeError as error:
-        raise ValueError(f"`model` is damaged ({error}).") from None
-
-
-def _checked_type(description, processor) -> str:
-    """ "bpe" or "unigram"; ValueError for models that this package cannot run."""
     ids = processor.bos_id(), processor.pad_id(), processor.eos_id(), processor.unk_id()
     if ids != (BOS_ID, PAD_ID, END_ID, UNK_ID):
         raise ValueError(
             "`model` must have the ids bos 0, pad 1, eos 2, unk 3 (train it with "
             f"--bos_id=0 --pad_id=1 --eos_id=2 --unk_id=3). Received: {ids}"
         )
-    model_type = _MODEL_TYPES.get(description.trainer_spec.model_type)
-    if model_type is None:
-        raise ValueError("`model` must be of the type BPE or unigram.")
     # One blank before, none taken away, none behind.
     if processor.normalize(" a") != f"{_BLANK}{_BLANK}a":
         raise ValueError(
@@ -297,69 +272,10 @@ def _checked_type(description, processor) -> str:
             "--remove_extra_whitespaces=false, and without "
             "--treat_whitespace_as_suffix or --escape_whitespaces=false."
         )
-    return model_type
-
-
-def _replaced(content: bytes) -> str:
-    """The text, with U+FFFD for each byte that is part of no character."""
-    parts = []
-    while True:
-        try:
-            return "".join([*parts, content.decode()])
-        except UnicodeDecodeError as error:
-            parts.append(content[: error.start].decode())
-            parts.append("\ufffd" * (error.end - error.start))
-            content = content[error.end :]
+    return processor
 
 
 # --- Training. ---
-
-
-def _training_arguments(
-    vocabulary_size, model_type, normalization, coverage, byte_fallback, num_threads
-) -> dict:
-    """Checked arguments, by sentencepiece's names."""
-    check_positive_integer("vocabulary_size", vocabulary_size)
-    check_choice("model_type", model_type, tuple(_MODEL_TYPES.values()))
-    check_choice("normalization", normalization, NORMALIZATIONS)
-    check_boolean("byte_fallback", byte_fallback)
-    check_positive_integer("num_threads", num_threads)
-    if not is_number(coverage) or not 0.98 <= coverage <= 1:
-        raise ValueError(
-            "`character_coverage` must be from 0.98 to 1. "
-            f"Received: character_coverage={coverage!r}"
-        )
-    return {
-        "vocab_size": vocabulary_size,
-        "model_type": model_type,
-        "normalization_rule_name": normalization,
-        "character_coverage": float(coverage),
-        "byte_fallback": byte_fallback,
-        "num_threads": num_threads,
-    }
-
-
-class _Sentences:
-    """An iterator that keeps what sentencepiece hides: its error, its being empty."""
-
-    def __init__(self, texts: Iterator[str]):
-        self._texts = texts
-        self.error = None
-        self.empty = True
-
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> str:
-        try:
-            text = next(self._texts)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self.error = error
-            raise
-        self.empty = self.empty and not text.strip("\0 ")
-        return text
 
 
 def _drawn(texts: Iterable[str], most: int, seed: int) -> Iterator[str]:
@@ -377,12 +293,25 @@ def _drawn(texts: Iterable[str], most: int, seed: int) -> Iterator[str]:
         yield kept.pop()
 
 
-def _learned(sentences: _Sentences, arguments: dict) -> bytes:
-    sentencepiece = require("sentencepiece", "mt")
-    model = io.BytesIO()
+def _learn(texts: Iterator[str], **arguments) -> bytes:
+    """The model file; arguments by sentencepiece's names."""
+    failure, empty = None, True
+
+    def sentences():
+        """Notes what sentencepiece hides: an error of the texts, their being empty."""
+        nonlocal failure, empty
+        try:
+            for text in texts:
+                empty = empty and not text.strip("\0 ")
+                yield text
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            failure = error
+            raise
+
+    trainer, model = require("sentencepiece", "mt").SentencePieceTrainer, io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
+        trainer.train(
+            sentence_iterator=sentences(),
             model_writer=model,
             bos_id=BOS_ID,
             pad_id=PAD_ID,
@@ -396,9 +325,9 @@ def _learned(sentences: _Sentences, arguments: dict) -> bytes:
             **arguments,
         )
     except (RuntimeError, ValueError) as error:
-        if sentences.error is not None:
-            raise sentences.error from None
-        if sentences.empty:
+        if failure is not None:
+            raise failure from None
+        if empty:
             raise ValueError("`texts` must hold a text. Received: none") from None
         raise _training_error(error, arguments) from None
     return model.getvalue()
@@ -406,8 +335,7 @@ def _learned(sentences: _Sentences, arguments: dict) -> bytes:
 
 def _training_error(error: Exception, arguments: dict) -> ValueError:
     """The error of sentencepiece in the words of `train`."""
-    size = arguments["vocab_size"]
-    received = f"Received: vocabulary_size={size}"
+    received = f"Received: vocabulary_size={arguments['vocab_size']}"
     if most := re.search(r"too high.*<= (\d+)", str(error)):
         return ValueError(
             "`vocabulary_size` must be at most the number of pieces that the texts "

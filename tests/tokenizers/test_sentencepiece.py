@@ -47,7 +47,6 @@ KNOWN_TEXT = st.text("  thegarnisläü&;pos", max_size=40)
 def test_ids_and_special_symbols(kind):
     tokenizer = MODELS[kind, True]
     assert tokenizer.vocabulary_size == SIZES[kind]
-    assert tokenizer.model_type == kind
     assert (tokenizer.pad_id, tokenizer.start_id) == (1, 2)
     assert (tokenizer.end_id, tokenizer.unk_id) == (2, 3)
     assert tokenizer.unspellable_ids == [0, 1, 3]
@@ -289,10 +288,6 @@ KEPT = {"remove_extra_whitespaces": False}
         (
             lambda: foreign_model(**IDS, **KEPT, add_dummy_prefix=False),
             "--add_dummy_prefix=true",
-        ),
-        (
-            lambda: foreign_model(**IDS, **KEPT, model_type="char", hard_vocab_limit=0),
-            "of the type BPE or unigram",
         ),
     ],
 )

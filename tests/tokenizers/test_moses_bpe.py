@@ -335,7 +335,6 @@ def test_sizes_of_a_trained_dictionary():
         ({"min_count": 0, "moses": False}, "min_count=0"),
         ({"vocabulary_size": 4, "moses": False}, "vocabulary_size=4"),
         ({"padding_factor": 0, "moses": False}, "padding_factor=0"),
-        ({"remove_bpe": True}, "Received: remove_bpe"),
         ({"texts": [], "moses": False}, "`texts` must hold a word"),
         ({"texts": ["a", None], "moses": False}, "Received: None"),
         ({"texts": "abc", "moses": False}, "a list of texts. Received: 'abc'"),

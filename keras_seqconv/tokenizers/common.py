@@ -1,0 +1,238 @@
+"""What all kinds of tokenizers share: special symbols, texts that fit, their base."""
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from keras_seqconv.support.files import read_json, write_file, write_json
+
+# The symbols that every vocabulary begins with; fairseq's, in its order.
+SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+BOS_ID, PAD_ID, END_ID, UNK_ID = range(4)
+SETTINGS = "settings.json"
+_FORMAT_VERSION = 1
+
+
+class Tokenizer:
+    """Text to ids and back; the contract is that of `keras_seqconv.tokenizers`.
+
+    A kind says how a valid text is taken apart and put together again, in Python
+    (`_split`, `join`) and in a graph (`_split_tensor`, `_join_tensor`), and which files
+    and settings make it up (`_files`, `_settings`, `_read`).
+
+    Args:
+        symbols: symbol of every id.
+        ids: symbol -> id of those that a text may become.
+    """
+
+    kind: str
+    in_graph = True
+    pad_id, start_id, end_id, unk_id = PAD_ID, END_ID, END_ID, UNK_ID
+    _settings: tuple[str, ...] = ()  # attributes that `settings.json` holds
+
+    def __init__(self, symbols: Iterable[str], ids: Mapping[str, int]):
+        self._symbols = tuple(symbols)
+        self._ids = ids
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self._symbols)
+
+    @property
+    def unspellable_ids(self) -> list[int]:
+        """Ids that are no text: <s> and padding. (The unknown one is `<unk>`.)"""
+        return [BOS_ID, PAD_ID]
+
+    def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
+        """Ids of each text, with the end id."""
+        get, split = self._ids.get, self._split
+        return [
+            [*(get(token, UNK_ID) for token in split(text)), END_ID]
+            for text in valid_texts(texts)
+        ]
+
+    def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
+        """Texts of rows of ids: up to the end id, without padding."""
+        return [self.join(self.to_tokens(row)) for row in ids]
+
+    def split(self, text: str) -> list[str]:
+        """The tokens of a text; unknown ones as they are."""
+        return self._split(valid_text(text, "text"))
+
+    def to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Tokens of ids: up to the end id, without <s> and padding."""
+        return [self._symbols[i] for i in until_end(ids, self.vocabulary_size)]
+
+    # --- In a graph: core TensorFlow ops only. N texts, L ids of a padded row. ---
+
+    @property
+    def trackables(self) -> list:
+        """Resources of the graph methods, for an exported module to hold."""
+        return [self._table]
+
+    def tokenize_tensor(self, texts):
+        """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
+        tokens = self._split_tensor(valid_utf8(texts))
+        return with_end(tokens.with_values(self._table.lookup(tokens.values)))
+
+    def detokenize_tensor(self, ids):
+        """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
+        import tensorflow as tf
+
+        rows = until_end_tensor(ids, self.vocabulary_size)
+        tokens = tf.gather(tf.constant(self._symbols), rows.values)
+        return self._join_tensor(rows.with_values(tokens))
+
+    @functools.cached_property
+    def _table(self):
+        return lookup_table(self._ids, UNK_ID)
+
+    def __getstate__(self):
+        # What is cached, tables, cannot travel to another process.
+        return {
+            key: value
+            for key, value in vars(self).items()
+            if not isinstance(getattr(type(self), key, None), functools.cached_property)
+        }
+
+    # --- Folders. The names of their files are fixed: no setting names one. ---
+
+    def save(self, directory: str | os.PathLike):
+        """Writes what `load` reads: the vocabulary and `settings.json`."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in self._files().items():
+            write_file(directory / name, content)
+        settings = {name: getattr(self, name) for name in self._settings}
+        start = {"format_version": _FORMAT_VERSION, "kind": self.kind}
+        write_json(directory / SETTINGS, start | settings)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike):
+        """Reads what `save` wrote.
+
+        Raises:
+            FileNotFoundError: names the file that is missing.
+            ValueError: names the file that is damaged, of a newer format, of another
+                kind, or holds a setting that the kind does not have.
+            ImportError: the kind needs a package that is not installed.
+        """
+        directory = Path(directory)
+        settings = read_settings(directory)
+        unknown = sorted(set(settings) - {"format_version", "kind", *cls._settings})
+        if unknown or settings["kind"] != cls.kind:
+            raise ValueError(
+                f"{directory / SETTINGS} must be of the kind {cls.kind!r} and without "
+                f"other settings than its own. Received: kind={settings['kind']!r}, "
+                f"unknown settings {unknown}"
+            )
+        given = {key: settings[key] for key in cls._settings if key in settings}
+        return cls._read(directory, given)
+
+
+def read_settings(directory: Path) -> dict:
+    """What `settings.json` holds; ValueError, with its name, unless of our format."""
+    settings = read_json(directory / SETTINGS)
+    version = settings.get("format_version")
+    if version != _FORMAT_VERSION:
+        raise ValueError(
+            f"`format_version` in {directory / SETTINGS} must be {_FORMAT_VERSION}; "
+            "perhaps a newer package wrote it. "
+            f"Received: format_version={version!r}"
+        )
+    return {"kind": None, **settings}
+
+
+# --- Texts and ids that come in. ---
+
+
+def valid_text(text: str | bytes, name: str = "texts") -> str:
+    """The text as valid Unicode, or ValueError unless it is `str` or `bytes`.
+
+    One rule for all kinds, in Python and in a graph: bytes that are not UTF-8 become
+    U+FFFD as `bytes.decode(errors="replace")` has it, one for each maximal part of a
+    character. A lone surrogate in a `str` counts as the three bytes that it would be
+    written as.
+    """
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        return text
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "replace")
+    raise ValueError(f"`{name}` must hold texts. Received: {text!r}")
+
+
+def valid_texts(texts: Iterable[str | bytes], name: str = "texts") -> Iterator[str]:
+    """Each of several texts as valid Unicode.
+
+    Raises:
+        ValueError: `texts` is one text, no iterable, or holds something else.
+    """
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise ValueError(f"`{name}` must be a list of texts. Received: {texts!r}")
+    return (valid_text(text, name) for text in texts)
+
+
+def until_end(ids: Iterable[int], vocabulary_size: int) -> list[int]:
+    """The ids before the first end id, without <s> and padding.
+
+    Ids outside the vocabulary become the unknown one.
+    """
+    kept = []
+    for i in map(int, ids):
+        if i == END_ID:
+            break
+        if i not in (BOS_ID, PAD_ID):
+            kept.append(i if 0 <= i < vocabulary_size else UNK_ID)
+    return kept
+
+
+# --- The same in a graph. ---
+
+
+def valid_utf8(texts):
+    """`texts` (N,) strings, with U+FFFD for what is not UTF-8; see `valid_text`."""
+    import tensorflow as tf
+
+    texts = tf.convert_to_tensor(texts, tf.string)
+    return tf.strings.unicode_transcode(
+        texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD
+    )
+
+
+def until_end_tensor(ids, vocabulary_size: int):
+    """Ragged int32 ids (N, None) of `ids` (N, L): what `until_end` keeps."""
+    import tensorflow as tf
+
+    ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
+    ids = tf.convert_to_tensor(ids)
+    before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
+    rows = tf.ragged.boolean_mask(ids, before & (ids != BOS_ID) & (ids != PAD_ID))
+    inside = (rows.values >= 0) & (rows.values < vocabulary_size)
+    known = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
+    return rows.with_values(tf.cast(known, tf.int32))
+
+
+def with_end(rows):
+    """Ragged ids (N, None) with the end id after each row, int32."""
+    import tensorflow as tf
+
+    end = tf.fill([rows.nrows(), 1], END_ID)
+    return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
+
+
+def lookup_table(entries: Mapping, default: int):
+    """A lookup table of texts or integers to int64, outside of any graph."""
+    import tensorflow as tf
+
+    keys, values = list(entries), list(entries.values())
+    with tf.init_scope():
+        key_dtype = tf.int64 if keys and isinstance(keys[0], int) else tf.string
+        entries = tf.lookup.KeyValueTensorInitializer(
+            tf.constant(keys, key_dtype), tf.constant(values, tf.int64)
+        )
+        return tf.lookup.StaticHashTable(entries, default)

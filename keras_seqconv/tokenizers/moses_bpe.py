@@ -1,0 +1,423 @@
+"""Words through fairseq's dictionaries, after Moses and byte-pair encoding.
+
+Moses' steps are those of sacremoses, nearly the Perl scripts': of the 29,000 lines of
+Multi30k's training text, tokenized by its authors, 74 German and 7 English ones differ,
+for example in a last full stop that stays attached to "s." or in `". ` for `." `.
+"""
+
+import functools
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_integer,
+    check_positive_integer,
+)
+from keras_seqconv.support.extras import require
+from keras_seqconv.tokenizers.byte_pairs import (
+    BytePairsInGraph,
+    learn_codes,
+    read_codes,
+)
+from keras_seqconv.tokenizers.common import (
+    BOS_ID,
+    PAD_ID,
+    SPECIAL_SYMBOLS,
+    Tokenizer,
+    valid_texts,
+)
+from keras_seqconv.tokenizers.dictionary import Dictionary
+
+# Characters of a word that byte pairs are made of.
+_LONGEST_WORD = 1000
+
+
+class DictionaryTokenizer(Tokenizer):
+    """Words of a text, through a fairseq dictionary, to ids and back.
+
+    A text is split at white space, after the steps that were asked for, in this order:
+    Moses' normalisation of punctuation, Moses' tokenisation, lower-casing, byte-pair
+    encoding. They come from sacremoses and subword-nmt (extra `mt`). Moses cannot run
+    inside a graph: there, and in an export, text is what Moses makes of it, on both
+    sides, and all other steps give what they give in Python.
+
+    Of a word of more than 1,000 characters only these are read if there are byte pairs,
+    whose time grows with the square.
+
+    The names of special symbols in a text are unknown words: a `<pad>` typed by a user
+    must not become padding.
+
+    Args:
+        dictionary: a `Dictionary`.
+        language: two or three letters; needed by the Moses steps.
+        normalize: apply Moses' normalisation of punctuation.
+        moses: apply Moses' tokenisation, and its reverse on the way back.
+        aggressive_dash_splits: write `x-y` as `x @-@ y` (`-a` of Moses; fairseq's WMT
+            recipes do, its IWSLT recipe does not).
+        escape: write characters that Moses reserves as entities (`&apos;`).
+        lowercase: lower-case the text. There is no way back.
+        bpe_codes: the text of a codes file of subword-nmt. Give it with
+            `Path("codes").read_text(encoding="utf-8")`.
+        remove_bpe: join `hou@@ se` on the way back; by default if `bpe_codes` is given.
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+    tokenizer = DictionaryTokenizer(Dictionary([("the", 9), ("house", 3)]))
+    ids = tokenizer.tokenize(["the house", "the castle"])
+    assert ids == [[4, 5, 2], [4, 3, 2]]
+    assert tokenizer.detokenize(ids) == ["the house", "the <unk>"]
+    ```
+    """
+
+    kind = "dictionary"
+    in_graph = False
+    _settings = (
+        "bpe", "language", "normalize", "moses", "aggressive_dash_splits", "escape",
+        "lowercase", "remove_bpe",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        dictionary: Dictionary,
+        *,
+        language: str | None = None,
+        normalize: bool = False,
+        moses: bool = False,
+        aggressive_dash_splits: bool = True,
+        escape: bool = True,
+        lowercase: bool = False,
+        bpe_codes: str | None = None,
+        remove_bpe: bool | None = None,
+    ):
+        if not isinstance(dictionary, Dictionary):
+            raise ValueError(
+                "`dictionary` must be a Dictionary. "
+                f"Received: dictionary={dictionary!r}"
+            )
+        self.dictionary = dictionary
+        self.language = language
+        self.normalize = check_boolean("normalize", normalize)
+        self.moses = check_boolean("moses", moses)
+        self.aggressive_dash_splits = check_boolean(
+            "aggressive_dash_splits", aggressive_dash_splits
+        )
+        self.escape = check_boolean("escape", escape)
+        self.lowercase = check_boolean("lowercase", lowercase)
+        self.bpe_codes = bpe_codes
+        remove_bpe = bpe_codes is not None if remove_bpe is None else remove_bpe
+        self.remove_bpe = check_boolean("remove_bpe", remove_bpe)
+        _check_language(language, self.needs_moses)
+        if self.needs_moses:
+            require("sacremoses", "mt")
+        self._steps = functools.partial(
+            moses_steps,
+            language=language,
+            normalize=normalize,
+            moses=moses,
+            aggressive_dash_splits=aggressive_dash_splits,
+            escape=escape,
+            lowercase=lowercase,
+        )
+        self._bpe = None if bpe_codes is None else read_codes(bpe_codes)
+        symbols = dictionary.symbols
+        ids = {symbol: dictionary.id_of(symbol) for symbol in symbols}
+        first = len(SPECIAL_SYMBOLS)
+        super().__init__(symbols, {key: i for key, i in ids.items() if i >= first})
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        language: str | None = None,
+        merges: int | None = None,
+        **options,
+    ) -> "DictionaryTokenizer":
+        """Learns byte pairs and the dictionary of texts of one language.
+
+        Args:
+            texts: any iterable; read once. Memory grows with the number of different
+                words only.
+            language: see the class; needed unless Moses is turned off.
+            merges, **options: see `train_joint`.
+
+        Raises:
+            ValueError: for a wrong argument; `texts` hold no word.
+            ImportError: sacremoses or subword-nmt is missing (extra `mt`).
+        """
+        return cls._train({"texts": texts}, [language], merges, **options)[0]
+
+    @classmethod
+    def train_joint(
+        cls,
+        source_texts: Iterable[str],
+        target_texts: Iterable[str],
+        languages: tuple[str | None, str | None] = (None, None),
+        merges: int | None = None,
+        *,
+        joined_dictionary: bool = False,
+        **options,
+    ) -> tuple["DictionaryTokenizer", "DictionaryTokenizer"]:
+        """Learns the byte pairs of both sides at once, as the papers' recipes do.
+
+        Args:
+            source_texts, target_texts: any iterables; read once, one after the other.
+            languages: of source and target.
+            merges: byte pairs to learn, as `subword-nmt learn-bpe -s`; fewer when none
+                of them comes twice. None learns none: the dictionary is of words.
+            joined_dictionary: make one dictionary of both sides, for models that share
+                embeddings; by default each side has its own.
+            **options: `vocabulary_size`, most ids, the special ones included (fairseq's
+                `nwords`); `min_count`, symbols seen less often are unknown (fairseq's
+                `threshold`); `padding_factor` (8), up to a multiple of which the
+                dictionary is filled; and `normalize`, `moses` (True unless given),
+                `aggressive_dash_splits`, `escape`, `lowercase` of the class.
+
+        Returns:
+            The tokenizers of source and target. They are one object when languages are
+            the same and the dictionary is joined.
+        """
+        check_boolean("joined_dictionary", joined_dictionary)
+        if not isinstance(languages, (tuple, list)) or len(languages) != 2:
+            raise ValueError(
+                "`languages` must be those of source and target. "
+                f"Received: languages={languages!r}"
+            )
+        sides = {"source_texts": source_texts, "target_texts": target_texts}
+        source, target = cls._train(
+            sides, languages, merges, joined_dictionary, **options
+        )
+        same = joined_dictionary and languages[0] == languages[1]
+        return source, source if same else target
+
+    @classmethod
+    def _train(
+        cls,
+        sides: Mapping[str, Iterable[str]],
+        languages: Iterable[str | None],
+        merges: int | None,
+        joined_dictionary: bool = False,
+        *,
+        vocabulary_size: int | None = None,
+        min_count: int = 1,
+        padding_factor: int = 8,
+        moses: bool = True,
+        **steps,
+    ) -> list["DictionaryTokenizer"]:
+        if merges is not None:
+            check_positive_integer("merges", merges)
+        if vocabulary_size is not None:
+            check_integer("vocabulary_size", vocabulary_size, len(SPECIAL_SYMBOLS) + 1)
+        check_positive_integer("min_count", min_count)
+        check_positive_integer("padding_factor", padding_factor)
+        steps = [{"language": one, "moses": moses, **steps} for one in languages]
+        splitters = [cls(Dictionary(), **one) for one in steps]
+        counts = []
+        for splitter, (name, texts) in zip(splitters, sides.items(), strict=True):
+            counts.append(Counter())
+            for text in valid_texts(texts, name):
+                counts[-1].update(splitter.split(text))
+            if not counts[-1]:
+                raise ValueError(f"`{name}` must hold a word. Received: none")
+        codes = None
+        if merges is not None:
+            codes = learn_codes(sum(counts, Counter()), merges)
+            counts = [count_pieces(words, codes) for words in counts]
+        if joined_dictionary:
+            counts = [sum(counts, Counter())] * len(counts)
+        return [
+            cls(
+                Dictionary.from_counts(
+                    symbols, min_count, vocabulary_size or -1, padding_factor
+                ),
+                bpe_codes=codes,
+                **one,
+            )
+            for symbols, one in zip(counts, steps, strict=True)
+        ]
+
+    @property
+    def bpe(self) -> bool:
+        """Whether words are split into byte pairs."""
+        return self.bpe_codes is not None
+
+    @property
+    def needs_moses(self) -> bool:
+        """Whether a graph takes and gives what Moses makes of text, not plain text."""
+        return self.normalize or self.moses
+
+    @property
+    def unspellable_ids(self) -> list[int]:
+        """Ids that are no text: <s>, padding and fairseq's `madeupword`s."""
+        entries = zip(self.dictionary.symbols, self.dictionary.counts, strict=True)
+        return [BOS_ID, PAD_ID] + [
+            i
+            for i, (symbol, count) in enumerate(entries)
+            if count == 0 and re.fullmatch(r"madeupword\d{4,}", symbol)
+        ]
+
+    def _split(self, text: str) -> list[str]:
+        words = self._steps(text).split()
+        if self._bpe is None:
+            return words
+        return self._bpe.segment_tokens([word[:_LONGEST_WORD] for word in words])
+
+    def join(self, tokens: Iterable[str]) -> str:
+        """The text of tokens."""
+        text = " ".join(tokens)
+        if self.remove_bpe:
+            text = f"{text} ".replace("@@ ", "").rstrip()
+        if self.moses:
+            _, _, detokenizer = _moses(self.language)
+            text = detokenizer.detokenize(text.split(), unescape=self.escape)
+        return text
+
+    @property
+    def trackables(self) -> list:
+        """Resources of the graph methods, for an exported module to hold."""
+        return [self._table, *(self._pairs.trackables if self.bpe else ())]
+
+    @functools.cached_property
+    def _pairs(self) -> BytePairsInGraph:
+        return BytePairsInGraph(self._bpe)
+
+    def _split_tensor(self, texts):
+        import tensorflow as tf
+
+        if self.lowercase:
+            texts = lower(texts)
+        words = tf.strings.split(tf.strings.regex_replace(texts, WHITE_SPACE, " "))
+        if not self.bpe:
+            return words
+        cut = tf.strings.substr(words.values, 0, _LONGEST_WORD, unit="UTF8_CHAR")
+        different, places = tf.unique(cut)
+        pieces = tf.gather(self._pairs.segment(different), places)
+        return words.with_values(pieces).merge_dims(1, 2)
+
+    def _join_tensor(self, tokens):
+        import tensorflow as tf
+
+        texts = tf.strings.reduce_join(tokens, axis=-1, separator=" ")
+        if self.remove_bpe:
+            texts = tf.strings.regex_replace(texts + " ", "@@ ", "")
+            texts = tf.strings.regex_replace(texts, f"{WHITE_SPACE}+$", "")
+        return texts
+
+    def _files(self) -> dict[str, bytes]:
+        files = {"dict.txt": self.dictionary.to_text().encode()}
+        return files | ({"bpe.codes": self.bpe_codes.encode()} if self.bpe else {})
+
+    @classmethod
+    def _read(cls, directory: Path, settings: dict) -> "DictionaryTokenizer":
+        codes = None
+        if check_boolean("bpe", settings.pop("bpe", False)):
+            try:
+                codes = (directory / "bpe.codes").read_bytes().decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{directory / 'bpe.codes'} must be valid UTF-8 ({error})."
+                ) from None
+        dictionary = Dictionary.read(directory / "dict.txt")
+        return cls(dictionary, bpe_codes=codes, **settings)
+
+
+def count_pieces(words: Mapping[str, int], codes: str) -> Counter:
+    """Occurrences of byte pairs, from those of words."""
+    split, pieces = DictionaryTokenizer(Dictionary(), bpe_codes=codes).split, Counter()
+    for word, count in words.items():
+        for piece in split(word):
+            pieces[piece] += count
+    return pieces
+
+
+# --- Moses. ---
+
+
+def moses_steps(
+    text: str,
+    language: str | None = None,
+    *,
+    normalize: bool = False,
+    moses: bool = False,
+    aggressive_dash_splits: bool = True,
+    escape: bool = True,
+    lowercase: bool = False,
+) -> str:
+    """The text after the steps that were asked for; see `DictionaryTokenizer`."""
+    if normalize:
+        text = _moses(language)[0].normalize(text)
+    if moses:
+        text = _moses(language)[1].tokenize(
+            text,
+            aggressive_dash_splits=aggressive_dash_splits,
+            escape=escape,
+            return_str=True,
+        )
+        text = " ".join(text.split())
+    return text.lower() if lowercase else text
+
+
+@functools.cache
+def _moses(language: str) -> tuple:
+    """sacremoses' normalizer, tokenizer and detokenizer of a language."""
+    package = require("sacremoses", "mt")
+    return (
+        package.MosesPunctNormalizer(language),
+        package.MosesTokenizer(language),
+        package.MosesDetokenizer(language),
+    )
+
+
+def _check_language(language, needed: bool) -> None:
+    if language is None and not needed:
+        return
+    # sacremoses builds file names of it.
+    if not isinstance(language, str) or not re.fullmatch("[a-z]{2,3}", language):
+        raise ValueError(
+            "`language` must be two or three small letters, such as 'de'; the Moses "
+            f"steps need it. Received: language={language!r}"
+        )
+
+
+# --- Python's notions of letters in a graph. ---
+
+# What `str.isspace` is true of, as a class of RE2.
+WHITE_SPACE = (
+    r"[\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}"
+    r"\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
+)
+
+
+def lower(texts):
+    """`str.lower` of `texts` (N,), valid UTF-8."""
+    import tensorflow as tf
+
+    # ICU's follows the server's locale, and knows fewer letters. So Python's letters
+    # come first; it is left with the capital sigma, which depends on its neighbours.
+    texts = tf.strings.regex_replace(texts, "İ", "İ".lower())
+    upper, lower = tf.unstack(tf.constant(_lower_codes()), axis=1)
+    codes = tf.strings.unicode_decode(texts, "UTF-8")
+    places = tf.searchsorted(upper, codes.values)
+    places = tf.minimum(places, tf.size(upper) - 1)
+    lowered = tf.where(
+        tf.gather(upper, places) == codes.values, tf.gather(lower, places), codes.values
+    )
+    texts = tf.strings.unicode_encode(codes.with_values(lowered), "UTF-8")
+    # The op believes that a text ends at NUL.
+    parts = tf.strings.split(texts, "\0")
+    lowered = tf.strings.lower(parts.values, encoding="utf-8") + "\0"
+    texts = tf.strings.reduce_join(parts.with_values(lowered), axis=-1)
+    lengths = tf.strings.length(texts) - 1
+    return tf.strings.substr(texts, tf.zeros_like(lengths), lengths)
+
+
+@functools.cache
+def _lower_codes() -> list[tuple[int, int]]:
+    """Code points and those that they have in lower case, where both are one."""
+    letters = [chr(code) for code in range(sys.maxunicode + 1) if chr(code) not in "Σİ"]
+    return [(ord(one), ord(one.lower())) for one in letters if one != one.lower()]

@@ -1,0 +1,173 @@
+"""Plain vocabularies: words between white space, and characters."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.files import read_json
+from keras_seqconv.tokenizers.common import (
+    SPECIAL_SYMBOLS,
+    Tokenizer,
+    valid_text,
+    valid_texts,
+)
+
+_VOCABULARY_FILE = "vocabulary.json"
+
+
+class _VocabularyTokenizer(Tokenizer):
+    """A list of tokens, each of which matches `_token`, whose ids begin at 4."""
+
+    def __init__(self, tokens: Iterable[str]):
+        if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
+            raise ValueError(f"`tokens` must be a list of texts. Received: {tokens!r}")
+        self.tokens = tuple(tokens)
+        seen = set(SPECIAL_SYMBOLS)
+        for token in self.tokens:
+            text = isinstance(token, str) and valid_text(token) == token
+            if not text or not self._token.fullmatch(token):
+                raise ValueError(
+                    f"A token must be {self._rule}. Received: {token!r:.100}"
+                )
+            if token in seen:
+                raise ValueError(
+                    "A token must appear once and be no special symbol. "
+                    f"Received: {token!r:.100}"
+                )
+            seen.add(token)
+        ids = {token: i for i, token in enumerate(self.tokens, len(SPECIAL_SYMBOLS))}
+        super().__init__((*SPECIAL_SYMBOLS, *self.tokens), ids)
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocabulary_size: int | None = None,
+        min_count: int = 1,
+    ):
+        """The tokens of texts, most frequent first, equal counts by code points.
+
+        Args:
+            texts: any iterable; read once.
+            vocabulary_size: most ids, the four special ones included; None is no limit.
+            min_count: tokens seen less often are unknown.
+
+        Raises:
+            ValueError: for a wrong argument; no token is left.
+        """
+        check_positive_integer("min_count", min_count)
+        first, most = len(SPECIAL_SYMBOLS), None
+        if vocabulary_size is not None:
+            most = check_integer("vocabulary_size", vocabulary_size, first + 1) - first
+        counts = Counter()
+        for text in valid_texts(texts):
+            counts.update(cls._token.findall(text))
+        tokens = [
+            token
+            for token in sorted(counts, key=lambda token: (-counts[token], token))
+            if counts[token] >= min_count and token not in SPECIAL_SYMBOLS
+        ]
+        if not tokens:
+            raise ValueError(
+                f"`texts` must hold a token that appears at least {min_count} times. "
+                f"Received: none among {counts.total()} tokens"
+            )
+        return cls(tokens[:most])
+
+    def join(self, tokens: Iterable[str]) -> str:
+        """The text of tokens."""
+        return self._separator.join(tokens)
+
+    def _split(self, text: str) -> list[str]:
+        return self._token.findall(text)
+
+    def _join_tensor(self, tokens):
+        import tensorflow as tf
+
+        return tf.strings.reduce_join(tokens, axis=-1, separator=self._separator)
+
+    def _files(self) -> dict[str, bytes]:
+        text = json.dumps(self.tokens, indent=1, ensure_ascii=False) + "\n"
+        return {_VOCABULARY_FILE: text.encode()}
+
+    @classmethod
+    def _read(cls, directory: Path, settings: dict):
+        path = directory / _VOCABULARY_FILE
+        tokens = read_json(path, list)
+        try:
+            return cls(tokens)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+class WordTokenizer(_VocabularyTokenizer):
+    """Words: what stands between ASCII white space (a no-break space is no such).
+
+    Words that are not in the vocabulary become `<unk>`, also those that look like
+    `<pad>`. The way back puts one blank between words.
+
+    Args:
+        tokens: the words in the order of their ids, from 4 on.
+
+    Raises:
+        ValueError: a token is no text, empty, holds white space, comes twice or is the
+            name of a special symbol.
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import WordTokenizer
+    tokenizer = WordTokenizer.train(["the house", "the castle"], min_count=2)
+    assert tokenizer.tokenize(["the  house"]) == [[4, 3, 2]]
+    assert tokenizer.detokenize([[4, 3, 2]]) == ["the <unk>"]
+    ```
+    """
+
+    kind = "words"
+    _rule = "a word without ASCII white space"
+    # What tf.strings.split splits at: ASCII white space and nothing else.
+    _token = re.compile(r"[^ \t\n\v\f\r]+")
+    _separator = " "
+
+    @staticmethod
+    def _split_tensor(texts):
+        import tensorflow as tf
+
+        return tf.strings.split(texts)
+
+
+class CharacterTokenizer(_VocabularyTokenizer):
+    """Characters: Unicode code points, white space and controls included.
+
+    A text of known characters comes back to the byte; others become `<unk>`.
+
+    Args:
+        tokens: the characters in the order of their ids, from 4 on.
+
+    Raises:
+        ValueError: a token is not one character, or comes twice.
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import CharacterTokenizer
+    tokenizer = CharacterTokenizer.train(["ein Haus", "zwei  Häuser"])
+    assert tokenizer.detokenize(tokenizer.tokenize([" ein Häuser "])) == [
+        " ein Häuser "
+    ]
+    ```
+    """
+
+    kind = "characters"
+    _rule = "one character"
+    _token = re.compile(".", re.DOTALL)
+    _separator = ""
+
+    @staticmethod
+    def _split_tensor(texts):
+        import tensorflow as tf
+
+        return tf.strings.unicode_split(texts, "UTF-8")
