@@ -1,54 +1,50 @@
 """Checkpoints of training: everything that the next update depends on, in one file.
 
-A checkpoint is an HDF5 file `update-00001234.h5` with the arrays of all variables of
-the model (weights and the states of `SeedGenerator`s, which Keras' own files drop) and
-of the built optimizer, and `index`, JSON as bytes: names, dtypes, shapes and CRC-32 of
-the arrays, and a state {update, position, epoch, ...} of the caller's. Files appear
-complete or not at all. Reading executes nothing: arrays, JSON, no links.
-
-An array is called after the path of its variable ("/" becomes ".", a repeated path
-gets "~1", "~2", ...), so that no two can be taken for each other.
+`update-00001234.npz` is a zip archive, as of `numpy.savez`: `header.json`, and one
+array for each variable, `model/0.npy`, ... and `optimizer/0.npy`, ..., in the order of
+`model.variables` (weights and the states of `SeedGenerator`s, which Keras' own files
+drop) and of `optimizer.variables` where the optimizer is built. The header has their
+paths, dtypes and shapes, and a state {update, position, epoch, ...} of the caller's.
+Files appear complete or not at all. Reading executes nothing.
 """
 
 import contextlib
-import io
 import itertools
 import json
 import os
 import re
 import time
 import warnings
+import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import h5py
 import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.support import files
+from keras_seqconv.support.files import atomic_file
+from keras_seqconv.support.files import remove_parts as remove_parts_of
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.version import __version__
 
-FORMAT_VERSION = 1
-_NAME = re.compile(r"update-(\d{8,})\.h5")
-_GROUPS = ("model", "optimizer")
-# dtypes that HDF5 has; others are kept as unsigned integers of their width.
-_NATIVE = {
-    f"{kind}{bits}"
-    for kind, widths in (("float", (16, 32, 64)), ("int", (8, 16, 32, 64)))
-    for bits in widths
-} | {f"uint{bits}" for bits in (8, 16, 32, 64)}
-_ERRORS = (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError)
+FORMAT_VERSION = 2
+_NAME = re.compile(r"update-(\d{8,})\.npz")
+_BEFORE = re.compile(r"update-(\d{8,})\.h5")
+# What comes of reading a file that is damaged, cut off or something else.
+_ERRORS = (
+    OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 # --- Files of a folder ---
 
 
 def path_of(directory: str | os.PathLike, update: int) -> Path:
-    """The file of an update: `update-00001234.h5`."""
-    return Path(directory) / f"update-{update:08d}.h5"
+    """The file of an update: `update-00001234.npz`."""
+    return Path(directory) / f"update-{update:08d}.npz"
 
 
 def update_of(path: str | os.PathLike) -> int:
@@ -59,17 +55,26 @@ def update_of(path: str | os.PathLike) -> int:
     """
     match = _NAME.fullmatch(Path(path).name)
     if match is None:
-        raise ValueError(f"`path` must be named update-<8 digits>.h5. Received: {path}")
+        raise ValueError(
+            f"`path` must be named update-<8 digits>.npz. Received: {path}"
+        )
     return int(match[1])
 
 
 def find(directory: str | os.PathLike) -> list[Path]:
-    """The checkpoints in a folder, oldest update first; none where it is missing."""
+    """The checkpoints in a folder, oldest update first; none where it is missing.
+
+    Raises:
+        ValueError: the folder has checkpoints of an earlier version, update-*.h5.
+    """
     folder = Path(directory)
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-    return sorted(found, key=update_of)
+    for path in folder.iterdir():
+        if _BEFORE.fullmatch(path.name):
+            raise _of_earlier_version(path)
+    paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    return sorted(paths, key=update_of)
 
 
 def latest(directory: str | os.PathLike) -> Path | None:
@@ -88,22 +93,16 @@ def last_updates(
     Here and in `last_epochs` and `best`, a damaged file is skipped with a warning that
     names it, and the next one takes its place. ValueError where there is none.
     """
-    check_positive_integer("count", count)
-    found = [path for path in find(directory) if up_to is None or _upto(path, up_to)]
-    return _first(reversed(found), count, directory)[::-1]
+    paths = (path for path, _ in states(directory, up_to))
+    return _first(paths, count, directory)[::-1]
 
 
 def last_epochs(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
     """The `count` newest checkpoints that were written at the end of an epoch."""
-    check_positive_integer("count", count)
-    found = [
-        path
-        for path, state in _states(directory)
-        if (up_to is None or _upto(path, up_to)) and state.get("epoch_end")
-    ]
-    return _first(reversed(found), count, directory, " of a whole epoch")[::-1]
+    paths = (path for path, state in states(directory, up_to) if state.get("epoch_end"))
+    return _first(paths, count, directory, " of a whole epoch")[::-1]
 
 
 def best(
@@ -123,59 +122,56 @@ def best(
     Raises:
         ValueError: no checkpoint has the metric.
     """
-    check_positive_integer("count", count)
-    check_choice("mode", mode, ("min", "max"))
+    sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
     scored = []
-    for path, state in _states(directory):
+    for path, state in states(directory):
         value = state.get("metrics", {}).get(monitor)
         if isinstance(value, (int, float)) and np.isfinite(value):
-            scored.append((value if mode == "min" else -value, -update_of(path), path))
-    found = [path for _, _, path in sorted(scored)]
-    return _first(found, count, directory, f" with the metric {monitor}")
-
-
-def _upto(path: Path, update: int) -> bool:
-    return update_of(path) <= update
-
-
-def _states(directory) -> Iterator[tuple[Path, dict]]:
-    """Checkpoints and their states, oldest update first."""
-    for path in find(directory):
-        try:
-            yield path, read_state(path)
-        except (ValueError, OSError) as error:
-            _skip(error)
-
-
-def _whole(path: Path) -> bool:
-    try:
-        check(path)
-    except (ValueError, OSError) as error:
-        _skip(error)
-        return False
-    return True
-
-
-def _skip(error: Exception) -> None:
-    warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
-
-
-def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:
-    """The first `count` that are whole."""
-    found = list(itertools.islice(filter(_whole, paths), count))
-    if not found:
-        raise ValueError(f"{directory} has no checkpoint{what}.")
-    if len(found) < count:
-        warnings.warn(
-            f"{directory} has {len(found)} checkpoints{what}, not {count}.",
-            stacklevel=3,
-        )
-    return found
+            scored.append((sign * value, -update_of(path), path))
+    paths = (path for _, _, path in sorted(scored))
+    return _first(paths, count, directory, f" with the metric {monitor}")
 
 
 def remove_parts(directory: str | os.PathLike) -> None:
     """Removes what a killed process left of files it was writing."""
-    files.remove_parts(directory, _NAME.pattern)
+    remove_parts_of(directory, _NAME.pattern)
+
+
+def states(
+    directory: str | os.PathLike, up_to: int | None = None
+) -> Iterator[tuple[Path, dict]]:
+    """Checkpoints and their states, newest first; a warning names damaged ones."""
+    for path in reversed(find(directory)):
+        if up_to is None or update_of(path) <= up_to:
+            state = _unless_damaged(read_state, path)
+            if state is not None:
+                yield path, state
+
+
+def _whole(path: Path) -> bool:
+    return _unless_damaged(lambda path: check(path) or {}, path) is not None
+
+
+def _unless_damaged(read: Callable, path: Path) -> dict | None:
+    try:
+        return read(path)
+    except (ValueError, OSError) as error:
+        warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
+        return None
+
+
+def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:
+    """The first `count` that are whole."""
+    check_positive_integer("count", count)
+    chosen = list(itertools.islice(filter(_whole, paths), count))
+    if not chosen:
+        raise ValueError(f"{directory} has no checkpoint{what}.")
+    if len(chosen) < count:
+        warnings.warn(
+            f"{directory} has {len(chosen)} checkpoints{what}, not {count}.",
+            stacklevel=3,
+        )
+    return chosen
 
 
 # --- One file ---
@@ -185,7 +181,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     """Writes a checkpoint; `path` is as it was until the new file is on the disk.
 
     Args:
-        path: the file, or a folder: then `update-<state["update"]>.h5` in it.
+        path: the file, or a folder: then `update-<state["update"]>.npz` in it.
         model: its variables, and those of its optimizer where there is a built one.
         state: anything that JSON can hold; `restore` and `read_state` give it back.
 
@@ -197,28 +193,26 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     if path.is_dir():
         path = path_of(path, state["update"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    index = {
+    groups = _variables(model)
+    header = {
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
         "backend": keras.backend.backend(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "state": state,
+        **{group: [_entry(v) for v in groups[group]] for group in groups},
     }
-    json.dumps(index)  # before any work
+    content = json.dumps(header)
     try:
-        with files.atomic_file(path) as part, _created(part) as file:
-            for group, variables in _variables(model).items():
-                index[group] = [
-                    _write(file, group, name, variable)
-                    for name, variable in _named(variables)
-                ]
-            content = json.dumps(index).encode()
-            file.create_dataset("index", data=np.frombuffer(content, "uint8"))
-            file.attrs["index_crc32"] = zlib.crc32(content)
+        with atomic_file(path) as part, zipfile.ZipFile(part, "w") as file:
+            file.writestr("header.json", content)
+            for group, variables in groups.items():
+                for number, variable in enumerate(variables):
+                    _write(file, f"{group}/{number}.npy", variable)
         _sync(path.parent)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         reason = f"the checkpoint could not be written ({error})"
-        raise OSError(getattr(error, "errno", None), reason, str(path)) from error
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def read_state(path: str | os.PathLike) -> dict:
@@ -228,16 +222,14 @@ def read_state(path: str | os.PathLike) -> dict:
         FileNotFoundError: there is no such file.
         ValueError: it is damaged or no checkpoint; names the file.
     """
-    with _opened(path) as (_, index):
-        return index["state"]
+    with _opened(path) as file:
+        return file.header["state"]
 
 
 def check(path: str | os.PathLike) -> None:
     """Reads a checkpoint whole. ValueError, naming it, where it is damaged."""
-    with _opened(path) as (file, index):
-        for group in _GROUPS:
-            for entry in index[group]:
-                _read(file, group, entry)
+    with _opened(path) as file:
+        file.check()
 
 
 def restore(
@@ -246,10 +238,8 @@ def restore(
     """Sets all variables of a model and its optimizer to those of a checkpoint.
 
     The optimizer is built first where it is not. Nothing is changed unless the file is
-    whole and has exactly the variables of the model: names, shapes and dtypes. Numbers
-    that Keras gives to layers without a name ("dense_3") may differ, as they do when a
-    model is made for the second time. Integers may differ in width, as they do between
-    the backends.
+    whole and has exactly the variables of the model, in their order: shapes and dtypes.
+    (Names may differ.) Integers may differ in width, as they do between the backends.
 
     Args:
         path: the file.
@@ -269,25 +259,24 @@ def restore(
     ```python
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("adam", "mse")
-    keras_seqconv.checkpoints.save("/tmp/update-00000000.h5", model, {"update": 0})
-    state = keras_seqconv.checkpoints.restore("/tmp/update-00000000.h5", model)
+    keras_seqconv.checkpoints.save("/tmp/update-00000000.npz", model, {"update": 0})
+    state = keras_seqconv.checkpoints.restore("/tmp/update-00000000.npz", model)
     ```
     """
-    check(path)
-    with _opened(path) as (file, index), _scope(model):
+    with _opened(path) as file, _scope(model):
+        file.check()
         if weights_only:
-            variables = {"model": model.variables}
+            groups = {"model": model.variables}
         else:
-            _check_optimizer(path, model, index)
-            variables = _variables(model)
-        matched = {
-            group: _match(path, group, index[group], variables[group])
-            for group in variables
-        }
-        for group, pairs in matched.items():
-            for entry, variable in pairs:
-                variable.assign(_fitting(path, _read(file, group, entry), variable))
-        return index["state"]
+            _build_optimizer(file, model)
+            groups = _variables(model)
+        for group, variables in groups.items():
+            file.compare(group, variables)
+        for group, variables in groups.items():
+            for number, variable in enumerate(variables):
+                value = file.read(group, number)
+                variable.assign(_fitting(file, value, variable))
+        return file.header["state"]
 
 
 def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
@@ -308,281 +297,167 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
     paths = sorted((Path(path) for path in paths), key=update_of)
     if not paths:
         raise ValueError("`paths` must name at least one checkpoint. Received: none")
-    for path in paths:
-        check(path)
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(_opened(path)) for path in paths]
+        files = [stack.enter_context(_opened(path)) for path in paths]
         stack.enter_context(_scope(model))
-        matched = [
-            _match(path, "model", index["model"], model.variables)
-            for path, (_, index) in zip(paths, opened, strict=True)
-        ]
-        files = [file for file, _ in opened]
-        for row in zip(*matched, strict=True):
-            variable = row[-1][1]
-            entries = [entry for entry, _ in row]
-            value = _mean(files, entries, variable)
-            variable.assign(_fitting(paths[-1], value, variable))
+        for file in files:
+            file.check()
+            file.compare("model", model.variables)
+        for number, variable in enumerate(model.variables):
+            value = _mean(files, number)
+            variable.assign(_fitting(files[-1], value, variable))
 
 
-def _mean(files: Sequence, entries: Sequence[dict], variable) -> np.ndarray:
-    if "float" not in keras.backend.standardize_dtype(variable.dtype):
-        return _read(files[-1], "model", entries[-1])
-    total = 0.0
-    for file, entry in zip(files, entries, strict=True):
-        total = total + _read(file, "model", entry).astype("float64")
-    dtype = _dtype(entries[-1]["dtype"])
-    return np.asarray(total / len(files)).astype(dtype)
+def _mean(files: list["_File"], number: int) -> np.ndarray:
+    newest = files[-1].read("model", number)
+    if "float" not in newest.dtype.name:
+        return newest
+    values = (file.read("model", number).astype("float64") for file in files)
+    return np.asarray(sum(values) / len(files)).astype(newest.dtype)
 
 
-# --- Variables and their names ---
+# --- Variables ---
 
 
 def _variables(model) -> dict[str, list]:
     optimizer = getattr(model, "optimizer", None)
     built = optimizer is not None and optimizer.built
     return {
-        "model": model.variables,
+        "model": list(model.variables),
         "optimizer": list(optimizer.variables) if built else [],
     }
 
 
-def _named(variables: Iterable) -> list[tuple[str, object]]:
-    return list(zip(_unique(v.path for v in variables), variables, strict=True))
-
-
-def _unique(paths: Iterable[str]) -> list[str]:
-    """Names without "/", the second of its kind with "~1" and so on."""
-    counts, names = {}, []
-    for path in paths:
-        name = path.replace("/", ".")
-        count = counts.get(name, 0)
-        counts[name] = count + 1
-        names.append(f"{name}~{count}" if count else name)
-    return names
-
-
-def _without_numbers(paths: Iterable[str]) -> list[str]:
-    # Up to 2026-11 all parts of blocks were called "residual".
-    parts = r"(encoder|decoder|block)_\d+_(mixer|attention|feed_forward)"
-    paths = (re.sub(parts, "residual", path) for path in paths)
-    return _unique(re.sub(r"_\d+(?=[_/.]|$)", "", path) for path in paths)
-
-
-def _match(path, group: str, entries: list[dict], variables: Sequence) -> list:
-    """(entry of the file, variable) for each variable.
-
-    Names must agree, or else agree without numbers when both are taken in their order.
-    """
-    stored = [entry["name"] for entry in entries]
-    own = [name for name, _ in _named(variables)]
-    if set(stored) != set(own):
-        plain = _without_numbers(entry["path"] for entry in entries)
-        plain_own = _without_numbers(variable.path for variable in variables)
-        if set(plain) == set(plain_own):
-            stored, own = plain, plain_own
-    by_name = dict(zip(stored, entries, strict=True))
-    known = set(own)
-    differences = [f"{name} is not in the file" for name in own if name not in by_name]
-    differences += [f"only the file has {name}" for name in stored if name not in known]
-    pairs = [
-        (by_name[name], variable)
-        for name, variable in zip(own, variables, strict=True)
-        if name in by_name
-    ]
-    for entry, variable in pairs:
-        differences += _differences(entry, variable)
-    if differences:
-        shown = "; ".join(differences[:5])
-        more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
-        raise _wrong(path, f"its {group} is not the one in memory: {shown}{more}")
-    return pairs
-
-
-def _differences(entry: dict, variable) -> list[str]:
-    name, shape = entry["name"], tuple(entry["shape"])
-    if shape != tuple(variable.shape):
-        return [f"{name} has shape {shape}, not {tuple(variable.shape)}"]
+def _entry(variable) -> dict:
     dtype = keras.backend.standardize_dtype(variable.dtype)
-    if entry["dtype"] != dtype and not ("int" in entry["dtype"] and "int" in dtype):
-        return [f"{name} has dtype {entry['dtype']}, not {dtype}"]
-    return []
+    return {"path": variable.path, "dtype": dtype, "shape": list(variable.shape)}
 
 
-def _fitting(path, value: np.ndarray, variable) -> np.ndarray:
+def _fitting(file: "_File", value: np.ndarray, variable) -> np.ndarray:
     """Integers in the width of the variable."""
     dtype = keras.backend.standardize_dtype(variable.dtype)
-    if value.dtype.name == dtype:
-        return value
-    converted = value.astype(dtype)
-    if not np.array_equal(converted, value):
-        raise _wrong(path, f"{variable.path} does not fit into {dtype}")
+    converted = value if value.dtype.name == dtype else value.astype(dtype)
+    if converted is not value and not np.array_equal(converted, value):
+        raise _wrong(file.path, f"{variable.path} does not fit into {dtype}")
     return converted
 
 
-def _check_optimizer(path, model, index: dict) -> None:
+def _build_optimizer(file: "_File", model) -> None:
     """Builds the optimizer where the file has one."""
     optimizer = getattr(model, "optimizer", None)
-    if index["optimizer"] and optimizer is None:
+    saved = bool(file.header["optimizer"])
+    if saved != (optimizer is not None) and (
+        saved or optimizer.built or file.header["state"].get("update")
+    ):
         raise _wrong(
-            path,
-            "it has the state of an optimizer and the model has none: compile it "
-            "first, or pass weights_only=True",
-        )
-    if optimizer is None:
-        return
-    if not index["optimizer"] and (optimizer.built or index["state"].get("update")):
-        raise _wrong(
-            path,
-            "it has no state of an optimizer and the model has one: pass "
+            file.path,
+            f"it has {'the' if saved else 'no'} state of an optimizer and the model "
+            f"has {'none' if saved else 'one'}: compile it as the saved one, or pass "
             "weights_only=True to restore only the weights",
         )
-    if index["optimizer"] and not optimizer.built:
+    if saved and not optimizer.built:
         optimizer.build(model.trainable_variables)
 
 
-@contextlib.contextmanager
-def _scope(model) -> Iterator[None]:
+def _scope(model):
     """Where variables of a distributed model can be made and assigned."""
     if keras.backend.backend() == "tensorflow":
-        with model.distribute_strategy.scope():
-            yield
-    else:
-        yield
+        return model.distribute_strategy.scope()
+    return contextlib.nullcontext()
 
 
-# --- HDF5 ---
+# --- The archive ---
 
 
-def _write(file, group: str, name: str, variable) -> dict:
-    value = np.ascontiguousarray(ops.convert_to_numpy(variable))
-    value = value.reshape(tuple(variable.shape))
-    dtype = value.dtype.name
-    if dtype not in _NATIVE:
-        value = value.view(f"uint{8 * value.dtype.itemsize}")
-    file.create_dataset(f"{group}/{name}", data=value)
-    return {
-        "name": name,
-        "path": variable.path,
-        "dtype": dtype,
-        "shape": list(value.shape),
-        "crc32": _crc32(value),
-    }
+def _write(file: zipfile.ZipFile, name: str, variable) -> None:
+    value = np.asarray(ops.convert_to_numpy(variable))
+    with file.open(name, "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, value, allow_pickle=False)
 
 
-def _crc32(value: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view("uint8"))
+class _File:
+    """A checkpoint that is open for reading."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile):
+        self.path, self.archive = path, archive
+        self.header = json.loads(archive.read("header.json"))
+        if self.header["format_version"] != FORMAT_VERSION:
+            raise ValueError(
+                f"its `format_version` must be {FORMAT_VERSION}. "
+                f"Received: {self.header['format_version']!r}"
+            )
+
+    def check(self) -> None:
+        """ValueError where a byte is not as it was written."""
+        with _naming_damage(self.path):
+            if (name := self.archive.testzip()) is not None:
+                raise ValueError(f"checksum of {name}")
+
+    def read(self, group: str, number: int) -> np.ndarray:
+        with _naming_damage(self.path):
+            with self.archive.open(f"{group}/{number}.npy") as member:
+                value = np.lib.format.read_array(member, allow_pickle=False)
+            entry = self.header[group][number]
+            if (
+                value.dtype.kind == "V"
+            ):  # bfloat16 and other dtypes that are not NumPy's
+                value = value.view(entry["dtype"])
+            if (
+                value.dtype.name != entry["dtype"]
+                or list(value.shape) != entry["shape"]
+            ):
+                raise ValueError(f"{group}/{number} is not as the header has it")
+            return value
+
+    def compare(self, group: str, variables: list) -> None:
+        """ValueError unless shapes and dtypes are those of the variables."""
+        stored, own = self.header[group], [_entry(v) for v in variables]
+        differences = [
+            f"number {n} is {_words(one)} in the file, {_words(other)} in memory"
+            for n, (one, other) in enumerate(zip(stored, own, strict=False))
+            if not _fits(one, other)
+        ]
+        if len(stored) != len(own):
+            differences.insert(0, f"it has {len(stored)} variables, not {len(own)}")
+        if differences:
+            more = f"; and {len(differences) - 5} more" if differences[5:] else ""
+            shown = "; ".join(differences[:5])
+            raise _wrong(
+                self.path, f"its {group} is not the one in memory: {shown}{more}"
+            )
 
 
-def _read(file, group: str, entry: dict) -> np.ndarray:
-    name = f"{group}/{entry['name']}"
-    path = file.filename
-    try:
-        dataset = _dataset(file, name)
-        if list(dataset.shape) != entry["shape"]:
-            raise ValueError(f"{name} has shape {dataset.shape}")
-        dtype = _dtype(entry["dtype"])
-        if dataset.dtype.itemsize != dtype.itemsize or dataset.dtype.hasobject:
-            raise ValueError(f"{name} has dtype {dataset.dtype}")
-        value = dataset[()]
-        value = np.asarray(value)
-        crc32 = _crc32(value)
-    except _ERRORS as error:
-        raise _wrong(path, f"it is damaged or cut off ({error})") from error
-    if crc32 != entry["crc32"]:
-        raise _wrong(path, f"it is damaged (checksum of {name})")
-    return value.view(dtype)
+def _fits(stored: dict, own: dict) -> bool:
+    integers = "int" in stored["dtype"] and "int" in own["dtype"]
+    same = stored["dtype"] == own["dtype"] or integers
+    return same and stored["shape"] == own["shape"]
 
 
-def _dataset(file, name: str):
-    """An array kept in this very file: no link, no other file, no filter."""
-    where = file
-    for part in name.split("/"):
-        if not isinstance(where.get(part, getlink=True), h5py.HardLink):
-            raise ValueError(f"{name} is missing or a link")
-        where = where[part]
-    unusual = where.is_virtual or where.external is not None or where.chunks is not None
-    if unusual or where.shape is None:
-        raise ValueError(f"{name} is not an array as this package writes them")
-    return where
-
-
-def _dtype(name: str) -> np.dtype:
-    if name in _NATIVE or name == "bool":
-        return np.dtype(name)
-    import ml_dtypes
-
-    if not re.fullmatch(r"bfloat16|float[48]_\w+|u?int[24]", name):
-        raise ValueError(f"dtype {name!r} is unknown")
-    return np.dtype(getattr(ml_dtypes, name))
-
-
-@contextlib.contextmanager
-def _created(path: Path) -> Iterator[h5py.File]:
-    """A new HDF5 file; OSError at the end where it could not all be written."""
-    with open(path, "wb+", buffering=0) as raw:
-        sink = _Sink(raw)
-        with h5py.File(sink, "w") as file:
-            yield file
-        if sink.error is not None:
-            raise sink.error
-
-
-class _Sink:
-    """Notes an error of writing instead of raising it.
-
-    HDF5 that could not write (a full disk) crashes the process later, at the closing of
-    another file. So it is told that all went well.
-    """
-
-    def __init__(self, raw: io.RawIOBase):
-        self._raw = raw
-        self.error = None
-        self.read, self.readinto = raw.read, raw.readinto
-        self.seek, self.tell = raw.seek, raw.tell
-
-    def write(self, data) -> int:
-        rest = memoryview(data).cast("B")
-        size = len(rest)
-        try:
-            while self.error is None and len(rest):
-                rest = rest[self._raw.write(rest) :]
-        except OSError as error:
-            self.error = error
-        return size
-
-    def truncate(self, size: int) -> int:
-        try:
-            self._raw.truncate(size)
-        except OSError as error:
-            self.error = error
-        return size
-
-    def flush(self) -> None:
-        pass
+def _words(entry: dict) -> str:
+    return f"{entry['path']} {entry['dtype']} {tuple(entry['shape'])}"
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike) -> Iterator[tuple[h5py.File, dict]]:
-    """The file and its index."""
+def _opened(path: str | os.PathLike) -> Iterator[_File]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint {path}.")
+    if _BEFORE.fullmatch(path.name):
+        raise _of_earlier_version(path)
     with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(h5py.File(path, "r"))
-            content = _dataset(file, "index")[()].tobytes()
-            crc32 = int(file.attrs["index_crc32"])
-        except _ERRORS as error:
-            raise _wrong(
-                path, f"it is damaged, cut off or no checkpoint ({error})"
-            ) from error
-        if zlib.crc32(content) != crc32:
-            raise _wrong(path, "it is damaged (checksum of its index)")
-        index = json.loads(content)
-        if not isinstance(index, dict) or index.get("format_version") != FORMAT_VERSION:
-            raise _wrong(path, f"its `format_version` must be {FORMAT_VERSION}")
-        yield file, index
+        with _naming_damage(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            file = _File(path, archive)
+        yield file
+
+
+@contextlib.contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        reason = f"it is damaged, cut off or no checkpoint ({error})"
+        raise _wrong(path, reason) from error
 
 
 def _sync(directory: Path) -> None:
@@ -592,6 +467,15 @@ def _sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _of_earlier_version(path) -> ValueError:
+    return _wrong(
+        path,
+        "it is of an earlier version of keras_seqconv, whose checkpoints cannot be "
+        "read any more; finish the training with that version, or start anew in "
+        "another folder",
+    )
 
 
 def _wrong(path, reason: str) -> ValueError:

@@ -1,14 +1,15 @@
 """`model.fit` over an endless stream, from any batch of it on."""
 
+import collections
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqconv.callbacks import Checkpoints, StopAtUpdate, ordered, resume
-from keras_seqconv.callbacks.updates import accumulation_steps
+from keras_seqconv.callbacks.counting import accumulation_steps
 from keras_seqconv.replicas import for_replicas
 from keras_seqconv.support.arguments import check_positive_integer
 
@@ -39,9 +40,8 @@ def fit_stream(
     Args:
         model: compiled, with `steps_per_execution=1`.
         stream: has `dataset(position)`, an endless `tf.data.Dataset` from that batch
-            on, and `start_of(epoch)`, the position of the first batch of an epoch;
-            `data.stream.BatchStream` is one. Where it has `get_state` and `set_state`,
-            its state is part of checkpoints.
+            on, and `batches_per_epoch()`; `data.BatchStream` is one. Where it has
+            `get_state` and `set_state`, its state is part of checkpoints.
         max_updates: updates of the optimizer in all, those before a restart included.
         max_epochs: epochs in all.
         callbacks: put in order by `callbacks.ordered`.
@@ -72,69 +72,70 @@ def fit_stream(
         )
     if max_updates is not None:
         callbacks.append(StopAtUpdate(max_updates))
-    every = accumulation_steps(model.optimizer)
     callbacks = ordered(callbacks)
     for callback in callbacks:
         if isinstance(callback, Checkpoints):
-            callback.watch(callbacks, stream)
+            callback.stream = stream
     if state is None and directory is not None:
         state = resume(model, directory, callbacks)
     state = state or {}
     if "stream" in state:
         stream.set_state(state["stream"])
-    position, epoch = state.get("position", 0), state.get("epoch", 0)
-    found = [_ResumedMetrics(state), *callbacks]
-    training = _Callbacks(found, add_history=True, model=model)
-    training.set_params({"epochs": max_epochs, "steps": None, "verbose": 0})
+    every = accumulation_steps(model.optimizer)
+    epoch, position = state.get("epoch", 0), state.get("position", 0)
+    of_epochs = _EpochCallbacks(callbacks, add_history=True, model=model)
+    of_epochs.running_metrics = state.get("running_metrics")
+    of_epochs.set_params({"epochs": max_epochs, "steps": None, "verbose": 0})
     model.stop_training = False
-    training.begin()
+    keras.callbacks.CallbackList.on_train_begin(of_epochs)
     try:
         updates = int(ops.convert_to_numpy(model.optimizer.iterations))
-        done = max_updates is not None and updates >= max_updates
-        done = done or model.stop_training
+        done = model.stop_training or (
+            max_updates is not None and updates >= max_updates
+        )
         while not done and (max_epochs is None or epoch < max_epochs):
-            end = -(-stream.start_of(epoch + 1) // every) * every
+            end = -(-(epoch + 1) * stream.batches_per_epoch() // every) * every
             if end > position:  # not so for an epoch smaller than one update
-                steps = end - position
-                training.set_params(
-                    {"epochs": max_epochs, "steps": steps, "verbose": 0}
-                )
+                of_epochs.params["steps"] = end - position
                 model.fit(
                     for_replicas(model, stream.dataset(position)),
                     initial_epoch=epoch,
                     epochs=epoch + 1,
-                    steps_per_epoch=steps,
-                    callbacks=training,
+                    steps_per_epoch=end - position,
+                    callbacks=of_epochs,
                     shuffle=False,  # which Keras can only do with arrays
                     verbose=0,
                 )
-                position = end
-                done = model.stop_training
+                position, done = end, model.stop_training
             epoch += 1
-        training.end()
+        keras.callbacks.CallbackList.on_train_end(of_epochs, of_epochs.logs)
     finally:
-        for callback in found:
+        for callback in callbacks:
             if hasattr(callback, "close"):
                 callback.close()
     return model.history
 
 
-class _Callbacks(keras.callbacks.CallbackList):
-    """One training of many calls of `fit`; logs of batches are fetched when needed."""
+class _EpochCallbacks(keras.callbacks.CallbackList):
+    """What `fit` of one epoch calls: callbacks learn of epochs and batches from it."""
 
-    def begin(self) -> None:
-        super().on_train_begin()
-
-    def end(self) -> None:
-        super().on_train_end(self._last)
-
-    _last = None
+    logs = running_metrics = None
 
     def on_train_begin(self, logs=None):
         pass
 
     def on_train_end(self, logs=None):
-        self._last = logs
+        self.logs = logs
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Sums of a half epoch come back, once `fit` has reset the metrics."""
+        values, self.running_metrics = self.running_metrics, None
+        variables = self.model.metrics_variables if values else []
+        shapes = [tuple(variable.shape) for variable in variables]
+        if values and shapes == [np.shape(value) for value in values]:
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(np.asarray(value, variable.dtype))
+        super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch, logs=None):
         for callback in self.callbacks:
@@ -146,45 +147,9 @@ class _Callbacks(keras.callbacks.CallbackList):
             callback.on_train_batch_end(batch, logs=logs)
 
 
-class FetchedLogs(MutableMapping):
+class FetchedLogs(collections.UserDict):
     """Logs whose values are fetched from the device when they are looked at."""
 
-    def __init__(self, logs: dict):
-        self._logs = dict(logs)
-
-    def __getitem__(self, name):
-        value = self._logs[name]
-        if not isinstance(value, float):
-            value = self._logs[name] = float(np.asarray(value))
+    def __getitem__(self, name) -> float:
+        value = self.data[name] = float(np.asarray(self.data[name]))
         return value
-
-    def __setitem__(self, name, value):
-        self._logs[name] = value
-
-    def __delitem__(self, name):
-        del self._logs[name]
-
-    def __iter__(self):
-        return iter(self._logs)
-
-    def __len__(self):
-        return len(self._logs)
-
-    def __contains__(self, name):
-        return name in self._logs  # without fetching
-
-
-class _ResumedMetrics(keras.callbacks.Callback):
-    """Sums of a half epoch, once `fit` has reset the metrics."""
-
-    def __init__(self, state: dict):
-        super().__init__()
-        self._values = state.get("running_metrics")
-
-    def on_epoch_begin(self, epoch, logs=None):
-        values, self._values = self._values, None
-        variables = self.model.metrics_variables if values else []
-        shapes = [tuple(variable.shape) for variable in variables]
-        if values and shapes == [np.shape(value) for value in values]:
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(np.asarray(value, variable.dtype))

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--last-updates", type=positive_integer, metavar="N", help="the newest N")
     add("--best", type=positive_integer, metavar="N", help="the best N")
     which.add_argument(
-        "--checkpoints", nargs="+", metavar="FILE", help="these files, update-*.h5"
+        "--checkpoints", nargs="+", metavar="FILE", help="these files, update-*.npz"
     )
     parser.add_argument(
         "--up-to", type=positive_integer, metavar="N", help="none after update N"

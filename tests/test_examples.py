@@ -96,7 +96,7 @@ def test_train_wmt_tfds_on_mocked_data(tmp_path, capsys, without_network):
     ]
     assert float(line) == pytest.approx(score, abs=0.01)
     last = ks.checkpoints.find(tmp_path / "run/checkpoints")[-1]
-    assert last.name == "update-00000003.h5"
+    assert last.name == "update-00000003.npz"
     assert len(ks.load(tmp_path / "run/model").translate(["ein Haus"])) == 1
 
 
@@ -156,7 +156,7 @@ def test_custom_training_loop(tmp_path, capsys):
     assert "Going on after" in printed
     assert "update 2:" not in printed and "update 4:" in printed
     assert f"{share * 200:.0f} of 200 sequences" in printed
-    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "update-00000004.h5"
+    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "update-00000004.npz"
 
 
 @pytest.mark.slow

@@ -1,16 +1,7 @@
 """Callbacks for anybody's `model.fit`: checkpoints, validation, schedules, reports.
 
 Keras hands one dictionary of logs to the callbacks in the order of their list, so the
-order says who sees whose results. `ordered` sorts a list by these stages:
-
-| stage | callbacks                                                                    |
-|-------|------------------------------------------------------------------------------|
-| 0     | GracefulStop, StopAtUpdate: this is the last batch                           |
-| 1, 2  | Validate, then ValidationBLEU: put val_* into the logs                       |
-| 3     | FixedSchedule, ReduceOnPlateau, EarlyStopping, StopOnNaN, and all of others' |
-| 4     | StopAtLearningRate: after those that change the rate                         |
-| 5     | LogFile, TensorBoard, Progress: tell what happened                           |
-| 6     | Checkpoints: keeps the states of all others                                  |
+order says who sees whose results; `ordered` sorts a list.
 
 A callback with state has `get_state() -> dict` that JSON can hold, and
 `set_state(dict)`; `Checkpoints` and `resume` use them. None of these callbacks draws
@@ -26,26 +17,41 @@ from keras_seqconv.callbacks.learning_rates import FixedSchedule as FixedSchedul
 from keras_seqconv.callbacks.learning_rates import ReduceOnPlateau as ReduceOnPlateau
 from keras_seqconv.callbacks.reporting import LogFile as LogFile
 from keras_seqconv.callbacks.reporting import Progress as Progress
+from keras_seqconv.callbacks.reporting import Reports
+from keras_seqconv.callbacks.reporting import TensorBoard as TensorBoard
 from keras_seqconv.callbacks.stopping import EarlyStopping as EarlyStopping
 from keras_seqconv.callbacks.stopping import GracefulStop as GracefulStop
 from keras_seqconv.callbacks.stopping import StopAtLearningRate as StopAtLearningRate
 from keras_seqconv.callbacks.stopping import StopAtUpdate as StopAtUpdate
 from keras_seqconv.callbacks.stopping import StopOnNaN as StopOnNaN
-from keras_seqconv.callbacks.tensorboard import TensorBoard as TensorBoard
 from keras_seqconv.callbacks.validation import Validate as Validate
 from keras_seqconv.callbacks.validation import ValidationBLEU as ValidationBLEU
 
-_OTHERS = 3
+# Those of other classes come before the second part.
+_FIRST = (StopAtUpdate, Validate, ValidationBLEU)
+_LAST = (StopAtLearningRate, Reports, Checkpoints)
 
 
 def ordered(callbacks: Iterable) -> list:
     """The callbacks in an order in which each sees the results it needs.
 
-    Those of one stage (see above) stay in their order. Each `Checkpoints` among them
-    keeps the states of all the others from now on.
+    First `StopAtUpdate`, whose last update is validated; `Validate` and
+    `ValidationBLEU`, which put val_* into the logs; then, in their order, those that
+    look at results or stop for other reasons, and all of others' classes; then
+    `StopAtLearningRate`, after those that change the rate; `LogFile`, `TensorBoard` and
+    `Progress`, which tell what happened; and `Checkpoints`, which from now on keep the
+    states of all the others.
     """
-    found = sorted(callbacks, key=lambda one: getattr(one, "stage", _OTHERS))
-    for callback in found:
+
+    def place(callback) -> int:
+        for number, kind in enumerate(_FIRST, -len(_FIRST)):
+            if isinstance(callback, kind):
+                return number
+        kinds = [isinstance(callback, kind) for kind in _LAST]
+        return kinds.index(True) + 1 if any(kinds) else 0
+
+    callbacks = sorted(callbacks, key=place)
+    for callback in callbacks:
         if isinstance(callback, Checkpoints):
-            callback.watch(found)
-    return found
+            callback.others = [other for other in callbacks if other is not callback]
+    return callbacks

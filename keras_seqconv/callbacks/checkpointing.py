@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints
-from keras_seqconv.callbacks.updates import UpdateCounter, next_multiple
+from keras_seqconv.callbacks.counting import (
+    CountingCallback,
+    between_updates,
+    weights_not_finite,
+)
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -20,7 +23,7 @@ from keras_seqconv.support.arguments import (
 )
 
 
-class Checkpoints(keras.callbacks.Callback):
+class Checkpoints(CountingCallback):
     """Writes checkpoints of everything that the next update depends on.
 
     At the end of each epoch, every so many updates, when a validation gave one of the
@@ -48,6 +51,10 @@ class Checkpoints(keras.callbacks.Callback):
     end of an epoch), `metrics` (the logs), `running_metrics` (sums of the epoch so
     far), `callbacks` (their states), `stream` (its state), `recipe`.
 
+    Attributes: `others`, the callbacks whose states are kept (those with `get_state`
+    and `set_state`); `stream`, of batches, whose state is kept where it has one, or
+    None. `ordered` and `fit_stream` set them.
+
     Example:
 
     ```python
@@ -66,8 +73,6 @@ class Checkpoints(keras.callbacks.Callback):
     ```
     """
 
-    stage = 6
-
     def __init__(
         self,
         directory: str | os.PathLike,
@@ -82,9 +87,11 @@ class Checkpoints(keras.callbacks.Callback):
         recipe=None,
     ):
         super().__init__()
-        if every_updates is not None:
-            check_positive_integer("every_updates", every_updates)
-        for name, value in (("keep_last", keep_last), ("keep_updates", keep_updates)):
+        for name, value in (
+            ("every_updates", every_updates),
+            ("keep_last", keep_last),
+            ("keep_updates", keep_updates),
+        ):
             if value is not None:
                 check_positive_integer(name, value)
         self.directory = Path(directory)
@@ -95,134 +102,97 @@ class Checkpoints(keras.callbacks.Callback):
         self.monitor = monitor
         self.mode = check_choice("mode", mode, ("min", "max"))
         self.recipe = recipe
-        self.others = ()
-        self.stream = None
-        self._counter = UpdateCounter(self)
-        self._epoch = 0
-        self._start = 0
-        self._known = {}
-        self._saved = None
-        self._due = None
+        self.others, self.stream = (), None
+        self._saved = 0
+        self._due = None  # what the next checkpoint says of itself
         self._epoch_ended = False
-
-    def watch(self, callbacks: Iterable, stream=None) -> None:
-        """Keep the states of these callbacks (those with `get_state`, `set_state`).
-
-        And that of the stream of batches, where it has one.
-        """
-        self.others = [one for one in callbacks if one is not self]
-        self.stream = stream
 
     def set_state(self, state: dict) -> None:
         """Go on from the state of a checkpoint."""
-        self._start = state.get("position", 0)
-        self._epoch = state.get("epoch", 0)
-
-    def get_state(self) -> dict:
-        """Nothing that the state of the checkpoint itself does not have."""
-        return {}
-
-    # --- Hooks of Keras ---
+        self.position, self.epoch = state.get("position", 0), state.get("epoch", 0)
 
     def on_train_begin(self, logs=None):
-        self._counter.start(self._start)
-        self._start = None
-        self._saved = self._counter.position
-        self._next = next_multiple(self.every_updates, self._counter.read())
-        if self._writes:
+        super().on_train_begin(logs)
+        self._saved, self._due = self.position, None
+        if _writes():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
-        self._known = {}
-        for path in checkpoints.find(self.directory):
-            try:
-                self._note(path, checkpoints.read_state(path))
-            except ValueError as error:  # left alone: perhaps somebody can mend it
-                warnings.warn(str(error), stacklevel=2)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._epoch_ended = epoch, False
-        self._counter.start_epoch()
+        super().on_epoch_begin(epoch, logs)
+        self._epoch_ended = False
 
     def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
-        if self._next is not None and self._counter.reached(self._next):
-            self._next = next_multiple(self.every_updates, self._counter.read())
+        super().on_train_batch_end(batch, logs)
+        if self.due(self.every_updates):
             self._due = self._due or {}
         if self._promising(logs):
             self._due = {**(self._due or {}), "metrics": _floats(logs)}
         # At the last batch: when the epoch has ended, which includes its validation.
-        if self._due is not None and not self._counter.last_batch:
-            self._save_due()
+        if self._due is not None and not self.last_batch:
+            self._save_between_updates()
 
     def on_epoch_end(self, epoch, logs=None):
-        if not self._counter.epoch_complete:
+        if not self.epoch_complete:
             return  # stopped: `on_train_end` follows
-        self._epoch, self._epoch_ended = epoch + 1, True
+        self.epoch, self._epoch_ended = epoch + 1, True
         if self.every_epoch:
             self._due = {"epoch_end": True, "metrics": _floats(logs)}
         elif self._promising(logs):
             self._due = {"metrics": _floats(logs)}
         if self._due is not None:
-            self._save_due()
+            self._save_between_updates()
 
     def on_train_end(self, logs=None):
-        if self._due is not None or self._saved != self._counter.position:
+        if self._due is not None or self._saved != self.position:
             self._save({"metrics": _floats(logs), **(self._due or {})})
-
-    # --- Writing and deleting ---
-
-    @property
-    def _writes(self) -> bool:
-        if keras.backend.backend() != "jax":
-            return True
-        import jax
-
-        return jax.process_index() == 0
 
     def _promising(self, logs) -> bool:
         """Whether the logs have a result that is among the best so far."""
-        value = (logs or {}).get(self.monitor)
-        if value is None or self.keep_best == 0 or not math.isfinite(float(value)):
+        score = self._score(logs)
+        if score is None or self.keep_best == 0:
             return False
-        better = [
-            state
-            for state in self._known.values()
-            if state["score"] is not None and state["score"] < self._score(value)
+        scores = [
+            self._score(state.get("metrics")) for state in self._states().values()
         ]
-        return len(better) < self.keep_best
+        return sum(s is not None and s < score for s in scores) < self.keep_best
 
-    def _score(self, value) -> float | None:
+    def _score(self, metrics) -> float | None:
         """Lower is better."""
+        value = (metrics or {}).get(self.monitor)
         if value is None or not math.isfinite(float(value)):
             return None
         return float(value) if self.mode == "min" else -float(value)
 
-    def _save_due(self):
-        if self._counter.between_updates():
+    def _states(self) -> dict[Path, dict]:
+        """Of the checkpoints that are there, newest first."""
+        return dict(checkpoints.states(self.directory))
+
+    def _save_between_updates(self):
+        if between_updates(self.model.optimizer):
             self._save(self._due)
 
     def _save(self, extra: dict):
-        self._due = None
-        self._saved = self._counter.position
-        if not self._writes:
-            return
+        self._due, self._saved = None, self.position
         model = self.model
-        if not _finite(model):
+        if not _writes():
+            return
+        if weights_not_finite(model):
             warnings.warn(
-                f"No checkpoint of update {self._counter.read()} was written: the model"
-                " has weights that are not finite.",
+                f"No checkpoint of update {self.update} was written: the model has "
+                "weights that are not finite.",
                 stacklevel=2,
             )
             return
         state = {
-            "update": self._counter.read(),
-            "position": self._counter.position,
-            "epoch": self._epoch,
+            "update": self.update,
+            "position": self.position,
+            "epoch": self.epoch,
             "epoch_end": False,
             "metrics": {},
             **extra,
             "callbacks": {
-                key: one.get_state() for key, one in _with_state(self.others)
+                key: callback.get_state() for key, callback in _with_state(self.others)
             },
             "recipe": self.recipe,
         }
@@ -230,36 +200,22 @@ class Checkpoints(keras.callbacks.Callback):
             state["stream"] = self.stream.get_state()
         if not self._epoch_ended:
             state["running_metrics"] = [
-                np.asarray(ops.convert_to_numpy(v)).tolist()
-                for v in model.metrics_variables
+                ops.convert_to_numpy(v).tolist() for v in model.metrics_variables
             ]
-        path = checkpoints.path_of(self.directory, state["update"])
+        path = checkpoints.path_of(self.directory, self.update)
         checkpoints.save(path, model, state)
-        self._note(path, state)
-        self._delete(path)
+        self._delete_others(path)
 
-    def _note(self, path: Path, state: dict):
-        self._known[path] = {
-            "epoch_end": bool(state.get("epoch_end")),
-            "score": self._score(state.get("metrics", {}).get(self.monitor)),
-        }
-
-    def _delete(self, newest: Path):
-        paths = sorted(self._known, key=checkpoints.update_of)
-        ends = [path for path in paths if self._known[path]["epoch_end"]]
-        others = [path for path in paths if not self._known[path]["epoch_end"]]
-        scored = [path for path in reversed(paths) if self._score_of(path) is not None]
-        kept = {newest, *sorted(scored, key=self._score_of)[: self.keep_best]}
-        kept.update(ends if self.keep_last is None else ends[-self.keep_last :])
-        kept.update(
-            others if self.keep_updates is None else others[-self.keep_updates :]
-        )
-        for path in set(paths) - kept:
+    def _delete_others(self, newest: Path):
+        states = self._states()
+        ends = [path for path in states if states[path].get("epoch_end")]
+        between = [path for path in states if path not in ends]
+        scores = {path: self._score(states[path].get("metrics")) for path in states}
+        best = sorted((p for p in states if scores[p] is not None), key=scores.get)
+        kept = {newest, *best[: self.keep_best]}
+        kept |= {*ends[: self.keep_last], *between[: self.keep_updates]}
+        for path in states.keys() - kept:
             path.unlink(missing_ok=True)
-            del self._known[path]
-
-    def _score_of(self, path: Path):
-        return self._known[path]["score"]
 
 
 def resume(
@@ -279,7 +235,8 @@ def resume(
         The state of the checkpoint, for `fit_stream`; None where there is none.
 
     Raises:
-        ValueError: the checkpoint is of another model or optimizer.
+        ValueError: the checkpoint is of another model or optimizer, or of an earlier
+            version.
     """
     path = checkpoints.latest(directory)
     if path is None:
@@ -298,16 +255,21 @@ def resume(
 
 def _with_state(callbacks: Iterable) -> list[tuple[str, object]]:
     """Callbacks that have a state, by class name (and number, of the same class)."""
-    found, counts = [], {}
+    pairs, counts = [], {}
     for callback in callbacks:
-        if isinstance(callback, Checkpoints):
-            continue
         if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
             name = type(callback).__name__
-            count = counts.get(name, 0)
-            counts[name] = count + 1
-            found.append((f"{name}~{count}" if count else name, callback))
-    return found
+            count = counts[name] = counts.get(name, -1) + 1
+            pairs.append((f"{name}~{count}" if count else name, callback))
+    return pairs
+
+
+def _writes() -> bool:
+    if keras.backend.backend() != "jax":
+        return True
+    import jax
+
+    return jax.process_index() == 0
 
 
 def _floats(logs) -> dict:
@@ -319,12 +281,3 @@ def _floats(logs) -> dict:
         except (TypeError, ValueError):
             continue
     return values
-
-
-def _finite(model) -> bool:
-    checks = [
-        ops.all(ops.isfinite(variable))
-        for variable in model.weights
-        if "float" in keras.backend.standardize_dtype(variable.dtype)
-    ]
-    return all(bool(ops.convert_to_numpy(check)) for check in checks)

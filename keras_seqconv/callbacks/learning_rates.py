@@ -1,13 +1,9 @@
-"""Learning rates that depend on epochs and validation, which no schedule can know.
-
-The optimizer must have a plain number as its learning rate, not a schedule.
-"""
+"""Learning rates that depend on epochs and validation, which no schedule can know."""
 
 import keras
-from keras import ops
 
 from keras_seqconv import schedules
-from keras_seqconv.callbacks.updates import UpdateCounter
+from keras_seqconv.callbacks.counting import CountingCallback, rate_of
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
@@ -17,7 +13,47 @@ from keras_seqconv.support.arguments import (
 )
 
 
-class FixedSchedule(keras.callbacks.Callback):
+class _Schedule(CountingCallback):
+    """Sets the rate between updates; in a warm-up on a line that starts at `start`.
+
+    The optimizer must have a plain number as its learning rate, not a schedule.
+    """
+
+    # Updates that the warm-up is ahead of those completed.
+    _ahead = 0
+
+    def __init__(self, warmup_steps: int, warmup_start: float):
+        super().__init__()
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
+        self.warmup_start = check_number("warmup_start", warmup_start)
+        self._warming_up = warmup_steps > 0
+        self._rate = None  # after the warm-up
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer.learning_rate, keras.Variable):
+            raise ValueError(
+                "`learning_rate` of the optimizer must be a number with "
+                f"{type(self).__name__}, not a schedule. "
+                f"Received: an optimizer {type(optimizer).__name__} with one"
+            )
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if self._warming_up:
+            self._set()
+
+    def _set(self):
+        rate = self._rate
+        self._warming_up = self._warming_up and self.update < self.warmup_steps
+        if self._warming_up:
+            done = (self.update + self._ahead) / self.warmup_steps
+            rate = self.warmup_start + (rate - self.warmup_start) * done
+        self.model.optimizer.learning_rate = rate
+
+
+class FixedSchedule(_Schedule):
     """A rate for each epoch, shrunk from a chosen epoch on (fairseq's `fixed`).
 
     With epochs e = 1, 2, ..., the last rate L of the list and f = force_anneal:
@@ -25,7 +61,8 @@ class FixedSchedule(keras.callbacks.Callback):
         rate(e) = L shrink^(e + 1 - f)  for e >= f,  else the e-th of the list (or L)
 
     times (n + 1) / warmup_steps for the update after n < warmup_steps updates
-    (`warmup_start` = 0; else on the straight line from there).
+    (`warmup_start` = 0; else on the straight line from there). The optimizer must have
+    a plain number as its learning rate, not a schedule.
 
     Args:
         learning_rate: a number, or a list of numbers for the first epochs.
@@ -33,7 +70,12 @@ class FixedSchedule(keras.callbacks.Callback):
         shrink: factor for each epoch.
         warmup_steps: updates.
         warmup_start: rate at which the line starts.
+
+    Raises:
+        ValueError: in `fit`, for an optimizer with a schedule.
     """
+
+    _ahead = 1
 
     def __init__(
         self,
@@ -43,7 +85,7 @@ class FixedSchedule(keras.callbacks.Callback):
         warmup_steps: int = 0,
         warmup_start: float = 0.0,
     ):
-        super().__init__()
+        super().__init__(warmup_steps, warmup_start)
         rates = learning_rate
         if not isinstance(rates, (list, tuple)):
             rates = [rates]
@@ -54,9 +96,6 @@ class FixedSchedule(keras.callbacks.Callback):
             check_positive_integer("force_anneal", force_anneal)
         self.force_anneal = force_anneal
         self.shrink = check_number("shrink", shrink)
-        self.warmup = _Warmup(warmup_steps, warmup_start)
-        self._counter = UpdateCounter(self)
-        self._rate = self.rates[0]
 
     def rate(self, epoch: int) -> float:
         """The rate of an epoch (from 1) after the warm-up."""
@@ -68,33 +107,21 @@ class FixedSchedule(keras.callbacks.Callback):
             shrink=self.shrink,
         )
 
-    def on_train_begin(self, logs=None):
-        _check_plain(self.model.optimizer, type(self).__name__)
-        self._counter.start()
-
     def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
+        super().on_epoch_begin(epoch, logs)
         self._rate = self.rate(epoch + 1)
         self._set()
 
-    def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
-        if self.warmup.active:
-            self._set()
 
-    def _set(self):
-        update = self._counter.read() if self.warmup.active else 0
-        set_rate(self.model, self.warmup.rate(self._rate, update, ahead=1))
-
-
-class ReduceOnPlateau(keras.callbacks.Callback):
+class ReduceOnPlateau(_Schedule):
     """Shrinks the rate when validation no longer gets better (PyTorch's rule).
 
     Once at the end of each epoch: a value v is better than the best b if v < b (1 - t)
     (mode "min") or v > b (1 + t). After more than `patience` epochs in a row without a
     better one the rate is multiplied by `shrink`, and the count begins anew. Before,
     optionally, the rate goes along a line from `warmup_start` to `learning_rate`;
-    epochs that end in the warm-up are not looked at, as in fairseq.
+    epochs that end in the warm-up are not looked at, as in fairseq. The optimizer must
+    have a plain number as its learning rate, not a schedule.
 
     Args:
         learning_rate: rate after the warm-up; None: that of the optimizer.
@@ -106,6 +133,9 @@ class ReduceOnPlateau(keras.callbacks.Callback):
         minimum: the rate never gets smaller.
         warmup_steps: updates.
         warmup_start: rate of the first update.
+
+    Raises:
+        ValueError: in `fit`, for an optimizer with a schedule.
     """
 
     def __init__(
@@ -121,19 +151,16 @@ class ReduceOnPlateau(keras.callbacks.Callback):
         warmup_steps: int = 0,
         warmup_start: float = 0.0,
     ):
-        super().__init__()
+        super().__init__(warmup_steps, warmup_start)
         if learning_rate is not None:
             check_number("learning_rate", learning_rate)
-        self.learning_rate = learning_rate
         self.shrink = check_number("shrink", shrink)
         self.patience = check_integer("patience", patience, 0)
         self.monitor = monitor
         self.mode = check_choice("mode", mode, ("min", "max"))
         self.threshold = check_number("threshold", threshold)
         self.minimum = check_number("minimum", minimum)
-        self.warmup = _Warmup(warmup_steps, warmup_start)
-        self._counter = UpdateCounter(self)
-        self._rate, self._best, self._bad = None, None, 0
+        self._rate, self._best, self._bad = learning_rate, None, 0
 
     def get_state(self) -> dict:
         # JSON has no infinity, the best value before any that is a number.
@@ -145,24 +172,14 @@ class ReduceOnPlateau(keras.callbacks.Callback):
         self._bad = state["bad_epochs"]
 
     def on_train_begin(self, logs=None):
-        _check_plain(self.model.optimizer, type(self).__name__)
-        self._counter.start()
+        super().on_train_begin(logs)
         if self._rate is None:
-            given = self.learning_rate
-            self._rate = rate_of(self.model) if given is None else given
+            self._rate = rate_of(self.model)
         self._set()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
-        if self.warmup.active:
-            self._set()
 
     def on_epoch_end(self, epoch, logs=None):
         value = (logs or {}).get(self.monitor)
-        if value is None or self.warmup.active or not self._counter.epoch_complete:
+        if value is None or self._warming_up or not self.epoch_complete:
             return
         rate, self._best, self._bad = schedules.after_plateau(
             float(value),
@@ -176,42 +193,3 @@ class ReduceOnPlateau(keras.callbacks.Callback):
         )
         self._rate = max(rate, self.minimum)
         self._set()
-
-    def _set(self):
-        update = self._counter.read() if self.warmup.active else 0
-        set_rate(self.model, self.warmup.rate(self._rate, update))
-
-
-class _Warmup:
-    """A straight line from `start` at update 0 to a rate at update `steps`."""
-
-    def __init__(self, steps: int, start: float):
-        self.steps = check_integer("warmup_steps", steps, 0)
-        self.start = check_number("warmup_start", start)
-        self.active = steps > 0
-
-    def rate(self, rate: float, update: int, ahead: int = 0) -> float:
-        """The rate after `update` updates; ends the warm-up when it is over."""
-        if not self.active:
-            return rate
-        if update >= self.steps:
-            self.active = False
-            return rate
-        return self.start + (rate - self.start) * (update + ahead) / self.steps
-
-
-def rate_of(model) -> float:
-    """The rate that the next update takes."""
-    return float(ops.convert_to_numpy(model.optimizer.learning_rate))
-
-
-def set_rate(model, rate: float) -> None:
-    model.optimizer.learning_rate = rate
-
-
-def _check_plain(optimizer, name: str) -> None:
-    if not isinstance(optimizer.learning_rate, keras.Variable):
-        raise ValueError(
-            f"`learning_rate` of the optimizer must be a number with {name}, not a "
-            f"schedule. Received: an optimizer {type(optimizer).__name__} with one"
-        )

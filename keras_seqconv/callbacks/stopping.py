@@ -7,12 +7,16 @@ import sys
 import threading
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints
-from keras_seqconv.callbacks.learning_rates import rate_of
-from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, nested
+from keras_seqconv.callbacks.counting import (
+    CountingCallback,
+    between_updates,
+    nested,
+    rate_of,
+    weights_not_finite,
+)
 from keras_seqconv.support.arguments import (
     check_choice,
     check_number,
@@ -20,7 +24,7 @@ from keras_seqconv.support.arguments import (
 )
 
 
-class GracefulStop(keras.callbacks.Callback):
+class GracefulStop(CountingCallback):
     """Ctrl-C and SIGTERM end training after the update at hand.
 
     `fit` returns as if training were over, `Checkpoints` writes where it was, and
@@ -45,14 +49,11 @@ class GracefulStop(keras.callbacks.Callback):
     ```
     """
 
-    stage = 0
-
     def __init__(self, signals=(signal.SIGINT, signal.SIGTERM)):
         super().__init__()
         self.signals = tuple(signals)
         self.signal = None
-        self._before = {}
-        self._counter = UpdateCounter(self)
+        self._handlers = {}
 
     @property
     def exit_status(self) -> int:
@@ -66,29 +67,26 @@ class GracefulStop(keras.callbacks.Callback):
 
     def close(self) -> None:
         """Bring back the handlers of before."""
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._before = {}
+        self._handlers = {}
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self.signal = None
-        self._counter.start()
-        if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = {
+        if threading.current_thread() is threading.main_thread() and not self._handlers:
+            self._handlers = {
                 number: signal.signal(number, self._handle) for number in self.signals
             }
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
-
     def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
-        if self.signal is not None and self._counter.between_updates():
-            self.model.stop_training = True
+        super().on_train_batch_end(batch, logs)
+        if self.signal is not None and between_updates(self.model.optimizer):
+            self.stop_training()
 
     def on_epoch_end(self, epoch, logs=None):
         if self.signal is not None:
-            self.model.stop_training = True
+            self.stop_training()
 
     def on_train_end(self, logs=None):
         self.close()
@@ -104,41 +102,25 @@ class GracefulStop(keras.callbacks.Callback):
         os.write(2, text.encode())
 
 
-class StopAtUpdate(keras.callbacks.Callback):
+class StopAtUpdate(CountingCallback):
     """Ends training when the optimizer has made so many updates in all.
-
-    The logs of that batch get a key "training_ends", at which `Validate` validates and
-    the reports are brought up to date.
 
     Args:
         max_updates: those before a restart count.
     """
 
-    stage = 0
-
     def __init__(self, max_updates: int):
         super().__init__()
         self.max_updates = check_positive_integer("max_updates", max_updates)
-        self._counter = UpdateCounter(self)
-
-    def on_train_begin(self, logs=None):
-        self._counter.start()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
-        if self._counter.reached(self.max_updates):
-            self.model.stop_training = True
-            if logs is not None:
-                logs[ENDS] = 1.0
+        super().on_train_batch_end(batch, logs)
+        if self.reached(self.max_updates):
+            self.stop_training()
 
 
 class StopAtLearningRate(keras.callbacks.Callback):
     """Ends training after an epoch when the rate is not above `minimum` (fairseq)."""
-
-    stage = 4
 
     def __init__(self, minimum: float):
         super().__init__()
@@ -149,7 +131,7 @@ class StopAtLearningRate(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-class EarlyStopping(keras.callbacks.Callback):
+class EarlyStopping(CountingCallback):
     """Ends training after `patience` validations in a row without a better result.
 
     Keras' own counts epochs and forgets its count when training is interrupted; this
@@ -183,7 +165,6 @@ class EarlyStopping(keras.callbacks.Callback):
         self.minimum_change = check_number("minimum_change", minimum_change)
         self.best, self.bad_validations, self.stopped = None, 0, False
         self._seen = None
-        self._counter = UpdateCounter(self)
 
     def get_state(self) -> dict:
         return {
@@ -197,16 +178,11 @@ class EarlyStopping(keras.callbacks.Callback):
         self._seen = state["seen"]
 
     def on_train_begin(self, logs=None):
-        self.stopped = False
-        self._counter.start()
-        if self.bad_validations >= self.patience:
-            self._stop()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
+        super().on_train_begin(logs)
+        self._stop_if_patient()
 
     def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
+        super().on_train_batch_end(batch, logs)
         self._look(logs)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -214,30 +190,26 @@ class EarlyStopping(keras.callbacks.Callback):
 
     def _look(self, logs):
         value = (logs or {}).get(self.monitor)
-        if value is None or self._counter.read() == self._seen:
+        if value is None or self.update == self._seen:
             return
-        self._seen = self._counter.read()
-        if self._better(float(value)):
-            self.best, self.bad_validations = float(value), 0
+        self._seen, value = self.update, float(value)
+        change = 0 if self.best is None else value - self.best
+        if self.mode == "min":
+            change = -change
+        first = self.best is None and not math.isnan(value)
+        if first or change > self.minimum_change:
+            self.best, self.bad_validations = value, 0
         else:
             self.bad_validations += 1
-        if self.bad_validations >= self.patience:
-            self._stop()
+        self._stop_if_patient()
 
-    def _better(self, value: float) -> bool:
-        if math.isnan(value):
-            return False
-        if self.best is None:
-            return True
-        change = self.best - value if self.mode == "min" else value - self.best
-        return change > self.minimum_change
-
-    def _stop(self):
-        self.stopped = True
-        self.model.stop_training = True
+    def _stop_if_patient(self):
+        self.stopped = self.bad_validations >= self.patience
+        if self.stopped:
+            self.stop_training()
 
 
-class StopOnNaN(keras.callbacks.Callback):
+class StopOnNaN(CountingCallback):
     """Ends training when loss or gradients are no longer finite.
 
     A message on stderr, kept in `message`, says where that was and what to try.
@@ -268,38 +240,30 @@ class StopOnNaN(keras.callbacks.Callback):
         self.minimum_loss_scale = check_number("minimum_loss_scale", minimum_loss_scale)
         self.directory = directory
         self.message = None
-        self._counter = UpdateCounter(self)
         self._scaled = False
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self.message = None
-        self._counter.start()
         self._scaled = _loss_scale(self.model.optimizer) is not None
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
-
     def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
+        super().on_train_batch_end(batch, logs)
         free = isinstance(logs, dict) and not self._scaled
-        if free or self._counter.batches % self.every == 0:
-            self._look(logs)
+        if free or self.batches % self.every == 0:
+            self._look(logs or {})
 
     def on_epoch_end(self, epoch, logs=None):
-        self._look(logs)
+        self._look(logs or {})
 
     def _look(self, logs):
         if self.message is not None:
             return
-        if self._scaled:
-            reason = self._overflow(logs or {})
-        else:
-            reason = self._not_finite(logs or {})
-        if reason is None:
-            return
-        self.message = self._describe(reason)
-        self.model.stop_training = True
-        sys.stderr.write(f"\n{self.message}\n")
+        reason = self._overflow(logs) if self._scaled else self._not_finite(logs)
+        if reason is not None:
+            self.message = self._describe(reason)
+            self.stop_training()
+            sys.stderr.write(f"\n{self.message}\n")
 
     def _not_finite(self, logs) -> str | None:
         for name in ("loss", "gradient_norm"):
@@ -311,20 +275,19 @@ class StopOnNaN(keras.callbacks.Callback):
         scale = _loss_scale(self.model.optimizer)
         if scale < self.minimum_loss_scale:
             return f"the scale of the loss fell to {scale:.1e}"
-        finite = all(math.isfinite(float(logs[k])) for k in ("loss",) if k in logs)
-        if not finite and _bad_weights(self.model):
-            return "weights are not finite"
+        if not math.isfinite(float(logs.get("loss", 0))):
+            return "weights are not finite" if weights_not_finite(self.model) else None
         return None
 
     def _describe(self, reason: str) -> str:
-        bad = _bad_weights(self.model)
+        bad = weights_not_finite(self.model)
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
-        found = checkpoints.find(self.directory) if self.directory else []
-        kept = f" The last checkpoint is {found[-1]}." if found else ""
+        files = checkpoints.find(self.directory) if self.directory else []
+        last = f" The last checkpoint is {files[-1]}." if files else ""
         return (
-            f"Training stopped at update {self._counter.read()} "
-            f"(batch {self._counter.position} of this run): {reason}.{where}{kept} "
+            f"Training stopped at update {self.update} "
+            f"(batch {self.position} of this run): {reason}.{where}{last} "
             "Try a lower learning rate, a longer warm-up, `global_clipnorm`, or "
             "`mixed_bfloat16` or float32 instead of float16; "
             "`tf.debugging.enable_check_numerics()` names the operation."
@@ -333,17 +296,8 @@ class StopOnNaN(keras.callbacks.Callback):
 
 def _loss_scale(optimizer) -> float | None:
     """The scale of a LossScaleOptimizer, perhaps inside of another optimizer."""
-    for one in nested(optimizer):
-        if isinstance(one, keras.optimizers.LossScaleOptimizer):
-            scale = one.dynamic_scale if one.built else one.initial_scale
+    for inner in nested(optimizer):
+        if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+            scale = inner.dynamic_scale if inner.built else inner.initial_scale
             return float(ops.convert_to_numpy(scale))
     return None
-
-
-def _bad_weights(model) -> list[str]:
-    return [
-        variable.path
-        for variable in model.weights
-        if "float" in keras.backend.standardize_dtype(variable.dtype)
-        and not np.all(ops.convert_to_numpy(ops.all(ops.isfinite(variable))))
-    ]

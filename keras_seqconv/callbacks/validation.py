@@ -5,10 +5,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
-import keras
 from keras import ops
 
-from keras_seqconv.callbacks.updates import ENDS, UpdateCounter, next_multiple
+from keras_seqconv.callbacks.counting import CountingCallback
 from keras_seqconv.replicas import for_replicas
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -18,12 +17,12 @@ from keras_seqconv.support.arguments import (
 from keras_seqconv.support.extras import require
 
 
-class _Validation(keras.callbacks.Callback):
+class _Validation(CountingCallback):
     """When to validate; what that means is `_results`.
 
     Results go into the logs that the callbacks after this one get, with the seconds
-    they took added to "val_seconds". In between the states of `SeedGenerator`s and the
-    sums of the metrics of the epoch are put aside.
+    they took added to "val_seconds". A training that is already ending when this
+    callback is called (`StopAtUpdate` comes before it) is validated once more.
     """
 
     def __init__(self, every_updates: int | None, every_epoch: bool):
@@ -32,48 +31,36 @@ class _Validation(keras.callbacks.Callback):
             check_positive_integer("every_updates", every_updates)
         self.every_updates = every_updates
         self.every_epoch = check_boolean("every_epoch", every_epoch)
-        self._counter = UpdateCounter(self)
-        self._next = None
-        self._due = False
-        self._found = {}
-        self._update = None
+        self._waits = False
+        self._latest, self._validated = {}, None
 
     def on_train_begin(self, logs=None):
-        self._counter.start()
-        self._next = next_multiple(self.every_updates, self._counter.read())
-        self._due, self._update = False, None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._counter.start_epoch()
+        super().on_train_begin(logs)
+        self._waits, self._validated = False, None
 
     def on_train_batch_end(self, batch, logs=None):
-        self._counter.advance(batch)
-        if self._next is not None and self._counter.reached(self._next):
-            self._next = next_multiple(self.every_updates, self._counter.read())
-            self._due = True
-        ends = ENDS in (logs or {})
+        super().on_train_batch_end(batch, logs)
+        self._waits = self.due(self.every_updates) or self._waits
         # At the last batch of an epoch: in `on_epoch_end`.
-        if ends or (self._due and not self._counter.last_batch):
+        if self.stopping or (self._waits and not self.last_batch):
             self._validate(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        done = self._update == self._counter.read()
-        complete = self._counter.epoch_complete
-        if done or (complete and (self.every_epoch or self._due)):
+        wanted = self.epoch_complete and (self.every_epoch or self._waits)
+        if wanted or self._validated == self.update:
             self._validate(logs)
 
     def _validate(self, logs):
         logs = {} if logs is None else logs
-        self._due = False
-        update = self._counter.read()
-        if update != self._update:
+        self._waits = False
+        if self.update != self._validated:
             start = time.perf_counter()
             with _undisturbed(self.model):
-                self._found = self._results()
-            self._update = update
+                self._latest = self._results()
+            self._validated = self.update
             seconds = time.perf_counter() - start
             logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
-        logs.update(self._found)
+        logs.update(self._latest)
 
     def _results(self) -> dict[str, float]:
         raise NotImplementedError
@@ -94,8 +81,6 @@ class Validate(_Validation):
         steps: batches, or None for all.
     """
 
-    stage = 1
-
     def __init__(
         self,
         data,
@@ -112,13 +97,13 @@ class Validate(_Validation):
         with warnings.catch_warnings():
             # Of data without a known number of batches. All of it is meant.
             warnings.filterwarnings("ignore", "Your input ran out of data")
-            found = self.model.evaluate(
+            results = self.model.evaluate(
                 for_replicas(self.model, self._data),
                 steps=self._steps,
                 verbose=0,
                 return_dict=True,
             )
-        return {f"val_{name}": float(value) for name, value in found.items()}
+        return {f"val_{name}": float(value) for name, value in results.items()}
 
 
 class ValidationBLEU(_Validation):
@@ -145,8 +130,6 @@ class ValidationBLEU(_Validation):
         ImportError: sacreBLEU is missing: pip install 'keras-seqconv[mt]'.
         ValueError: sources and references differ in number, or there are none.
     """
-
-    stage = 2
 
     def __init__(
         self,
@@ -188,26 +171,24 @@ class ValidationBLEU(_Validation):
         self._count = min(state["sentences"], len(self._sources))
 
     def _results(self) -> dict[str, float]:
-        start = time.perf_counter()
-        found = []
-        while len(found) < self._count:
-            end = min(len(found) + self._chunk, self._count)
-            found += self._translate(self._sources[len(found) : end], **self._search)
-            late = self._seconds is not None and (
+        start, done = time.perf_counter(), []
+        while len(done) < self._count:
+            end = min(len(done) + self._chunk, self._count)
+            done += self._translate(self._sources[len(done) : end], **self._search)
+            if self._seconds is not None and (
                 time.perf_counter() - start > self._seconds
-            )
-            if late:
-                self._count = len(found)
-        self.translations = found
+            ):
+                self._count = len(done)
+        self.translations = done
         metric = require("sacrebleu", "mt").BLEU()
-        score = metric.corpus_score(found, [self._references[: len(found)]])
+        score = metric.corpus_score(done, [self._references[: len(done)]])
         self.signature = str(metric.get_signature())
         return {"val_bleu": score.score}
 
 
 @contextlib.contextmanager
 def _undisturbed(model) -> Iterator[None]:
-    """Random states and metrics are afterwards as they were."""
+    """Random states and the sums of the epoch's metrics are afterwards as they were."""
     kept = [v for v in model.variables if v.path.endswith("seed_generator_state")]
     kept += model.metrics_variables
     values = [ops.convert_to_numpy(variable).copy() for variable in kept]

@@ -29,8 +29,8 @@ class Stream:
     def __init__(self, batches: int = 5):
         self.batches = batches
 
-    def start_of(self, epoch: int) -> int:
-        return epoch * self.batches
+    def batches_per_epoch(self) -> int:
+        return self.batches
 
     def dataset(self, position: int = 0):
         import tensorflow as tf
@@ -58,8 +58,6 @@ def same(first, second) -> bool:
 
 class Probe(keras.callbacks.Callback):
     """Does something at the end of a batch, by its number from 1."""
-
-    stage = 7
 
     def __init__(self, at: int, action):
         super().__init__()

@@ -13,8 +13,8 @@ from keras_seqconv.callbacks import (
     ordered,
     resume,
 )
+from keras_seqconv.callbacks.counting import accumulation_steps
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.callbacks.updates import accumulation_steps
 from tests.callbacks.small import Probe, Stream, fit, make_model, same
 
 
@@ -147,15 +147,13 @@ def test_files_that_are_kept(tmp_path):
     results = iter([5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
 
     class Results(keras.callbacks.Callback):
-        stage = 1
-
         def on_epoch_end(self, epoch, logs=None):
             logs["val_nll"] = next(results)
 
     kept = Checkpoints(
         tmp_path, every_updates=1, keep_last=2, keep_updates=1, keep_best=1
     )
-    fit(make_model(), [kept, Results()], max_epochs=6, stream=Stream(2))
+    fit(make_model(), [Results(), kept], max_epochs=6, stream=Stream(2))
     # Ends of epochs 5 and 6, the best (epoch 2), the newest between (epoch 6).
     assert updates(tmp_path) == [4, 10, 11, 12]
     assert checkpoints.best(tmp_path, 1) == [checkpoints.path_of(tmp_path, 4)]

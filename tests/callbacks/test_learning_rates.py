@@ -16,8 +16,6 @@ from tests.callbacks.small import Stream, fit, make_model
 class Rates(keras.callbacks.Callback):
     """Notes the rate of each batch; gives a result at ends of epochs."""
 
-    stage = 1
-
     def __init__(self, results=()):
         super().__init__()
         self.results, self.rates = list(results), []

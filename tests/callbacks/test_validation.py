@@ -10,8 +10,6 @@ from tests.callbacks.small import Stream, fit, make_model, same
 class Seen(keras.callbacks.Callback):
     """Updates at whose batch or epoch ends there was a result."""
 
-    stage = 5
-
     def __init__(self, name):
         super().__init__()
         self.name, self.batches, self.epochs, self.count = name, [], [], 0

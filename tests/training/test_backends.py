@@ -92,7 +92,7 @@ def test_a_run_learns_and_is_scored(corpus, run, tmp_path, capsys):
 def test_continued_equals_uninterrupted(corpus, run, tmp_path):
     """To the bit, dropout on."""
     train(corpus, tmp_path, UPDATES)
-    name = f"checkpoints/update-{UPDATES:08}.h5"
+    name = f"checkpoints/update-{UPDATES:08}.npz"
     for one, other in zip(
         weights_in(run / name), weights_in(tmp_path / name), strict=True
     ):

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -48,12 +47,8 @@ def left_by(run):
     paths = sorted(path.relative_to(run) for path in run.rglob("*"))
     kept = [path for path in paths if path.parts[0] in ("data", "tokenizers", "model")]
     files = {path: (run / path).read_bytes() for path in kept if (run / path).is_file()}
-    arrays = {}
-    with h5py.File(checkpoints.find(run / "checkpoints")[-1]) as file:
-        for group in ("model", "optimizer"):
-            arrays.update(
-                {(group, name): file[group][name][()] for name in file[group]}
-            )
+    with np.load(checkpoints.find(run / "checkpoints")[-1]) as file:
+        arrays = {name: file[name] for name in file.files if name != "header.json"}
     curves = [
         {key: value for key, value in record.items() if "second" not in key}
         for record in read_log(run / "log.jsonl")

@@ -146,7 +146,7 @@ class TestRun:
         open_run(options(workdir=folder, seed=3), {})
         run = open_run(options(workdir=folder), {})
         run.checkpoints.mkdir()
-        (run.checkpoints / "update-00000001.h5").touch()
+        (run.checkpoints / "update-00000001.npz").touch()
         with pytest.raises(ValueError, match="seed was 1 and is 2"):
             open_run(options(workdir=folder, seed=2), {})
 
@@ -160,7 +160,7 @@ class TestRun:
         note_corpus(run, {"train.de": "2", "test.de": "1"})
         assert not run.tokenizers.exists()
         run.checkpoints.mkdir()
-        (run.checkpoints / "update-00000001.h5").touch()
+        (run.checkpoints / "update-00000001.npz").touch()
         note_corpus(run, {"train.de": "2", "test.de": "1"})
         with pytest.raises(
             ValueError, match=r"missing: test\.de, train\.de, train1\.de$"

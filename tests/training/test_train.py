@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import h5py
 import keras
 import numpy as np
 import pytest
@@ -100,10 +99,13 @@ def weights_of(folder):
 
 
 def weights_in(checkpoint):
-    with h5py.File(checkpoint) as file:
-        entries = json.loads(file["index"][()].tobytes())["model"]
-        names = [one["name"] for one in entries if "seed" not in one["name"]]
-        return [file["model"][name][()] for name in names]
+    with np.load(checkpoint) as file:
+        entries = json.loads(file["header.json"])["model"]
+        return [
+            file[f"model/{number}"]
+            for number, entry in enumerate(entries)
+            if "seed" not in entry["path"]
+        ]
 
 
 def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
@@ -257,7 +259,7 @@ def test_full_disk_is_one_line_and_the_same_command_goes_on(corpus, tmp_path, ca
         config = tmp_path / f"{name}.json"
         config.write_text(json.dumps(options.model_dump(exclude_unset=True)))
     run = tmp_path / "run"
-    for size, file in ((10_000, "data/train"), (70_000, "update-00000001.h5")):
+    for size, file in ((10_000, "data/train"), (70_000, "update-00000001.npz")):
         capsys.readouterr()
         with full_disk(size):
             assert main(["train", "--config", str(config)]) == 2
@@ -403,7 +405,7 @@ sys.exit(status)
     one = [*arguments, "--workdir", str(tmp_path / "one"), "--max-updates", "12"]
     assert main(one) == 0
     one, two = (
-        weights_in(tmp_path / name / "checkpoints/update-00000012.h5")
+        weights_in(tmp_path / name / "checkpoints/update-00000012.npz")
         for name in ("one", "two")
     )
     for first, second in zip(one, two, strict=True):
