@@ -24,9 +24,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import atomic_file
 from keras_seqconv.support.files import remove_parts as remove_parts_of
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 2
