@@ -299,20 +299,18 @@ def score_functions() -> dict:
     """{row of the table: what is done to logits}, beam 5 asking for ten tokens."""
     from keras import ops
 
-    from keras_seqconv.decoding import scores
+    from keras_seqconv.decoding.next_tokens import Blocks
 
     def two_stages(logits):
         bias = np.zeros(logits.shape[-1], "float32")
         bias[:3] = -np.inf  # padding, start, end
-        return scores.Blocks.of(logits).top_k(bias, 10)
+        return Blocks.of(logits).top_k(bias, 10)
 
     return {
         "`top_k`": lambda logits: ops.top_k(logits, 10),
         "in two stages": two_stages,
         "`logsumexp`": lambda logits: ops.logsumexp(logits, axis=-1),
-        "`log_normalizer`": lambda logits: scores.log_normalizer(
-            scores.Blocks.of(logits)
-        ),
+        "`log_normalizer`": lambda logits: Blocks.of(logits).log_normalizer(),
     }
 
 

@@ -14,8 +14,7 @@ from keras import ops
 
 from keras_seqconv.batches import batches, texts_of
 from keras_seqconv.data.blocks import blocks
-from keras_seqconv.decoding import compiled
-from keras_seqconv.decoding.ensemble import target_log_prob
+from keras_seqconv.decoding import graphs
 
 # Inputs and labels of one row, as long as each other; padding where nothing is scored.
 Row = tuple[Sequence[int], Sequence[int]]
@@ -208,7 +207,7 @@ def rows_perplexity(
                 "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
                 "labels": ops.convert_to_tensor(batch.padded(labels, model.pad_id)),
             }
-            found = compiled.run(_log_probs, model, None, tensors)
+            found = graphs.run(_log_probs, model, None, tensors)
             count = len(batch.indices)
             found = keras.ops.convert_to_numpy(found)[:count]
             scored = batch.padded(labels, model.pad_id)[:count] != model.pad_id
@@ -225,7 +224,8 @@ def rows_perplexity(
 
 def _log_probs(model, options, tensors):
     del options  # there are none
-    return target_log_prob(model, {"target_ids": tensors["inputs"]}, tensors["labels"])
+    outputs = model({"target_ids": tensors["inputs"]})
+    return ops.cast(model.log_prob(outputs, tensors["labels"]), "float32")
 
 
 def _parts(items: Iterable, size: int) -> Iterator[list]:

@@ -4,9 +4,8 @@ The functions take a model; `search` is what they are made of, and takes any fun
 `step(ids, state) -> (logits, state)`.
 """
 
-from keras_seqconv.decoding.constraints import Constraints, Rules
 from keras_seqconv.decoding.ensemble import Ensemble
-from keras_seqconv.decoding.generation import (
+from keras_seqconv.decoding.generate import (
     TargetScores,
     beam_search,
     beam_search_hypotheses,
@@ -15,7 +14,9 @@ from keras_seqconv.decoding.generation import (
     sample_hypotheses,
     score,
 )
-from keras_seqconv.decoding.search import Hypotheses, LengthPenalty, search
+from keras_seqconv.decoding.next_tokens import Constraints
+from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
+from keras_seqconv.decoding.search import Hypotheses, search
 from keras_seqconv.decoding.strategies import (
     BeamStrategy,
     DiverseBeamStrategy,
@@ -23,14 +24,15 @@ from keras_seqconv.decoding.strategies import (
 )
 
 __all__ = [
+    "BeamOptions",
     "BeamStrategy",
     "Constraints",
     "DiverseBeamStrategy",
     "Ensemble",
     "Hypotheses",
-    "LengthPenalty",
-    "Rules",
+    "SampleOptions",
     "SamplingStrategy",
+    "SearchOptions",
     "TargetScores",
     "beam_search",
     "beam_search_hypotheses",

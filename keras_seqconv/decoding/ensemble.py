@@ -2,6 +2,8 @@
 
 from keras import ops
 
+_COMMON = ("pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size")
+
 
 class Ensemble:
     """Models whose probabilities are averaged: log p = log(mean over models of p).
@@ -23,9 +25,7 @@ class Ensemble:
         self.models = list(models)
         if not self.models:
             raise ValueError("`models` must not be empty. Received: models=[]")
-        for name in (
-            "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size"
-        ):  # fmt: skip
+        for name in _COMMON:
             values = [getattr(model, name) for model in self.models]
             if len(set(values)) > 1:
                 raise ValueError(
@@ -40,25 +40,20 @@ class Ensemble:
     @property
     def variables(self) -> list:
         """The variables of all models, each once."""
-        found = {}
+        variables = {}
         for model in self.models:
             for variable in getattr(model, "variables", []):
-                found[id(variable)] = variable
-        return list(found.values())
+                variables[id(variable)] = variable
+        return list(variables.values())
 
-    def get_initial_state(self, *args, return_attention=False, **kwargs) -> dict:
+    def get_initial_state(self, *args, **kwargs) -> dict:
         """The states of all models; the arguments are those of the models' method."""
-        if return_attention:
-            kwargs["return_attention"] = True
         states = [model.get_initial_state(*args, **kwargs) for model in self.models]
-        state = {
+        return {
             "common": [state.get("common", {}) for state in states],
             "shared": [state["shared"] for state in states],
-            "beams": {"models": [state["beams"] for state in states]},
+            "beams": _beams([state["beams"] for state in states]),
         }
-        if return_attention:
-            state["beams"]["attention"] = _mean_attention(state["beams"]["models"])
-        return state
 
     def step(self, ids, state, temperature: float = 1.0):
         """-> log-probabilities (rows, V) float32, new state.
@@ -66,39 +61,49 @@ class Ensemble:
         Each model's logits are divided by the temperature, before the mean.
         """
         log_probs, shared, beams = [], [], []
-        for model, common, own_shared, own_beams in zip(
+        for model, *parts in zip(
             self.models,
             state["common"],
             state["shared"],
             state["beams"]["models"],
             strict=True,
         ):
-            own = {"common": common, "shared": own_shared, "beams": own_beams}
+            own = dict(zip(("common", "shared", "beams"), parts, strict=True))
             logits, own = model.step(ids, own)
             logits = ops.cast(logits, "float32") / temperature
             log_probs.append(ops.log_softmax(logits, axis=-1))
             shared.append(own["shared"])
             beams.append(own["beams"])
-        after = {**state, "shared": shared, "beams": {"models": beams}}
-        if "attention" in state["beams"]:
-            after["beams"]["attention"] = _mean_attention(beams)
-        return log_of_mean(log_probs), after
+        after = {**state, "shared": shared, "beams": _beams(beams)}
+        return _log_of_mean(log_probs), after
 
-    def target_log_prob(self, inputs: dict, ids):
-        """Log-probabilities (B, T) of ids (B, T), of which `inputs` are the inputs."""
-        return log_of_mean(
-            [target_log_prob(model, inputs, ids) for model in self.models]
+    def __call__(self, inputs) -> list:
+        """The outputs of all models."""
+        return [model(inputs) for model in self.models]
+
+    def log_prob(self, outputs: list, ids):
+        """Log-probabilities (B, T) of ids (B, T), given what a call has returned."""
+        return _log_of_mean(
+            [
+                ops.cast(model.log_prob(output, ids), "float32")
+                for model, output in zip(self.models, outputs, strict=True)
+            ]
         )
 
 
-def target_log_prob(model, inputs: dict, ids):
-    """Log-probabilities (B, T) that a model or an ensemble gives to ids (B, T)."""
-    if isinstance(model, Ensemble):
-        return model.target_log_prob(inputs, ids)
-    return ops.cast(model.log_prob(model(inputs), ids), "float32")
+def _beams(states: list) -> dict:
+    """One state of the models' own, with the mean of their attention if they have it.
+
+    The attention is that of the steps that led here.
+    """
+    beams = {"models": states}
+    if "attention" in states[0]:
+        attention = [ops.cast(state["attention"], "float32") for state in states]
+        beams["attention"] = sum(attention) / len(attention)
+    return beams
 
 
-def log_of_mean(log_probs: list):
+def _log_of_mean(log_probs: list):
     """log(mean(exp(log_probs))) of a list of tensors."""
     if len(log_probs) == 1:
         return log_probs[0]
@@ -106,8 +111,3 @@ def log_of_mean(log_probs: list):
     for more in log_probs[1:]:
         total = ops.logaddexp(total, more)
     return total - ops.log(ops.cast(len(log_probs), total.dtype))
-
-
-def _mean_attention(states: list):
-    attention = [state["attention"] for state in states]
-    return sum(ops.cast(one, "float32") for one in attention) / len(attention)

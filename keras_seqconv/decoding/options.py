@@ -1,107 +1,163 @@
 """Options of the searches, checked before anything is traced.
 
-They are hashable: a compiled search is cached by them.
+They are hashable: a compiled search is cached by them. A new option is a field here,
+with its check and its meaning, and a line where it is obeyed.
 """
 
 import dataclasses
+import math
 
-from keras_seqconv.decoding.constraints import Rules
-from keras_seqconv.decoding.search import LengthPenalty
+import numpy as np
+from keras import ops
+
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
     check_integer,
-    check_number,
     is_number,
 )
 
-KINDS = ("power", "gnmt")
-LENGTH_RULES = ("sentence", "batch")
-STOPPING = ("first", "optimal")
+
+def _option(default, check):
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def _integer(default, least, most=math.inf):
+    def check(name, value):
+        if check_integer(name, value, least) > most:
+            raise ValueError(
+                f"`{name}` must be at most {most}. Received: {name}={value}"
+            )
+
+    return _option(default, check)
+
+
+def _number(default, rule="a finite number", valid=lambda value: True):
+    def check(name, value):
+        if not (is_number(value) and valid(value)):
+            raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+
+    return _option(default, check)
+
+
+def _choice(*choices):
+    return _option(choices[0], lambda name, value: check_choice(name, value, choices))
+
+
+def _boolean(default):
+    return _option(default, check_boolean)
+
+
 # Each step takes memory from the start, each token of an n-gram a part of the graph.
-_MOST = {"min_length": 10**6, "max_length": 10**6, "no_repeat_ngram_size": 100}
+_MOST_TOKENS, _MOST_OF_NGRAM = 10**6, 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """What beam search and sampling have in common; see `beam_search`."""
+    """What beam search and sampling have in common.
 
-    min_length: int = 1
-    max_length: int = 200
-    max_length_ratio: float = 0.0
-    max_length_rule: str = "sentence"
-    length_penalty: float = 1.0
-    length_penalty_kind: str = "power"
-    normalize: bool = True
-    unk_penalty: float = 0.0
-    temperature: float = 1.0
-    no_repeat_ngram_size: int = 0
-    suppressed_ids: tuple[int, ...] = ()
-    return_attention: bool = False
+    Attributes:
+        min_length: tokens before which no hypothesis ends.
+        max_length: b, tokens of the longest hypothesis, its end token not counted, at
+            most 10^6.
+        max_length_ratio: a; the longest hypothesis of a sentence has
+            int(a * S + b) tokens, but no more than the model's `max_target_length`
+            allows.
+        max_length_rule: "sentence": S is the length of the sentence, end token counted,
+            padding not; "batch": S is the width of `source_ids` (fairseq).
+        length_penalty: exponent a of what sums of log-probabilities are divided by;
+            above 1 it favours long hypotheses, below 1 short ones.
+        length_penalty_kind: "power" for L**a (fairseq), "gnmt" for ((5 + L) / 6)**a (Wu
+            et al., 2016, equation 14). L counts the end token.
+        normalize: False does not divide.
+        unk_penalty: taken from the log-probability of the unknown token.
+        temperature: the logits are divided by it.
+        no_repeat_ngram_size: n, up to 100, or 0. No n-gram of a hypothesis, the start
+            token included, occurs in it twice. With n = 1 the start token does not
+            count: no token is chosen twice.
+        suppressed_ids: tokens that are never chosen.
+        return_attention: also return the attention to the source.
+
+    Raises:
+        ValueError: for a value outside of these rules, named with its rule.
+        TypeError: for an unknown option.
+    """
+
+    min_length: int = _integer(1, 0, _MOST_TOKENS)
+    max_length: int = _integer(200, 0, _MOST_TOKENS)
+    max_length_ratio: float = _number(
+        0.0, "a number from 0 to 1000", lambda value: 0 <= value <= 1000
+    )
+    max_length_rule: str = _choice("sentence", "batch")
+    length_penalty: float = _number(1.0)
+    length_penalty_kind: str = _choice("power", "gnmt")
+    normalize: bool = _boolean(True)
+    unk_penalty: float = _number(0.0)
+    temperature: float = _number(1.0, "a positive number", lambda value: value > 0)
+    no_repeat_ngram_size: int = _integer(0, 0, _MOST_OF_NGRAM)
+    suppressed_ids: tuple[int, ...] = _option(
+        (), lambda name, ids: [check_integer(name, token, 0) for token in ids]
+    )
+    return_attention: bool = _boolean(False)
 
     def __post_init__(self):
-        for name, most in _MOST.items():
-            if (value := check_integer(name, getattr(self, name), 0)) > most:
-                raise ValueError(
-                    f"`{name}` must be at most {most}. Received: {name}={value}"
-                )
-        for name in ("length_penalty", "unk_penalty"):
-            check_number(name, getattr(self, name))
-        for name in ("normalize", "return_attention"):
-            check_boolean(name, getattr(self, name))
-        _check(
-            "max_length_ratio",
-            self.max_length_ratio,
-            lambda value: 0 <= value <= 1000,
-            "a number from 0 to 1000",
-        )
-        _check(
-            "temperature",
-            self.temperature,
-            lambda value: value > 0,
-            "a positive number",
-        )
-        check_choice("max_length_rule", self.max_length_rule, LENGTH_RULES)
-        check_choice("length_penalty_kind", self.length_penalty_kind, KINDS)
-        ids = tuple(self.suppressed_ids)
-        for token in ids:
-            check_integer("suppressed_ids", token, 0)
-        object.__setattr__(self, "suppressed_ids", ids)
+        object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                field.metadata["check"](field.name, value)
         if self.max_length_ratio == 0 and self.min_length > self.max_length:
             raise ValueError(
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
             )
 
-    def rules(self, model) -> Rules:
-        """Rules for the tokens of a model."""
-        return Rules(
-            pad_id=model.pad_id,
-            start_id=model.start_id,
-            end_id=model.end_id,
-            unk_id=model.unk_id,
-            min_length=self.min_length,
-            unk_penalty=self.unk_penalty,
-            suppressed_ids=self.suppressed_ids,
-            no_repeat_ngram_size=self.no_repeat_ngram_size,
-            temperature=self.temperature,
-        )
+    def length_divisor(self, lengths):
+        """What sums of log-probabilities of hypotheses with these lengths go by."""
+        lengths = ops.cast(lengths, "float32")
+        if not self.normalize:
+            return ops.ones_like(lengths)
+        if self.length_penalty_kind == "gnmt":
+            lengths = (5.0 + lengths) / 6.0
+        return ops.power(lengths, self.length_penalty)
 
-    def penalty(self) -> LengthPenalty:
-        return LengthPenalty(
-            self.length_penalty, self.length_penalty_kind, self.normalize
-        )
+    def length_limits(self, lengths, width, max_target_length: int | None = None):
+        """int(max_length_ratio * S + max_length) of every sentence; tokens but the end.
+
+        Args:
+            lengths: (B,) int32: S of each sentence, at most `width`.
+            width: int, or a scalar tensor in a graph with dynamic shapes.
+            max_target_length: positions that the model has, or None.
+
+        Returns:
+            Limits (B,) int32, and a limit of them all: int where `width` is one.
+        """
+        ratio, offset = self.max_length_ratio, self.max_length
+        most = np.iinfo("int32").max
+        if max_target_length is not None:
+            most = max_target_length - 1
+        if ratio == 0:
+            bound = min(offset, most)
+            return ops.full_like(lengths, bound), bound
+        if isinstance(width, int):
+            # Python's arithmetic, for all lengths that occur.
+            table = [min(int(ratio * size + offset), most) for size in range(width + 1)]
+            return ops.take(ops.convert_to_tensor(table, "int32"), lengths), table[-1]
+
+        def limit(size):
+            size = ops.cast(size, "float64") * ratio + float(offset)
+            return ops.minimum(ops.cast(size, "int32"), most)
+
+        return limit(lengths), limit(width)
 
     def check_model(self, model) -> None:
         """ValueError where an option does not fit the model."""
         size = model.target_vocabulary_size
-        for token in self.suppressed_ids:
-            if token >= size:
-                raise ValueError(
-                    "`suppressed_ids` must be less than the size of the target "
-                    f"vocabulary, {size}. Received: suppressed_ids="
-                    f"{self.suppressed_ids}"
-                )
+        if any(token >= size for token in self.suppressed_ids):
+            raise ValueError(
+                "`suppressed_ids` must be less than the size of the target "
+                f"vocabulary, {size}. Received: suppressed_ids={self.suppressed_ids}"
+            )
         if model.end_id in self.suppressed_ids:
             raise ValueError(
                 f"`suppressed_ids` must not contain the end token, {model.end_id}: no "
@@ -118,21 +174,32 @@ class SearchOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamOptions(SearchOptions):
-    """Options of `beam_search`."""
+    """Options of beam search: those of `SearchOptions` and these.
 
-    num_beams: int = 5
-    num_hypotheses: int | None = None
-    num_groups: int = 1
-    diversity_strength: float = 0.5
-    stopping: str = "first"
+    Attributes:
+        num_beams: unfinished hypotheses that are kept.
+        num_hypotheses: N, results of a sentence, at most `num_beams`, its default.
+        num_groups: groups of beams that avoid each other's tokens (diverse beam
+            search); 1 for none. Divides `num_beams`.
+        diversity_strength: what a token of another group costs, at least 0.
+        stopping: "first": a sentence is done when `num_beams` hypotheses have ended
+            (fairseq). "optimal" goes on while an unfinished hypothesis can still be
+            among the best `num_hypotheses`, keeps the best of all that ended instead of
+            the first, and lets every beam end.
+    """
+
+    num_beams: int = _integer(5, 1)
+    num_hypotheses: int | None = _integer(None, 1)
+    num_groups: int = _integer(1, 1)
+    diversity_strength: float = _number(
+        0.5, "a finite number of at least 0", lambda value: value >= 0
+    )
+    stopping: str = _choice("first", "optimal")
 
     def __post_init__(self):
         super().__post_init__()
-        check_integer("num_beams", self.num_beams, 1)
-        check_integer("num_groups", self.num_groups, 1)
         if self.num_hypotheses is None:
             object.__setattr__(self, "num_hypotheses", self.num_beams)
-        check_integer("num_hypotheses", self.num_hypotheses, 1)
         if self.num_hypotheses > self.num_beams:
             raise ValueError(
                 "`num_hypotheses` must be at most `num_beams`. Received: "
@@ -143,13 +210,6 @@ class BeamOptions(SearchOptions):
                 "`num_beams` must be a multiple of `num_groups`. Received: "
                 f"num_beams={self.num_beams}, num_groups={self.num_groups}"
             )
-        _check(
-            "diversity_strength",
-            self.diversity_strength,
-            lambda value: value >= 0,
-            "a finite number of at least 0",
-        )
-        check_choice("stopping", self.stopping, STOPPING)
 
     def check_model(self, model) -> None:
         super().check_model(model)
@@ -163,26 +223,17 @@ class BeamOptions(SearchOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleOptions(SearchOptions):
-    """Options of `sample`."""
+    """Options of sampling: those of `SearchOptions` and these.
 
-    num_samples: int = 1
-    top_k: int | None = None
-    top_p: float | None = None
+    Attributes:
+        num_samples: N, independent draws for each sentence.
+        top_k: draw only from the k most likely tokens, or None.
+        top_p: draw only from the fewest most likely tokens whose probabilities sum to
+            at least p, or None. With `top_k` too, a token must be among both.
+    """
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_integer("num_samples", self.num_samples, 1)
-        if self.top_k is not None:
-            check_integer("top_k", self.top_k, 1)
-        if self.top_p is not None:
-            _check(
-                "top_p",
-                self.top_p,
-                lambda value: 0 < value <= 1,
-                "greater than 0 and at most 1",
-            )
-
-
-def _check(name, value, valid, rule):
-    if not (is_number(value) and valid(value)):
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+    num_samples: int = _integer(1, 1)
+    top_k: int | None = _integer(None, 1)
+    top_p: float | None = _number(
+        None, "greater than 0 and at most 1", lambda value: 0 < value <= 1
+    )

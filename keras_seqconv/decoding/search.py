@@ -6,8 +6,8 @@ Letters: B sentences, G beams of a sentence, R = B * G rows (the beams of a sent
 adjacent), N hypotheses that are returned, L steps, S source time, V vocabulary.
 
 A step writes down each beam's token and parent; the hypotheses are put together from
-these links after the loop, so nothing but the state of the model moves when beams
-change places.
+these backpointers after the loop, so nothing but the state of the model moves when
+beams change places.
 
 Sentences end at different steps. In a graph of TensorFlow that serves all batch sizes
 (and in eager loops) those that have ended leave the batch, and the steps that remain
@@ -19,15 +19,13 @@ last has ended. For the same reason the past that attention keeps grows with the
 in the former, and has all L positions from the start in the latter.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
 from keras import ops
 
-from keras_seqconv.decoding.constraints import Constraints
-from keras_seqconv.decoding.scores import NEVER
+from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import top_k
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 
@@ -58,31 +56,7 @@ class Hypotheses(NamedTuple):
     attention: object = None
 
 
-@dataclasses.dataclass(frozen=True)
-class LengthPenalty:
-    """What sums of log-probabilities are divided by.
-
-    Attributes:
-        exponent: a; above 1 favours long hypotheses, below 1 short ones.
-        kind: "power" for L**a (fairseq), "gnmt" for ((5 + L) / 6)**a (Wu et al., 2016,
-            equation 14). L counts the end token.
-        normalize: False divides by 1.
-    """
-
-    exponent: float = 1.0
-    kind: str = "power"
-    normalize: bool = True
-
-    def __call__(self, lengths):
-        lengths = ops.cast(lengths, "float32")
-        if not self.normalize:
-            return ops.ones_like(lengths)
-        if self.kind == "gnmt":
-            lengths = (5.0 + lengths) / 6.0
-        return ops.power(lengths, self.exponent)
-
-
-class Finished(NamedTuple):
+class _Finished(NamedTuple):
     """Complete hypotheses, (B, G) each: sum of log-probabilities, where they ended.
 
     An origin is G * step + beam.
@@ -91,21 +65,41 @@ class Finished(NamedTuple):
     sums: object
     origins: object
 
-    def lengths(self, num_beams: int):
-        return self.origins // num_beams + 1
 
-
-class Links(NamedTuple):
+class _Backpointers(NamedTuple):
     """What happened, by step.
 
     tokens: (L, B, G) int32: G * token + parent.
     sums: (L, B, G) float32: cumulative scores.
-    attention: (L, R, S + 1) float32 or None.
+    attention: (L, R, S + 1) float32 or (); a column more, because nothing can be
+        written to empty rows.
     """
 
     tokens: object
     sums: object
     attention: object
+
+
+class _Progress(NamedTuple):
+    """What goes from step to step. () is what is not needed: None is no loop variable.
+
+    step: int32 scalar.
+    sentences: (b,) int32, those that are left; () where all stay.
+    ids: (r, 1) int32, the last token of each beam.
+    scores: (b, G) float32, cumulative; -inf for beams that do not go on.
+    history: (r, L) int32, all tokens of each beam, or ().
+    state: of the model, r rows.
+    finished, backpointers: of all sentences.
+    """
+
+    step: object
+    sentences: object
+    ids: object
+    scores: object
+    history: object
+    state: dict
+    finished: _Finished
+    backpointers: _Backpointers
 
 
 def search(
@@ -115,10 +109,7 @@ def search(
     constraints: Constraints,
     *,
     num_steps,
-    length_penalty: LengthPenalty,
     num_hypotheses: int,
-    stop_early: bool = True,
-    return_attention: bool = False,
 ) -> Hypotheses:
     """Search for the best, or draw, continuations of a start token.
 
@@ -126,274 +117,296 @@ def search(
         step: `step(ids (R, 1) int32, state) -> (logits (R, V), state)`.
         state: {"shared": ..., "beams": ...}, nested. Leaves of "shared" have B rows,
             leaves of "beams" R rows, or rank 0. When beams change places, these rows
-            do; when sentences leave, both. With `return_attention`,
+            do; when sentences leave, both. With the option `return_attention`,
             `state["beams"]["attention"]` is (R, S). Other keys are left as they are.
         strategy: chooses what goes on (decoding/strategies.py).
-        constraints: what may be chosen.
+        constraints: what may be chosen, and the options.
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
-        length_penalty: how hypotheses of several lengths are compared.
         num_hypotheses: N, at most G.
-        stop_early: a sentence is done when it has G hypotheses (fairseq). Otherwise
-            better ones replace worse ones, until no unfinished one can be among the N
-            best.
-        return_attention: record the attention.
     """
-    task = _Search(
-        step, strategy, constraints, num_steps, length_penalty, num_hypotheses,
-        stop_early,
-    )  # fmt: skip
-    links, finished = task.run(state, return_attention)
-    return task.read(links, finished)
+    num_beams = strategy.num_beams
+    with_history = constraints.options.no_repeat_ngram_size > 0
+    with_attention = constraints.options.return_attention
+    num_rows = ops.shape(constraints.limits)[0]
+    batch_size = num_rows // num_beams
+    sentences_leave = may_resize(batch_size)
 
-
-class _Search(NamedTuple):
-    step: Callable
-    strategy: object
-    constraints: Constraints
-    num_steps: object
-    length_penalty: LengthPenalty
-    num_hypotheses: int
-    stop_early: bool
-
-    @property
-    def beams(self) -> int:
-        return self.strategy.num_beams
-
-    def run(self, state, with_attention):
-        """The loop over steps. -> Links, Finished."""
-        rules = self.constraints.rules
-        rows = ops.shape(self.constraints.limits)[0]
-        batch = rows // self.beams
-        places = (self.num_steps, batch, self.beams)
-        attention = None
-        if with_attention:
-            # A column more, because nothing can be written to empty rows.
-            width = ops.shape(state["beams"]["attention"])[-1] + 1
-            attention = ops.zeros((self.num_steps, rows, width))
-        history = None
-        if rules.no_repeat_ngram_size:
-            history = ops.full((rows, self.num_steps), rules.pad_id, dtype="int32")
-        sentences = None
-        if may_resize(batch):
-            sentences = ops.arange(batch, dtype="int32")
-        # None is no loop variable: `optional` holds what is there.
-        optional = {
-            "attention": attention, "history": history, "sentences": sentences
-        }  # fmt: skip
-        start = {
-            "step": ops.convert_to_tensor(0, "int32"),
-            "ids": ops.full((rows, 1), rules.start_id, dtype="int32"),
-            "scores": self.strategy.first_scores(batch),
-            "state": state,
-            "tokens": ops.zeros(places, "int32"),
-            "sums": ops.zeros(places),
-            "finished_sums": ops.full((batch, self.beams), NEVER),
-            "origins": ops.zeros((batch, self.beams), "int32"),
-            **{key: value for key, value in optional.items() if value is not None},
-        }
-
-        def unfinished(now):
-            return (now["step"] < self.num_steps) & ops.any(now["scores"] > NEVER)
-
-        def body(now):
-            return keras.tree.map_structure(_shaped_like, self._advance(now), now)
-
-        # In a tuple: Keras' loop passes a tuple's members to the functions.
-        (end,) = ops.while_loop(unfinished, lambda now: (body(now),), (start,))
-        links = Links(end["tokens"], end["sums"], end.get("attention"))
-        return links, Finished(end["finished_sums"], end["origins"])
-
-    def _advance(self, now: dict) -> dict:
+    def advance(now: _Progress) -> _Progress:
         """One step of all beams that are left."""
-        step, sentences = now["step"], now.get("sentences")
-        rows = None if sentences is None else _rows_of(sentences, self.beams)
-        task = self if rows is None else self._of_rows(rows)
-        logits, state = self.step(now["ids"], now["state"])
-        history = now.get("history")
-        following = task.constraints.next_tokens(logits, step, history)
-        choice = task.strategy.choose(following, now["scores"], step)
-        finished = Finished(
-            _of(now["finished_sums"], sentences), _of(now["origins"], sentences)
-        )
-        finished = task._collect(finished, choice, step)
-        scores = ops.where(task._done(finished, choice, step), NEVER, choice.scores)
-        tokens = choice.tokens * self.beams + choice.parents
-        after = {
-            **now,
-            "step": step + 1,
-            "ids": ops.reshape(choice.tokens, (-1, 1)),
-            "scores": scores,
-            "state": state,
-            "tokens": _write(now["tokens"], step, tokens, sentences),
-            "sums": _write(now["sums"], step, choice.scores, sentences),
-            "finished_sums": _replaced(now["finished_sums"], finished.sums, sentences),
-            "origins": _replaced(now["origins"], finished.origins, sentences),
-        }
-        if "attention" in now:
+        sentences = rows = None  # all of them
+        here = constraints
+        if sentences_leave:
+            sentences = now.sentences
+            rows = _rows_of(sentences, num_beams)
+            here = constraints.of_rows(rows)
+        logits, state = step(now.ids, now.state)
+        history = now.history if with_history else None
+        following = here.next_tokens(logits, now.step, history)
+        choice = strategy.choose(following, now.scores, now.step, rows)
+
+        finished = _take_rows(now.finished, sentences)
+        finished = _merge_finished(finished, choice, now.step, strategy, here)
+        is_done = _is_done(finished, choice, now.step, strategy, here, num_hypotheses)
+        scores = ops.where(is_done, NEVER, choice.scores)
+
+        links = now.backpointers
+        tokens = choice.tokens * num_beams + choice.parents
+        attention = ()
+        if with_attention:
             attention = ops.cast(state["beams"]["attention"], "float32")
             attention = ops.pad(attention, [(0, 0), (0, 1)])
-            after["attention"] = _write(now["attention"], step, attention, rows)
-        if self.strategy.reorders:
-            rows = _row_numbers(choice.parents)
-            state = {**state, "beams": _take_rows(state["beams"], rows)}
-            after["state"] = state
-            history = None if history is None else ops.take(history, rows, axis=0)
-        if history is not None:
-            here = ops.arange(ops.shape(history)[1]) == step
-            after["history"] = ops.where(here, after["ids"], history)
-        return after if sentences is None else self._shrunk(after)
-
-    def _of_rows(self, rows) -> "_Search":
-        return self._replace(
-            constraints=self.constraints.of_rows(rows),
-            strategy=self.strategy.of_rows(rows),
-        )
-
-    def _shrunk(self, after: dict) -> dict:
-        """The same without the sentences that have ended, if they are many."""
-        left = ops.any(after["scores"] > NEVER, axis=1)
-        count = ops.cast(ops.shape(left)[0], "float32")
-        few = ops.sum(ops.cast(left, "float32")) <= _SHRINK_AT * count
-        names = [name for name in _OF_SENTENCES + _OF_ROWS if name in after]
-        parts = {name: after[name] for name in names}
-        state = after["state"]
-        parts["shared"], parts["beams"] = state["shared"], state["beams"]
-
-        def shrink():
-            kept = ops.cast(ops.reshape(ops.nonzero(left)[0], (-1,)), "int32")
-            rows = _rows_of(kept, self.beams)
-            return {
-                name: _take_rows(part, rows if name in _OF_ROWS else kept)
-                for name, part in parts.items()
-            }
-
-        parts = ops.cond(few, shrink, lambda: parts)
-        state = {**state, "shared": parts.pop("shared"), "beams": parts.pop("beams")}
-        return {**after, **parts, "state": state}
-
-    def _collect(self, finished: Finished, choice, step) -> Finished:
-        """Keep the G first or the G best of old and new complete hypotheses."""
-        sums = ops.concatenate([finished.sums, choice.end_scores], axis=1)
-        origins = step * self.beams + choice.end_parents
-        origins = ops.concatenate([finished.origins, origins], axis=1)
-        both = Finished(sums, origins)
-        if self.stop_early:
-            count = sums.shape[1]
-            order = ops.cast(ops.arange(count, 0, -1), "float32")
-            key = ops.where(sums > NEVER, order, 0.0)
-        else:
-            key = sums / self.length_penalty(both.lengths(self.beams))
-        _, kept = top_k(key, self.beams)
-        return Finished(*(ops.take_along_axis(part, kept, axis=1) for part in both))
-
-    def _done(self, finished: Finished, choice, step):
-        """(B, 1): whether nothing that is unfinished counts any more."""
-        if self.stop_early:
-            return ops.all(finished.sums > NEVER, axis=1, keepdims=True)
-        lengths = finished.lengths(self.beams)
-        kept = finished.sums / self.length_penalty(lengths)
-        worst = kept[:, self.num_hypotheses - 1 : self.num_hypotheses]
-        best = ops.max(choice.scores, axis=1, keepdims=True)
-        return self._bound(best, step) <= worst
-
-    def _bound(self, sums, step):
-        """(B, 1): what hypotheses with these sums cannot surpass when they end.
-
-        Log-probabilities are at most 0, and the penalty is monotonous in the length, so
-        the best is to lose nothing more and end at once, or as late as possible.
-        """
-        rules = self.constraints.rules
-        limits = ops.reshape(self.constraints.limits, (-1, self.beams))[:, :1]
-        if rules.unk_penalty < 0:  # a reward, for each token until the limit
-            sums = sums - rules.unk_penalty * ops.cast(limits - step - 1, "float32")
-        latest = ops.maximum(limits + 1, step + 2)
-        earliest = ops.minimum(ops.maximum(step + 2, rules.min_length + 1), latest)
-        return ops.maximum(
-            sums / self.length_penalty(earliest), sums / self.length_penalty(latest)
-        )
-
-    def read(self, links: Links, finished: Finished) -> Hypotheses:
-        """Follow the links back from where the best hypotheses ended."""
-        rules, beams = self.constraints.rules, self.beams
-        scores = finished.sums / self.length_penalty(finished.lengths(beams))
-        scores, best = top_k(scores, self.num_hypotheses)
-        sums = ops.take_along_axis(finished.sums, best, axis=1)
-        origins = ops.take_along_axis(finished.origins, best, axis=1)
-        exists = scores > NEVER
-        last = ops.where(exists, origins // beams, -1)
-        tokens, sources = self._follow(links, last, origins % beams)
-        step = ops.arange(self.num_steps, dtype="int32")[:, None, None]
-        inside = step < last
-        ends = step == last
-        ids = ops.where(inside, tokens, ops.where(ends, rules.end_id, rules.pad_id))
-        # The sum before a step is that of the beam which the step extends.
-        before = ops.take_along_axis(links.sums[:-1], sources[1:], axis=2)
-        none = ops.zeros_like(sums)[None]
-        after = ops.concatenate([before, none], axis=0)
-        before = ops.concatenate([none, before], axis=0)
-        after = ops.where(ends, sums, after)
-        positional = ops.where(inside | ends, after - before, 0.0)
-        attention = None
-        if links.attention is not None:
-            attention = self._attention(links.attention, sources, inside | ends)
-        return Hypotheses(
-            ids=ops.transpose(ids, (1, 2, 0)),
+            attention = _write(links.attention, now.step, attention, rows)
+        ids = ops.reshape(choice.tokens, (-1, 1))
+        if strategy.reorders:
+            order = _row_numbers(choice.parents)
+            state = {**state, "beams": _take_rows(state["beams"], order)}
+            history = ops.take(history, order, axis=0) if with_history else None
+        if with_history:
+            is_now = ops.arange(ops.shape(history)[1]) == now.step
+            history = ops.where(is_now, ids, history)
+        return _Progress(
+            step=now.step + 1,
+            sentences=now.sentences,
+            ids=ids,
             scores=scores,
-            positional_scores=ops.transpose(positional, (1, 2, 0)),
-            lengths=last + 1,
-            attention=attention,
+            history=history if with_history else (),
+            state=state,
+            finished=_replace_rows(now.finished, finished, sentences),
+            backpointers=_Backpointers(
+                tokens=_write(links.tokens, now.step, tokens, sentences),
+                sums=_write(links.sums, now.step, choice.scores, sentences),
+                attention=attention,
+            ),
         )
 
-    def _follow(self, links: Links, last, beam):
-        """Tokens, and the beams that they were chosen from, (L, B, N)."""
-        beams = self.beams
-        places = (self.num_steps, *ops.shape(last))
-        start = {
-            "step": ops.max(last, initial=-1),
-            "beam": beam,
-            "tokens": ops.zeros(places, "int32"),
-            "sources": ops.zeros(places, "int32"),
-        }
+    def body(now):
+        after = advance(now)
+        if sentences_leave:
+            after = _without_ended(after, num_beams)
+        return (keras.tree.map_structure(_shaped_like, after, now),)
 
-        def body(now):
-            step = now["step"]
-            link = ops.take(links.tokens, step, axis=0)
-            link = ops.take_along_axis(link, now["beam"], axis=1)
-            # At its last step a hypothesis ended: its origin names the beam.
-            source = ops.where(step < last, link % beams, now["beam"])
-            after = {
-                "step": step - 1,
-                "beam": source,
-                "tokens": _write(now["tokens"], step, link // beams),
-                "sources": _write(now["sources"], step, source),
-            }
-            return (keras.tree.map_structure(_shaped_like, after, now),)
+    def is_unfinished(now):
+        return (now.step < num_steps) & ops.any(now.scores > NEVER)
 
-        (end,) = ops.while_loop(lambda now: now["step"] >= 0, body, (start,))
-        return end["tokens"], end["sources"]
-
-    def _attention(self, attention, sources, real):
-        """(L, R, S + 1) by the beams (L, B, N) that tokens were chosen from."""
-        steps, batch, number = ops.shape(sources)
-        rows, width = ops.shape(attention)[1:]
-        row = _row_numbers(sources, self.beams)
-        row = row + ops.arange(steps, dtype="int32")[:, None] * rows
-        flat = ops.reshape(attention, (steps * rows, width))
-        found = ops.take(flat, ops.reshape(row, (-1,)), axis=0)
-        found = ops.reshape(found, (steps, batch, number, width))
-        found = ops.where(real[..., None], found[..., :-1], 0.0)
-        return ops.transpose(found, (1, 2, 0, 3))
+    by_step = (num_steps, batch_size, num_beams)
+    attention, history = (), ()
+    if with_attention:
+        width = ops.shape(state["beams"]["attention"])[-1] + 1
+        attention = ops.zeros((num_steps, num_rows, width))
+    if with_history:
+        pad_id = constraints.model.pad_id
+        history = ops.full((num_rows, num_steps), pad_id, dtype="int32")
+    start = _Progress(
+        step=ops.convert_to_tensor(0, "int32"),
+        sentences=ops.arange(batch_size, dtype="int32") if sentences_leave else (),
+        ids=ops.full((num_rows, 1), constraints.model.start_id, dtype="int32"),
+        scores=strategy.first_scores(batch_size),
+        history=history,
+        state=state,
+        finished=_Finished(
+            sums=ops.full((batch_size, num_beams), NEVER),
+            origins=ops.zeros((batch_size, num_beams), "int32"),
+        ),
+        backpointers=_Backpointers(
+            tokens=ops.zeros(by_step, "int32"),
+            sums=ops.zeros(by_step),
+            attention=attention,
+        ),
+    )
+    # In a tuple: Keras' loop passes a tuple's members to the functions.
+    (end,) = ops.while_loop(is_unfinished, body, (start,))
+    return _best_hypotheses(end, constraints, num_beams, num_steps, num_hypotheses)
 
 
-# What a loop carries that has a row for each sentence or beam that is left.
-_OF_SENTENCES = ("sentences", "scores", "shared")
-_OF_ROWS = ("ids", "history", "beams")
+# Hypotheses that end
+
+
+def _merge_finished(finished, choice, step, strategy, constraints) -> _Finished:
+    """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
+    num_beams = strategy.num_beams
+    sums = ops.concatenate([finished.sums, choice.end_scores], axis=1)
+    origins = step * num_beams + choice.end_parents
+    origins = ops.concatenate([finished.origins, origins], axis=1)
+    if strategy.optimal:
+        lengths = origins // num_beams + 1
+        key = sums / constraints.options.length_divisor(lengths)
+    else:
+        count = sums.shape[1]
+        order = ops.cast(ops.arange(count, 0, -1), "float32")
+        key = ops.where(sums > NEVER, order, 0.0)
+    _, kept = top_k(key, num_beams)
+    return _Finished(
+        ops.take_along_axis(sums, kept, axis=1),
+        ops.take_along_axis(origins, kept, axis=1),
+    )
+
+
+def _is_done(finished, choice, step, strategy, constraints, num_hypotheses):
+    """(B, 1): whether nothing that is unfinished counts any more."""
+    if not strategy.optimal:
+        return ops.all(finished.sums > NEVER, axis=1, keepdims=True)
+    lengths = finished.origins // strategy.num_beams + 1
+    scores = finished.sums / constraints.options.length_divisor(lengths)
+    worst = scores[:, num_hypotheses - 1 : num_hypotheses]
+    best = ops.max(choice.scores, axis=1, keepdims=True)
+    return _score_bound(best, step, strategy.num_beams, constraints) <= worst
+
+
+def _score_bound(sums, step, num_beams: int, constraints):
+    """(B, 1): what hypotheses with these sums cannot surpass when they end.
+
+    Log-probabilities are at most 0, and the penalty is monotonous in the length, so
+    the best is to lose nothing more and end at once, or as late as possible.
+    """
+    options = constraints.options
+    limits = ops.reshape(constraints.limits, (-1, num_beams))[:, :1]
+    if options.unk_penalty < 0:  # a reward, for each token until the limit
+        sums = sums - options.unk_penalty * ops.cast(limits - step - 1, "float32")
+    latest = ops.maximum(limits + 1, step + 2)
+    earliest = ops.minimum(ops.maximum(step + 2, options.min_length + 1), latest)
+    return ops.maximum(
+        sums / options.length_divisor(earliest), sums / options.length_divisor(latest)
+    )
+
+
+# Sentences that end
+
+
+def may_resize(batch_size) -> bool:
+    """Whether tensors of a loop may change their sizes from step to step.
+
+    `batch_size` is the number of sentences.
+    """
+    if compiled_by_xla():
+        return False
+    # A number that is known in a graph is part of its tensors' shapes.
+    return not isinstance(batch_size, int) or not in_graph()
+
+
+def _without_ended(now: _Progress, num_beams: int) -> _Progress:
+    """The same without the sentences that have ended, if they are many."""
+    is_left = ops.any(now.scores > NEVER, axis=1)
+    count = ops.cast(ops.shape(is_left)[0], "float32")
+    few = ops.sum(ops.cast(is_left, "float32")) <= _SHRINK_AT * count
+    of_sentences = (now.sentences, now.scores, now.state["shared"])
+    of_rows = (now.ids, now.history, now.state["beams"])
+
+    def gather():
+        left = ops.cast(ops.reshape(ops.nonzero(is_left)[0], (-1,)), "int32")
+        rows = _rows_of(left, num_beams)
+        return _take_rows(of_sentences, left), _take_rows(of_rows, rows)
+
+    of_sentences, of_rows = ops.cond(few, gather, lambda: (of_sentences, of_rows))
+    sentences, scores, shared = of_sentences
+    ids, history, beams = of_rows
+    state = {**now.state, "shared": shared, "beams": beams}
+    return now._replace(
+        sentences=sentences, scores=scores, ids=ids, history=history, state=state
+    )
+
+
+# From backpointers to hypotheses
+
+
+def _best_hypotheses(
+    end: _Progress, constraints, num_beams: int, num_steps, num_hypotheses: int
+) -> Hypotheses:
+    """Follow the backpointers from where the best hypotheses ended."""
+    finished, backpointers, model = end.finished, end.backpointers, constraints.model
+    lengths = finished.origins // num_beams + 1
+    scores = finished.sums / constraints.options.length_divisor(lengths)
+    scores, best = top_k(scores, num_hypotheses)
+    sums = ops.take_along_axis(finished.sums, best, axis=1)
+    origins = ops.take_along_axis(finished.origins, best, axis=1)
+    last = ops.where(scores > NEVER, origins // num_beams, -1)
+    tokens, beams = _follow(backpointers.tokens, last, origins, num_beams, num_steps)
+    step = ops.arange(num_steps, dtype="int32")[:, None, None]
+    inside = step < last
+    ends = step == last
+    ids = ops.where(inside, tokens, ops.where(ends, model.end_id, model.pad_id))
+    # The sum before a step is that of the beam which the step extends.
+    before = ops.take_along_axis(backpointers.sums[:-1], beams[1:], axis=2)
+    none = ops.zeros_like(sums)[None]
+    after = ops.concatenate([before, none], axis=0)
+    before = ops.concatenate([none, before], axis=0)
+    after = ops.where(ends, sums, after)
+    positional = ops.where(inside | ends, after - before, 0.0)
+    attention = None
+    if constraints.options.return_attention:
+        attention = _attention(backpointers.attention, beams, num_beams, inside | ends)
+    return Hypotheses(
+        ids=ops.transpose(ids, (1, 2, 0)),
+        scores=scores,
+        positional_scores=ops.transpose(positional, (1, 2, 0)),
+        lengths=last + 1,
+        attention=attention,
+    )
+
+
+def _follow(backpointers, last, origins, num_beams: int, num_steps):
+    """Tokens, and the beams that they were chosen from, (L, B, N).
+
+    last: (B, N), the step at which each hypothesis ended, -1 for none.
+    """
+    by_step = (num_steps, *ops.shape(last))
+    start = (
+        ops.max(last, initial=-1),
+        origins % num_beams,
+        ops.zeros(by_step, "int32"),
+        ops.zeros(by_step, "int32"),
+    )
+
+    def body(step, beams, tokens, chosen_from):
+        link = ops.take(backpointers, step, axis=0)
+        link = ops.take_along_axis(link, beams, axis=1)
+        # At its last step a hypothesis ended: its origin names the beam.
+        parents = ops.where(step < last, link % num_beams, beams)
+        tokens = _write(tokens, step, link // num_beams)
+        after = (step - 1, parents, tokens, _write(chosen_from, step, parents))
+        return keras.tree.map_structure(_shaped_like, after, start)
+
+    *_, tokens, chosen_from = ops.while_loop(lambda step, *_: step >= 0, body, start)
+    return tokens, chosen_from
+
+
+def _attention(attention, beams, num_beams: int, is_token):
+    """(L, R, S + 1) by the beams (L, B, N) that tokens were chosen from."""
+    num_steps, batch_size, number = ops.shape(beams)
+    num_rows, width = ops.shape(attention)[1:]
+    rows = _row_numbers(beams, num_beams)
+    rows = rows + ops.arange(num_steps, dtype="int32")[:, None] * num_rows
+    flat = ops.reshape(attention, (num_steps * num_rows, width))
+    chosen = ops.take(flat, ops.reshape(rows, (-1,)), axis=0)
+    chosen = ops.reshape(chosen, (num_steps, batch_size, number, width))
+    chosen = ops.where(is_token[..., None], chosen[..., :-1], 0.0)
+    return ops.transpose(chosen, (1, 2, 0, 3))
+
+
+# Rows: all of them, or those at `places` only
+
+
+def _take_rows(tree, places):
+    """All leaves (n, ...) at some places; a leaf without rows stays."""
+    if places is None:
+        return tree
+    return keras.tree.map_structure(
+        lambda leaf: ops.take(leaf, places, axis=0) if len(leaf.shape) else leaf, tree
+    )
+
+
+def _replace_rows(tree, values, places):
+    """All leaves (n, ...), with new values at some places."""
+    if places is None:
+        return values
+    return keras.tree.map_structure(
+        lambda old, new: ops.scatter_update(old, places[:, None], new), tree, values
+    )
 
 
 def _write(buffer, step, values, places=None):
     """`buffer` (L, n, ...) with `values` at `step`; done in place by a loop.
 
-    `values` are (n, ...), or those at `places` of the second axis only.
+    `values` are (n, ...), or those at `places` of the second axis.
     """
     if places is None:
         return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
@@ -401,48 +414,18 @@ def _write(buffer, step, values, places=None):
     return ops.scatter_update(buffer, ops.stack([steps, places], axis=-1), values)
 
 
-def may_resize(batch) -> bool:
-    """Whether tensors of a loop may change their sizes from step to step.
-
-    `batch` is the number of sentences.
-    """
-    if compiled_by_xla():
-        return False
-    # A number that is known in a graph is part of its tensors' shapes.
-    return not isinstance(batch, int) or not in_graph()
-
-
-def _of(values, sentences):
-    """`values` (B, ...) of some sentences, or of all for None."""
-    return values if sentences is None else ops.take(values, sentences, axis=0)
-
-
-def _replaced(buffer, values, sentences):
-    """`buffer` (B, ...) with the values of some sentences, or of all for None."""
-    if sentences is None:
-        return values
-    return ops.scatter_update(buffer, sentences[:, None], values)
-
-
-def _rows_of(sentences, beams: int):
+def _rows_of(sentences, num_beams: int):
     """The rows (n * G,) of the beams of sentences (n,)."""
-    rows = sentences[:, None] * beams + ops.arange(beams, dtype="int32")
+    rows = sentences[:, None] * num_beams + ops.arange(num_beams, dtype="int32")
     return ops.reshape(rows, (-1,))
 
 
-def _row_numbers(parents, beams=None):
-    """Rows of beams (..., B, G) among the B * G rows, (..., B * G)."""
-    beams = beams or parents.shape[-1]
-    first = ops.arange(ops.shape(parents)[-2], dtype="int32") * beams
-    rows = parents + first[:, None]
-    return ops.reshape(rows, (*ops.shape(parents)[:-2], -1))
-
-
-def _take_rows(beams, rows):
-    """Gather rows of all leaves that have rows."""
-    return keras.tree.map_structure(
-        lambda leaf: ops.take(leaf, rows, axis=0) if len(leaf.shape) else leaf, beams
-    )
+def _row_numbers(beams, num_beams=None):
+    """Rows of beams (..., B, N) among the B * G rows, (..., B * N)."""
+    num_beams = num_beams or beams.shape[-1]
+    first = ops.arange(ops.shape(beams)[-2], dtype="int32") * num_beams
+    rows = beams + first[:, None]
+    return ops.reshape(rows, (*ops.shape(beams)[:-2], -1))
 
 
 def _shaped_like(value, model):

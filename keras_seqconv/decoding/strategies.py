@@ -1,5 +1,16 @@
 """How the hypotheses that go on are chosen: beams, diverse beams, samples.
 
+A strategy has
+
+- `num_beams`: G;
+- `reorders`: whether a beam may go on in another place;
+- `optimal`: whether a sentence is done only when no unfinished hypothesis can be among
+  the best (so that every beam may end), not when G hypotheses have ended (fairseq);
+- `first_scores(batch_size)` -> (B, G), which beams are alive at first: 0, others -inf;
+- `choose(following, scores, step, rows)` -> `Choice`, from what can follow beams with
+  cumulative scores (B, G). `rows` (R,) are their numbers in the whole batch when
+  sentences have left it, or None.
+
 Letters: B sentences, G beams of a sentence, R = B * G rows, k candidates of a row.
 """
 
@@ -8,7 +19,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_seqconv.decoding.scores import NEVER, NextTokens
+from keras_seqconv.decoding.next_tokens import NEVER, NextTokens
 
 
 class Choice(NamedTuple):
@@ -32,28 +43,22 @@ class BeamStrategy:
     """The G best continuations of all beams of a sentence.
 
     A hypothesis ends when its end token is among the G best candidates of all, as in
-    fairseq, or always (`keep_all_ends`).
+    fairseq, or, with `optimal`, always.
     """
 
     num_beams: int
-    keep_all_ends: bool = False
+    optimal: bool = False
 
     @property
     def reorders(self) -> bool:
-        """Whether a beam may go on in another place."""
         return self.num_beams > 1
 
-    def of_rows(self, rows) -> "BeamStrategy":
-        """This one for some of the rows: the same, because no row has its own."""
-        return self
-
     def first_scores(self, batch_size):
-        """(B, G): all beams are the same at first, so one is alive."""
+        # All beams are the same at first.
         first = ops.where(ops.arange(self.num_beams) == 0, 0.0, NEVER)
         return ops.zeros((batch_size, 1)) + first
 
-    def choose(self, following: NextTokens, scores, step) -> Choice:
-        """Choose from what can follow beams with cumulative scores (B, G)."""
+    def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
         beams = self.num_beams
         ids, log_probs = following.best(beams)
         count = ids.shape[-1]
@@ -61,16 +66,16 @@ class BeamStrategy:
         # them in a row is beyond them in the sentence.
         log_probs = ops.reshape(log_probs, (-1, beams, count))
         totals = ops.reshape(scores[:, :, None] + log_probs, (-1, beams * count))
-        living, places = top_k(totals, beams)
+        going_on, places = top_k(totals, beams)
         ids = ops.reshape(ids, (-1, beams * count))
         ends = scores + ops.reshape(following.end, (-1, beams))
         ends, end_parents = top_k(ends, beams)
-        if not self.keep_all_ends:
-            better = ops.cast(living[:, None, :] > ends[:, :, None], "int32")
+        if not self.optimal:
+            better = ops.cast(going_on[:, None, :] > ends[:, :, None], "int32")
             rank = ops.arange(beams, dtype="int32") + ops.sum(better, axis=-1)
             ends = ops.where(rank < beams, ends, NEVER)
         return Choice(
-            scores=living,
+            scores=going_on,
             parents=places // count,
             tokens=ops.take_along_axis(ids, places, axis=1),
             end_scores=ends,
@@ -92,32 +97,26 @@ class DiverseBeamStrategy:
     num_beams: int
     num_groups: int
     strength: float
-    keep_all_ends: bool = False
+    optimal: bool = False
     reorders = True
 
-    def of_rows(self, rows) -> "DiverseBeamStrategy":
-        """This one for some of the rows: the same, because no row has its own."""
-        return self
-
     def first_scores(self, batch_size):
-        """(B, G): the first beam of every group is alive."""
+        # The first beam of every group is alive.
         first = ops.where(ops.arange(self.num_beams) < self.num_groups, 0.0, NEVER)
         return ops.zeros((batch_size, 1)) + first
 
-    def choose(self, following: NextTokens, scores, step) -> Choice:
-        """Choose from what can follow beams with cumulative scores (B, G)."""
-        groups = self._groups(following, scores)
-        merged = []
-        for part in zip(*groups, strict=True):  # scores, parents, tokens
-            part = ops.stack(part, axis=2)
-            merged.append(ops.reshape(part, (-1, part.shape[1] * part.shape[2])))
-        scores, parents, tokens = merged
+    def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
+        by_rank = []  # scores, parents, tokens (B, 2 * G)
+        for parts in zip(*self._candidates(following, scores), strict=True):
+            part = ops.stack(parts, axis=2)
+            by_rank.append(ops.reshape(part, (-1, part.shape[1] * part.shape[2])))
+        scores, parents, tokens = by_rank
         ends = (tokens == following.end_id) & (scores > NEVER)
         count = scores.shape[1]
         order = ops.arange(count) + ops.where(ends, count, 0)
         _, places = top_k(-ops.cast(order, "float32"), self.num_beams)
         ended = ops.where(ends, scores, NEVER)
-        kept = count if self.keep_all_ends else self.num_beams
+        kept = count if self.optimal else self.num_beams
         return Choice(
             scores=ops.take_along_axis(scores, places, axis=1),
             parents=ops.take_along_axis(parents, places, axis=1),
@@ -126,33 +125,29 @@ class DiverseBeamStrategy:
             end_parents=parents[:, :kept],
         )
 
-    def _groups(self, following, scores):
+    def _candidates(self, following, scores):
         """Scores, parents and tokens (B, 2 * G / n) of each group's candidates."""
         beams, groups = self.num_beams, self.num_groups
         # Enough of a row: earlier groups can push down fewer than that.
-        ids, log_probs = following.best(2 * beams)
-        ids = ops.concatenate(
-            [ops.full_like(ids[:, :1], following.end_id), ids], axis=1
-        )
-        log_probs = ops.concatenate([following.end[:, None], log_probs], axis=1)
+        ids, log_probs = _with_end(following, *following.best(2 * beams))
         count = ids.shape[-1]
         ids = ops.reshape(ids, (-1, beams, count))
         log_probs = ops.reshape(log_probs, (-1, beams, count))
-        found, taken = [], None
+        candidates, taken = [], None
         for group in range(groups):
-            tokens, here = ids[:, group::groups], log_probs[:, group::groups]
+            tokens, of_group = ids[:, group::groups], log_probs[:, group::groups]
             if taken is not None:
                 overlap = tokens[:, :, :, None] == taken[:, None, None, :]
                 overlap = ops.sum(ops.cast(overlap, "float32"), axis=-1)
-                here = here - self.strength * overlap
+                of_group = of_group - self.strength * overlap
             size = beams // groups * count
-            totals = ops.reshape(scores[:, group::groups, None] + here, (-1, size))
+            totals = ops.reshape(scores[:, group::groups, None] + of_group, (-1, size))
             best, places = top_k(totals, 2 * beams // groups)
             tokens = ops.take_along_axis(ops.reshape(tokens, (-1, size)), places, 1)
-            found.append((best, places // count * groups + group, tokens))
+            candidates.append((best, places // count * groups + group, tokens))
             chosen = ops.where(best > NEVER, tokens, -1)
             taken = chosen if taken is None else ops.concatenate([taken, chosen], 1)
-        return found
+        return candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,57 +155,49 @@ class SamplingStrategy:
     """Independent draws from the model's distribution, or from its most likely tokens.
 
     uniforms: (R, L) in [0, 1): one number for each draw.
-    top_k: only the k most likely tokens, or None.
-    top_p: only the fewest most likely tokens that together have probability p, or None.
-        With both, a token must be among either.
+    top_k, top_p: as of `SampleOptions`.
     """
 
     num_beams: int
     uniforms: object
     top_k: int | None = None
     top_p: float | None = None
+    optimal = False
     reorders = False
 
-    def of_rows(self, rows) -> "SamplingStrategy":
-        """This one for some of the rows (r,)."""
-        return dataclasses.replace(self, uniforms=ops.take(self.uniforms, rows, axis=0))
-
     def first_scores(self, batch_size):
-        """(B, G): every sample is alive."""
         return ops.zeros((batch_size, self.num_beams))
 
-    def choose(self, following: NextTokens, scores, step) -> Choice:
-        """Draw one token for each of the samples with cumulative scores (B, G)."""
-        uniforms = ops.take(self.uniforms, step, axis=1)
+    def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
+        uniforms = self.uniforms
+        if rows is not None:
+            uniforms = ops.take(uniforms, rows, axis=0)
+        uniforms = ops.take(uniforms, step, axis=1)
         ids, log_probs = self._candidates(following)
-        place = draw(log_probs, uniforms)[:, None]
-        chosen = ops.take_along_axis(log_probs, place, axis=1)
+        place = _draw(log_probs, uniforms)[:, None]
+        drawn = ops.take_along_axis(log_probs, place, axis=1)
         tokens = place if ids is None else ops.take_along_axis(ids, place, axis=1)
-        chosen = ops.reshape(chosen, (-1, self.num_beams)) + scores
+        drawn = ops.reshape(drawn, (-1, self.num_beams)) + scores
         tokens = ops.reshape(tokens, (-1, self.num_beams))
         parents = ops.arange(self.num_beams, dtype="int32") + ops.zeros_like(tokens)
         ends = tokens == following.end_id
         return Choice(
-            scores=ops.where(ends, NEVER, chosen),
+            scores=ops.where(ends, NEVER, drawn),
             parents=parents,
             tokens=tokens,
-            end_scores=ops.where(ends, chosen, NEVER),
+            end_scores=ops.where(ends, drawn, NEVER),
             end_parents=parents,
         )
 
     def _candidates(self, following):
         """Tokens to draw from (R, k), or None for all; log-probabilities (R, k)."""
         if self.top_k is None and self.top_p is None:
-            return None, following.everything()
+            return None, following.all()
         if self.top_k is None:
-            log_probs, ids = top_k(following.everything(), len(following.bias))
+            log_probs, ids = top_k(following.all(), len(following.bias))
         else:
-            ids, log_probs = following.best(self.top_k)
-            end = ops.full_like(ids[:, :1], following.end_id)
-            ids = ops.concatenate([end, ids], axis=1)
-            log_probs = ops.concatenate([following.end[:, None], log_probs], axis=1)
-            count = min(self.top_k, ids.shape[-1])
-            log_probs, places = top_k(log_probs, count)
+            ids, log_probs = _with_end(following, *following.best(self.top_k))
+            log_probs, places = top_k(log_probs, min(self.top_k, ids.shape[-1]))
             ids = ops.take_along_axis(ids, places, axis=1)
         if self.top_p is not None:
             probabilities = ops.exp(log_probs)
@@ -220,7 +207,16 @@ class SamplingStrategy:
         return ids, log_probs
 
 
-def draw(log_probs, uniforms):
+def _with_end(following, ids, log_probs):
+    """Candidates (R, k), the end token in front of them."""
+    end = ops.full_like(ids[:, :1], following.end_id)
+    return (
+        ops.concatenate([end, ids], axis=1),
+        ops.concatenate([following.end[:, None], log_probs], axis=1),
+    )
+
+
+def _draw(log_probs, uniforms):
     """Places (R,) drawn with probability proportional to exp(log_probs), (R, k).
 
     The place at which the cumulative sum passes a uniform share (R,) of the total.

@@ -6,7 +6,6 @@ the longest, C channels.
 """
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.constraints import length_limits
 from keras_seqconv.export.chunks import compiled, in_chunks
 from keras_seqconv.export.settings import Settings
 from keras_seqconv.export.weights import StoredWeights
@@ -107,10 +106,10 @@ class Computations:
 
     def _longest(self, lengths, width):
         """L: int, or a scalar tensor where it depends on the sources."""
-        options, most = self.settings.search, self.model.max_target_length
-        ratio = options.max_length_ratio
-        most = None if most is None else most - 1
-        return length_limits(lengths, width, options.max_length, ratio, most)[1] + 1
+        _, longest = self.settings.search.length_limits(
+            lengths, width, self.model.max_target_length
+        )
+        return longest + 1
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None):
         """Scores (N,) of targets (N, T) with end tokens, of sources (N, S) if any.

@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.constraints import block_ngrams, length_limits
 from tests.decoding.fakes import END, PAD, UNK, Recurrent, Table
 
 SOURCE = [[4, 5, 2], [6, 2, 1]]
@@ -117,11 +116,15 @@ def test_no_ngram_is_repeated(size):
 
 
 def test_a_start_token_of_its_own_belongs_to_the_ngrams():
-    rules = decoding.Rules(start_id=5, no_repeat_ngram_size=2)
+    model = Recurrent(8)
+    model.start_id = 5
+    constraints = decoding.Constraints(
+        model, decoding.SearchOptions(no_repeat_ngram_size=2), ops.full((1,), 9)
+    )
     history = ops.convert_to_tensor([[4, 5, PAD, PAD]], dtype="int32")
-    logits = block_ngrams(ops.zeros((1, 8)), history, 2, rules)
+    following = constraints.next_tokens(ops.zeros((1, 8)), 2, history)
     # 5 4 5 -> no second 4 after 5.
-    blocked = np.flatnonzero(ops.convert_to_numpy(logits)[0] == -np.inf)
+    blocked = np.flatnonzero(ops.convert_to_numpy(following.all())[0] == -np.inf)
     assert set(blocked.tolist()) - {PAD} == {4}
 
 
@@ -129,12 +132,13 @@ def test_a_start_token_of_its_own_belongs_to_the_ngrams():
 @pytest.mark.parametrize("ratio", [0.1, 0.7, 1.1, 1.2, 2.3])
 def test_limits_equal_pythons_arithmetic(ratio, most):
     lengths = np.arange(60, dtype="int32")
-    wanted = [min(int(ratio * n + 3), most or 10**6) for n in range(60)]
-    limits, bound = length_limits(lengths, 59, 3, ratio, most)
+    wanted = [min(int(ratio * n + 3), most - 1 if most else 10**6) for n in range(60)]
+    options = decoding.SearchOptions(max_length=3, max_length_ratio=ratio)
+    limits, bound = options.length_limits(lengths, 59, most)
     assert ops.convert_to_numpy(limits).tolist() == wanted and bound == wanted[-1]
     if keras.backend.backend() == "tensorflow":  # widths that are unknown
-        limits, bound = length_limits(
-            ops.convert_to_tensor(lengths), ops.convert_to_tensor(59), 3, ratio, most
+        limits, bound = options.length_limits(
+            ops.convert_to_tensor(lengths), ops.convert_to_tensor(59), most
         )
         assert ops.convert_to_numpy(limits).tolist() == wanted
         assert int(bound) == wanted[-1]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.decoding.constraints import Constraints, Rules
-from keras_seqconv.decoding.scores import Blocks, block_size, log_normalizer
+from keras_seqconv.decoding import Constraints, SearchOptions
+from keras_seqconv.decoding.next_tokens import Blocks, block_size
+from tests.decoding.fakes import Recurrent
 
 
 @pytest.mark.parametrize("size", [7, 100, 9712, 10000, 4093])
@@ -48,7 +49,7 @@ def test_normalizer_is_exact_for_large_and_small_logits(size):
     logits = random.normal(size=(3, size)).astype("float32") * 5
     logits[1] += 1e4
     logits[2] -= 1e4
-    found = log_normalizer(Blocks.of(ops.convert_to_tensor(logits)))
+    found = Blocks.of(ops.convert_to_tensor(logits)).log_normalizer()
     wide = logits.astype("float64")
     largest = wide.max(axis=1)
     wanted = np.log(np.sum(np.exp(wide - largest[:, None]), axis=1)) + largest
@@ -59,13 +60,15 @@ def test_normalizer_is_exact_for_large_and_small_logits(size):
 def test_normalizer_of_a_broken_row_is_not_a_number_and_of_others_is_right(value):
     logits = np.zeros((3, 100), "float32")
     logits[1, 7] = value
-    found = log_normalizer(Blocks.of(ops.convert_to_tensor(logits)))
+    found = Blocks.of(ops.convert_to_tensor(logits)).log_normalizer()
     found = ops.convert_to_numpy(found)
     assert np.isnan(found[1])
     np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)
-    constraints = Constraints(Rules(), ops.full((3,), 9, "int32"))
+    constraints = Constraints(
+        Recurrent(100), SearchOptions(), ops.full((3,), 9, "int32")
+    )
     following = constraints.next_tokens(ops.convert_to_tensor(logits), 1)
-    for scores in (following.best(5)[1], following.everything(), following.end):
+    for scores in (following.best(5)[1], following.all(), following.end):
         scores = ops.convert_to_numpy(scores)
         assert not np.isnan(scores).any() and (scores[1] == -np.inf).all()
         assert (scores[[0, 2]].max(-1) > -np.inf).all()

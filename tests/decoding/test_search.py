@@ -48,15 +48,17 @@ def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
         model.get_initial_state(sources, num_beams=beams),
         strategy,
         decoding.Constraints(
-            decoding.Rules(**rules),
+            model,
+            decoding.SearchOptions(
+                length_penalty=exponent, length_penalty_kind=kind, normalize=normalize,
+                **rules,
+            ),
             ops.convert_to_tensor(np.repeat(limits, beams), dtype="int32"),
             prefix,
             first,
         ),
         num_steps=max(limits) + 1,
-        length_penalty=decoding.LengthPenalty(exponent, kind, normalize),
         num_hypotheses=number or beams,
-        stop_early=stopping == "first",
     )  # fmt: skip
 
 
@@ -436,4 +438,5 @@ def test_diverse_groups_avoid_each_other():
 
 
 def test_length_penalty_by_default():
-    assert float(decoding.LengthPenalty(2.0)(ops.convert_to_tensor(3))) == 9
+    options = decoding.SearchOptions(length_penalty=2.0)
+    assert float(options.length_divisor(ops.convert_to_tensor(3))) == 9

@@ -5,25 +5,22 @@ time, L steps: the largest possible number of tokens, end token included.
 
 A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_id`,
 `target_vocabulary_size`, `max_target_length` and the methods `get_initial_state` and
-`step` of the models of this package. Where states may grow, `max_length` is None.
+`step` of the models of this package; `score` calls it, and its `log_prob`. Where states
+may grow, `max_length` is None.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import keras
 from keras import ops
 
-from keras_seqconv.decoding import compiled
-from keras_seqconv.decoding.constraints import Constraints, length_limits
-from keras_seqconv.decoding.ensemble import Ensemble, target_log_prob
+from keras_seqconv.decoding import graphs
+from keras_seqconv.decoding.ensemble import Ensemble
+from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.search import (
-    Hypotheses,
-    LengthPenalty,
-    may_resize,
-    search,
-)
+from keras_seqconv.decoding.search import Hypotheses, may_resize, search
 from keras_seqconv.decoding.strategies import (
     BeamStrategy,
     DiverseBeamStrategy,
@@ -40,7 +37,6 @@ def beam_search(
     *,
     prefix_ids=None,
     batch_size=None,
-    num_hypotheses: int | None = None,
     jit_compile: bool = False,
     **options,
 ):
@@ -56,38 +52,15 @@ def beam_search(
         model: an encoder-decoder or language model of `keras_seqconv.models`, or an
             `Ensemble`.
         source_ids: integers (B, S), padded on the right. None for language models.
-        num_beams: unfinished hypotheses that are kept.
-        length_penalty: exponent of the length that scores are divided by.
-        max_length: tokens of the longest hypothesis, its end token not counted, at
-            most 10^6.
+        num_beams, length_penalty, max_length: see `BeamOptions`.
         prefix_ids: integers (B, P), tokens that the hypotheses begin with, start token
             not included. Where it is padding the search is free; at an end token the
             best hypothesis ends, and is the only result.
         batch_size: sentences to make with a language model, without `prefix_ids`.
-        num_hypotheses: N; None is `num_beams`.
         jit_compile: compile with XLA, anew for each shape. In a `tf.function`, where
             the search is a part of that function, this has no effect.
-        **options: any of
-
-            - `min_length` (1): tokens before which no hypothesis ends.
-            - `max_length_ratio` (0.0): a; the longest hypothesis of a sentence has
-              int(a * S + max_length) tokens. No more than the model's
-              `max_target_length` allows.
-            - `max_length_rule` ("sentence"): S is the length of the sentence, end token
-              counted, padding not; "batch": S is the width of `source_ids` (fairseq).
-            - `length_penalty_kind` ("power"): divide by L**a, L counting the end token;
-              "gnmt": by ((5 + L) / 6)**a.
-            - `normalize` (True): False does not divide.
-            - `unk_penalty` (0.0): taken from the log-probability of unknowns.
-            - `temperature` (1.0): divides the logits.
-            - `no_repeat_ngram_size` (0): n, up to 100: no n-gram occurs twice in a
-              hypothesis.
-            - `suppressed_ids` (()): tokens that are not chosen.
-            - `num_groups` (1), `diversity_strength` (0.5): diverse beam search with
-              groups of beams that avoid each other's tokens.
-            - `stopping` ("first"): "optimal" goes on while an unfinished hypothesis can
-              still be among the best `num_hypotheses`, keeps the best of all that ended
-              instead of the first, and lets every beam end.
+        **options: all others of `BeamOptions`: `num_hypotheses`, `min_length`,
+            `max_length_ratio`, `no_repeat_ngram_size`, `num_groups`, `stopping` ...
 
     Returns:
         `ids` (B, N, L) int32, best first, without start token, with the end token, then
@@ -122,19 +95,20 @@ def beam_search(
     # ids[0, 0] is [5, 4, 2, 1, 1]
     ```
     """
-    found = beam_search_hypotheses(
+    options |= {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "max_length": max_length,
+    }
+    hypotheses = beam_search_hypotheses(
         model,
         source_ids,
         prefix_ids=prefix_ids,
         batch_size=batch_size,
         jit_compile=jit_compile,
-        num_beams=num_beams,
-        num_hypotheses=num_hypotheses,
-        length_penalty=length_penalty,
-        max_length=max_length,
         **options,
     )
-    return found.ids, found.scores
+    return hypotheses.ids, hypotheses.scores
 
 
 def beam_search_hypotheses(
@@ -150,15 +124,14 @@ def beam_search_hypotheses(
 
     Args:
         model, source_ids, prefix_ids, batch_size, jit_compile: see `beam_search`.
-        **options: those of `beam_search`, and `return_attention` (False): also return
-            the attention to the source.
+        **options: those of `BeamOptions`.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
     options = BeamOptions(**options)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
-    return compiled.run(_beam_search, model, options, tensors, jit_compile)
+    return graphs.run(_beam_search, model, options, tensors, jit_compile)
 
 
 def greedy(model, source_ids=None, **options):
@@ -194,16 +167,11 @@ def sample(
 
     Args:
         model, source_ids, prefix_ids, batch_size, jit_compile: see `beam_search`.
-        num_samples: N, independent draws for each sentence.
-        temperature: divides the logits; below 1 prefers likely tokens.
-        top_k: draw only from the k most likely tokens.
-        top_p: draw only from the fewest most likely tokens whose probabilities sum to
-            at least p. With `top_k` too, a token must be among both.
+        num_samples, temperature, top_k, top_p: see `SampleOptions`.
         seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
             None for Keras' own. A function that is to be exported needs one of the
             first two, and must track the generator's state.
-        **options: those of `beam_search` that do not concern beams: `min_length`,
-            `max_length` and so on.
+        **options: all others of `SampleOptions`: `min_length`, `max_length` ...
 
     Returns:
         `ids` (B, N, L) and `scores` (B, N), as from `beam_search`, sorted by score.
@@ -213,20 +181,22 @@ def sample(
     Raises:
         ValueError: for a wrong option, named with its rule.
     """
-    found = sample_hypotheses(
+    options |= {
+        "num_samples": num_samples,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
+    hypotheses = sample_hypotheses(
         model,
         source_ids,
         seed=seed,
         prefix_ids=prefix_ids,
         batch_size=batch_size,
         jit_compile=jit_compile,
-        num_samples=num_samples,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
         **options,
     )
-    return found.ids, found.scores
+    return hypotheses.ids, hypotheses.scores
 
 
 def sample_hypotheses(
@@ -243,19 +213,19 @@ def sample_hypotheses(
 
     Args:
         model, source_ids, seed, prefix_ids, batch_size, jit_compile: see `sample`.
-        **options: those of `sample`, and `return_attention` (False).
+        **options: those of `SampleOptions`.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
     options = SampleOptions(**options)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
-    limits, bound = _limits(model, options, tensors)
+    limits, longest = _limits(model, options, tensors)
     # Drawn outside of the cached graph: another seed needs no other graph.
     tensors["uniforms"] = keras.random.uniform(
-        (ops.shape(limits)[0] * options.num_samples, bound + 1), seed=seed
+        (ops.shape(limits)[0] * options.num_samples, longest + 1), seed=seed
     )
-    return compiled.run(_sample, model, options, tensors, jit_compile)
+    return graphs.run(_sample, model, options, tensors, jit_compile)
 
 
 class TargetScores(NamedTuple):
@@ -291,7 +261,8 @@ def score(
         target_ids: integers (B, T), or (B, N, T) for several targets of a sentence, as
             returned by `beam_search`: without start token, with the end token, then
             padding.
-        length_penalty, length_penalty_kind, normalize, jit_compile: see `beam_search`.
+        length_penalty, length_penalty_kind, normalize: see `SearchOptions`.
+        jit_compile: see `beam_search`.
 
     Returns:
         `TargetScores`: `scores`, `positional_scores`, `lengths`.
@@ -313,7 +284,7 @@ def score(
     tensors = {"target_ids": targets}
     if source_ids is not None:
         tensors["source_ids"] = _ids("source_ids", source_ids)
-    return compiled.run(_score, model, options.penalty(), tensors, jit_compile)
+    return graphs.run(_score, model, options, tensors, jit_compile)
 
 
 # Inputs
@@ -373,30 +344,23 @@ def _sentences(tensors):
 
 def _limits(model, options, tensors):
     """Limits (B,) of the length, and a limit of them all."""
-    most = model.max_target_length
-    most = None if most is None else most - 1
     ids = _sentences(tensors)
     width = ops.shape(ids)[1]
     lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
     if options.max_length_rule == "batch":
         lengths = ops.zeros_like(lengths) + width
-    return length_limits(
-        lengths, width, options.max_length, options.max_length_ratio, most
-    )
+    return options.length_limits(lengths, width, model.max_target_length)
 
 
 # What runs as one graph. Arguments: model, hashable options, tensors by name.
 
 
 def _beam_search(model, options: BeamOptions, tensors) -> Hypotheses:
-    keep_all_ends = options.stopping == "optimal"
-    strategy = BeamStrategy(options.num_beams, keep_all_ends)
+    optimal = options.stopping == "optimal"
+    strategy = BeamStrategy(options.num_beams, optimal)
     if options.num_groups > 1:
         strategy = DiverseBeamStrategy(
-            options.num_beams,
-            options.num_groups,
-            options.diversity_strength,
-            keep_all_ends,
+            options.num_beams, options.num_groups, options.diversity_strength, optimal
         )
     return _search(model, options, tensors, strategy, options.num_hypotheses)
 
@@ -409,51 +373,39 @@ def _sample(model, options: SampleOptions, tensors) -> Hypotheses:
 
 
 def _search(model, options, tensors, strategy, num_hypotheses) -> Hypotheses:
-    beams = strategy.num_beams
-    limits, bound = _limits(model, options, tensors)
-    state = _initial_state(model, options, tensors, beams, bound + 1)
-    rules = options.rules(model)
+    num_beams = strategy.num_beams
+    limits, longest = _limits(model, options, tensors)
+    num_steps = longest + 1
+    batch_size = ops.shape(_sentences(tensors))[0]
+    of_state = {"num_beams": num_beams, "max_length": num_steps}
+    if may_resize(batch_size):
+        of_state["max_length"] = None
+    if options.return_attention:
+        of_state["return_attention"] = True
+    state = model.get_initial_state(tensors.get("source_ids", batch_size), **of_state)
     step = model.step
     if isinstance(model, Ensemble):
         # The temperature belongs before the mean of the models.
-        rules, step = _with_temperature(model, rules)
+        step = functools.partial(model.step, temperature=options.temperature)
+        options = dataclasses.replace(options, temperature=1.0)
     prefix, first_beam = tensors.get("prefix_ids"), None
     if prefix is not None:
-        prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=rules.pad_id)
-        prefix = ops.repeat(prefix, beams, axis=0)
+        prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=model.pad_id)
+        prefix = ops.repeat(prefix, num_beams, axis=0)
         if strategy.reorders:
-            first_beam = ops.arange(ops.shape(prefix)[0]) % beams == 0
+            first_beam = ops.arange(ops.shape(prefix)[0]) % num_beams == 0
+    limits = ops.repeat(limits, num_beams, axis=0)
     return search(
         step,
         state,
         strategy,
-        Constraints(rules, ops.repeat(limits, beams, axis=0), prefix, first_beam),
-        num_steps=bound + 1,
-        length_penalty=options.penalty(),
+        Constraints(model, options, limits, prefix, first_beam),
+        num_steps=num_steps,
         num_hypotheses=num_hypotheses,
-        stop_early=getattr(options, "stopping", "first") == "first",
-        return_attention=options.return_attention,
     )
 
 
-def _initial_state(model, options, tensors, beams, steps):
-    rows = ops.shape(_sentences(tensors))[0]
-    arguments = {"num_beams": beams, "max_length": None if may_resize(rows) else steps}
-    if options.return_attention:
-        arguments["return_attention"] = True
-    if "source_ids" in tensors:
-        return model.get_initial_state(tensors["source_ids"], **arguments)
-    return model.get_initial_state(rows, **arguments)
-
-
-def _with_temperature(ensemble, rules):
-    def step(ids, state):
-        return ensemble.step(ids, state, rules.temperature)
-
-    return dataclasses.replace(rules, temperature=1.0), step
-
-
-def _score(model, penalty: LengthPenalty, tensors) -> TargetScores:
+def _score(model, options: SearchOptions, tensors) -> TargetScores:
     targets = tensors["target_ids"]
     shape = ops.shape(targets)
     flat = ops.reshape(targets, (-1, shape[-1])) if len(shape) == 3 else targets
@@ -464,13 +416,13 @@ def _score(model, penalty: LengthPenalty, tensors) -> TargetScores:
         if len(shape) == 3:
             source = ops.repeat(source, shape[1], axis=0)
         inputs["source_ids"] = source
-    log_probs = target_log_prob(model, inputs, flat)
+    log_probs = ops.cast(model.log_prob(model(inputs), flat), "float32")
     real = flat != model.pad_id
     positional = ops.where(real, log_probs, 0.0)
     lengths = ops.sum(ops.cast(real, "int32"), axis=-1)
     sums = ops.sum(positional, axis=-1)
-    scores = sums / penalty(ops.maximum(lengths, 1))
-    scores = ops.where(lengths > 0, scores, -float("inf"))
+    scores = sums / options.length_divisor(ops.maximum(lengths, 1))
+    scores = ops.where(lengths > 0, scores, NEVER)
     return TargetScores(
         ops.reshape(scores, shape[:-1]),
         ops.reshape(positional, shape),

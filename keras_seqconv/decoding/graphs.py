@@ -19,7 +19,7 @@ from collections.abc import Callable
 import keras
 
 # In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
-CACHE = "_keras_seqconv_searches"
+_CACHE = "_keras_seqconv_searches"
 # One thread at a time traces, so that no graph is made twice. A tracing may trace.
 _TRACING = threading.RLock()
 
@@ -41,29 +41,10 @@ def run(
     return _run_with_tensorflow(function, model, options, tensors, jit_compile)
 
 
-def is_traced(tensors: dict) -> bool:
-    """Whether this is a graph being traced rather than an eager call."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return any(isinstance(value, jax.core.Tracer) for value in tensors.values())
-    import tensorflow as tf
-
-    return not tf.executing_eagerly()
-
-
-def _cached(model, key, make):
-    with _TRACING:
-        cache = vars(model).setdefault(CACHE, {})
-        if key not in cache:
-            cache[key] = make()
-        return cache[key]
-
-
 def _run_with_tensorflow(function, model, options, tensors, jit_compile):
     import tensorflow as tf
 
-    if is_traced(tensors):
+    if not tf.executing_eagerly():
         return function(model, options, tensors)
     specs = {
         name: tf.TensorSpec(
@@ -89,7 +70,7 @@ def _run_with_tensorflow(function, model, options, tensors, jit_compile):
 def _run_with_jax(function, model, options, tensors):
     import jax
 
-    if is_traced(tensors):
+    if any(isinstance(value, jax.core.Tracer) for value in tensors.values()):
         return function(model, options, tensors)
 
     def make():
@@ -109,3 +90,11 @@ def _run_with_jax(function, model, options, tensors):
 
 def _variables(model) -> list:
     return list(getattr(model, "variables", []))
+
+
+def _cached(model, key, make):
+    with _TRACING:
+        cache = vars(model).setdefault(_CACHE, {})
+        if key not in cache:
+            cache[key] = make()
+        return cache[key]

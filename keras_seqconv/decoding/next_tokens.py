@@ -1,0 +1,318 @@
+"""What may follow a hypothesis: the rules, and log-probabilities of the next token.
+
+Letters: B sentences, G beams of a sentence, R = B * G rows (the beams of a sentence
+adjacent), V vocabulary, L steps, k candidates of a row.
+
+Where rules contradict each other, the first of this list holds:
+
+1. at its maximum length a hypothesis ends;
+2. a forced token is taken, whatever the rules below say;
+3. padding is never taken, nor are suppressed tokens;
+4. a hypothesis shorter than the minimum does not end;
+5. no n-gram is repeated.
+
+A pass over (R, V) costs as much as a layer of a small decoder, so no log-softmax is
+computed: the normalizer is one number per row, and the best tokens are found in two
+stages. `python benchmarks/decoding.py --scores` times both against `top_k` and
+`logsumexp`.
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqconv.decoding.options import SearchOptions
+from keras_seqconv.ops.compilation import compiled_by_xla
+
+NEVER = -float("inf")
+
+
+class Constraints(NamedTuple):
+    """The rules of one search.
+
+    model: what has the attributes `pad_id`, `start_id`, `end_id` and `unk_id`.
+    options: `SearchOptions`.
+    limits: (R,) int32: tokens of the longest hypothesis, its end token not counted.
+    prefix: (R, P) int32 or None: the tokens to begin with; padding leaves free. Its
+        last column, which must be padding, stands for all steps from there on.
+    first_beam: (R,) boolean or None: rows in which an end token of the prefix counts.
+    """
+
+    model: object
+    options: SearchOptions
+    limits: object
+    prefix: object = None
+    first_beam: object = None
+
+    def of_rows(self, rows) -> "Constraints":
+        """Those of some rows (r,)."""
+        tensors = {
+            name: ops.take(getattr(self, name), rows, axis=0)
+            for name in ("limits", "prefix", "first_beam")
+            if getattr(self, name) is not None
+        }
+        return self._replace(**tensors)
+
+    def next_tokens(self, logits, step, history=None) -> "NextTokens":
+        """Apply the rules to the logits of a step.
+
+        Args:
+            logits: (R, V).
+            step: int32 scalar: tokens that the hypotheses have.
+            history: (R, L) int32: these tokens; needed to block n-grams.
+        """
+        model, options = self.model, self.options
+        logits = _cast_once(ops.cast(logits, "float32"))
+        if options.temperature != 1:
+            logits = logits / options.temperature
+        blocks = Blocks.of(logits)
+        normalizer = blocks.log_normalizer()
+        closed = step >= self.limits
+        end = _without_nan(logits[:, model.end_id] - normalizer)
+        may_end = closed | (step >= options.min_length)
+        forced, forced_log_prob = None, None
+        if self.prefix is not None:
+            forced = self._forced(step, closed)
+            forced_log_prob = self._forced_log_prob(logits, normalizer, forced)
+            forced_end = forced == model.end_id
+            if self.first_beam is not None:
+                forced_end = forced_end & self.first_beam
+            may_end = ops.where(forced >= 0, forced_end, may_end)
+        if options.no_repeat_ngram_size:
+            logits = self._without_repeated_ngrams(logits, history, step)
+            blocks = Blocks.of(logits)
+        return NextTokens(
+            logits=logits,
+            blocks=blocks,
+            normalizer=normalizer,
+            bias=self._bias(logits.shape[-1]),
+            end=ops.where(may_end, end, NEVER),
+            closed=closed,
+            forced=forced,
+            forced_log_prob=forced_log_prob,
+            end_id=model.end_id,
+        )
+
+    def _bias(self, vocabulary_size: int) -> np.ndarray:
+        """What is added to the log-probability of each token but the end token."""
+        model = self.model
+        bias = np.zeros(vocabulary_size, "float32")
+        bias[model.unk_id] -= self.options.unk_penalty
+        bias[[model.pad_id, model.end_id, *self.options.suppressed_ids]] = NEVER
+        return bias
+
+    def _forced(self, step, closed):
+        """The token of the prefix at this step, -1 where it leaves free, (R,)."""
+        last = ops.shape(self.prefix)[1] - 1
+        tokens = ops.take(self.prefix, ops.minimum(step, last), axis=1)
+        free = closed | (tokens == self.model.pad_id)
+        return ops.where(free, -1, tokens)
+
+    def _forced_log_prob(self, logits, normalizer, forced):
+        column = ops.maximum(forced, 0)[:, None]
+        values = ops.take_along_axis(logits, column, axis=1)[:, 0] - normalizer
+        is_unknown = forced == self.model.unk_id
+        return _without_nan(
+            values - ops.where(is_unknown, self.options.unk_penalty, 0.0)
+        )
+
+    def _without_repeated_ngrams(self, logits, history, step):
+        """Logits (R, V), -inf where a token would repeat an n-gram of `history`."""
+        size, pad_id = self.options.no_repeat_ngram_size, self.model.pad_id
+        rows = ops.shape(history)[0]
+        if size > 1:
+            start = ops.full_like(history[:, :1], self.model.start_id)
+            history = ops.concatenate([start, history], axis=1)
+            step = step + 1
+        ends = history[:, size - 1 :]  # the last tokens of all n-grams
+        repeated = ops.arange(size - 1, size - 1 + ops.shape(ends)[1]) < step
+        repeated = ops.broadcast_to(repeated, ops.shape(ends))
+        for place in range(size - 1):
+            latest = ops.take(history, ops.maximum(step - size + 1 + place, 0), axis=1)
+            begins = history[:, place : place - size + 1]
+            repeated = repeated & (begins == latest[:, None])
+        # Where nothing is to be blocked, padding is, which never counts.
+        tokens = ops.where(repeated, ends, pad_id)
+        row = ops.arange(rows, dtype="int32")[:, None] + ops.zeros_like(tokens)
+        places = ops.reshape(ops.stack([row, tokens], axis=-1), (-1, 2))
+        never = ops.full_like(places[:, 0], NEVER, dtype="float32")
+        return ops.scatter_update(logits, places, never)
+
+
+class NextTokens(NamedTuple):
+    """Log-probabilities of the next token of every row, all rules applied.
+
+    The end token is kept apart from the others. Built by `Constraints`.
+
+    logits: (R, V), tokens of blocked n-grams at -inf.
+    blocks: the same, cut into blocks.
+    normalizer: (R,), what makes logits log-probabilities.
+    bias: (V,) NumPy array added to the log-probabilities; -inf at the end token.
+    end: (R,), the log-probability of ending here.
+    closed: (R,) boolean, rows that can only end.
+    forced: (R,) int32, the token that a row must take, -1 if it is free; or None.
+    forced_log_prob: (R,) or None.
+    end_id: int.
+    """
+
+    logits: object
+    blocks: "Blocks"
+    normalizer: object
+    bias: np.ndarray
+    end: object
+    closed: object
+    forced: object
+    forced_log_prob: object
+    end_id: int
+
+    def best(self, k: int):
+        """The k best tokens but the end token: ids (R, k), log-probabilities (R, k)."""
+        k = min(k, len(self.bias))
+        values, ids = self.blocks.top_k(self.bias, k)
+        log_probs = _without_nan(values - self.normalizer[:, None])
+        log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
+        if self.forced is None:
+            return ids, log_probs
+        # A forced token is the first candidate of its row, and the only one.
+        forced = self.forced[:, None]
+        first = ops.arange(k) == 0
+        here = ops.where(first & (forced != self.end_id), self._forced_scores(), NEVER)
+        ids = ops.where((forced >= 0) & first, forced, ids)
+        return ids, ops.where(forced >= 0, here, log_probs)
+
+    def all(self):
+        """Log-probabilities of the whole vocabulary, (R, V), the end token included."""
+        log_probs = _without_nan(self.logits + self.bias - self.normalizer[:, None])
+        log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
+        ids = ops.arange(len(self.bias), dtype="int32")
+        if self.forced is not None:
+            forced = self.forced[:, None]
+            here = ops.where(ids == forced, self._forced_scores(), NEVER)
+            log_probs = ops.where(forced >= 0, here, log_probs)
+        return ops.where(ids == self.end_id, self.end[:, None], log_probs)
+
+    def _forced_scores(self):
+        closed = self.closed[:, None]
+        return ops.where(closed, NEVER, self.forced_log_prob[:, None])
+
+
+# The first stage sorts V / columns maxima, the second k * columns values. The search
+# asks for k = 10 with five beams, and the sum is smallest at sqrt(V / k): 24 to 57 for
+# 6,000 to 32,768 words. Below 32 columns the maxima themselves become slower.
+_GOOD_SIZES = (*range(64, 31, -1), *range(65, 129))
+
+
+def block_size(vocabulary_size: int) -> int:
+    """Columns of a block: a divisor of V if there is one (saves a padded copy)."""
+    divisors = (size for size in _GOOD_SIZES if vocabulary_size % size == 0)
+    return next(divisors, _GOOD_SIZES[0])
+
+
+class Blocks(NamedTuple):
+    """Logits cut along V, with the largest value of each block.
+
+    values: (R * blocks, columns).
+    maxima: (R, blocks).
+    """
+
+    values: object
+    maxima: object
+
+    @classmethod
+    def of(cls, logits) -> "Blocks":
+        """Cut logits (R, V); V must be known."""
+        size = block_size(logits.shape[-1])
+        count = -(-logits.shape[-1] // size)
+        extra = count * size - logits.shape[-1]
+        if extra:
+            logits = ops.pad(logits, [(0, 0), (0, extra)], constant_values=NEVER)
+        values = ops.reshape(logits, (-1, size))
+        return cls(values, ops.reshape(ops.max(values, axis=-1), (-1, count)))
+
+    def top_k(self, bias: np.ndarray, k: int):
+        """The k largest of logits + bias in each row, ties to the lowest id.
+
+        Exact: an element outside of the k blocks with the largest maxima is preceded
+        by k others.
+
+        Args:
+            bias: (V,), a constant; best where all but the first values are 0.
+            k: int.
+
+        Returns:
+            Values (R, k) and ids (R, k), int32.
+        """
+        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        padded = np.zeros((count, size), "float32")
+        padded.reshape(-1)[: len(bias)] = bias
+        if k * 4 > count:
+            row = ops.reshape(self.values, (-1, count * size)) + padded.reshape(-1)
+            values, ids = ops.top_k(row, k)
+            return values, ops.minimum(ops.cast(ids, "int32"), len(bias) - 1)
+        _, chosen = ops.top_k(self._biased_maxima(padded), k)
+        # In their order in V, so that the second stage breaks ties like the first.
+        chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+        inside = self._take(chosen, self.values)
+        inside = inside + ops.take(ops.convert_to_tensor(padded), chosen, axis=0)
+        values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
+        places = ops.cast(places, "int32")
+        block = ops.take_along_axis(chosen, places // size, axis=1)
+        # NaN has no order and may bring padding to the front, where no token is.
+        return values, ops.minimum(block * size + places % size, len(bias) - 1)
+
+    def log_normalizer(self):
+        """log(sum(exp(logits))) of each row, float32 (R,).
+
+        Without XLA from the largest probability, exp(largest) / sum(exp(logits)): the
+        softmax is one kernel that keeps a row in cache, the sum would be three passes.
+        """
+        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        logits = ops.reshape(self.values, (-1, count * size))
+        largest = ops.max(self.maxima, axis=-1)
+        if compiled_by_xla():
+            sums = ops.sum(ops.exp(logits - largest[:, None]), axis=-1)
+            return ops.log(sums) + largest
+        # It is in the block with the largest logit.
+        block = ops.cast(ops.argmax(self.maxima, axis=-1), "int32")
+        shares = ops.reshape(ops.softmax(logits, axis=-1), (-1, size))
+        share = ops.max(self._take(block[:, None], shares), axis=(1, 2))
+        return largest - ops.log(share)
+
+    def _take(self, chosen, values):
+        """The chosen blocks (R, n) of each row of values shaped as ours.
+
+        -> (R, n, columns).
+        """
+        rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
+        return ops.take(values, chosen + rows[:, None] * self.maxima.shape[-1], axis=0)
+
+    def _biased_maxima(self, bias):
+        """Maxima of logits + bias; only blocks up to the last biased are read again."""
+        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        biased = int(np.flatnonzero(bias.any(axis=-1)).max(initial=-1)) + 1
+        if not biased:
+            return self.maxima
+        values = ops.reshape(self.values, (-1, count, size))[:, :biased]
+        maxima = ops.max(values + bias[:biased], axis=-1)
+        return ops.concatenate([maxima, self.maxima[:, biased:]], axis=1)
+
+
+def _cast_once(logits):
+    """The same logits, which TensorFlow does not cast again for each use.
+
+    Its optimizer moves a cast from bfloat16 behind every reshaping of the result, and
+    the passes over the logits would read a copy each, (R, V) float32. It does not look
+    past this operation, which moves no data.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return logits
+    import tensorflow as tf
+
+    return tf.ensure_shape(logits, logits.shape)
+
+
+def _without_nan(log_probs):
+    """NaN (of logits that are NaN or infinite) becomes -inf: never chosen."""
+    return ops.where(ops.isnan(log_probs), NEVER, log_probs)
