@@ -27,7 +27,7 @@ from machine import machine
 import keras_seqconv as ks
 from keras_seqconv.layers import feed_forward
 from keras_seqconv.models import blocks
-from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.fused import dropout
 
 WORDS = 10_000
 SETTINGS = {"B 64, T 32": (64, 32), "B 16, T 256": (16, 256), "B 4, T 1024": (4, 1024)}

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import in_xla_context, padded_rows, run
-from keras_seqconv.ops.rows import row_sums
+from keras_seqconv.ops.fused import row_sums
 from keras_seqconv.support.arguments import check_choice, check_integer, check_rate
 
 

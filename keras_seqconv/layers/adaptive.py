@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_seqconv.ops.dropout import dropout
-from keras_seqconv.ops.log_prob import log_prob_of_rows, wide
+from keras_seqconv.ops.fused import log_prob_of_rows, wide
 from keras_seqconv.support.arguments import (
     check_number,
     check_positive_integer,
@@ -23,7 +22,7 @@ from keras_seqconv.support.arguments import (
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class AdaptiveInput(keras.layers.Layer):
+class AdaptiveInput(SequenceLayer):
     """Embedding with fewer numbers for rarer words.
 
         outputs[b, t] = E_i[ids[b, t] - cutoffs[i - 1]] P_i     i: band of the word
@@ -50,7 +49,7 @@ class AdaptiveInput(keras.layers.Layer):
     Call arguments:
         inputs: integer tensor (B, T), or of any other rank.
 
-    Input shape: (B, T). Output shape: (B, T, output_dim).
+    Output shape: (B, T, output_dim).
 
     Raises:
         ValueError: for arguments outside these rules, and when a band would be left
@@ -75,6 +74,7 @@ class AdaptiveInput(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = False
         self.vocabulary_size = check_positive_integer(
             "vocabulary_size", vocabulary_size
         )
@@ -127,15 +127,15 @@ class AdaptiveInput(keras.layers.Layer):
             # the backend's to refuse.
             rows = ops.maximum(ids - first, 0) if band else ids
             rows = ops.minimum(rows, end - first - 1) if band < last else rows
-            found = ops.take(self.embeddings[band], rows, axis=0)
-            found = ops.matmul(
-                ops.cast(found, self.compute_dtype),
+            vectors = ops.take(self.embeddings[band], rows, axis=0)
+            vectors = ops.matmul(
+                ops.cast(vectors, self.compute_dtype),
                 ops.cast(self.projections[band], self.compute_dtype),
             )
             if outputs is None:
-                outputs = found
+                outputs = vectors
             else:
-                outputs = ops.where((ids >= first)[..., None], found, outputs)
+                outputs = ops.where((ids >= first)[..., None], vectors, outputs)
         if self.pad_id is not None:
             outputs = ops.where((ids == self.pad_id)[..., None], 0.0, outputs)
         return ops.cast(outputs, self.compute_dtype)
@@ -143,20 +143,9 @@ class AdaptiveInput(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape, self.output_dim)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "output_dim": self.output_dim,
-            "cutoffs": list(self.cutoffs),
-            "factor": self.factor,
-            "embedding_dim": self.embedding_dim,
-            "pad_id": self.pad_id,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class AdaptiveSoftmax(keras.layers.Layer):
+class AdaptiveSoftmax(SequenceLayer):
     """Softmax over many words that computes rare ones only where they are needed.
 
         log p(w) = log softmax(x W)[w]                                w < cutoffs[0]
@@ -202,7 +191,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         inputs: features (B, T, C).
         training: whether to apply dropout.
 
-    Input shape: (..., C). Output shape: the same. The mask is kept.
+    Output shape: (..., C).
 
     Raises:
         ValueError: for arguments outside these rules, when a tail would be left without
@@ -252,9 +241,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         self.adaptive_input = adaptive_input
         self.tie_projections = tie_projections
         self.seed = seed
-        if dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
+        self._seed_dropout(dropout, seed)
 
     def _check_agreement(self, other):
         if not isinstance(other, AdaptiveInput):
@@ -314,7 +301,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         )
 
     def call(self, inputs, training=None):
-        return self._dropped(inputs, training)
+        return self._dropped(inputs, self.dropout, training)
 
     def log_prob(self, features, ids, training: bool | None = None):
         """Natural log-probabilities of given words.
@@ -335,10 +322,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
         for first in self.cutoffs[:-1]:
             cluster += ops.cast(ids >= first, "int32")
         order = ops.argsort(cluster)  # the rows of a cluster lie side by side
-        found = self._head_log_prob(features, ids, cluster)
+        log_prob = self._head_log_prob(features, ids, cluster)
         for tail in range(len(self.cutoffs) - 1):
             hidden, table = self._tail(features, tail, training)
-            found += log_prob_of_rows(
+            log_prob += log_prob_of_rows(
                 hidden,
                 table,
                 ops.where(cluster == tail + 1, ids - self.cutoffs[tail], 0),
@@ -346,7 +333,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
                 ops.sum(ops.cast(cluster <= tail, "int32")),
                 ops.sum(ops.cast(cluster == tail + 1, "int32")),
             )
-        return ops.reshape(found, shape)
+        return ops.reshape(log_prob, shape)
 
     def _head_log_prob(self, features, ids, cluster):
         labels = ops.where(cluster > 0, self.cutoffs[0] - 1 + cluster, ids)
@@ -373,8 +360,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
         if sample_weight is None:
             return -ops.sum(self.log_prob(features, labels, training))
         labels = ops.where(ops.cast(sample_weight, "bool"), labels, 0)
-        found = self.log_prob(features, labels, training)
-        return -ops.sum(found * ops.cast(sample_weight, found.dtype))
+        log_prob = self.log_prob(features, labels, training)
+        return -ops.sum(log_prob * ops.cast(sample_weight, log_prob.dtype))
 
     def full_log_prob(self, features):
         """Natural log-probabilities (..., V) of all words after features (..., C).
@@ -386,8 +373,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
         parts = [head[..., : self.cutoffs[0]]]
         for tail in range(len(self.cutoffs) - 1):
             place = self.cutoffs[0] + tail
-            found = _log_softmax(*self._tail(features, tail, training=False))
-            parts.append(found + head[..., place : place + 1])
+            inside = _log_softmax(*self._tail(features, tail, training=False))
+            parts.append(inside + head[..., place : place + 1])
         return ops.concatenate(parts, axis=-1)
 
     def _head_table(self):
@@ -410,34 +397,11 @@ class AdaptiveSoftmax(keras.layers.Layer):
         else:
             table = self.adaptive_input.embeddings[tail + 1]
         hidden = ops.matmul(features, self._cast(projection))
-        return self._dropped(hidden, training), self._cast(table)
-
-    def _dropped(self, inputs, training):
-        if training and self.dropout > 0:
-            return dropout(inputs, self.dropout, self.seed_generator)
-        return inputs
+        return self._dropped(hidden, self.dropout, training), self._cast(table)
 
     def _cast(self, weight):
         # A tensor, not a variable: functions with hand-written gradients need it.
         return ops.cast(ops.convert_to_tensor(weight), self.compute_dtype)
-
-    def compute_output_shape(self, inputs_shape):
-        return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        adaptive_input = self.adaptive_input
-        if adaptive_input is not None:
-            adaptive_input = keras.saving.serialize_keras_object(adaptive_input)
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "cutoffs": list(self.cutoffs),
-            "factor": self.factor,
-            "dropout": self.dropout,
-            "adaptive_input": adaptive_input,
-            "tie_projections": self.tie_projections,
-            "seed": self.seed,
-        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

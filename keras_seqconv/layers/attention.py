@@ -10,14 +10,15 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.beams import fold_beams, unfold_beams
-from keras_seqconv.layers.rows import split_positions, zero_masked
-from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.layers.sequences import (
+    SequenceLayer,
+    split_positions,
+    zero_masked,
+)
 from keras_seqconv.support.arguments import (
     check_mask,
     check_positive_integer,
     check_rate,
-    refuse_names_of_keras,
 )
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
@@ -26,7 +27,7 @@ _MASKED_LOGIT = -1e30
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(SequenceLayer):
     """Scaled dot-product attention of several heads.
 
     With queries q = D^-1/2 (x Wq + bq), keys k = y' Wk + bk and values v = y Wv + bv,
@@ -55,8 +56,8 @@ class MultiHeadAttention(keras.layers.Layer):
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
         key: tensor (B, S, channels); `value` by default.
-        mask: boolean (B, T), True for real tokens of `inputs`; the others count as
-            zero. It hides keys in self-attention; the outputs carry it on.
+        mask: boolean (B, T), True for real tokens of `inputs`; hides keys in
+            self-attention.
         value_mask: boolean (B, S), True for real tokens of `value`.
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
@@ -65,11 +66,8 @@ class MultiHeadAttention(keras.layers.Layer):
         inputs_mask: what Keras calls `mask` when it hands on the mask attached to
             `inputs` beside a second tensor argument.
 
-    What is masked may be anything, also NaN. What some queries see and others do not
-    makes NaN of the outputs of those that do.
-
-    Masks attached to `inputs` and `value` (`Embedding(mask_zero=True)`) arrive by
-    themselves.
+    Masks: layers/sequences.py, for those attached to `value` too. NaN that some queries
+    see and others do not makes NaN of the outputs of those that do.
 
     Input shape: (B, T, C). Output shape: (B, T, output_dim).
 
@@ -82,8 +80,8 @@ class MultiHeadAttention(keras.layers.Layer):
             multiple of `num_heads` and `head_dim` is not given, or when key and value
             differ in length.
 
-    Incremental use. Self-attention with `use_causal_mask=True`: `get_initial_state`
-    and `step`. Cross-attention: `project_memory` once, then `attend`.
+    Incremental use. Self-attention with `use_causal_mask=True` runs in steps, see
+    layers/sequences.py. Cross-attention: `project_memory` once, then `attend`.
 
     Example:
 
@@ -106,22 +104,18 @@ class MultiHeadAttention(keras.layers.Layer):
         seed: int | None = None,
         **kwargs,
     ):
-        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
-        if head_dim is not None:
-            check_positive_integer("head_dim", head_dim)
-        if output_dim is not None:
-            check_positive_integer("output_dim", output_dim)
+        for name, size in (("head_dim", head_dim), ("output_dim", output_dim)):
+            if size is not None:
+                check_positive_integer(name, size)
         self.head_dim = head_dim
         self.output_dim = output_dim
         self.use_causal_mask = use_causal_mask
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.seed = seed
-        if dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
+        self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         value_shape = inputs_shape if value_shape is None else value_shape
@@ -224,7 +218,7 @@ class MultiHeadAttention(keras.layers.Layer):
         if value is None:
             value = inputs
             value_mask = mask if value_mask is None else value_mask
-        self._check_built()
+        self._require_built()
         causal = self.use_causal_mask
         allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
         key = value if key is None else key
@@ -232,12 +226,9 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
     def memory_weights(self, inputs, memory: dict, memory_mask=None):
-        """The probabilities that `attend` uses.
+        """The probabilities (B * G, H, n, S) that `attend` uses, in float32.
 
-        Arguments as of `attend`.
-
-        Returns:
-            Tensor (B * G, H, n, S), float32, rows as in `attention_weights`.
+        Arguments as of `attend`, rows as in `attention_weights`.
         """
         query = fold_beams(self._project_query(inputs), memory["keys"])
         weights = self._shown_weights(query, memory["keys"], _key_mask(memory_mask))
@@ -251,25 +242,15 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.cast(weights, "float32")
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """State before the first position, for `step`.
+        """The state of causal self-attention, see layers/sequences.py.
 
-        Args:
-            batch_size: rows of the batch, all beams counted; int or scalar tensor.
-            max_length: most positions that the steps will add up to: a state of
-                constant size, as XLA and JAX want it, of which every step reads all
-                positions. None: a state that grows with every step, for eager loops
-                and for TensorFlow graphs that serve all batch sizes.
-
-        Returns:
-            `{"keys": (B, H, max_length, D), "values": (B, H, max_length, D),
-            "position": () int32}`, or without `max_length` `{"keys": (B, H, 0, D),
-            "values": (B, H, 0, D)}`.
-
-        Raises:
-            ValueError: when not causal, or before `build`.
+        With `max_length` of constant size, as XLA and JAX want it, of which every step
+        reads all positions: {"keys": (B, H, max_length, D), "values": the same,
+        "position": () int32}. Without, for eager loops and for TensorFlow graphs that
+        serve all batch sizes, a state that grows with every step: {"keys":
+        (B, H, 0, D), "values": the same}.
         """
-        self._check_causal()
-        self._check_built()
+        self._require_causal()
         heads, head_dim = self.key_kernel.shape[1:]
         grows = max_length is None
         if grows:
@@ -283,21 +264,12 @@ class MultiHeadAttention(keras.layers.Layer):
         return memory if grows else {**memory, "position": ops.zeros((), "int32")}
 
     def step(self, inputs, state: dict) -> tuple:
-        """Causal self-attention of n >= 1 new positions over themselves and the past.
+        """Outputs (B, n, output_dim) of n new positions, and the next state.
 
-        Args:
-            inputs: tensor (B, n, C).
-            state: what `get_initial_state` or the last `step` returned.
-
-        Returns:
-            Outputs (B, n, output_dim) and the new state. Once the positions exceed
-            `max_length` all outputs are NaN: a graph cannot raise, and silence would
-            overwrite the past.
-
-        Raises:
-            ValueError: when not causal, or when n alone exceeds `max_length`.
+        Once the positions exceed `max_length` all outputs are NaN: a graph cannot
+        raise, and silence would overwrite the past. n alone beyond it is a ValueError.
         """
-        self._check_causal()
+        self._require_causal()
         step = self._step_of_fixed if "position" in state else self._step_of_growing
         return step(inputs, state)
 
@@ -308,8 +280,8 @@ class MultiHeadAttention(keras.layers.Layer):
         }
         new, past = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
         # One new position may attend to all there are.
-        one = isinstance(new, int) and new == 1
-        allowed = None if one else _causal_mask(new, past + new, past)
+        single = isinstance(new, int) and new == 1
+        allowed = None if single else _causal_mask(new, past + new, past)
         heads = self._attend(self._project_query(inputs), memory, allowed)
         return self._project_output(heads), memory
 
@@ -341,7 +313,7 @@ class MultiHeadAttention(keras.layers.Layer):
             `{"keys": (B, H, S, D), "values": (B, H, S, D)}`, as the products of every
             `attend` read them.
         """
-        self._check_built()
+        self._require_built()
         memory = self._project_memory(value, key)
         # One new position may look at all there are: nothing is masked.
         return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
@@ -425,8 +397,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         query = ops.transpose(query, (0, 2, 1, 3))
         logits = ops.einsum("bhtd,bhsd->bhts", query, keys)
-        dtype = keras.backend.result_type(self.compute_dtype, "float32")
-        logits = ops.cast(logits, dtype)
+        logits = ops.cast(logits, self.wide_dtype)
         if allowed is not None:
             logits = ops.where(allowed, logits, _MASKED_LOGIT)
         if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
@@ -436,8 +407,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _attend(self, query, memory, allowed, training=False):
         """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""
         weights = self._probabilities(query, memory["keys"], allowed)
-        if training and self.dropout > 0:
-            weights = dropout(weights, self.dropout, self.seed_generator)
+        weights = self._dropped(weights, self.dropout, training)
         weights = ops.cast(weights, self.compute_dtype)
         heads = ops.matmul(weights, memory["values"])  # (B, H, T, D)
         if allowed is not None:
@@ -467,32 +437,35 @@ class MultiHeadAttention(keras.layers.Layer):
             masks.append(_causal_mask(ops.shape(inputs)[1], ops.shape(value)[1]))
         return functools.reduce(ops.logical_and, masks) if masks else None
 
-    def _check_causal(self):
+    def _require_causal(self):
         if not self.use_causal_mask:
             raise ValueError(
                 "Steps need attention to the past only. Received: use_causal_mask=False"
             )
-
-    def _check_built(self):
-        if not self.built:
-            raise ValueError(
-                f"Layer '{self.name}' has no weights yet: `build` or call it first."
-            )
+        self._require_built()
 
     def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
         return (*inputs_shape[:-1], self.output_dim or inputs_shape[-1])
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "output_dim": self.output_dim,
-            "use_causal_mask": self.use_causal_mask,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "seed": self.seed,
-        }
+
+def fold_beams(query, memory):
+    """(B * G, n, ...) -> (B, G * n, ...): beams become positions of their sentence.
+
+    The G rows of one sentence are adjacent. G follows from the rows of `memory`
+    (B, ...), also where shapes are dynamic, and does not matter of an empty batch.
+    """
+    rows, new, *rest = ops.shape(query)
+    sentences = ops.shape(memory)[0]
+    if isinstance(rows, int) and rows == sentences:
+        return query
+    static = isinstance(sentences, int)
+    beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
+    return ops.reshape(query, (sentences, beams * new, *rest))
+
+
+def unfold_beams(outputs, inputs):
+    """(B, G * n, ...) -> (B * G, n, ...), the rows and positions of `inputs`."""
+    return split_positions(outputs, inputs, *ops.shape(outputs)[2:])
 
 
 def _check_shapes(inputs_shape, value_shape, key_shape):

@@ -10,27 +10,25 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.beams import fold_beams, unfold_beams
-from keras_seqconv.layers.rows import zero_masked
+from keras_seqconv.layers.attention import fold_beams, unfold_beams
+from keras_seqconv.layers.sequences import SequenceLayer, zero_masked
 from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
     WeightNormDense,
 )
-from keras_seqconv.ops.dropout import dropout
 from keras_seqconv.support.arguments import (
     check_kernel_size,
     check_number,
     check_positive_integer,
     known_width,
-    refuse_names_of_keras,
 )
 
 _SQRT_HALF = math.sqrt(0.5)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ScaleGradient(keras.layers.Layer):
+class ScaleGradient(SequenceLayer):
     """Identity whose gradient is multiplied by a constant.
 
     `outputs = inputs`, `d inputs = scale * d outputs`. ConvS2S scales the gradient of
@@ -45,8 +43,7 @@ class ScaleGradient(keras.layers.Layer):
     Call arguments:
         inputs: floating-point tensor of any shape. Finite: infinite values become NaN.
 
-    Output shape:
-        That of the input. A mask is kept.
+    Output shape: that of the input.
 
     Raises:
         ValueError: if `scale` is not a finite number.
@@ -60,9 +57,7 @@ class ScaleGradient(keras.layers.Layer):
 
     def __init__(self, scale: float, **kwargs):
         super().__init__(**kwargs)
-        check_number("scale", scale)
-        self.scale = scale
-        self.supports_masking = True
+        self.scale = check_number("scale", scale)
 
     def call(self, inputs):
         # x * s + stop(x) * (1 - s) rounds in half precision; here the second term is
@@ -71,15 +66,9 @@ class ScaleGradient(keras.layers.Layer):
         constant = ops.stop_gradient(inputs)
         return constant + (inputs - constant) * self.scale
 
-    def compute_output_shape(self, input_shape) -> tuple:
-        return tuple(input_shape)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "scale": self.scale}
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ScaledResidual(keras.layers.Layer):
+class ScaledResidual(SequenceLayer):
     """Residual connection of ConvS2S, which halves the variance of the sum.
 
     `outputs = (inputs + skip) * sqrt(0.5)` (the paper's Normalization Strategy). A skip
@@ -92,9 +81,9 @@ class ScaledResidual(keras.layers.Layer):
     Call arguments:
         inputs: tensor (B, T, C).
         skip: tensor (B, T, C or any other known width).
+        kernels: what `step_kernels` made, in loops that call the layer again and again.
 
-    Output shape:
-        (B, T, C). The mask of `inputs` is kept.
+    Output shape: (B, T, C).
 
     Raises:
         ValueError: if a width is unknown.
@@ -111,7 +100,6 @@ class ScaledResidual(keras.layers.Layer):
         super().__init__(**kwargs)
         self.folded = folded
         self.projection = None
-        self.supports_masking = True
 
     def build(self, inputs_shape, skip_shape):
         width = known_width("inputs", inputs_shape)
@@ -121,10 +109,16 @@ class ScaledResidual(keras.layers.Layer):
             )
             self.projection.build(skip_shape)
 
-    def call(self, inputs, skip):
+    def call(self, inputs, skip, kernels=None):
         if self.projection is not None:
-            skip = self.projection(skip)
+            skip = self.projection(skip, kernel=kernels and kernels["projection"])
         return (inputs + skip) * _SQRT_HALF
+
+    def step_kernels(self) -> dict:
+        """The kernel of the projection, if there is one, for loops of steps."""
+        if self.projection is None:
+            return {}
+        return {"projection": self.projection.step_kernel()}
 
     def fold(self) -> None:
         """Replace v and g of the projection, if there is one, by a plain kernel."""
@@ -132,15 +126,9 @@ class ScaledResidual(keras.layers.Layer):
             self.projection.fold()
         self.folded = True
 
-    def compute_output_shape(self, inputs_shape) -> tuple:
-        return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "folded": self.folded}
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ConvS2SBlock(keras.layers.Layer):
+class ConvS2SBlock(SequenceLayer):
     """One gated convolution of ConvS2S, with its residual connection.
 
     ```
@@ -154,6 +142,7 @@ class ConvS2SBlock(keras.layers.Layer):
     tensor is the input of the block, neither masked nor dropped, projected where its
     width is not `filters`.
 
+    Masks and steps: layers/sequences.py; `step` also takes what `step_kernels` made.
     `residual=False` returns y alone, in a full pass and in steps. With `ScaledResidual`
     behind it, this builds what a block cannot hold: attention between the gate and the
     residual, or a residual from further back.
@@ -170,16 +159,13 @@ class ConvS2SBlock(keras.layers.Layer):
 
     Call arguments:
         inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens. The others count as zeros, as if the
-            sequence ended there.
+        mask: boolean (B, T), True for real tokens.
         training: whether dropout is active.
 
-    Output shape:
-        (B, T, filters). The mask is kept; outputs of masked positions mean nothing.
+    Output shape: (B, T, filters).
 
     Raises:
-        ValueError: if an argument breaks its rule, the input width is unknown, or a
-            state is asked for with `padding="same"`.
+        ValueError: if an argument breaks its rule or the input width is unknown.
 
     Example:
 
@@ -203,17 +189,14 @@ class ConvS2SBlock(keras.layers.Layer):
         folded: bool = False,
         **kwargs,
     ):
-        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
-        check_positive_integer("filters", filters)
-        self.filters = filters
+        self.filters = check_positive_integer("filters", filters)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         self.dropout = dropout
         self.residual = residual
         self.seed = seed
         self.folded = folded
-        self.supports_masking = True
         # Sub-layer and initializer check `padding` and `dropout`.
         self.convolution = WeightNormConv1D(
             2 * filters,
@@ -229,8 +212,7 @@ class ConvS2SBlock(keras.layers.Layer):
             self.scaled_residual = ScaledResidual(
                 folded=folded, dtype=self.dtype_policy, name="scaled_residual"
             )
-        if dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
+        self._seed_dropout(dropout, seed)
 
     def build(self, input_shape):
         self.convolution.build(input_shape)
@@ -239,19 +221,26 @@ class ConvS2SBlock(keras.layers.Layer):
             self.scaled_residual.build(output_shape, input_shape)
 
     def call(self, inputs, mask=None, training=None):
-        x = zero_masked(inputs, mask)
-        if training and self.dropout > 0:
-            x = dropout(x, self.dropout, self.seed_generator)
+        x = self._dropped(zero_masked(inputs, mask), self.dropout, training)
         return self._gate_and_add(self.convolution(x), inputs)
 
+    def step_kernels(self) -> dict:
+        """The kernels that every step uses, to be made once before a loop of steps."""
+        kernels = {"convolution": self.convolution.step_kernel()}
+        if self.scaled_residual is not None:
+            kernels |= self.scaled_residual.step_kernels()
+        return kernels
+
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """Zeros for the K - 1 inputs before the first: {"inputs": (B, K - 1, C)}."""
+        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py."""
         return self.convolution.get_initial_state(batch_size, max_length)
 
-    def step(self, inputs, state: dict) -> tuple:
-        """Outputs of n >= 1 new positions without dropout, and the state after them."""
-        convolved, state = self.convolution.step(inputs, state)
-        return self._gate_and_add(convolved, inputs), state
+    def step(self, inputs, state: dict, kernels: dict | None = None) -> tuple:
+        """Outputs (B, n, filters) of n new positions, and the next state."""
+        convolved, state = self.convolution.step(
+            inputs, state, kernels and kernels["convolution"]
+        )
+        return self._gate_and_add(convolved, inputs, kernels), state
 
     def fold(self) -> None:
         """Replace v and g of all weights by plain kernels, see `WeightNormConv1D`."""
@@ -260,30 +249,18 @@ class ConvS2SBlock(keras.layers.Layer):
             self.scaled_residual.fold()
         self.folded = True
 
-    def _gate_and_add(self, convolved, skip):
+    def _gate_and_add(self, convolved, skip, kernels=None):
         outputs = ops.glu(convolved, axis=-1)
         if self.scaled_residual is None:
             return outputs
-        return self.scaled_residual(outputs, skip)
+        return self.scaled_residual(outputs, skip, kernels=kernels)
 
     def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:-1], self.filters)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "padding": self.padding,
-            "dropout": self.dropout,
-            "residual": self.residual,
-            "seed": self.seed,
-            "folded": self.folded,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ConvS2SAttention(keras.layers.Layer):
+class ConvS2SAttention(SequenceLayer):
     """Attention of one ConvS2S decoder layer ("multi-step attention").
 
     ```
@@ -314,8 +291,7 @@ class ConvS2SAttention(keras.layers.Layer):
         keys_mask: boolean (B, S), True for real tokens. Filled from the mask that
             `keys` carries, if it is not given.
 
-    Output shape:
-        (B * G, T, C). The mask of `inputs` is kept.
+    Output shape: (B * G, T, C).
 
     Raises:
         ValueError: if an argument breaks its rule or a width is unknown or differs.
@@ -336,7 +312,6 @@ class ConvS2SAttention(keras.layers.Layer):
         self.folded = folded
         self.in_projection = None
         self.out_projection = None
-        self.supports_masking = True
 
     def build(self, inputs_shape, target_embeddings_shape, keys_shape, values_shape):
         width = known_width("inputs", inputs_shape)
@@ -363,21 +338,47 @@ class ConvS2SAttention(keras.layers.Layer):
         values = zero_masked(values, keys_mask, "keys_mask")
         return self.attend(inputs, target_embeddings, keys, values, keys_mask)
 
-    def attend(self, inputs, target_embeddings, keys, values, keys_mask=None):
-        """The call for keys and values that are finite also where they are masked."""
-        query = self._query(inputs, target_embeddings, keys)
+    def step_kernels(self) -> dict:
+        """The kernels of both projections, to be made once before a loop of steps."""
+        return {
+            "in_projection": self.in_projection.step_kernel(),
+            "out_projection": self.out_projection.step_kernel(),
+        }
+
+    def attend(
+        self,
+        inputs,
+        target_embeddings,
+        keys,
+        values,
+        keys_mask=None,
+        kernels: dict | None = None,
+    ):
+        """The call for keys and values that are finite also where they are masked.
+
+        It also takes what `step_kernels` made.
+        """
+        query = self._query(inputs, target_embeddings, keys, kernels)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.einsum("bts,bse->bte", weights, values)
         context = context * self._context_scale(keys, keys_mask)
         context = unfold_beams(context, inputs)
-        return (self.out_projection(context) + inputs) * _SQRT_HALF
+        kernel = kernels and kernels["out_projection"]
+        return (self.out_projection(context, kernel=kernel) + inputs) * _SQRT_HALF
 
-    def attention_weights(self, inputs, target_embeddings, keys, keys_mask=None):
-        """Weights (B * G, T, S) in float32; the arguments are those of the call."""
+    def attention_weights(
+        self,
+        inputs,
+        target_embeddings,
+        keys,
+        keys_mask=None,
+        kernels: dict | None = None,
+    ):
+        """Weights (B * G, T, S) in float32; the arguments are those of `attend`."""
         inputs = ops.cast(inputs, self.compute_dtype)
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)
-        query = self._query(inputs, target_embeddings, keys)
+        query = self._query(inputs, target_embeddings, keys, kernels)
         weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
         return ops.cast(weights, "float32")
 
@@ -388,23 +389,20 @@ class ConvS2SAttention(keras.layers.Layer):
             self.out_projection.fold()
         self.folded = True
 
-    def _query(self, inputs, target_embeddings, keys):
-        query = (self.in_projection(inputs) + target_embeddings) * _SQRT_HALF
+    def _query(self, inputs, target_embeddings, keys, kernels):
+        projected = self.in_projection(
+            inputs, kernel=kernels and kernels["in_projection"]
+        )
+        query = (projected + target_embeddings) * _SQRT_HALF
         return fold_beams(query, keys)
 
     def _context_scale(self, keys, keys_mask):
-        dtype = keras.backend.result_type(self.compute_dtype, "float32")
         if keys_mask is None:
-            count = ops.cast(ops.shape(keys)[1], dtype)
+            count = ops.cast(ops.shape(keys)[1], self.wide_dtype)
         else:
-            count = ops.sum(ops.cast(keys_mask, dtype), axis=1)[:, None, None]
+            count = ops.sum(ops.cast(keys_mask, self.wide_dtype), axis=1)
+            count = count[:, None, None]
         return ops.cast(ops.sqrt(count), self.compute_dtype)
-
-    def compute_output_shape(self, inputs_shape) -> tuple:
-        return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "folded": self.folded}
 
 
 def _softmax(query, keys, keys_mask):

@@ -8,19 +8,22 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.layers.rows import zero_masked
+from keras_seqconv.layers.sequences import (
+    SequenceLayer,
+    slide,
+    split_positions,
+    zero_masked,
+)
 from keras_seqconv.ops import dynamic_conv, light_conv
-from keras_seqconv.ops.dropout import dropout
 from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
     check_positive_integer,
     check_rate,
-    refuse_names_of_keras,
 )
 
 
-class _HeadConvolution(keras.layers.Layer):
+class _HeadConvolution(SequenceLayer):
     """What LightConv and DynamicConv share: heads, padding, DropConnect, bias, steps.
 
     Sub-classes make the kernel, and apply it in `call` and `step`.
@@ -35,10 +38,10 @@ class _HeadConvolution(keras.layers.Layer):
         weight_dropout,
         weight_dropout_mask,
         use_bias,
+        kernel_initializer,
         seed,
         **kwargs,
     ):
-        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
         self.kernel_size = check_kernel_size(kernel_size)
@@ -49,10 +52,9 @@ class _HeadConvolution(keras.layers.Layer):
             "weight_dropout_mask", weight_dropout_mask, ("shared", "position")
         )
         self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
-        if weight_dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
+        self._seed_dropout(weight_dropout, seed)
 
     def _build_channels(self, inputs_shape):
         channels = inputs_shape[-1]
@@ -69,59 +71,16 @@ class _HeadConvolution(keras.layers.Layer):
                 name="bias", shape=(channels,), initializer="zeros"
             )
 
-    @property
-    def _softmax_dtype(self):
-        return keras.backend.result_type(self.compute_dtype, "float32")
-
     def _convolve(self, inputs, kernel):
         kernel = ops.cast(kernel, self.compute_dtype)
         op = light_conv if len(kernel.shape) == 2 else dynamic_conv
         return op(inputs, kernel, self.padding)
 
-    def _add_bias(self, outputs):
-        if self.bias is None:
-            return outputs
-        return outputs + ops.cast(self.bias, self.compute_dtype)
-
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The state before the first position: zeros for the last K - 1 inputs.
-
-        Args:
-            batch_size: int or scalar tensor, B.
-            max_length: not needed here; other sequence mixers need it.
-
-        Returns:
-            `{"inputs": (B, K - 1, C)}` in the compute dtype.
-
-        Raises:
-            ValueError: when the layer is not causal or not built.
-        """
-        self._require_causal("get_initial_state")
+        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py."""
+        self._require_causal()
         shape = (batch_size, self.kernel_size - 1, self.channels)
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
-
-    def _require_causal(self, method):
-        if self.padding != "causal":
-            raise ValueError(
-                f'`{method}` needs padding="causal": with other padding an output '
-                "depends on inputs that come later. "
-                f"Received: padding={self.padding!r}"
-            )
-        if not self.built:
-            raise ValueError(
-                f"`{method}` needs the number of channels: call the layer or its "
-                "`build` first. Received: built=False"
-            )
-
-    def _window(self, inputs, state):
-        """The inputs (B, K - 1 + n, C) that n new outputs reach, and the new state."""
-        window = ops.concatenate([state["inputs"], inputs], axis=1)
-        batch, count = ops.shape(inputs)[:2]
-        if isinstance(count, int):
-            return window, window[:, count:]
-        # A slice of known size: loops need a state of known shape.
-        size = (batch, self.kernel_size - 1, self.channels)
-        return window, ops.slice(window, (0, count, 0), size)
 
     def _convolve_window(self, window, kernel):
         """The last n outputs for the window and a kernel (H, K) or (B, n, H, K)."""
@@ -148,22 +107,6 @@ class _HeadConvolution(keras.layers.Layer):
         own = ops.take(blocks, np.arange(heads) * (heads + 1), axis=1)
         return ops.reshape(own, (-1, 1, self.channels))
 
-    def compute_output_shape(self, inputs_shape):
-        return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "kernel_size": self.kernel_size,
-            "padding": self.padding,
-            "kernel_softmax": self.kernel_softmax,
-            "weight_dropout": self.weight_dropout,
-            "weight_dropout_mask": self.weight_dropout_mask,
-            "use_bias": self.use_bias,
-            "seed": self.seed,
-        }
-
 
 def _softmax(logits):
     if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
@@ -176,10 +119,11 @@ class LightConv(_HeadConvolution):
     """Lightweight convolution: depthwise, normalised, kernels shared within a head.
 
         taps = softmax(kernel)
-        outputs[b, t, c] = sum_j taps[c * H // C, j] * inputs[b, t + j - P, c]
+        outputs = light_conv(inputs, taps, padding)
 
-    with zeros outside, P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al.
-    2019, Pay Less Attention with Lightweight and Dynamic Convolutions, section 3).
+    see `keras_seqconv.ops.light_conv` (Wu et al. 2019, Pay Less Attention with
+    Lightweight and Dynamic Convolutions, section 3). Masks and steps:
+    layers/sequences.py.
 
     Weights: `kernel` (H, K), uniform with fairseq's limit sqrt(6 / (K + H K)), which
     with the softmax starts near an average of the K positions; `bias` (C,), zeros.
@@ -205,14 +149,13 @@ class LightConv(_HeadConvolution):
 
     Call arguments:
         inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens; other inputs count as zero.
+        mask: boolean (B, T), True for real tokens.
         training: whether to apply DropConnect.
 
-    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+    Output shape: (B, T, C).
 
     Raises:
-        ValueError: for arguments outside these rules, C not a multiple of H, and steps
-            of a layer that is not causal.
+        ValueError: for arguments outside these rules and C not a multiple of H.
 
     Example:
 
@@ -243,10 +186,10 @@ class LightConv(_HeadConvolution):
             weight_dropout,
             weight_dropout_mask,
             use_bias,
+            kernel_initializer,
             seed,
             **kwargs,
         )
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape):
         self._build_channels(inputs_shape)
@@ -263,44 +206,23 @@ class LightConv(_HeadConvolution):
     def call(self, inputs, mask=None, training=None):
         inputs = zero_masked(inputs, mask)
         kernel = self.normalized_kernel()
-        if training and self.weight_dropout > 0:
-            kernel = self._drop(kernel, ops.shape(inputs)[:2])
+        if training and self.weight_dropout and self.weight_dropout_mask == "position":
+            kernel = ops.broadcast_to(kernel, (*ops.shape(inputs)[:2], *kernel.shape))
+        kernel = self._dropped(kernel, self.weight_dropout, training)
         return self._add_bias(self._convolve(inputs, kernel))
 
     def normalized_kernel(self):
         """The kernel (H, K) as it is applied, in float32 (or float64)."""
-        kernel = ops.cast(self.kernel, self._softmax_dtype)
+        kernel = ops.cast(self.kernel, self.wide_dtype)
         return _softmax(kernel) if self.kernel_softmax else kernel
 
-    def _drop(self, kernel, positions):
-        if self.weight_dropout_mask == "position":
-            kernel = ops.broadcast_to(kernel, (*positions, *kernel.shape))
-        return dropout(kernel, self.weight_dropout, self.seed_generator)
-
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs for n >= 1 new positions of a causal layer.
-
-        Args:
-            inputs: tensor (B, n, C), the inputs that follow those seen so far.
-            state: from `get_initial_state` or the last step.
-
-        Returns:
-            Outputs (B, n, C), equal to those of the full pass at these positions, and
-            the state for the next step.
-        """
-        self._require_causal("step")
+        """Outputs (B, n, C) of n new positions, and the next state."""
+        self._require_causal()
         inputs = ops.cast(inputs, self.compute_dtype)
-        window, last = self._window(inputs, state)
+        window, last = slide(state["inputs"], inputs)
         outputs = self._convolve_window(window, self.normalized_kernel())
         return self._add_bias(outputs), {"inputs": last}
-
-    def get_config(self) -> dict:
-        initializer = self.kernel_initializer
-        return {
-            **super().get_config(),
-            "kernel_initializer": initializer
-            and keras.initializers.serialize(initializer),
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -308,12 +230,14 @@ class DynamicConv(_HeadConvolution):
     """Dynamic convolution: LightConv with kernels that each position makes itself.
 
         kernel[b, t, h, :] = softmax(query[b, t] W[:, h, :])
-        outputs[b, t, c] = sum_j kernel[b, t, c * H // C, j] * inputs[b, t + j - P, c]
+        outputs = dynamic_conv(inputs, kernel, padding)
 
-    with zeros outside, P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al.
-    2019, Pay Less Attention with Lightweight and Dynamic Convolutions, section 4). The
-    softmax is always over all K taps, also where T < K, and computed in float32 under
-    every dtype policy; a full pass therefore equals any split into steps.
+    see `keras_seqconv.ops.dynamic_conv` (Wu et al. 2019, Pay Less Attention with
+    Lightweight and Dynamic Convolutions, section 4). The softmax is always over all K
+    taps, also where T < K, and computed in float32 under every dtype policy; a full
+    pass therefore equals any split into steps. Masks and steps: layers/sequences.py;
+    with `renormalize_padding` a state also holds `"real"`, int32 (B, K - 1): which of
+    the last inputs are inside of the sequence.
 
     Weights: the kernel generator, a `Dense` of H * K outputs (h * K + j is tap j of
     head h) without bias, uniform within 1 / sqrt(width of the query) as in fairseq;
@@ -325,16 +249,15 @@ class DynamicConv(_HeadConvolution):
         padding: "same" or "causal".
         kernel_softmax: normalise the taps of each kernel by a softmax. The authors
             report that training diverges without.
-        weight_dropout: rate of DropConnect: taps that are dropped after the softmax in
-            training, the others scaled by 1 / (1 - rate), never renormalised.
+        weight_dropout: rate of DropConnect, see `LightConv`.
         weight_dropout_mask: "position" draws a mask for each position of each row,
             (B, T, H, K), as fairseq does; "shared" one mask (H, K) for all.
         use_bias: add a bias to the outputs (`conv_bias` of fairseq).
         use_kernel_bias: add a bias to the kernel generator (`bias` of fairseq).
         renormalize_padding: leave taps outside of the sequence out of the softmax
             (`renorm_padding` of fairseq), so that a kernel sums to 1 also at the edges.
-            Masked positions count as outside, so padding changes no result (fairseq
-            counts them as inside: for that, zero them yourself and pass no mask).
+            Masked positions count as outside (fairseq counts them as inside: for that,
+            zero them yourself and pass no mask).
         query_groups: split the channels of the query into so many contiguous groups;
             each makes the kernels of its share of the heads, all with one generator
             of H * K / query_groups outputs. Divides H and the width of the query.
@@ -346,15 +269,14 @@ class DynamicConv(_HeadConvolution):
         inputs: tensor (B, T, C).
         query: tensor (B, T, channels) that the kernels are made from; `inputs` (after
             masking) when None.
-        mask: boolean (B, T), True for real tokens; other inputs count as zero.
+        mask: boolean (B, T), True for real tokens.
         inputs_mask: where Keras puts the mask of `inputs` when there is a query.
         training: whether to apply DropConnect.
 
-    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+    Output shape: (B, T, C).
 
     Raises:
-        ValueError: for arguments outside these rules, C not a multiple of H, and steps
-            of a layer that is not causal.
+        ValueError: for arguments outside these rules and C not a multiple of H.
 
     Example:
 
@@ -388,6 +310,7 @@ class DynamicConv(_HeadConvolution):
             weight_dropout,
             weight_dropout_mask,
             use_bias,
+            kernel_initializer,
             seed,
             **kwargs,
         )
@@ -404,7 +327,6 @@ class DynamicConv(_HeadConvolution):
             )
         self.use_kernel_bias = use_kernel_bias
         self.renormalize_padding = renormalize_padding
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape, query_shape=None):
         self._build_channels(inputs_shape)
@@ -419,7 +341,7 @@ class DynamicConv(_HeadConvolution):
         width //= self.query_groups
         limit = width**-0.5
         self.kernel_generator = keras.layers.Dense(
-            self._generated(),
+            self.num_heads // self.query_groups * self._taps_generated(),
             use_bias=self.use_kernel_bias,
             kernel_initializer=self.kernel_initializer
             or keras.initializers.RandomUniform(-limit, limit),
@@ -429,9 +351,9 @@ class DynamicConv(_HeadConvolution):
         )
         self.kernel_generator.build((None, None, self.query_groups, width))
 
-    def _generated(self):
-        """Numbers that the generator makes of one group of the query."""
-        return self.num_heads // self.query_groups * self.kernel_size
+    def _taps_generated(self):
+        """Numbers that the generator makes for one head."""
+        return self.kernel_size
 
     def call(self, inputs, query=None, mask=None, inputs_mask=None, training=None):
         mask = inputs_mask if mask is None else mask
@@ -439,26 +361,20 @@ class DynamicConv(_HeadConvolution):
         real = self._real(inputs, mask)
         query = inputs if query is None else zero_masked(query, mask)
         kernel = self._kernel(query, real)
-        if training and self.weight_dropout > 0:
-            kernel = self._drop(kernel)
+        if self.weight_dropout_mask == "position":
+            kernel = self._dropped(kernel, self.weight_dropout, training)
+        elif training and self.weight_dropout > 0:
+            ones = ops.ones((self.num_heads, self.kernel_size), dtype=kernel.dtype)
+            kernel = kernel * self._dropped(ones, self.weight_dropout, training)
         return self._add_bias(self._convolve(inputs, kernel))
 
     def kernels(self, inputs, query=None, mask=None):
-        """The kernels that a call without dropout applies.
+        """The kernels (B, T, H, K) that a call without dropout applies.
 
-        Args:
-            inputs, query, mask: as of a call.
-
-        Returns:
-            Tensor (B, T, H, K), float32 (or float64): tap j of the kernel of position
-            t multiplies the input at t + j - P.
+        In float32 (or float64); `inputs`, `query` and `mask` are as of a call.
         """
-        inputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
-        if query is None:
-            query = inputs
-        else:
-            query = zero_masked(ops.cast(query, self.compute_dtype), mask)
-        return self._kernel(query, self._real(inputs, mask))
+        query = ops.cast(inputs if query is None else query, self.compute_dtype)
+        return self._kernel(zero_masked(query, mask), self._real(inputs, mask))
 
     def _real(self, inputs, mask):
         """Which of (B, T + K - 1) positions are inside, if the softmax asks for it."""
@@ -471,16 +387,12 @@ class DynamicConv(_HeadConvolution):
 
     def _kernel(self, query, real=None):
         """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
-        batch, length = ops.shape(query)[:2]
-        if isinstance(length, int) and length > 0:
-            batch = -1  # so that no operation has to find it out
-        rows = ops.reshape(query, (-1, query.shape[-1] // self.query_groups))
-        logits = ops.cast(self.kernel_generator(rows), self._softmax_dtype)
-        return self._normalized(logits, (batch, length), real)
+        groups = ops.reshape(query, (-1, query.shape[-1] // self.query_groups))
+        logits = ops.cast(self.kernel_generator(groups), self.wide_dtype)
+        logits = split_positions(logits, query, self.num_heads, self._taps_generated())
+        return self._normalized(logits, real)
 
-    def _normalized(self, logits, positions, real):
-        shape = (*positions, self.num_heads, self.kernel_size)
-        logits = ops.reshape(logits, shape)
+    def _normalized(self, logits, real):
         if not self.kernel_softmax:
             return logits
         if real is None:
@@ -491,48 +403,22 @@ class DynamicConv(_HeadConvolution):
         kernel = _softmax(ops.where(reached, logits, -1e9))
         return ops.where(reached, kernel, ops.zeros_like(kernel))
 
-    def _drop(self, kernel):
-        if self.weight_dropout_mask == "position":
-            return dropout(kernel, self.weight_dropout, self.seed_generator)
-        ones = ops.ones((self.num_heads, self.kernel_size), dtype=kernel.dtype)
-        return kernel * dropout(ones, self.weight_dropout, self.seed_generator)
-
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The state before the first position: zeros for the last K - 1 inputs.
-
-        Args:
-            batch_size: int or scalar tensor, B.
-            max_length: not needed here; other sequence mixers need it.
-
-        Returns:
-            `{"inputs": (B, K - 1, C)}` in the compute dtype; with
-            `renormalize_padding` also `"real"`, int32 (B, K - 1): which of them are
-            inside of the sequence.
-
-        Raises:
-            ValueError: when the layer is not causal or not built.
-        """
+        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py, and "real"."""
         state = super().get_initial_state(batch_size, max_length)
         if self.renormalize_padding:
             state["real"] = ops.zeros((batch_size, self.kernel_size - 1), "int32")
         return state
 
     def step(self, inputs, state: dict, query=None) -> tuple:
-        """Outputs for n >= 1 new positions of a causal layer.
+        """Outputs (B, n, C) of n new positions, and the next state.
 
-        Args:
-            inputs: tensor (B, n, C), the inputs that follow those seen so far.
-            state: from `get_initial_state` or the last step.
-            query: tensor (B, n, channels) of the same positions, for a layer that is
-                called with a query.
-
-        Returns:
-            Outputs (B, n, C), equal to those of the full pass at these positions, and
-            the state for the next step.
+        `query` (B, n, channels) is that of the same positions, for a layer that is
+        called with a query.
         """
-        self._require_causal("step")
+        self._require_causal()
         inputs = ops.cast(inputs, self.compute_dtype)
-        window, last = self._window(inputs, state)
+        window, last = slide(state["inputs"], inputs)
         state, real = {"inputs": last}, state.get("real")
         if self.renormalize_padding:
             batch, count = ops.shape(inputs)[:2]
@@ -544,14 +430,3 @@ class DynamicConv(_HeadConvolution):
 
     def compute_output_shape(self, inputs_shape, query_shape=None):
         return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        initializer = self.kernel_initializer
-        return {
-            **super().get_config(),
-            "use_kernel_bias": self.use_kernel_bias,
-            "renormalize_padding": self.renormalize_padding,
-            "query_groups": self.query_groups,
-            "kernel_initializer": initializer
-            and keras.initializers.serialize(initializer),
-        }

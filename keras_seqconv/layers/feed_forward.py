@@ -8,14 +8,17 @@ import inspect
 import keras
 from keras import ops
 
-from keras_seqconv.layers.rows import apply_dense
-from keras_seqconv.ops.dropout import dropout
-from keras_seqconv.ops.residual import add_and_norm
-from keras_seqconv.support.arguments import check_positive_integer, check_rate
+from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
+from keras_seqconv.ops.fused import add_and_norm
+from keras_seqconv.support.arguments import (
+    check_positive_integer,
+    check_rate,
+    known_width,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class FeedForward(keras.layers.Layer):
+class FeedForward(SequenceLayer):
     """Two linear maps with an activation between them, the same at every position.
 
         outputs = dropout(activation(x W1 + b1)) W2 + b2
@@ -36,7 +39,7 @@ class FeedForward(keras.layers.Layer):
         inputs: tensor (..., C).
         training: whether to apply dropout.
 
-    Input shape: (..., C). Output shape: (..., C). The mask is kept.
+    Output shape: (..., C).
 
     Raises:
         ValueError: for arguments outside these rules.
@@ -65,16 +68,10 @@ class FeedForward(keras.layers.Layer):
         self.dropout = check_rate("dropout", dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
-        if dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
+        self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
-        if inputs_shape[-1] is None:
-            raise ValueError(
-                "The channels of `inputs` must be known. "
-                f"Received: inputs.shape={inputs_shape}"
-            )
+        known_width("inputs", inputs_shape)
         self.intermediate_dense = self._dense(
             self.intermediate_dim, "intermediate_dense", activation=self.activation
         )
@@ -94,8 +91,7 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         hidden = apply_dense(self.intermediate_dense, inputs)
-        if training and self.dropout > 0:
-            hidden = dropout(hidden, self.dropout, self.seed_generator)
+        hidden = self._dropped(hidden, self.dropout, training)
         return apply_dense(self.output_dense, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
@@ -106,22 +102,13 @@ class FeedForward(keras.layers.Layer):
         """Outputs (B, n, C) for new positions (B, n, C), and the state unchanged."""
         return self.call(inputs), state
 
-    def compute_output_shape(self, inputs_shape):
-        return tuple(inputs_shape)
-
     def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "activation": keras.activations.serialize(self.activation),
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "seed": self.seed,
-        }
+        activation = keras.activations.serialize(self.activation)
+        return {**super().get_config(), "activation": activation}
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class Residual(keras.layers.Layer):
+class Residual(SequenceLayer):
     """One sub-layer with dropout, residual connection and layer normalization.
 
         normalize_first=False:  outputs = LN(x + dropout(layer(x)))
@@ -147,10 +134,9 @@ class Residual(keras.layers.Layer):
         training: whether to apply dropout.
 
     Masks and `training` reach the wrapped layer if its `call` names them, and are left
-    out otherwise, so that one loop can call all sub-layers of a block alike. Masks
-    attached to `inputs` and `value` arrive by themselves.
+    out otherwise, so that one loop can call all sub-layers of a block alike.
 
-    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+    Output shape: (B, T, C). Masks and steps: layers/sequences.py.
 
     Raises:
         ValueError: for arguments outside these rules, for `value`, `key` or
@@ -188,9 +174,7 @@ class Residual(keras.layers.Layer):
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
-        if dropout > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
+        self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         shapes = {"value_shape": value_shape, "key_shape": key_shape}
@@ -248,11 +232,11 @@ class Residual(keras.layers.Layer):
                 )
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """State of the wrapped layer before the first position."""
+        """That of the wrapped layer."""
         return self.layer.get_initial_state(batch_size, max_length=max_length)
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs for n >= 1 new positions (B, n, C), and the wrapped layer's state."""
+        """Outputs (B, n, C) of n new positions, and the wrapped layer's next state."""
 
         def step(x):
             nonlocal state
@@ -279,35 +263,20 @@ class Residual(keras.layers.Layer):
         outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)
         outputs = ops.cast(outputs, self.compute_dtype)
         if training and not self.normalize_first:
-            return self._add_and_norm(inputs, outputs)
-        if training and self.dropout > 0:
-            outputs = dropout(outputs, self.dropout, self.seed_generator)
-        outputs = inputs + outputs
+            return add_and_norm(
+                inputs,
+                outputs,
+                self.layer_norm.gamma,
+                self.layer_norm.beta,
+                rate=self.dropout,
+                seed=self.seed_generator.next() if self.dropout > 0 else (0, 0),
+                epsilon=self.epsilon,
+            )
+        outputs = inputs + self._dropped(outputs, self.dropout, training)
         return outputs if self.normalize_first else self.layer_norm(outputs)
-
-    def _add_and_norm(self, inputs, outputs):
-        return add_and_norm(
-            inputs,
-            outputs,
-            self.layer_norm.gamma,
-            self.layer_norm.beta,
-            rate=self.dropout,
-            seed=self.seed_generator.next() if self.dropout > 0 else (0, 0),
-            epsilon=self.epsilon,
-        )
 
     def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
         return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "layer": keras.saving.serialize_keras_object(self.layer),
-            "dropout": self.dropout,
-            "normalize_first": self.normalize_first,
-            "epsilon": self.epsilon,
-            "seed": self.seed,
-        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

@@ -3,13 +3,10 @@
 Letters: B batch, T time, C channels, K kernel.
 """
 
-import contextlib
-import contextvars
-import types
-
 import keras
 from keras import ops
 
+from keras_seqconv.layers.sequences import SequenceLayer, slide
 from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
@@ -17,7 +14,6 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
     check_rate,
     known_width,
-    refuse_names_of_keras,
 )
 
 
@@ -66,45 +62,18 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
         return {"dropout": self.dropout, "gain": self.gain, "seed": seed}
 
 
-_GIVEN_KERNELS = contextvars.ContextVar(
-    "given kernels", default=types.MappingProxyType({})
-)
-
-
-def make_kernels(layers: list) -> list:
-    """The kernels of weight-normalised layers, to be made once before a loop."""
-    return [ops.cast(layer.effective_kernel(), layer.compute_dtype) for layer in layers]
-
-
-@contextlib.contextmanager
-def given_kernels(layers: list, kernels: list):
-    """Within it, these layers use these kernels and compute no norms.
-
-    A loop that decodes step by step would otherwise normalise all weights in every
-    step, which costs more than the products with the few rows of a step.
-    """
-    ids = map(id, layers)
-    token = _GIVEN_KERNELS.set(dict(zip(ids, kernels, strict=True)))
-    try:
-        yield
-    finally:
-        _GIVEN_KERNELS.reset(token)
-
-
-class _WeightNorm(keras.layers.Layer):
+class _WeightNorm(SequenceLayer):
     """The weights v, g and bias of both layers, and the kernel that v and g make."""
 
     def __init__(
         self, use_bias, kernel_initializer, bias_initializer, folded, **kwargs
     ):
-        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.folded = folded
         self.v = self.g = self.kernel = self.bias = None
-        self.supports_masking = True
 
     def effective_kernel(self):
         """The kernel g * v / ||v||, at least float32; the plain kernel once folded."""
@@ -116,6 +85,14 @@ class _WeightNorm(keras.layers.Layer):
         inverse = ops.rsqrt(ops.where(positive, square, ops.ones_like(square)))
         inverse = ops.where(positive, inverse, ops.zeros_like(square))
         return v * (ops.cast(self.g, v.dtype) * inverse)
+
+    def step_kernel(self):
+        """The kernel in the compute dtype, to be made once before a loop of steps.
+
+        Normalising all weights in every step would cost more than the products with
+        the few rows of a step.
+        """
+        return ops.cast(self.effective_kernel(), self.compute_dtype)
 
     def _v_and_square(self):
         """v and ||v||**2 of every output, at least float32."""
@@ -138,7 +115,8 @@ class _WeightNorm(keras.layers.Layer):
             self.g.assign(ops.abs(self.g))
             self.v.assign(kernel)
             self.kernel, self.v = self.v, None
-            # `del self.g` would collect garbage, half a second for every layer.
+            # A method of Keras' own, since `del self.g` would also collect garbage,
+            # half a second for every layer.
             self._untrack_variable(self.g)
             self.g = None
         self.folded = True
@@ -173,26 +151,6 @@ class _WeightNorm(keras.layers.Layer):
         _, square = self._v_and_square()
         return ops.cast(ops.sqrt(square), dtype or self.variable_dtype)
 
-    def _compute_kernel(self):
-        kernel = _GIVEN_KERNELS.get().get(id(self))
-        if kernel is None:
-            kernel = ops.cast(self.effective_kernel(), self.compute_dtype)
-        return kernel
-
-    def _add_bias(self, outputs):
-        if self.bias is None:
-            return outputs
-        return outputs + ops.cast(self.bias, self.compute_dtype)
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "folded": self.folded,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class WeightNormDense(_WeightNorm):
@@ -215,9 +173,9 @@ class WeightNormDense(_WeightNorm):
 
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.
+        kernel: what `step_kernel` made, in loops that call the layer again and again.
 
-    Output shape:
-        (..., units).
+    Output shape: (..., units).
 
     Raises:
         ValueError: if an argument breaks its rule or the input width is unknown.
@@ -245,36 +203,35 @@ class WeightNormDense(_WeightNorm):
         super().__init__(
             use_bias, kernel_initializer, bias_initializer, folded, **kwargs
         )
-        check_positive_integer("units", units)
-        self.units = units
+        self.units = check_positive_integer("units", units)
 
     def build(self, input_shape):
         width = known_width("inputs", input_shape)
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
         self._add_weights((width, self.units))
 
-    def call(self, inputs):
-        return self._add_bias(ops.matmul(inputs, self._compute_kernel()))
+    def call(self, inputs, kernel=None):
+        kernel = self.step_kernel() if kernel is None else kernel
+        return self._add_bias(ops.matmul(inputs, kernel))
 
     def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:-1], self.units)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "units": self.units}
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class WeightNormConv1D(_WeightNorm):
     """Convolution over time whose kernel is split into direction and length.
 
-    `outputs[b, t] = sum_j inputs[b, t + j - P] @ kernel[j] + bias`, zeros outside, with
+    `outputs[b, t] = sum_j inputs[b, t + j - P] @ kernel[j] + bias`, with P and zeros
+    outside as of `keras_seqconv.ops.light_conv`, and
     `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||`, the norm over taps and input
-    channels (Salimans & Kingma 2016, Weight Normalization, equation 2). P = K - 1 for
-    "causal" and (K - 1) // 2 for "same". g starts as ||v||, so the first kernel is the
-    sampled one. The norm is computed in float32 under mixed policies too; an output
-    channel of zeros gives zeros and no gradient for it.
+    channels (Salimans & Kingma 2016, Weight Normalization, equation 2). g starts as
+    ||v||, so the first kernel is the sampled one. The norm is computed in float32 under
+    mixed policies too; an output channel of zeros gives zeros and no gradient for it.
 
-    Masks pass through and have no effect: `ConvS2SBlock` zeroes what they hide.
+    Masks pass through and have no effect: `ConvS2SBlock` zeroes what they hide. The
+    causal layer runs in steps (layers/sequences.py); `step` also takes what
+    `step_kernel` made.
 
     Args:
         filters: positive integer, output channels.
@@ -283,20 +240,15 @@ class WeightNormConv1D(_WeightNorm):
         use_bias: whether to add a bias.
         kernel_initializer: initializer of v, (K, C, filters). None means
             `ConvS2SInitializer(gain=4.0)`, for a gated linear unit behind this layer.
-        bias_initializer: initializer of the bias.
-        folded: True makes the plain form, with one `kernel` and neither v nor g; this
-            is what a layer saved after `fold()` comes back as.
-        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
+        bias_initializer, folded, **kwargs: as of `WeightNormDense`.
 
     Call arguments:
         inputs: tensor (B, T, C).
 
-    Output shape:
-        (B, T, filters).
+    Output shape: (B, T, filters).
 
     Raises:
-        ValueError: if an argument breaks its rule, the input width is unknown, or a
-            state is asked for with `padding="same"`.
+        ValueError: if an argument breaks its rule or the input width is unknown.
 
     Example:
 
@@ -325,11 +277,9 @@ class WeightNormConv1D(_WeightNorm):
         super().__init__(
             use_bias, kernel_initializer, bias_initializer, folded, **kwargs
         )
-        check_positive_integer("filters", filters)
-        check_choice("padding", padding, ("same", "causal"))
-        self.filters = filters
+        self.filters = check_positive_integer("filters", filters)
         self.kernel_size = check_kernel_size(kernel_size)
-        self.padding = padding
+        self.padding = check_choice("padding", padding, ("same", "causal"))
 
     def build(self, input_shape):
         width = known_width("inputs", input_shape)
@@ -339,79 +289,54 @@ class WeightNormConv1D(_WeightNorm):
 
     def call(self, inputs):
         # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
-        same = self.padding == "same"
+        same, kernel = self.padding == "same", self.step_kernel()
         if same and None not in inputs.shape and 0 not in inputs.shape:
-            return self._convolve(inputs, "same")
+            return self._convolve(inputs, kernel, "same")
         # Of nothing, backends convolve one zero: they fail or return a wrong shape.
         batch, length = ops.shape(inputs)[:2]
         row, position = _one_for_none(batch), _one_for_none(length)
         left = 0 if same else self.kernel_size - 1
         padded = ops.pad(inputs, [(0, row), (left, position), (0, 0)])
-        outputs = self._convolve(padded, "same" if same else "valid")
+        outputs = self._convolve(padded, kernel, "same" if same else "valid")
         return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """Zeros for the K - 1 inputs before the first: {"inputs": (B, K - 1, C)}."""
-        self._check_causal()
-        if not self.built:
-            raise ValueError(
-                f"Layer {self.name!r} must be built before it can make a state."
-            )
+        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py."""
+        self._require_causal()
         shape = (batch_size, self.kernel_size - 1, self._input_width)
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
 
-    def step(self, inputs, state: dict) -> tuple:
-        """Outputs of n >= 1 new positions, and the state after them."""
-        self._check_causal()
+    def step(self, inputs, state: dict, kernel=None) -> tuple:
+        """Outputs (B, n, filters) of n new positions, and the next state."""
+        self._require_causal()
         inputs = ops.cast(inputs, self.compute_dtype)
-        window = ops.concatenate([state["inputs"], inputs], axis=1)
+        window, last = slide(state["inputs"], inputs)
+        kernel = self.step_kernel() if kernel is None else kernel
         if inputs.shape[1] == 1:
-            outputs = self._multiply_window(window)
+            outputs = self._multiply_window(window, kernel)
         else:
-            outputs = self._convolve(window, "valid")
-        last = window[:, ops.shape(inputs)[1] :]
-        # A chunk of unknown length would leave the length of the state unknown.
-        return outputs, {"inputs": ops.reshape(last, ops.shape(state["inputs"]))}
+            outputs = self._convolve(window, kernel, "valid")
+        return outputs, {"inputs": last}
 
-    def _convolve(self, inputs, padding):
+    def _convolve(self, inputs, kernel, padding):
         # Measured on two CPU cores in float32, B 64, T 32, C 256, 512 filters, K 3, in
         # ms, forward / with gradients; and the same under XLA: this convolution
         # 3.9 / 8.1; 3.9 / 9.9. Sum of K products of shifted inputs 4.4 / 14.6;
         # 4.6 / 9.7. One product of the unfolded inputs 4.5 / 13.3; 6.7 / 10.1.
-        outputs = ops.conv(
-            inputs,
-            self._compute_kernel(),
-            padding=padding,
-            data_format="channels_last",
-        )
+        outputs = ops.conv(inputs, kernel, padding=padding, data_format="channels_last")
         return self._add_bias(outputs)
 
-    def _multiply_window(self, window):
+    def _multiply_window(self, window, kernel):
         """One output position: K * C inputs times one matrix, as in fairseq."""
         # Measured like `_convolve`, forward, this product against the convolution:
         # 80 rows 0.5 to 1.1, under XLA 0.33 to 0.37; 5 rows 0.24 to 0.35, 0.17 to 0.26.
         size = self.kernel_size * self._input_width
-        kernel = ops.reshape(self._compute_kernel(), (size, self.filters))
+        kernel = ops.reshape(kernel, (size, self.filters))
         outputs = ops.matmul(ops.reshape(window, (-1, size)), kernel)
         return ops.expand_dims(self._add_bias(outputs), axis=1)
 
-    def _check_causal(self):
-        if self.padding != "causal":
-            raise ValueError(
-                'Only `padding="causal"` can run in steps. '
-                f"Received: padding={self.padding!r}"
-            )
-
     def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:-1], self.filters)
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "padding": self.padding,
-        }
 
 
 def _one_for_none(size):

@@ -8,8 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
-from keras_seqconv.layers.rows import zero_masked
-from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
+from keras_seqconv.layers.sequences import zero_masked
 from keras_seqconv.models.blocks import SIDES, of_side
 from keras_seqconv.models.convolutions import (
     ConvolutionStack,
@@ -189,7 +188,7 @@ class ConvS2S(SequenceModel):
         mask = ops.not_equal(source_ids, self.pad_id)
         embedded = self.source_embedder(source_ids, mask)
         x = self.encoder_stack.run(
-            self.encoder_input(embedded), lambda block, x: block(x, mask=mask)
+            self.encoder_input(embedded), lambda block, x, _: block(x, mask=mask)
         )
         keys = self.gradient_scale(self.encoder_output(x))
         return keys, self.encoder_sum(keys, embedded), mask
@@ -199,8 +198,10 @@ class ConvS2S(SequenceModel):
         embedded = self.target_embedder(target_ids)
         x = self.decoder_stack.run(
             self.decoder_input(embedded),
-            lambda block, x: block(x),
-            lambda attention, x: attention(x, embedded, keys, values, keys_mask=mask),
+            lambda block, x, _: block(x),
+            lambda attention, x, _: attention(
+                x, embedded, keys, values, keys_mask=mask
+            ),
         )
         return self._logits(x)
 
@@ -225,14 +226,14 @@ class ConvS2S(SequenceModel):
         embedded = self.target_embedder(inputs["target_ids"])
         weights = []
 
-        def attend(attention, x):
+        def attend(attention, x, _):
             weights.append(
                 attention.attention_weights(x, embedded, keys, keys_mask=mask)
             )
             return attention(x, embedded, keys, values, keys_mask=mask)
 
         x = self.decoder_input(embedded)
-        self.decoder_stack.run(x, lambda block, x: block(x), attend)
+        self.decoder_stack.run(x, lambda block, x, _: block(x), attend)
         return sum(weights) / len(self.decoder_stack.blocks)
 
     def get_initial_state(
@@ -259,7 +260,7 @@ class ConvS2S(SequenceModel):
         rows = ops.shape(source_ids)[0] * num_beams
         keys, values = zero_masked(keys, mask), zero_masked(values, mask)
         shared = {"keys": keys, "values": values, "mask": mask}
-        common = {"kernels": make_kernels(self._decoder_weight_norms())}
+        common = {"kernels": self._step_kernels()}
         if self.output_dense is None:
             common["output_kernel"] = self.target_embedder.tokens.output_kernel()
         beams = initial_beams(
@@ -271,33 +272,36 @@ class ConvS2S(SequenceModel):
         )
         return {"common": common, "shared": shared, "beams": beams}
 
-    def _decoder_weight_norms(self):
-        """The layers whose kernels the steps use."""
-        dense = [self.decoder_input, self.decoder_output, self.output_dense]
-        return [*filter(None, dense), *self.decoder_stack.weight_norms()]
+    def _step_kernels(self):
+        kernels = {
+            "input": self.decoder_input.step_kernel(),
+            "output": self.decoder_output.step_kernel(),
+            "stack": self.decoder_stack.step_kernels(),
+        }
+        if self.output_dense is not None:
+            kernels["logits"] = self.output_dense.step_kernel()
+        return kernels
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
 
         The same layers as `decode`, at a cost that does not depend on the position.
         """
-        with given_kernels(self._decoder_weight_norms(), state["common"]["kernels"]):
-            return self._step(ids, state)
-
-    def _step(self, ids, state):
         shared, beams = state["shared"], state["beams"]
+        kernels = state["common"]["kernels"]
         keys, values, mask = shared["keys"], shared["values"], shared["mask"]
         embedded, position = self.target_embedder.step(ids, beams["position"])
         mix, weights = Mixing(beams["mixers"]), []
 
-        def attend(attention, x):
+        def attend(attention, x, kernels):
             if "attention" in beams:
                 weights.append(
-                    attention.attention_weights(x, embedded, keys, keys_mask=mask)
+                    attention.attention_weights(x, embedded, keys, mask, kernels)
                 )
-            return attention.attend(x, embedded, keys, values, keys_mask=mask)
+            return attention.attend(x, embedded, keys, values, mask, kernels)
 
-        x = self.decoder_stack.run(self.decoder_input(embedded), mix, attend)
+        x = self.decoder_input(embedded, kernel=kernels["input"])
+        x = self.decoder_stack.run(x, mix, attend, kernels["stack"])
         beams = {**beams, "position": position, "mixers": mix.new_states}
         if weights:
             beams["attention"] = sum(weights)[:, -1] / len(mix.new_states)
@@ -305,9 +309,11 @@ class ConvS2S(SequenceModel):
         return logits, {**state, "beams": beams}
 
     def _step_logits(self, x, common):
+        kernels = common["kernels"]
+        x = self.decoder_output(x, kernel=kernels["output"])
         if self.output_dense is not None:
-            return self._logits(x)
-        logits = ops.matmul(self.decoder_output(x), common["output_kernel"])
+            return float32(self.output_dense(x, kernel=kernels["logits"]))
+        logits = ops.matmul(x, common["output_kernel"])
         return self.target_embedder.tokens.to_logits(logits)
 
     def fold(self) -> None:

@@ -162,32 +162,41 @@ class ConvolutionStack:
             for layer in convolutions
         ]
 
-    def run(self, x, convolve, attend=None):
+    def run(self, x, convolve, attend=None, kernels=None):
         """x (B, T, C) through all layers.
 
         The one loop of the full and of the incremental pass, which differ in how they
-        convolve (`convolve(block, x)`) and look at the source (`attend(attention, x)`).
+        convolve (`convolve(block, x, kernels)`) and look at the source
+        (`attend(attention, x, kernels)`). `kernels` is what `step_kernels` made.
         """
         outputs = [x]
-        for layer, block, attention, residual in zip(
-            self.convolutions, self.blocks, self.attentions, self.residuals, strict=True
+        kernels = kernels or [{}] * len(self.blocks)
+        for layer, block, attention, residual, given in zip(
+            *self._layers(), kernels, strict=True
         ):
-            x = convolve(block, outputs[-1])
+            x = convolve(block, outputs[-1], given.get("block"))
             if attention is not None:
-                x = attend(attention, x)
+                x = attend(attention, x, given.get("attention"))
             if residual is not None:
-                x = residual(x, outputs[-layer.residual])
+                skip = outputs[-layer.residual]
+                x = residual(x, skip, kernels=given.get("residual"))
             outputs.append(x)
         return outputs[-1]
 
-    def weight_norms(self) -> list:
-        """Every weight-normalised layer, once built."""
-        found = [block.convolution for block in self.blocks]
-        for attention in filter(None, self.attentions):
-            found += [attention.in_projection, attention.out_projection]
-        for residual in filter(None, self.residuals):
-            found += [residual.projection] if residual.projection else []
-        return found
+    def _layers(self):
+        return self.convolutions, self.blocks, self.attentions, self.residuals
+
+    def step_kernels(self) -> list:
+        """The kernels of every layer, to be made once before a loop of steps."""
+        parts = ("block", "attention", "residual")
+        return [
+            {
+                part: layer.step_kernels()
+                for part, layer in zip(parts, layers, strict=True)
+                if layer is not None
+            }
+            for _, *layers in zip(*self._layers(), strict=True)
+        ]
 
     def fold(self) -> None:
         """Replace all weights v and g by plain kernels."""

@@ -11,7 +11,6 @@ from keras_seqconv.layers import (
     AdaptiveInput,
     AdaptiveSoftmax,
 )
-from keras_seqconv.layers.weight_norm import given_kernels, make_kernels
 from keras_seqconv.models import blocks
 from keras_seqconv.models.convolutions import (
     ConvolutionStack,
@@ -38,7 +37,7 @@ class _DecoderOnly(SequenceModel):
     def _call_on_ids(self, config, name):
         """Make the graph, the last thing that a constructor does."""
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        x = self._features(self.embedder(target_ids), lambda mixer, x: mixer(x))
+        x = self._features(self.embedder(target_ids), lambda mixer, x, *_: mixer(x))
         if self.adaptive_softmax is not None:
             outputs = self.adaptive_softmax(x)
         else:
@@ -429,20 +428,25 @@ class ConvLanguageModel(_DecoderOnly):
     def _mixers(self):
         return self.stack.blocks
 
-    def _weight_norms(self):
-        dense = [self.input_dense, self.feature_dense, self.output_dense]
-        return [*filter(None, dense), *self.stack.weight_norms()]
-
     def _common_state(self):
-        return {"kernels": make_kernels(self._weight_norms())}
+        kernels = {
+            "input": self.input_dense.step_kernel(),
+            "stack": self.stack.step_kernels(),
+        }
+        if self.adaptive_softmax is None:
+            kernels["features"] = self.feature_dense.step_kernel()
+            kernels["logits"] = self.output_dense.step_kernel()
+        return {"kernels": kernels}
 
     def _step_features(self, x, mix, common):
-        with given_kernels(self._weight_norms(), common["kernels"]):
-            return self._features(x, mix)[:, -1]
+        kernels = common["kernels"]
+        x = self.input_dense(x, kernel=kernels["input"])
+        return self.stack.run(x, mix, kernels=kernels["stack"])[:, -1]
 
     def _step_logits(self, x, common):
-        with given_kernels(self._weight_norms(), common["kernels"]):
-            return self._logits(x)
+        kernels = common["kernels"]
+        x = self.feature_dense(x, kernel=kernels["features"])
+        return float32(self.output_dense(x, kernel=kernels["logits"]))
 
     def fold(self) -> None:
         """Replace all weight-normalised weights by plain kernels, see `ConvS2S`."""

@@ -99,7 +99,7 @@ class Mixing:
         self.states = states
         self.new_states = []
 
-    def __call__(self, mixer, x):
-        x, state = mixer.step(x, self.states[len(self.new_states)])
+    def __call__(self, mixer, x, *kernels):
+        x, state = mixer.step(x, self.states[len(self.new_states)], *kernels)
         self.new_states.append(state)
         return x

@@ -9,8 +9,12 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops import formulas
-from keras_seqconv.ops.compilation import in_save_context, in_xla_context, run
-from keras_seqconv.ops.gradients import with_gradient
+from keras_seqconv.ops.compilation import (
+    in_save_context,
+    in_xla_context,
+    run,
+    with_gradient,
+)
 
 
 def light_conv(inputs, kernel, padding: str = "same"):

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_seqconv.layers.adaptive import AdaptiveInput, AdaptiveSoftmax
-from keras_seqconv.ops import log_prob as blockwise
+from keras_seqconv.ops import fused as blockwise
 from tests.backends import compiled, layer_gradients, modes, to_numpy
 from tests.layers.values import random, randomized
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.layers.position import PositionEncoding
+from keras_seqconv.layers.embedding import PositionEncoding
 from tests.backends import layer_gradients, modes, to_numpy
 from tests.layers.check_layer import check_layer, check_steps
 from tests.layers.values import random

@@ -258,7 +258,8 @@ def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     encoder = {
         weight.path
         for layer in (model.encoder_input, model.encoder_output,
-                      *model.encoder_stack.weight_norms())
+                      *model.encoder_stack.blocks,
+                      *filter(None, model.encoder_stack.residuals))
         for weight in layer.trainable_variables
     }  # fmt: skip
     embedder = model.source_embedder

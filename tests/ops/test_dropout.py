@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.ops.dropout import dropout
+from keras_seqconv.ops.fused import dropout
 from tests.backends import to_numpy
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqconv.ops import jit_scope
-from keras_seqconv.ops.residual import add_and_norm
+from keras_seqconv.ops.fused import add_and_norm
 from tests.backends import gradients, modes, to_numpy
 
 EPSILON = 1e-5

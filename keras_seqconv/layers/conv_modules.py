@@ -9,20 +9,19 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
-from keras_seqconv.layers.rows import apply_dense
-from keras_seqconv.ops.dropout import dropout
-from keras_seqconv.ops.rows import wide
+from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
+from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
     check_positive_integer,
     check_rate,
-    refuse_names_of_keras,
+    known_width,
 )
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class GLU(keras.layers.Layer):
+class GLU(SequenceLayer):
     """Gated linear unit: the first half of the channels times sigmoid(second half).
 
     (Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks, equation
@@ -34,7 +33,7 @@ class GLU(keras.layers.Layer):
     Call arguments:
         inputs: tensor (..., 2 C).
 
-    Input shape: (..., 2 C). Output shape: (..., C). The mask is kept.
+    Output shape: (..., C).
 
     Raises:
         ValueError: when the last axis is odd or unknown.
@@ -77,7 +76,7 @@ def _gated(inputs, gate):
     return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
 
 
-class _ConvolutionModule(keras.layers.Layer):
+class _ConvolutionModule(SequenceLayer):
     """Projection, convolution, projection; sub-classes make the convolution."""
 
     def __init__(
@@ -93,9 +92,8 @@ class _ConvolutionModule(keras.layers.Layer):
         seed,
         **kwargs,
     ):
-        refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
-        self.num_heads = num_heads
+        self.num_heads = check_positive_integer("num_heads", num_heads)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         if conv_dim is not None:
@@ -103,25 +101,24 @@ class _ConvolutionModule(keras.layers.Layer):
         self.conv_dim = conv_dim
         self.gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.input_dropout = check_rate("input_dropout", input_dropout)
-        if input_dropout > 0:
-            # Not the numbers that the convolution draws for its DropConnect.
-            other = None if seed is None else seed + 2**16
-            self.seed_generator = keras.random.SeedGenerator(other)
+        # Not the numbers that the convolution draws for its DropConnect.
+        self._seed_dropout(input_dropout, None if seed is None else seed + 2**16)
         self.weight_dropout = weight_dropout
         self.weight_dropout_mask = weight_dropout_mask
         self.seed = seed
-        self.supports_masking = True
-        granularity = {}
-        if weight_dropout_mask is not None:
-            granularity["weight_dropout_mask"] = weight_dropout_mask
-        self.convolution = self._convolution(
-            kernel_size=kernel_size,
-            padding=padding,
-            weight_dropout=weight_dropout,
-            **granularity,
-            seed=seed,
+
+    def _make_convolution(self, convolution_class, num_heads, **options):
+        if self.weight_dropout_mask is not None:
+            options["weight_dropout_mask"] = self.weight_dropout_mask
+        return convolution_class(
+            num_heads,
+            self.kernel_size,
+            padding=self.padding,
+            weight_dropout=self.weight_dropout,
+            seed=self.seed,
             dtype=self.dtype_policy,
             name="convolution",
+            **options,
         )
 
     def _build_projections(self, inputs_shape, conv_dim):
@@ -136,12 +133,7 @@ class _ConvolutionModule(keras.layers.Layer):
         )
 
     def _projection(self, inputs_shape, units, gate, name):
-        width = inputs_shape[-1]
-        if width is None:
-            raise ValueError(
-                "The channels of `inputs` must be known. "
-                f"Received: inputs.shape={tuple(inputs_shape)}"
-            )
+        width = known_width("inputs", inputs_shape)
         initializer = "glorot_uniform"
         if gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
@@ -160,8 +152,7 @@ class _ConvolutionModule(keras.layers.Layer):
         return {"inputs": _gated(apply_dense(self.input_projection, inputs), self.gate)}
 
     def call(self, inputs, mask=None, training=None):
-        if training and self.input_dropout > 0:
-            inputs = dropout(inputs, self.input_dropout, self.seed_generator)
+        inputs = self._dropped(inputs, self.input_dropout, training)
         hidden = self.convolution(
             **self._projected(inputs), mask=mask, training=training
         )
@@ -173,30 +164,14 @@ class _ConvolutionModule(keras.layers.Layer):
         return self.convolution.kernels(**self._projected(inputs), mask=mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The state before the first position: that of the convolution."""
+        """That of the convolution, see layers/sequences.py."""
         return self.convolution.get_initial_state(batch_size, max_length)
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, C) for n >= 1 new positions, and the next state."""
+        """Outputs (B, n, C) of n new positions, and the next state."""
         inputs = ops.cast(inputs, self.compute_dtype)
         hidden, state = self.convolution.step(state=state, **self._projected(inputs))
         return apply_dense(self.output_projection, hidden), state
-
-    def compute_output_shape(self, inputs_shape):
-        return tuple(inputs_shape)
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "kernel_size": self.kernel_size,
-            "padding": self.padding,
-            "conv_dim": self.conv_dim,
-            "input_dropout": self.input_dropout,
-            "weight_dropout": self.weight_dropout,
-            "weight_dropout_mask": self.weight_dropout_mask,
-            "seed": self.seed,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -224,7 +199,7 @@ class LightConvModule(_ConvolutionModule):
         mask: boolean (B, T), True for real tokens.
         training: whether to apply dropout and DropConnect.
 
-    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+    Output shape: (B, T, C). Masks and steps: layers/sequences.py.
 
     Raises:
         ValueError: as `LightConv`.
@@ -253,7 +228,6 @@ class LightConvModule(_ConvolutionModule):
         seed: int | None = None,
         **kwargs,
     ):
-        self._kernel_softmax = kernel_softmax
         super().__init__(
             num_heads,
             kernel_size,
@@ -267,23 +241,15 @@ class LightConvModule(_ConvolutionModule):
             **kwargs,
         )
         self.use_glu = use_glu
-
-    def _convolution(self, **arguments):
-        return self.convolution_class(
-            self.num_heads, kernel_softmax=self._kernel_softmax, **arguments
+        self.kernel_softmax = kernel_softmax
+        self.convolution = self._make_convolution(
+            self.convolution_class, num_heads, kernel_softmax=kernel_softmax
         )
 
     def build(self, inputs_shape):
         conv_dim = self.conv_dim or inputs_shape[-1]
         self._build_projections(inputs_shape, conv_dim)
         self.convolution.build((*inputs_shape[:-1], conv_dim))
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "use_glu": self.use_glu,
-            "kernel_softmax": self._kernel_softmax,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -344,7 +310,7 @@ class QueryConvModule(_ConvolutionModule):
         mask: boolean (B, T), True for real tokens.
         training: whether to apply dropout and DropConnect.
 
-    Input shape: (B, T, C). Output shape: (B, T, C). The mask is kept.
+    Output shape: (B, T, C). Masks and steps: layers/sequences.py.
 
     Raises:
         ValueError: for arguments outside these rules, and as `DynamicConv`.
@@ -374,11 +340,6 @@ class QueryConvModule(_ConvolutionModule):
         seed: int | None = None,
         **kwargs,
     ):
-        if query_dim is not None:
-            check_positive_integer("query_dim", query_dim)
-        check_positive_integer("num_heads", num_heads)
-        self._query_groups = check_positive_integer("query_groups", query_groups)
-        self._compat = compat
         super().__init__(
             num_heads,
             kernel_size,
@@ -391,14 +352,16 @@ class QueryConvModule(_ConvolutionModule):
             seed,
             **kwargs,
         )
+        if query_dim is not None:
+            check_positive_integer("query_dim", query_dim)
         self.query_dim = query_dim
+        self.query_groups = check_positive_integer("query_groups", query_groups)
         self.permute_channels = permute_channels
-
-    def _convolution(self, **arguments):
-        groups = self._query_groups
-        convolution_class = SurplusDynamicConv if self._compat else DynamicConv
-        return convolution_class(
-            groups * self.num_heads, query_groups=groups, **arguments
+        self.compat = compat
+        self.convolution = self._make_convolution(
+            SurplusDynamicConv if compat else DynamicConv,
+            query_groups * num_heads,
+            query_groups=query_groups,
         )
 
     def build(self, inputs_shape):
@@ -430,16 +393,6 @@ class QueryConvModule(_ConvolutionModule):
         query = _gated(apply_dense(self.query_projection, inputs), self.gate)
         return {"inputs": values, "query": query}
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "query_dim": self.query_dim,
-            "gate": self.gate,
-            "query_groups": self._query_groups,
-            "permute_channels": self.permute_channels,
-            "compat": self._compat,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class SurplusDynamicConv(DynamicConv):
@@ -459,13 +412,9 @@ class SurplusDynamicConv(DynamicConv):
             )
         super().__init__(num_heads, kernel_size, **kwargs)
 
-    def _generated(self):
-        return self.num_heads * self.kernel_size
+    def _taps_generated(self):
+        return self.query_groups * self.kernel_size
 
-    def _normalized(self, logits, positions, real):
-        surplus = self.query_groups * self.kernel_size
-        shape = (*positions, self.num_heads, surplus)
-        kernel = ops.reshape(logits, shape)
-        if self.kernel_softmax:
-            kernel = ops.softmax(kernel, axis=-1)
+    def _normalized(self, logits, real):
+        kernel = ops.softmax(logits, axis=-1) if self.kernel_softmax else logits
         return kernel[..., : self.kernel_size]

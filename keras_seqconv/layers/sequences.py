@@ -1,0 +1,150 @@
+"""What the layers share, and the contracts that their docstrings point to.
+
+Letters: B batch, T time, C channels, K taps, n new positions of a step.
+
+**Masks.** A mask is boolean (B, T), True for real tokens. What it hides may be
+anything, also NaN: it counts as zero, as if the sequence ended there, so that padding
+on either side changes no result at a real token. Masks that Keras attaches to tensors
+(`Embedding(mask_zero=True)`) arrive by themselves, and outputs carry the mask of
+`inputs` on. What stands at masked positions of the outputs means nothing.
+
+**Steps.** A causal layer also runs position by position, with the results of the full
+pass for any split into chunks:
+
+    state = layer.get_initial_state(batch_size, max_length=None)
+    outputs, state = layer.step(inputs, state)    # (B, n, C) for n >= 1 new positions
+
+`batch_size` is an int or a scalar tensor, `max_length` the most positions that the
+steps will add up to, which only some layers need. A state is a dict of tensors in the
+compute dtype that keep their shapes: a convolution holds its last K - 1 inputs,
+{"inputs": (B, K - 1, C)}, zeros at first. Steps know neither masks nor dropout. Layers
+that are not causal or not built raise ValueError.
+
+**Configuration.** Every argument of a constructor is an attribute of the same name.
+"""
+
+import inspect
+
+import keras
+from keras import ops
+
+from keras_seqconv.ops.fused import dropout
+from keras_seqconv.support.arguments import (
+    check_dense,
+    check_mask,
+    refuse_names_of_keras,
+)
+
+
+class SequenceLayer(keras.layers.Layer):
+    """Keeps the mask and the shape of its inputs; its arguments are its configuration.
+
+    Args:
+        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+    """
+
+    def __init__(self, **kwargs):
+        refuse_names_of_keras(kwargs)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def _seed_dropout(self, rate, seed):
+        if rate > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def _dropped(self, inputs, rate, training):
+        if not training or rate == 0:
+            return inputs
+        return dropout(inputs, rate, self.seed_generator)
+
+    def _add_bias(self, outputs):
+        if self.bias is None:
+            return outputs
+        return outputs + ops.cast(self.bias, self.compute_dtype)
+
+    def _require_built(self):
+        if not self.built:
+            raise ValueError(
+                f"Layer {self.name!r} has no weights yet: call it or its `build` first."
+            )
+
+    def _require_causal(self):
+        if self.padding != "causal":
+            raise ValueError(
+                'Steps need padding="causal": with other padding an output depends on '
+                f"inputs that come later. Received: padding={self.padding!r}"
+            )
+        self._require_built()
+
+    @property
+    def wide_dtype(self) -> str:
+        """The compute dtype, at least float32."""
+        return keras.backend.result_type(self.compute_dtype, "float32")
+
+    def compute_output_shape(self, inputs_shape) -> tuple:
+        return tuple(inputs_shape)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        for layer_class in type(self).__mro__:
+            if not issubclass(layer_class, SequenceLayer):
+                continue
+            for name in inspect.signature(layer_class.__init__).parameters:
+                if name not in config and hasattr(self, name):
+                    config[name] = _serialized(getattr(self, name))
+        return config
+
+
+def _serialized(value):
+    if isinstance(value, tuple):
+        return list(value)
+    plain = isinstance(value, (type(None), bool, int, float, str))
+    return value if plain else keras.saving.serialize_keras_object(value)
+
+
+def zero_masked(inputs, mask, name="mask"):
+    """inputs (B, T, C) with zeros where mask (B, T), if there is one, is False.
+
+    A selection, not a product, which would leave NaN.
+    """
+    check_dense("inputs", inputs)
+    if mask is None:
+        return inputs
+    check_mask(name, mask, inputs.shape[:2])
+    mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
+    return ops.where(mask, inputs, ops.zeros_like(inputs))
+
+
+def slide(last, inputs):
+    """The window (B, K - 1 + n, C) that n new outputs reach, and its last K - 1 inputs.
+
+    Args:
+        last: (B, K - 1, C), the inputs before.
+        inputs: (B, n, C).
+    """
+    window = ops.concatenate([last, inputs], axis=1)
+    count = ops.shape(inputs)[1]
+    if isinstance(count, int):
+        return window, window[:, count:]
+    # A slice of known size: loops need a state of known shape.
+    return window, ops.slice(window, (0, count, 0), ops.shape(last))
+
+
+def apply_dense(dense, inputs):
+    """`dense(inputs)` for inputs (B, T, C), cheaper where T is known to be 1.
+
+    With an unknown B, Keras multiplies tensors of rank 3 by a dozen operations that
+    find out shapes, which for the few rows of a step cost more than the product.
+    """
+    check_dense("inputs", inputs)
+    if len(inputs.shape) != 3 or inputs.shape[1] != 1:
+        return dense(inputs)
+    return ops.expand_dims(dense(ops.squeeze(inputs, axis=1)), axis=1)
+
+
+def split_positions(flat, inputs, *shape):
+    """(B * T, ...) of the positions of inputs (B, T, C) -> (B, T, *shape)."""
+    batch, length = ops.shape(inputs)[:2]
+    if isinstance(length, int) and length > 0:
+        batch = -1  # so that no operation has to find it out
+    return ops.reshape(flat, (batch, length, *shape))
