@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_seqconv.layers.sequences import SequenceLayer
 from keras_seqconv.ops.fused import log_prob_of_rows, wide
 from keras_seqconv.support.arguments import (
     check_number,

@@ -99,7 +99,7 @@ class _ConvolutionModule(SequenceLayer):
         if conv_dim is not None:
             check_positive_integer("conv_dim", conv_dim)
         self.conv_dim = conv_dim
-        self.gate = check_choice("gate", gate, ("none", "glu", "gau"))
+        self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.input_dropout = check_rate("input_dropout", input_dropout)
         # Not the numbers that the convolution draws for its DropConnect.
         self._seed_dropout(input_dropout, None if seed is None else seed + 2**16)
@@ -123,7 +123,7 @@ class _ConvolutionModule(SequenceLayer):
 
     def _build_projections(self, inputs_shape, conv_dim):
         self.input_projection = self._projection(
-            inputs_shape, conv_dim, self.gate, "input_projection"
+            inputs_shape, conv_dim, self._gate, "input_projection"
         )
         self.output_projection = self._projection(
             (*inputs_shape[:-1], conv_dim),
@@ -149,7 +149,9 @@ class _ConvolutionModule(SequenceLayer):
 
     def _projected(self, inputs):
         """The arguments of the convolution, by name."""
-        return {"inputs": _gated(apply_dense(self.input_projection, inputs), self.gate)}
+        return {
+            "inputs": _gated(apply_dense(self.input_projection, inputs), self._gate)
+        }
 
     def call(self, inputs, mask=None, training=None):
         inputs = self._dropped(inputs, self.input_dropout, training)
@@ -355,6 +357,7 @@ class QueryConvModule(_ConvolutionModule):
         if query_dim is not None:
             check_positive_integer("query_dim", query_dim)
         self.query_dim = query_dim
+        self.gate = gate
         self.query_groups = check_positive_integer("query_groups", query_groups)
         self.permute_channels = permute_channels
         self.compat = compat
@@ -369,7 +372,7 @@ class QueryConvModule(_ConvolutionModule):
         query_dim = self.query_dim or inputs_shape[-1]
         self._build_projections(inputs_shape, conv_dim)
         self.query_projection = self._projection(
-            inputs_shape, query_dim, self.gate, "query_projection"
+            inputs_shape, query_dim, self._gate, "query_projection"
         )
         leading = tuple(inputs_shape[:-1])
         self.convolution.build((*leading, conv_dim), (*leading, query_dim))
@@ -390,7 +393,7 @@ class QueryConvModule(_ConvolutionModule):
         values = super()._projected(inputs)["inputs"]
         if self.permute_channels:
             values = ops.take(values, self.permutation, axis=-1)
-        query = _gated(apply_dense(self.query_projection, inputs), self.gate)
+        query = _gated(apply_dense(self.query_projection, inputs), self._gate)
         return {"inputs": values, "query": query}
 
 

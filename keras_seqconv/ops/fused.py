@@ -120,7 +120,7 @@ def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: flo
     Returns:
         Tensor (..., C) of the dtype of `inputs`.
     """
-    affine = ops.stack([gamma, beta])
+    affine = ops.concatenate([ops.reshape(w, (1, -1)) for w in (gamma, beta)])
     seed = ops.reshape(ops.cast(seed, "uint32"), (1, 2))
     inside_xla = in_xla_context()
     static = (float(rate), float(epsilon))

@@ -9,8 +9,6 @@ from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
     WeightNormDense,
-    given_kernels,
-    make_kernels,
 )
 from tests.backends import layer_gradients, to_numpy
 from tests.cases import all_but
@@ -240,59 +238,29 @@ def test_a_state_needs_causal_padding_and_a_built_layer():
         WeightNormConv1D(5, 3, padding="causal").get_initial_state(2)
 
 
+@pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_given_kernels_take_the_place_of_the_norms(make, policy, monkeypatch):
-    layer, other, inputs = make(dtype=policy), make(dtype=policy), random(2, 7, 3)
-    for one in (layer, other):
-        one.build(inputs.shape)
-        randomize(one)
-    other.v.assign(2 * to_numpy(other.v) + 1)
-    expected = to_numpy(layer(inputs)), to_numpy(other(inputs))
-    kernels = make_kernels([layer, other])
-    assert kernels[0].dtype == layer(inputs).dtype
-    with monkeypatch.context() as patch:
-        patch.setattr(type(layer), "_v_and_square", None)  # no norm can be computed
-        with given_kernels([layer, other], kernels):
-            got = to_numpy(layer(inputs)), to_numpy(other(inputs))
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_array_equal(got[1], expected[1])
+def test_steps_with_a_kernel_made_before_compute_no_norm(policy, folded, monkeypatch):
+    dense, conv = LAYERS["dense"](dtype=policy), LAYERS["causal"](dtype=policy)
+    compute = policy.removeprefix("mixed_")
+    inputs, window = random(2, 7, 3), {"inputs": ops.zeros((2, 3, 3), compute)}
+    for layer in (dense, conv):
+        layer.build(inputs.shape)
+        randomize(layer)
+        if folded:
+            layer.fold()
 
+    def results(kernels):
+        first, state = conv.step(inputs[:, :1], window, kernels[1])
+        rest, _ = conv.step(inputs[:, 1:], state, kernels[1])
+        return [to_numpy(x) for x in (dense(inputs, kernel=kernels[0]), first, rest)]
 
-def test_given_kernels_end_with_their_block():
-    layer, other, inputs = LAYERS["dense"](), LAYERS["dense"](), random(2, 3)
-    for one in (layer, other):
-        one.build(inputs.shape)
-        randomize(one)
-    expected, zeros = to_numpy(layer(inputs)), ops.zeros((3, 5))
-    bias = to_numpy(layer.bias)
-
-    def show():
-        return to_numpy(layer(inputs))
-
-    with given_kernels([layer], [zeros]):
-        np.testing.assert_allclose(show(), np.broadcast_to(bias, (2, 5)))
-        np.testing.assert_array_equal(to_numpy(other(inputs)), expected)
-        with given_kernels([layer], [zeros + 1]):  # the inner block decides
-            np.testing.assert_allclose(
-                show(), inputs.sum(1, keepdims=True) + bias, **TOLERANCE
-            )
-        np.testing.assert_allclose(show(), np.broadcast_to(bias, (2, 5)))
-    np.testing.assert_array_equal(show(), expected)
-    with pytest.raises(RuntimeError), given_kernels([layer], [zeros]):
-        raise RuntimeError
-    np.testing.assert_array_equal(show(), expected)
-    with pytest.raises(ValueError), given_kernels([layer, other], [zeros]):
-        pass
-
-
-def test_folded_layers_have_kernels_to_give():
-    layer, inputs = LAYERS["dense"](), random(2, 3)
-    layer.build(inputs.shape)
-    randomize(layer)
-    before = to_numpy(make_kernels([layer])[0])
-    layer.fold()
-    np.testing.assert_allclose(to_numpy(make_kernels([layer])[0]), before, **TOLERANCE)
+    expected = results([None, None])
+    kernels = [dense.step_kernel(), conv.step_kernel()]
+    assert kernels[0].dtype == dense(inputs).dtype
+    monkeypatch.setattr(type(dense).__mro__[1], "effective_kernel", None)
+    for got, value in zip(results(kernels), expected, strict=True):
+        np.testing.assert_array_equal(got, value)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
