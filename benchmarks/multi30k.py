@@ -23,6 +23,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -183,26 +184,47 @@ def training_of(run: Path, log: list[dict]) -> dict:
 
 
 def evaluated(model: Path, row: Row, split: str, hypotheses: Path | None) -> dict:
-    """What `keras-seqconv evaluate` says of a split."""
-    protocol = PROTOCOLS[row.protocol]
-    words = [
-        "keras-seqconv", "evaluate", str(model),
-        "--source", str(text_file(row, split, "source")),
-        "--reference", str(text_file(row, split, "target")),
-        "--metrics", f"{protocol.metric},perplexity", "--tokenize", protocol.tokenize,
-        "--json",
-    ]  # fmt: skip
-    for name, value in protocol.search.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    if hypotheses is not None:
-        words += ["--output-hypotheses", str(hypotheses)]
-    print(shlex.join(words), flush=True)
-    found = json.loads(subprocess.run(words, check=True, stdout=-1).stdout)
+    """What `keras-seqconv evaluate` says of a split; of protocol C torchtext's BLEU."""
+    protocol, references = PROTOCOLS[row.protocol], text_file(row, split, "target")
+    with tempfile.TemporaryDirectory() as folder:
+        output = hypotheses or Path(folder) / HYPOTHESES
+        metric = protocol.metric.replace("torchtext", "tokenized")
+        words = [
+            "keras-seqconv", "evaluate", str(model),
+            "--source", str(text_file(row, split, "source")),
+            "--reference", str(references), "--output-hypotheses", str(output),
+            "--metrics", f"{metric},perplexity", "--tokenize", protocol.tokenize,
+            "--json",
+        ]  # fmt: skip
+        for name, value in protocol.search.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        print(shlex.join(words), flush=True)
+        found = json.loads(subprocess.run(words, check=True, stdout=-1).stdout)
+        score = found["scores"][0]
+        if protocol.metric == "torchtext_bleu":
+            score = torchtext_bleu(output, references)
     return {
-        "bleu": found["scores"][0]["value"],
-        "signature": found["scores"][0]["signature"],
+        "bleu": score["value"],
+        "signature": score["signature"],
         "perplexity": found["perplexity"]["perplexity"],
     }
+
+
+def torchtext_bleu(hypotheses: Path, references: Path) -> dict:
+    """What `torchtext.data.metrics.bleu_score` returns, times 100.
+
+    Tokenized BLEU in which `<unk>` matches `<unk>`; torchtext computes it in float32,
+    hence differs by up to 1e-5.
+    """
+    from sacrebleu import BLEU
+
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    texts, others = (
+        path.read_text(encoding="utf-8").split("\n")[:-1]
+        for path in (hypotheses, references)
+    )
+    value = metric.corpus_score(texts, [others]).score
+    return {"value": value, "signature": f"{metric.get_signature()}|unk:matches"}
 
 
 def decoding(model: Path, row: Row) -> dict:

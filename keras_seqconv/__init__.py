@@ -8,7 +8,6 @@ from keras_seqconv.version import __version__
 
 if TYPE_CHECKING:  # for editors; in a running program each is loaded at first use
     from keras_seqconv import (  # noqa: F401
-        bootstrap,
         callbacks,
         checkpoints,
         convert,
@@ -37,10 +36,10 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
     from keras_seqconv.translator import Translator, load  # noqa: F401
 
 _MODULES = (
-    "bootstrap", "callbacks", "checkpoints", "convert", "data", "decoding",
-    "evaluation", "export", "inspection", "layers", "losses", "metrics", "models",
-    "ops", "optimizers", "perplexity", "plots", "preparation", "presets", "schedules",
-    "tokenizers", "training",
+    "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
+    "inspection", "layers", "losses", "metrics", "models", "ops", "optimizers",
+    "perplexity", "plots", "preparation", "presets", "schedules", "tokenizers",
+    "training",
 )  # fmt: skip
 _HOMES = {
     "fit_stream": "fitting",

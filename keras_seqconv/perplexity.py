@@ -1,14 +1,13 @@
 """How well models predict given texts: of translations, and of running text.
 
-Letters: B rows, T positions, w positions of context.
+Letters: T positions, w positions of context.
 """
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -16,10 +15,8 @@ from keras_seqconv.batches import batches, texts_of
 from keras_seqconv.data.blocks import blocks
 from keras_seqconv.decoding import graphs
 
-# Inputs and labels of one row, as long as each other; padding where nothing is scored.
-Row = tuple[Sequence[int], Sequence[int]]
-# Rows that are sorted by length together.
-_WINDOW = 4096
+# Rows that are sorted by length together; lines that are tokenized together.
+_WINDOW, _LINES = 4096, 1000
 # Largest tensor of logits, in elements.
 _LOGITS = 1 << 26
 
@@ -51,6 +48,11 @@ class Perplexity(NamedTuple):
         return math.exp(min(self.nll, 700.0))
 
     @property
+    def bits(self) -> float:
+        """Nats of a token over log 2, fairseq's loss (base 2)."""
+        return self.nll / math.log(2)
+
+    @property
     def word_nll(self) -> float:
         """Nats of a word: those of its pieces summed."""
         return self.total / self.words
@@ -61,11 +63,6 @@ class Perplexity(NamedTuple):
         return math.exp(min(self.word_nll, 700.0))
 
     @property
-    def bits(self) -> float:
-        """Nats of a token over log 2, fairseq's loss (base 2)."""
-        return self.nll / math.log(2)
-
-    @property
     def word_bits(self) -> float:
         """Nats of a word over log 2."""
         return self.word_nll / math.log(2)
@@ -73,18 +70,10 @@ class Perplexity(NamedTuple):
     def lines(self) -> list[str]:
         """What to print: per token and per word, in nats and in bits."""
         return [
-            f"{what:<9} nll {nats:.4f}, loss (base 2) {bits:.4f}, "
-            f"perplexity {perplexity:.2f} ({count:,} {what}s)"
-            for what, nats, bits, perplexity, count in (
-                ("token", self.nll, self.bits, self.perplexity, self.tokens),
-                (
-                    "word",
-                    self.word_nll,
-                    self.word_bits,
-                    self.word_perplexity,
-                    self.words,
-                ),
-            )
+            f"token     nll {self.nll:.4f}, loss (base 2) {self.bits:.4f}, "
+            f"perplexity {self.perplexity:.2f} ({self.tokens:,} tokens)",
+            f"word      nll {self.word_nll:.4f}, loss (base 2) {self.word_bits:.4f}, "
+            f"perplexity {self.word_perplexity:.2f} ({self.words:,} words)",
         ]
 
 
@@ -109,13 +98,13 @@ def translation_perplexity(
             "`sources` and `translations` must be of one length, at least 1. "
             f"Received: {len(sources)} and {len(translations)}"
         )
-    found = np.array(translator.score(sources, translations, normalize=False))
+    log_probs = np.array(translator.score(sources, translations, normalize=False))
     targets = translator.target_tokenizer.tokenize(translations)
     tokens = np.array([len(ids) for ids in targets])
     words = np.array([len(text.split()) + 1 for text in translations])
-    finite = np.isfinite(found)
+    finite = np.isfinite(log_probs)
     return Perplexity(
-        float(-found[finite].sum(dtype="float64")),
+        float(-log_probs[finite].sum(dtype="float64")),
         int(tokens[finite].sum()),
         int(words[finite].sum()),
         int(tokens[~finite].sum()),
@@ -151,41 +140,44 @@ def text_perplexity(
         raise ValueError(
             "This model has no tokenizer: use `rows_perplexity` with rows of ids."
         )
-    model, counted = generator.model, {"words": 0}
-    documents = break_mode == "complete_doc"
-    most = model.max_target_length
-    length = tokens_per_sample or min(512, most or 512)
+    model, words = generator.model, 0
 
     def ids():
-        for part in _parts(lines, 1000):
-            # Empty lines divide documents; then they are not scored.
-            scored = [text for text in part if text.strip() or not documents]
-            counted["words"] += sum(len(text.split()) + 1 for text in scored)
+        nonlocal words
+        rest = iter(lines)
+        while part := list(islice(rest, _LINES)):
+            # Empty lines that divide documents are not scored.
+            words += sum(
+                len(text.split()) + 1
+                for text in part
+                if text.strip() or break_mode != "complete_doc"
+            )
             yield from generator.tokenizer.tokenize(part)
 
-    found = blocks(
+    rows = blocks(
         ids(),
-        length,
+        tokens_per_sample or min(512, model.max_target_length or 512),
         break_mode=break_mode,
         context_window=context_window,
         end_id=model.end_id,
         pad_id=model.pad_id,
     )
-    rows = ((row["target_ids"], row["labels"]) for row in found)
-    if most is not None:
-        rows = _checked_lengths(rows, most)
+    rows = ((row["target_ids"], row["labels"]) for row in rows)
     found = rows_perplexity(model, rows, tokens_per_batch=generator.tokens_per_batch)
-    return found._replace(words=counted["words"])
+    return found._replace(words=words)
 
 
 def rows_perplexity(
-    model, rows: Iterable[Row], *, tokens_per_batch: int = 4096
+    model,
+    rows: Iterable[tuple[Sequence[int], Sequence[int]]],
+    *,
+    tokens_per_batch: int = 4096,
 ) -> Perplexity:
     """Of rows of ids under a language model or an ensemble of such.
 
     Args:
         model: as of `LanguageGenerator`.
-        rows: pairs (inputs, labels) of one length; the padding id as a label is not
+        rows: pairs (inputs, labels) of one length T; the padding id as a label is not
             scored. They are read once, some thousands at a time.
         tokens_per_batch: positions that are computed at once, padding included.
 
@@ -193,26 +185,36 @@ def rows_perplexity(
         `Perplexity`, with words = tokens.
 
     Raises:
-        ValueError: there is nothing to score.
+        ValueError: there is nothing to score; a row is longer than the positions of
+            the model.
     """
-    total, tokens, infinite = 0.0, 0, 0
+    total, tokens, infinite, read = 0.0, 0, 0, 0
+    most = model.max_target_length
     size = min(tokens_per_batch, max(1, _LOGITS // model.target_vocabulary_size))
-    for part in _parts(rows, _WINDOW):
-        inputs = [list(row) for row, _ in part]
-        labels = [list(row) for _, row in part]
-        for batch in batches(
-            [len(row) for row in inputs], size, model.max_target_length
-        ):
+    rows = iter(rows)
+    while part := list(islice(rows, _WINDOW)):
+        inputs, labels = ([*map(list, column)] for column in zip(*part, strict=True))
+        lengths = [*map(len, inputs)]
+        if most is not None and max(lengths) > most:
+            place = next(n for n, length in enumerate(lengths) if length > most)
+            raise ValueError(
+                f"A row must have at most {most} tokens, the positions of the model "
+                "(`tokens_per_sample` limits them where lines are not scored alone). "
+                f"Received: row {read + place + 1} with {lengths[place]}"
+            )
+        read += len(part)
+        for batch in batches(lengths, size, most):
+            targets = batch.padded(labels, model.pad_id)
             tensors = {
                 "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
-                "labels": ops.convert_to_tensor(batch.padded(labels, model.pad_id)),
+                "labels": ops.convert_to_tensor(targets),
             }
             found = graphs.run(_log_probs, model, None, tensors)
-            count = len(batch.indices)
-            found = keras.ops.convert_to_numpy(found)[:count]
-            scored = batch.padded(labels, model.pad_id)[:count] != model.pad_id
-            finite = scored & np.isfinite(found)
-            total -= float(found[finite].sum(dtype="float64"))
+            count = len(batch.indices)  # further rows are padding
+            log_probs = ops.convert_to_numpy(found)[:count]
+            scored = targets[:count] != model.pad_id
+            finite = scored & np.isfinite(log_probs)
+            total -= float(log_probs[finite].sum(dtype="float64"))
             tokens += int(finite.sum())
             infinite += int(scored.sum() - finite.sum())
     if not tokens:
@@ -226,20 +228,3 @@ def _log_probs(model, options, tensors):
     del options  # there are none
     outputs = model({"target_ids": tensors["inputs"]})
     return ops.cast(model.log_prob(outputs, tensors["labels"]), "float32")
-
-
-def _parts(items: Iterable, size: int) -> Iterator[list]:
-    items = iter(items)
-    while part := list(itertools.islice(items, size)):
-        yield part
-
-
-def _checked_lengths(rows: Iterable[Row], most: int) -> Iterator[Row]:
-    for number, row in enumerate(rows, 1):
-        if len(row[0]) > most:
-            raise ValueError(
-                f"A row must have at most {most} tokens, the positions of the model "
-                "(`tokens_per_sample` limits them where lines are not scored alone). "
-                f"Received: row {number} with {len(row[0])}"
-            )
-        yield row

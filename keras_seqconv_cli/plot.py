@@ -171,7 +171,7 @@ def _attention(options):
 
 def _written_attention(options):
     """Weights, source tokens, target tokens of a line that `translate` wrote."""
-    from keras_seqconv.file_translation import read_lines
+    from keras_seqconv.support.lines import read_lines
 
     lines = read_lines(options.translations)
     if not 1 <= options.line <= len(lines):
@@ -270,7 +270,7 @@ def _padded(rows):
 def _bleu_by_length(options):
     from keras_seqconv import plots
     from keras_seqconv.evaluation import bleu_by_length
-    from keras_seqconv.file_translation import read_lines
+    from keras_seqconv.support.lines import read_lines
 
     names = options.names or [Path(file).stem for file in options.hypotheses]
     _check_names(names, options.hypotheses, "hypotheses")

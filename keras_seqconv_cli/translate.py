@@ -175,8 +175,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.file_translation import translate_file
     from keras_seqconv.tokenizers import read_alignment_dictionary
+    from keras_seqconv.translate_files import translate_file
 
     dictionary = options.alignment_dictionary
     if dictionary is not None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.tensorflow
 # "Arrows run one way". Leaves import no sibling. `support` serves all.
 ALLOWED = {
     "__init__": {
-        "bootstrap", "callbacks", "checkpoints", "convert", "data", "decoding",
+        "callbacks", "checkpoints", "convert", "data", "decoding",
         "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
         "losses", "memory", "metrics", "models", "ops", "optimizers", "perplexity",
         "plots", "preparation", "presets", "schedules", "tokenizers", "training",
@@ -73,14 +73,13 @@ ALLOWED = {
     },
     "quickstart": {"export", "training", "translator"},
     # After training
-    "evaluation": {"version"},
-    "bootstrap": {"evaluation"},
+    "evaluation": set(),
     "perplexity": {"batches", "data", "decoding"},
     "plots": set(),
     "inspection": {"layers", "models"},
     "ensembles": {"decoding", "fingerprints", "language_generator", "translator"},
     "export": {"batches", "decoding", "ops", "version"},
-    "file_translation": {"fingerprints", "translator", "version"},
+    "translate_files": {"fingerprints", "translator", "version"},
 }  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [

@@ -235,28 +235,21 @@ def test_generate(folder, capsys):
     assert "translates" in refused(capsys, "generate", folder / "model")
 
 
-def test_resume(folder, translator, tmp_path, capsys):
+def test_resume(folder, translator, tmp_path, capsys, monkeypatch):
     source, output = write(tmp_path / "in", *LINES * 3), tmp_path / "out"
-    from keras_seqconv import file_translation
-
-    class Stop(Exception):
-        pass
-
-    written, original = [], file_translation._Part.write
-
-    def write_twice(self, *arguments):
-        original(self, *arguments)
-        written.append(1)
-        if len(written) == 2:
-            raise KeyboardInterrupt
-
     options = ["translate", folder / "model", "--input", source, "--output", output,
                "--window", 4]  # fmt: skip
-    file_translation._Part.write = write_twice
-    try:
+    original, calls = ks.Translator.translate_n_best, []
+
+    def translate_n_best(*arguments, **options):
+        calls.append(True)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ks.Translator, "translate_n_best", translate_n_best)
         done = call(capsys, *options)
-    finally:
-        file_translation._Part.write = original
     assert done.status == 130 and "--resume goes on" in done.errors
     assert "--resume goes on with it; remove it" in refused(capsys, *options)
     done = call(capsys, *options, "--resume")
@@ -272,7 +265,7 @@ def test_full_disk(folder, tmp_path, capsys):
     assert call(capsys, *options).status == 0
     expected = output.read_bytes()
     output.unlink()
-    with full_disk(400):  # for the first window, and not for the note behind it
+    with full_disk(400):  # not for the settings beside it
         error = refused(capsys, *options)
     assert error == f"error: {output}.part.json: File too large"
     assert not output.exists()

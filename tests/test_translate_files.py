@@ -12,19 +12,22 @@ import textwrap
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv import file_translation
+from keras_seqconv import translate_files
 from keras_seqconv.decoding import Ensemble
 from keras_seqconv.ensembles import load_ensemble
-from keras_seqconv.file_translation import read_lines, translate_file
+from keras_seqconv.support import progress
+from keras_seqconv.support.lines import read_lines
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-from tests.full_disk import full_disk
+from keras_seqconv.translate_files import translate_file
 
 WORDS = [f"w{number}" for number in range(26)]
 TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
+ROOT = Path(__file__).parents[1]
 
 
 @functools.cache
@@ -40,8 +43,6 @@ def make_translator(seed=3, **changes):
 
 @pytest.fixture(scope="module")
 def translator():
-    import keras
-
     keras.utils.set_random_seed(1)
     return make_translator()
 
@@ -60,23 +61,19 @@ def known(translator):
     return lines, translator.translate(lines)
 
 
-class Fails:
+def fails(translator, calls, error=RuntimeError):
     """A translator that breaks off after some calls."""
+    broken = ks.Translator(translator.model, TOKENIZER, TOKENIZER, translator.search)
+    original, left = broken.translate_n_best, [calls]
 
-    def __new__(cls, translator, calls, error=RuntimeError):
-        broken = ks.Translator(
-            translator.model, TOKENIZER, TOKENIZER, translator.search
-        )
-        original, left = broken.translate_n_best, [calls]
+    def translate_n_best(*arguments, **options):
+        left[0] -= 1
+        if left[0] < 0:
+            raise error("broken off")
+        return original(*arguments, **options)
 
-        def translate_n_best(*arguments, **options):
-            left[0] -= 1
-            if left[0] < 0:
-                raise error("broken off")
-            return original(*arguments, **options)
-
-        broken.translate_n_best = translate_n_best
-        return broken
+    broken.translate_n_best = translate_n_best
+    return broken
 
 
 def write(path, lines):
@@ -85,17 +82,21 @@ def write(path, lines):
     return path
 
 
-def lines_of(path):
-    content = path.read_bytes()
-    content = gzip.decompress(content) if path.suffix == ".gz" else content
-    return content.decode().split("\n")[:-1]
+def translated(translator, content, **options):
+    """The output as text, and the report."""
+    output = io.BytesIO()
+    report = translate_file(translator, io.BytesIO(content), output, **options)
+    return output.getvalue().decode(), report
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 # --- What is written ---
 
 
-@pytest.mark.parametrize("window", (1, 7, 1000))
-@pytest.mark.parametrize("suffix", ("", ".gz"))
+@pytest.mark.parametrize("window, suffix", ((1, ""), (7, ".gz"), (1000, "")))
 def test_order_and_blank_lines(translator, known, tmp_path, window, suffix):
     lines, expected = known
     if window == 1:
@@ -103,24 +104,18 @@ def test_order_and_blank_lines(translator, known, tmp_path, window, suffix):
     source = write(tmp_path / f"in.txt{suffix}", lines)
     target = tmp_path / f"out.txt{suffix}"
     report = translate_file(translator, source, target, window=window)
-    assert lines_of(target) == expected
+    assert read_lines(target) == expected
     assert (report.lines, report.resumed, report.cut) == (len(lines), 0, 0)
     assert report.tokens >= sum(len(text.split()) for text in expected)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(
-        [source.name, target.name]
-    )
+    assert names(tmp_path) == [source.name, target.name]
 
 
 def test_streams_and_odd_lines(translator):
     content = "\ufeffw1 w2\r\nw3\u2028w4\n\nw5\x0cw6 \r w7".encode()
-    output = io.BytesIO()
-    report = translate_file(translator, io.BytesIO(content), output)
+    output, report = translated(translator, content)
     expected = translator.translate(["w1 w2", "w3\u2028w4", "", "w5\x0cw6 \r w7"])
-    assert output.getvalue().decode() == "".join(f"{text}\n" for text in expected)
-    assert report.lines == 4
-    output = io.BytesIO()
-    assert translate_file(translator, io.BytesIO(), output).lines == 0
-    assert output.getvalue() == b""
+    assert output == "".join(f"{text}\n" for text in expected) and report.lines == 4
+    assert translated(translator, b"")[0] == ""
 
 
 def test_translations_hold_no_line_breaks(translator):
@@ -132,33 +127,28 @@ def test_translations_hold_no_line_breaks(translator):
         translator.model, TOKENIZER, Breaking(TOKENIZER.dictionary), translator.search
     )
     for format, tabs in (("text", 1), ("tsv", 2)):
-        output = io.BytesIO()
-        translate_file(breaking, io.BytesIO(b"w1\nw2\n"), output, format=format)
-        text = output.getvalue().decode()
-        assert len(text.splitlines()) == 2
-        assert text.count("\t") == 2 * tabs
+        text, _ = translated(breaking, b"w1\nw2\n", format=format)
+        assert len(text.splitlines()) == 2 and text.count("\t") == 2 * tabs
 
 
 def test_n_best_with_scores(translator):
-    lines, output = ["w1 w2 w3", "", "w4"], io.BytesIO()
-    source = "\n".join(lines).encode()
-    translate_file(translator, io.BytesIO(source), output, n_best=3, format="tsv",
-                   num_beams=4)  # fmt: skip
-    rows = [line.split("\t") for line in output.getvalue().decode().splitlines()]
+    lines = ["w1 w2 w3", "", "w4"]
+    options = {"n_best": 3, "format": "tsv", "num_beams": 4}
+    text, _ = translated(translator, "\n".join(lines).encode(), **options)
+    rows = [line.split("\t") for line in text.splitlines()]
     expected = translator.translate_n_best(lines, 3, 4)
     assert [row[0] for row in rows] == ["1"] * 3 + ["2"] + ["3"] * 3
     flat = [best for row in expected for best in row]
     assert [row[2] for row in rows] == [best.text for best in flat]
-    assert [float(row[1]) for row in rows] == pytest.approx(
-        [best.score for best in flat], abs=1e-4
-    )
+    scores = [float(row[1]) for row in rows]
+    assert scores == pytest.approx([best.score for best in flat], abs=1e-4)
 
 
 def test_objects_with_attention(translator):
-    lines, output = ["w1 w2 w3", "", "w4"], io.BytesIO()
-    translate_file(translator, io.BytesIO("\n".join(lines).encode()), output, n_best=2,
-                   format="jsonl", attention=True)  # fmt: skip
-    records = [json.loads(line) for line in output.getvalue().splitlines()]
+    lines = ["w1 w2 w3", "", "w4"]
+    options = {"n_best": 2, "format": "jsonl", "attention": True}
+    text, _ = translated(translator, "\n".join(lines).encode(), **options)
+    records = [json.loads(line) for line in text.splitlines()]
     assert [record["line"] for record in records] == [1, 2, 3]
     assert [record["source"] for record in records] == lines
     assert records[0]["source_tokens"] == ["w1", "w2", "w3", "</s>"]
@@ -172,21 +162,10 @@ def test_objects_with_attention(translator):
     assert records[1]["translations"][0]["text"] == ""
 
 
-def test_unknown_tokens(translator):
-    lines = ["w1 strange w2", "odd"]
-    for dictionary in (None, {"odd": "seltsam", "w1": "W"}):
-        output = io.BytesIO()
-        options = dict(replace_unknowns=True, alignment_dictionary=dictionary)
-        source = io.BytesIO("\n".join(lines).encode())
-        translate_file(translator, source, output, **options)
-        expected = translator.translate(lines, **options)
-        assert output.getvalue().decode().split("\n")[:-1] == expected
-
-
 def test_long_lines_are_cut_and_counted():
     learned = make_translator(positions="learned", max_length=6)
     text = b"w1\nw1 w2 w3 w4 w5 w6 w7\n" + b"w1 w2 w3 w4 w5 w6\nw2\n"
-    report = translate_file(learned, io.BytesIO(text), io.BytesIO())
+    _, report = translated(learned, text)
     assert (report.cut, report.first_cut) == (2, 2)
 
 
@@ -199,9 +178,7 @@ def test_ensembles(translator, tmp_path):
         Ensemble([translator.model, other.model]), TOKENIZER, TOKENIZER,
         translator.search,
     ).translate(["w1 w2", "w9"])  # fmt: skip
-    output = io.BytesIO()
-    translate_file(both, io.BytesIO(b"w1 w2\nw9\n"), output)
-    assert output.getvalue().decode().splitlines() == expected
+    assert translated(both, b"w1 w2\nw9\n")[0].splitlines() == expected
     assert type(load_ensemble([tmp_path / "a"]).model) is type(other.model)
     words = DictionaryTokenizer(Dictionary((f"v{n}", 1) for n in range(26)))
     ks.Translator(other.model, TOKENIZER, words).save(tmp_path / "c")
@@ -214,37 +191,46 @@ def test_ensembles(translator, tmp_path):
 # --- Runs that break off ---
 
 
-@pytest.mark.parametrize("suffix", ("", ".gz"))
-def test_resumed_runs_end_with_the_same_file(translator, known, tmp_path, suffix):
-    lines, expected = known
-    source = write(tmp_path / "in.txt", lines)
-    target = tmp_path / f"out.txt{suffix}"
+@pytest.mark.parametrize(
+    "suffix, options",
+    (
+        ("", {}),
+        (".gz", {}),
+        ("", {"format": "tsv", "n_best": 2}),
+        ("", {"format": "jsonl"}),
+    ),
+)
+def test_resumed_runs_end_with_the_same_file(
+    translator, known, tmp_path, suffix, options
+):
+    source, target = write(tmp_path / "in", known[0]), tmp_path / f"out{suffix}"
+    options = {**options, "window": 10}
+    translate_file(translator, source, tmp_path / "whole", **options)
+    rows = read_lines(tmp_path / "whole")
+    part = tmp_path / f"{target.name}.part"
+    options["resume"] = True
     with pytest.raises(RuntimeError):
-        translate_file(Fails(translator, 2), source, target, window=10)
-    assert not target.exists()
-    part, note = tmp_path / f"{target.name}.part", tmp_path / f"{target.name}.part.json"
-    assert json.loads(note.read_text())["lines"] == 20
-    # What a killed run wrote behind the last note.
-    with open(part, "ab") as stream:
-        stream.write(b"half a li")
+        translate_file(fails(translator, 2), source, target, **options)
+    assert read_lines(part) == rows[: len(read_lines(part))] and not target.exists()
+    # A killed run wrote the next window but for the last character.
+    ends = [int(row.split("\t")[0]) if "n_best" in options else 0 for row in rows]
+    third = rows[: ends.index(31)] if "n_best" in options else rows[:30]
+    part.write_bytes("\n".join(third).encode()[:-1])
     with pytest.raises(RuntimeError):
-        translate_file(Fails(translator, 1), source, target, window=10, resume=True)
+        translate_file(fails(translator, 0), source, target, **options)
     seen = io.StringIO()
-    report = translate_file(
-        translator, source, target, window=10, resume=True, progress=seen
-    )
-    assert (report.lines, report.resumed) == (len(lines), 30)
-    assert "resuming after 30 lines" in seen.getvalue()
-    assert lines_of(target) == expected
-    assert not part.exists() and not note.exists()
+    report = translate_file(translator, source, target, progress=seen, **options)
+    assert (report.lines, report.resumed) == (len(known[0]), 20)
+    assert "resuming after 20 lines" in seen.getvalue()
+    assert read_lines(target) == rows
+    assert names(tmp_path) == sorted(["in", "whole", target.name])
     # Nothing is left to go on with: a new run, and the same file.
-    assert translate_file(translator, source, target, resume=True).resumed == 0
-    assert lines_of(target) == expected
+    assert translate_file(translator, source, target, **options).resumed == 0
 
 
 def test_killed_at_the_end_and_at_the_start(translator, known, tmp_path, monkeypatch):
     lines, expected = known
-    source, target = write(tmp_path / "in.txt", lines), tmp_path / "out.txt"
+    source, target = write(tmp_path / "in", lines), tmp_path / "out"
     rename = os.replace
 
     def no_rename(old, new):
@@ -254,107 +240,95 @@ def test_killed_at_the_end_and_at_the_start(translator, known, tmp_path, monkeyp
 
     monkeypatch.setattr(os, "replace", no_rename)
     with pytest.raises(KeyboardInterrupt):
-        translate_file(translator, source, target)
+        translate_file(translator, source, target, window=len(lines))
     monkeypatch.undo()
     assert not target.exists()
-    report = translate_file(Fails(translator, 0), source, target, resume=True)
-    assert report.resumed == len(lines) and lines_of(target) == expected
+    options = {"window": len(lines), "resume": True}
+    report = translate_file(fails(translator, 0), source, target, **options)
+    assert report.resumed == len(lines) and read_lines(target) == expected
     # A part without a note holds nothing that counts.
     (tmp_path / "new.part").write_text("rest")
     translate_file(translator, source, tmp_path / "new")
-    assert lines_of(tmp_path / "new") == expected
+    assert read_lines(tmp_path / "new") == expected
     with pytest.raises(RuntimeError):
-        translate_file(Fails(translator, 0), source, tmp_path / "none")
-    assert not list(tmp_path.glob("none*"))
+        translate_file(fails(translator, 0), source, tmp_path / "none")
+    assert names(tmp_path) == ["in", "new", "out"]
+
+
+@pytest.mark.parametrize("rest", (None, b""))
+def test_a_note_without_a_part_is_no_run(translator, tmp_path, rest):
+    """As a kill behind the renaming leaves it, or one before the first window."""
+    source, target = write(tmp_path / "in", ["w1"] * 9), tmp_path / "out"
+    with pytest.raises(RuntimeError):
+        translate_file(fails(translator, 1), source, target, window=4)
+    part = tmp_path / "out.part"
+    part.unlink() if rest is None else part.write_bytes(rest)
+    translate_file(translator, source, target)
+    assert len(read_lines(target)) == 9 and names(tmp_path) == ["in", "out"]
 
 
 def test_an_older_file_stays_until_the_new_one_is_complete(translator, tmp_path):
     source, target = write(tmp_path / "in", ["w1"] * 9), write(tmp_path / "out", ["x"])
     with pytest.raises(RuntimeError):
-        translate_file(Fails(translator, 1), source, target, window=4)
-    assert lines_of(target) == ["x"]
-    with pytest.raises(ValueError, match=r"4 translated lines.*`resume` goes on"):
+        translate_file(fails(translator, 1), source, target, window=4)
+    assert read_lines(target) == ["x"]
+    with pytest.raises(ValueError, match="broke off: `resume` goes on with it"):
         translate_file(translator, source, target, window=4)
-    translate_file(translator, source, target, window=4, resume=True)
-    assert len(lines_of(target)) == 9
-
-
-def test_a_full_disk_is_named_and_resumed(translator, known, tmp_path):
-    lines, expected = known
-    source, target = write(tmp_path / "in.txt", lines * 3), tmp_path / "out.txt"
-    half = len("".join(f"{text}\n" for text in expected)) * 3 // 2
-    with pytest.raises(OSError) as error, full_disk(half):
-        translate_file(translator, source, target, window=20)
-    assert error.value.filename == f"{target}.part"
-    assert translate_file(translator, source, target, window=20, resume=True).resumed
-    assert lines_of(target) == expected * 3
+    report = translate_file(translator, source, target, window=4, resume=True)
+    assert report.resumed == 4 and len(read_lines(target)) == 9
 
 
 @pytest.mark.parametrize("resume", (False, True))
-def test_a_second_run_with_the_same_output_ends(translator, known, tmp_path, resume):
-    lines, expected = known
-    source, target = write(tmp_path / "in.txt", lines), tmp_path / "out.txt"
-    ended = []
+def test_a_second_run_with_the_same_output_ends(translator, tmp_path, resume):
+    source, target = write(tmp_path / "in", ["w1"] * 9), tmp_path / "out"
+    second = ks.Translator(translator.model, TOKENIZER, TOKENIZER, translator.search)
+    original, ended = second.translate_n_best, []
 
-    class Meanwhile(io.StringIO):
-        def write(self, text):
-            with pytest.raises(ValueError, match="out.txt.part is being written by"):
-                translate_file(translator, source, target, resume=resume)
-            ended.append(text)
+    def translate_n_best(*arguments, **options):
+        with pytest.raises(ValueError, match="out.part is being written by"):
+            translate_file(translator, source, target, resume=resume)
+        ended.append(True)
+        return original(*arguments, **options)
 
-    clock = iter(range(0, 10_000, 60))
-    with pytest.MonkeyPatch.context() as patch:  # a sign of progress in each window
-        patch.setattr(file_translation, "monotonic", lambda: next(clock))
-        translate_file(translator, source, target, window=20, progress=Meanwhile())
-    assert len(ended) > 3
-    assert lines_of(target) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
-
-
-@pytest.mark.parametrize("rest", (None, b""))
-def test_a_note_without_a_part_is_no_run(translator, known, tmp_path, rest):
-    """As a kill behind the renaming leaves it, and one more before the first window."""
-    lines, expected = known
-    source, target = write(tmp_path / "in.txt", lines), tmp_path / "out.txt"
-    part = tmp_path / "out.txt.part"
-    with pytest.raises(RuntimeError):
-        translate_file(Fails(translator, 1), source, target, window=10)
-    part.unlink() if rest is None else part.write_bytes(rest)
-    (tmp_path / ".out.txt.part.json.0123abcd.part").touch()
-    translate_file(translator, source, target)
-    assert lines_of(target) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+    second.translate_n_best = translate_n_best
+    translate_file(second, source, target, window=4)
+    assert len(ended) == 3 and len(read_lines(target)) == 9
+    assert names(tmp_path) == ["in", "out"]
 
 
 def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
     source, target = write(tmp_path / "in", ["w1", "w2", "w3"] * 3), tmp_path / "out"
     with pytest.raises(RuntimeError):
-        translate_file(Fails(translator, 1), source, target, window=4)
-    options = dict(window=4, resume=True)
+        translate_file(fails(translator, 1), source, target, window=4)
+    options = {"window": 4, "resume": True}
     with pytest.raises(ValueError, match=r"differ in: max_length, window\."):
         translate_file(translator, source, target, resume=True, window=5, max_length=7)
     with pytest.raises(ValueError, match=r"differ in: model\."):
         translate_file(make_translator(seed=5), source, target, **options)
-    for lines in (["w1", "w2", "w4"] * 3, ["w1"]):
-        other = write(tmp_path / "other", lines)
-        with pytest.raises(ValueError, match="The first 4 lines of .*other must be"):
-            translate_file(translator, other, target, **options)
-    # More lines behind those that were read are no other input.
-    more = write(tmp_path / "more", ["w1", "w2", "w3"] * 4)
-    assert translate_file(translator, more, target, **options).lines == 12
-    (tmp_path / "out.part").write_bytes(b"w")
-    (tmp_path / "out.part.json").write_text('{"lines": 3}')
-    with pytest.raises(ValueError, match="do not fit each other"):
+    content, times = source.read_bytes(), os.stat(source)
+    for changed, modified in ((content + b"w4\n", 0), (content, 1)):
+        source.write_bytes(changed)
+        os.utime(source, ns=(0, times.st_mtime_ns + modified))
+        with pytest.raises(ValueError, match=r"differ in: input\."):
+            translate_file(translator, source, target, **options)
+    os.utime(source, ns=(0, times.st_mtime_ns))
+    note = tmp_path / "out.part.json"
+    told = note.read_text()
+    note.write_text(told[:9])
+    with pytest.raises(ValueError, match="out.part.json must be JSON"):
         translate_file(translator, source, target, **options)
+    note.write_text(told)
+    # The same file as a stream is known again.
+    with open(source, "rb") as stream:
+        assert translate_file(translator, stream, target, **options).resumed == 4
 
 
 KILLED = """
     import sys
     sys.path.insert(0, {root!r})
-    from tests.test_file_translation import make_translator, translate_file
+    from tests.test_translate_files import make_translator, translate_file
     import keras
     keras.utils.set_random_seed(1)
-    print("ready", flush=True)
     translate_file(make_translator(), sys.argv[1], sys.argv[2], window=50, resume=True)
 """
 
@@ -363,14 +337,13 @@ KILLED = """
 def test_killed_again_and_again(translator, tmp_path):
     lines = random_lines(3000)
     source, target = write(tmp_path / "in", lines), tmp_path / "out"
-    root = str(Path(__file__).parents[1])
-    code = textwrap.dedent(KILLED.format(root=root))
+    code = textwrap.dedent(KILLED.format(root=str(ROOT)))
     # By lines and not by seconds: machines differ in speed.
     for kill_behind in (1, 700, 1600, None):
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(source), str(target)],
-            stdout=subprocess.PIPE, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )  # fmt: skip
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
         while kill_behind is not None and process.poll() is None:
             part = tmp_path / "out.part"
             if part.exists() and part.read_bytes().count(b"\n") >= kill_behind:
@@ -379,7 +352,8 @@ def test_killed_again_and_again(translator, tmp_path):
         process.wait(timeout=300)
         assert process.returncode == (0 if kill_behind is None else -signal.SIGKILL)
         assert target.exists() == (kill_behind is None)
-    assert lines_of(target) == translator.translate(lines)
+    assert read_lines(target) == translator.translate(lines)
+    assert names(tmp_path) == ["in", "out"]
 
 
 # --- Memory ---
@@ -408,7 +382,7 @@ def test_memory_does_not_grow_with_the_file(translator, tmp_path):
         write(tmp_path / name, (f"{number:>300}" for number in range(count)))
     done = subprocess.run(
         [sys.executable, "-c", ECHOES], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "many.out").read_bytes() == (tmp_path / "many").read_bytes()
@@ -425,25 +399,29 @@ class Terminal(io.StringIO):
 
 
 def test_progress(translator, tmp_path, monkeypatch):
-    monkeypatch.setattr(file_translation, "_CHUNK", 8)
+    monkeypatch.setattr(translate_files, "_CHUNK", 8)
     source = write(tmp_path / "in", random_lines(40))
-    seen = io.StringIO()
-    translate_file(translator, source, tmp_path / "out", progress=seen)
+
+    def told(stream, seconds):
+        """What is written where a look at the clock takes so long."""
+        clock = iter(range(0, 10_000, seconds)) if seconds else iter(lambda: 0, None)
+        monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
+        translate_file(translator, source, tmp_path / "out", progress=stream)
+        return stream.getvalue()
+
     # Ten seconds have not passed: one line, at the end.
-    assert seen.getvalue().count("\n") == 1 and "\r" not in seen.getvalue()
-    assert seen.getvalue().startswith("40 lines, ")
+    text = told(io.StringIO(), 0)
+    assert text.count("\n") == 1 and "\r" not in text and text.startswith("40 lines, ")
     for words in ("sentences/s", "tokens/s", "100 %", "0:00 left"):
-        assert words in seen.getvalue()
-    seen, clock = io.StringIO(), iter(range(0, 10_000, 6))
-    monkeypatch.setattr(file_translation, "monotonic", lambda: next(clock))
-    translate_file(translator, source, tmp_path / "out", progress=seen)
-    assert [line.split(",")[0] for line in seen.getvalue().splitlines()] == [
+        assert words in text
+    lines = told(io.StringIO(), 6).splitlines()
+    assert [line.split(",")[0] for line in lines] == [
         "16 lines", "32 lines", "40 lines",
     ]  # fmt: skip
-    assert "0.9 sentences/s" in seen.getvalue() and "0:10 left" in seen.getvalue()
-    seen, clock = Terminal(), iter(range(0, 10_000, 6))
-    translate_file(translator, source, tmp_path / "out", progress=seen)
-    assert seen.getvalue().count("\n") == 1 and seen.getvalue().count("\r") == 6
+    assert "0.9 sentences/s" in lines[0] and "64 %, 0:10 left" in lines[0]
+    text = told(Terminal(), 6)
+    assert text.count("\n") == 1 and text.count("\r") == 6
+    assert [progress.clock(seconds) for seconds in (61, 3725)] == ["1:01", "1:02:05"]
 
 
 # --- Refused ---
@@ -454,22 +432,20 @@ def test_input_that_is_no_text(translator, tmp_path):
         (b"w1\nw2 \xff\n", "line 2 has the byte 0xff at position 4"),
         (b"w1\n" + b"x" * (1 << 24) + b"yz\n", "line 2 has more. Is it a text?"),
     ):
-        with pytest.raises(ValueError) as error:
-            translate_file(translator, io.BytesIO(content), io.BytesIO())
-        assert words in str(error.value)
-    output = io.BytesIO()
-    source = io.BytesIO(b"w1\nw2 \xff\n")
-    translate_file(translator, source, output, on_error="replace")
-    expected = translator.translate(["w1", "w2 \ufffd"])
-    assert output.getvalue().decode().splitlines() == expected
+        with pytest.raises(ValueError, match=words):
+            translated(translator, content)
+    text, _ = translated(translator, b"w1\nw2 \xff\n", on_error="replace")
+    assert text.splitlines() == translator.translate(["w1", "w2 \ufffd"])
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"w1\n" * 5000)[:-9])
-    with pytest.raises(ValueError, match="cut.gz is damaged or cut off"):
-        translate_file(translator, tmp_path / "cut.gz", io.BytesIO())
+    (tmp_path / "no.gz").write_bytes(b"w1\n")
+    for name in ("cut.gz", "no.gz"):
+        with pytest.raises(ValueError, match=f"{name} is damaged or cut off"):
+            translate_file(translator, tmp_path / name, io.BytesIO())
 
 
 def test_wrong_files(translator, tmp_path):
     source = write(tmp_path / "in", ["w1"])
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         translate_file(translator, tmp_path / "nowhere", io.BytesIO())
     with pytest.raises(IsADirectoryError):
         translate_file(translator, tmp_path, io.BytesIO())
@@ -479,7 +455,7 @@ def test_wrong_files(translator, tmp_path):
         translate_file(translator, source, tmp_path / "no" / "out")
     with pytest.raises(ValueError, match="must not be the `input`"):
         translate_file(translator, source, source)
-    assert lines_of(source) == ["w1"]
+    assert read_lines(source) == ["w1"]
     # A device is written to, not replaced.
     translate_file(translator, source, "/dev/null")
     assert Path("/dev/null").is_char_device()
@@ -501,19 +477,14 @@ def test_wrong_files(translator, tmp_path):
 )
 def test_wrong_options(translator, options, words):
     with pytest.raises(ValueError) as error:
-        translate_file(translator, io.BytesIO(b"w1\n"), io.BytesIO(), **options)
+        translated(translator, b"w1\n", **options)
     assert words in str(error.value)
 
 
-def test_language_models_do_not_translate():
+def test_language_models_and_texts_are_refused(translator):
     model = ks.models.ConvLanguageModel(30, embedding_dim=4, convolutions="[(4, 2)]")
     generator = ks.LanguageGenerator(model, TOKENIZER)
     with pytest.raises(ValueError, match="Received: LanguageGenerator"):
-        translate_file(generator, io.BytesIO(), io.BytesIO())
+        translated(generator, b"")
     with pytest.raises(ValueError, match="`input` must be a binary stream"):
-        translate_file(make_translator(), io.StringIO(), io.BytesIO())
-
-
-def test_read_lines(tmp_path):
-    path = write(tmp_path / "a.gz", ["ä b", "", "c"])
-    assert read_lines(path) == ["ä b", "", "c"]
+        translate_file(translator, io.StringIO(), io.BytesIO())
