@@ -99,7 +99,7 @@ class TestFeedForward:
             FeedForward(**arguments)
 
     def test_bad_shapes_are_refused(self):
-        with pytest.raises(ValueError, match="channels of `inputs`"):
+        with pytest.raises(ValueError, match="`inputs` must have a known size"):
             FeedForward(3).build((None, None, None))
 
 

@@ -241,7 +241,7 @@ def test_wrong_arguments():
         QueryConvModule(2, 3, query_groups=0)
     with pytest.raises(ValueError, match="multiple of `num_heads`"):
         LightConvModule(3, 3)(INPUTS)
-    with pytest.raises(ValueError, match='`step` needs padding="causal"'):
+    with pytest.raises(ValueError, match='need padding="causal"'):
         module = DynamicConvModule(2, 3)
         module.build(INPUTS.shape)
         module.step(INPUTS, {})
