@@ -140,10 +140,10 @@ def command(options) -> list[str]:
 
 def score(options) -> None:
     """Scores the finished model on the test set and keeps what other actions need."""
-    from keras_seqconv.batches import default_parallel
     from keras_seqconv.callbacks.reporting import read_log
     from keras_seqconv.cores import share_cores
     from keras_seqconv.support.files import write_file
+    from keras_seqconv.text_model import default_parallel
 
     share_cores(default_parallel())  # as `keras-seqconv translate` does
     run, kept = run_folder(options), kept_folder(options.row)

@@ -1,32 +1,17 @@
-"""A language model with its tokenizer and search options."""
+"""Language models with their tokenizers and search options."""
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 
 import keras
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.batches import (
-    batches,
-    check_lengths,
-    check_parallel,
-    check_tokenizer,
-    default_parallel,
-    scores,
-    search_defaults,
-    search_options,
-    side_by_side,
-    spellable,
-    texts_of,
-    to_numpy,
-)
-from keras_seqconv.decoding.options import BeamOptions, SampleOptions
+from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.model_directory import Contents
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.text_model import TextModel, check_lengths, texts_of
 
 
-class LanguageGenerator:
+class LanguageGenerator(TextModel):
     """Scores and continues texts with a language model.
 
     Tokens that are no text (`unspellable_ids` of tokenizers that run in graphs) are
@@ -71,15 +56,10 @@ class LanguageGenerator:
                 "`model` must be a language model; others go into Translator. "
                 f"Received: {type(model).__name__}"
             )
-        self.model = model
+        super().__init__(model, search, tokens_per_batch, parallel_batches)
         self.tokenizer = tokenizer
-        self.search = search_defaults(BeamOptions, search)
-        self.tokens_per_batch = check_positive_integer(
-            "tokens_per_batch", tokens_per_batch
-        )
-        self.parallel_batches = check_parallel(parallel_batches)
         if tokenizer is not None:
-            check_tokenizer("tokenizer", tokenizer, model, model.target_vocabulary_size)
+            self._check_tokenizer("tokenizer", tokenizer, model.target_vocabulary_size)
 
     def __repr__(self) -> str:
         return (
@@ -102,10 +82,10 @@ class LanguageGenerator:
                 wrong option.
         """
         texts = texts_of("texts", texts)
-        self._needs_tokenizer()
+        self._needs_tokenizers()
         targets = self.tokenizer.tokenize(texts)
         check_lengths("texts", targets, self.model.max_target_length)
-        return scores(self, None, targets, options)
+        return self._scores(None, targets, options)
 
     def generate(
         self, prompts: Iterable[str], num_beams: int | None = None, **search
@@ -126,17 +106,16 @@ class LanguageGenerator:
         """
         if num_beams is not None:
             search["num_beams"] = num_beams
-        options = search_options(BeamOptions, self.search, search, num_hypotheses=1)
-        self._needs_tokenizer()
-        options = spellable(options, self.tokenizer)
+        options = self.search_options(search, num_hypotheses=1)
 
         def run(prefix):
             return decoding.beam_search_hypotheses(
                 self.model, prefix_ids=prefix, **options
             )
 
-        parallel = self.parallel_batches or default_parallel()
-        return self._generate(prompts, options, options["num_beams"], run, parallel)
+        return self._continued(
+            prompts, run, options, options["num_beams"], self._parallel()
+        )
 
     def sample(
         self,
@@ -157,12 +136,8 @@ class LanguageGenerator:
         Returns, Raises:
             see `generate`.
         """
-        names = {field.name for field in dataclasses.fields(SampleOptions)}
-        defaults = {name: self.search[name] for name in self.search if name in names}
         search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        options = search_options(SampleOptions, defaults, search, num_samples=1)
-        self._needs_tokenizer()
-        options = spellable(options, self.tokenizer)
+        options = self.search_options(search, SampleOptions, num_samples=1)
         # One for all batches, or each would draw the same numbers.
         generator = keras.random.SeedGenerator(seed)
 
@@ -171,7 +146,7 @@ class LanguageGenerator:
                 self.model, prefix_ids=prefix, seed=generator, **options
             )
 
-        return self._generate(prompts, options, 1, run, 1)
+        return self._continued(prompts, run, options, 1, 1)
 
     def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
         """Writes model, tokenizer and search options; see `Translator.save`."""
@@ -179,33 +154,19 @@ class LanguageGenerator:
         model_directory.write(directory, contents, overwrite)
 
     @classmethod
-    def load(cls, directory: str | os.PathLike, dtype=None) -> "LanguageGenerator":
-        """Reads what `save` wrote; see `keras_seqconv.load`."""
-        return cls.from_contents(model_directory.read(directory, dtype), directory)
+    def _of_contents(cls, contents):
+        for name in ("source_tokenizer", "max_source_length"):
+            if getattr(contents, name) is not None:
+                raise ValueError(f"a language model has no `{name}`")
+        return cls(contents.model, contents.target_tokenizer, contents.search)
 
-    @classmethod
-    def from_contents(cls, contents: Contents, directory) -> "LanguageGenerator":
-        """Of what was read from `directory`, which errors name."""
-        model, source_tokenizer, tokenizer, search, longest, _ = contents
-        try:
-            for name, value in (
-                ("source_tokenizer", source_tokenizer),
-                ("max_source_length", longest),
-            ):
-                if value is not None:
-                    raise ValueError(f"a language model has no `{name}`")
-            return cls(model, tokenizer, search)
-        except (TypeError, ValueError) as error:
-            raise model_directory.wrong(directory, error) from error
+    @property
+    def output_tokenizer(self):
+        return self.tokenizer
 
-    def _needs_tokenizer(self):
-        if self.tokenizer is None:
-            raise ValueError(
-                "This model has no tokenizer: use keras_seqconv.decoding with its "
-                "`model`, or make a LanguageGenerator with a tokenizer."
-            )
-
-    def _generate(self, prompts, options, num_beams, run, parallel):
+    def _continued(self, prompts, run, options, num_beams, parallel):
+        """The best text of each prompt, of those that `run` finds for ids (B, T)."""
+        self._needs_tokenizers()
         prompts = texts_of("prompts", prompts)
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
         most = options["max_length"]
@@ -215,19 +176,14 @@ class LanguageGenerator:
         results = [""] * len(prompts)
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
-        rows = self.tokens_per_batch // num_beams
-
-        def search_of(batch):
-            return to_numpy(run(batch.padded(prefixes, self.model.pad_id)))
-
-        parts = batches(lengths, rows, max(1, most), parallel)
-        for batch, found in side_by_side(search_of, parts, parallel):
+        for batch, found in self._searched(
+            run, prefixes, lengths, num_beams, max(1, most), parallel
+        ):
             ids = [
                 found.ids[place, 0, : found.lengths[place, 0]].tolist()
                 for place in range(len(batch.indices))
             ]
-            for index, text in zip(
-                batch.indices, self.tokenizer.detokenize(ids), strict=True
-            ):
+            texts = self.tokenizer.detokenize(ids)
+            for index, text in zip(batch.indices, texts, strict=True):
                 results[index] = text
         return results

@@ -10,25 +10,20 @@
 | `source_tokenizer/` | if there is one; none for language models                      |
 | `target_tokenizer/` | if there is one and it is not the source's                     |
 
-Safe to read from strangers: nothing in it is executed. The class is looked up in the
-table below, its arguments are plain JSON, no file can name another file, and sizes are
-compared before memory is taken. Written on one backend, it is read on all.
+Nothing in it is executed, also if a stranger wrote it: the class is one of the four
+below, its arguments are plain JSON, and no file can name another one (of weights Keras
+sees to that). A damaged file is an error that names it. Written on one backend, it is
+read on all.
 """
 
-import collections
 import contextlib
 import errno
 import hashlib
-import json
-import math
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
-import keras
 import numpy as np
 
 from keras_seqconv.folders import model_folder
@@ -39,7 +34,7 @@ from keras_seqconv.models import (
     LanguageModel,
     SequenceModel,
 )
-from keras_seqconv.support.files import atomic_directory
+from keras_seqconv.support.files import atomic_directory, read_json, write_json
 from keras_seqconv.tokenizers import load_tokenizer
 from keras_seqconv.version import __version__
 
@@ -50,14 +45,14 @@ CLASSES = {
 }
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
-_FILES = {CONFIG, WEIGHTS, SOURCE, TARGET}
 _KEYS = {
     "format_version", "package_version", "model", "folded", "search",
     "max_source_length", "languages", SOURCE, TARGET, "weights_sha256",
 }  # fmt: skip
+# These two came later.
+_OPTIONAL = {"languages", "weights_sha256"}
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = {"class_name", "module", "registered_name"}
-_LARGEST_CONFIG = 1 << 20
 # Bytes of an HDF5 file for each array, besides its values.
 _OVERHEAD = 4096
 
@@ -71,6 +66,9 @@ class Contents(NamedTuple):
     search: dict
     max_source_length: int | None = None
     languages: tuple[str | None, str | None] = (None, None)
+
+
+# --- Writing ---
 
 
 def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> None:
@@ -95,7 +93,7 @@ def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> Non
 
 def _replaceable(path: Path) -> bool:
     names = {entry.name for entry in path.iterdir()}
-    return {CONFIG, WEIGHTS} <= names <= _FILES
+    return {CONFIG, WEIGHTS} <= names <= {CONFIG, WEIGHTS, SOURCE, TARGET}
 
 
 def write(
@@ -110,19 +108,17 @@ def write(
 
     Raises:
         ValueError: `directory` is in use, or the model is not one of the package's, or
-            is no longer what its arguments make (layers were changed or quantized).
+            is no longer what its arguments make (quantized or partly folded).
     """
     check_writable(directory, overwrite)
     config = _config(contents)
-    replaceable = _replaceable if overwrite else None
-    with atomic_directory(directory, replaceable) as folder:
+    with atomic_directory(directory, _replaceable if overwrite else None) as folder:
         _save_weights(contents.model, folder / WEIGHTS)
         config["weights_sha256"] = _digest(folder / WEIGHTS)
         for name in (SOURCE, TARGET):
             if config[name] == name:
                 getattr(contents, name).save(folder / name)
-        text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-        (folder / CONFIG).write_text(text, encoding="utf-8")
+        write_json(folder / CONFIG, config)
 
 
 def _config(contents: Contents) -> dict:
@@ -138,13 +134,16 @@ def _config(contents: Contents) -> dict:
             "`model` must have a dtype policy with a name, such as 'mixed_bfloat16', "
             f"to be saved. Received: dtype={arguments['dtype']}"
         )
-    folded = any(getattr(layer, "folded", False) for layer in model.layers)
-    shapes = _expected_shapes(type(model), arguments, folded)
-    if shapes != _shapes(model.weights):
+    layers = list(model._flatten_layers())
+    # g is the norm of the weights, which `fold` takes away.
+    folded = {layer.g is None for layer in layers if hasattr(layer, "g")}
+    if len(folded) > 1 or any(
+        getattr(layer, "quantization_mode", None) for layer in layers
+    ):
         raise ValueError(
             "`model` must have the weights that its arguments make, to be saved. "
             "Received: a model that was changed after it was made (quantized or "
-            "partly folded, perhaps)"
+            "partly folded)"
         )
     shared = contents.source_tokenizer is contents.target_tokenizer
     target = SOURCE if shared else TARGET
@@ -152,13 +151,36 @@ def _config(contents: Contents) -> dict:
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
         "model": {"class": type(model).__name__, "config": arguments},
-        "folded": folded,
+        "folded": True in folded,
         "search": contents.search,
         "max_source_length": contents.max_source_length,
         "languages": contents.languages,
         SOURCE: None if contents.source_tokenizer is None else SOURCE,
         TARGET: None if contents.target_tokenizer is None else target,
     }
+
+
+def _save_weights(model, path: Path) -> None:
+    """Not tried where the disk is full: HDF5 that cannot write crashes the process."""
+    sizes = [np.prod(w.shape) * np.dtype(w.dtype).itemsize for w in model.weights]
+    if shutil.disk_usage(path.parent).free < sum(sizes) + _OVERHEAD * len(sizes):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    # Keras would write the state of the optimizer as well.
+    optimizer, model.optimizer = getattr(model, "optimizer", None), None
+    try:
+        model.save_weights(path)
+    except (OSError, RuntimeError) as error:
+        # Room for what HDF5 still writes when it closes the file.
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(path, 0)
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error)
+        raise OSError(number, f"{reason} (writing weights)", str(path)) from error
+    finally:
+        model.optimizer = optimizer
+
+
+# --- Reading ---
 
 
 def read(directory: str | os.PathLike, dtype=None) -> Contents:
@@ -174,23 +196,21 @@ def read(directory: str | os.PathLike, dtype=None) -> Contents:
         ImportError: a tokenizer needs a package that is not installed.
     """
     folder = model_folder(directory)
-    config = _read_config(folder / CONFIG)
-    _check_digest(folder / WEIGHTS, config.get("weights_sha256"), folder / CONFIG)
+    try:
+        config = read_json(folder / CONFIG)
+    except RecursionError as error:
+        raise _wrong(folder / CONFIG, str(error)) from error
+    problem = _problem(config)
+    if problem is not None:
+        raise _wrong(folder / CONFIG, problem)
     model = _read_model(folder, config, dtype)
-    source = target = None
-    if config[SOURCE] is not None:
-        source = _read_tokenizer(folder / SOURCE)
+    source = None if config[SOURCE] is None else _read_tokenizer(folder / SOURCE)
+    target = source if config[TARGET] == SOURCE else None
     if config[TARGET] == TARGET:
         target = _read_tokenizer(folder / TARGET)
-    elif config[TARGET] is not None:
-        target = source
+    languages = tuple(config.get("languages", (None, None)))
     return Contents(
-        model,
-        source,
-        target,
-        config["search"],
-        config["max_source_length"],
-        tuple(config.get("languages", (None, None))),
+        model, source, target, config["search"], config["max_source_length"], languages
     )
 
 
@@ -199,103 +219,51 @@ def wrong(directory: str | os.PathLike, error: Exception) -> ValueError:
     return _wrong(Path(directory) / CONFIG, str(error))
 
 
-# --- config.json ---
+def _wrong(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path}: {reason.rstrip('.')}.")
 
 
-def _read_config(path: Path) -> dict:
-    size = _size(path)
-    if size > _LARGEST_CONFIG:
-        raise _wrong(path, f"it must have at most {_LARGEST_CONFIG} bytes, not {size}")
-    content = path.read_bytes()
-    try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise _wrong(path, f"it must be JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise _wrong(path, "it must hold a JSON object")
+def _problem(config: dict) -> str | None:
+    """The first rule that the content of `config.json` breaks."""
     version = config.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
-        raise _wrong(
-            path,
+        return (
             f"`format_version` must be {FORMAT_VERSION}; perhaps a newer package wrote "
             f"it (package_version={config.get('package_version')!r}). "
-            f"Received: format_version={version!r}",
+            f"Received: format_version={version!r}"
         )
-    _check_config(path, config)
-    return config
-
-
-def _save_weights(model, path: Path) -> None:
-    """Not tried where the disk is full: HDF5 that cannot write crashes the process."""
-    sizes = [math.prod(w.shape) * np.dtype(w.dtype).itemsize for w in model.weights]
-    if shutil.disk_usage(path.parent).free < sum(sizes) + _OVERHEAD * len(sizes):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    try:
-        with _without_optimizer(model):
-            model.save_weights(path)
-    except (OSError, RuntimeError) as error:
-        # Room for what HDF5 still writes when it closes the file.
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(path, 0)
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error)
-        raise OSError(number, f"{reason} (writing weights)", str(path)) from error
-
-
-@contextlib.contextmanager
-def _without_optimizer(model):
-    """Keras writes the state of a compiled model's optimizer into the weights file."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        yield
-        return
-    model.optimizer = None
-    try:
-        yield
-    finally:
-        model.optimizer = optimizer
-
-
-def _check_config(path: Path, config: dict):
-    # These two came later.
-    missing = sorted(_KEYS - {"weights_sha256", "languages"} - set(config))
-    unknown = sorted(set(config) - _KEYS)
+    missing, unknown = _KEYS - _OPTIONAL - set(config), set(config) - _KEYS
     if missing or unknown:
-        raise _wrong(path, f"missing are {missing}, unknown are {unknown}")
+        return f"missing are {sorted(missing)}, unknown are {sorted(unknown)}"
     model = config["model"]
     if not isinstance(model, dict) or set(model) != {"class", "config"}:
-        raise _wrong(path, "`model` must have the keys 'class' and 'config'")
-    if not isinstance(model["class"], str) or model["class"] not in CLASSES:
-        raise _wrong(
-            path,
+        return "`model` must have the keys 'class' and 'config'"
+    name, arguments = model["class"], model["config"]
+    if not isinstance(name, str) or name not in CLASSES:
+        return (
             f"the class of the model must be one of {[*CLASSES]}. "
-            f"Received: class={model['class']!r}",
+            f"Received: class={name!r}"
         )
-    arguments = model["config"]
     if not isinstance(arguments, dict) or not isinstance(arguments.get("dtype"), str):
-        raise _wrong(path, "`config` of the model must be an object with a `dtype`")
+        return "`config` of the model must be an object with a `dtype`"
     if not _plain(arguments):
-        raise _wrong(path, "`config` of the model must hold no serialized objects")
+        return "`config` of the model must hold no serialized objects"
     languages = config.get("languages", [None, None])
-    if not (
-        isinstance(languages, list)
-        and len(languages) == 2
-        and all(one is None or isinstance(one, str) for one in languages)
+    if (
+        not isinstance(languages, list)
+        or len(languages) != 2
+        or not all(isinstance(language, str | None) for language in languages)
     ):
-        raise _wrong(path, f"`languages` must be two texts or nulls, not {languages}")
+        return f"`languages` must be two texts or nulls, not {languages}"
     if not isinstance(config["folded"], bool) or not isinstance(config["search"], dict):
-        raise _wrong(path, "`folded` must be true or false, `search` an object")
-    if config[SOURCE] not in (None, SOURCE) or config[TARGET] not in (
-        None,
-        TARGET,
-        config[SOURCE],
-    ):
-        raise _wrong(
-            path,
+        return "`folded` must be true or false, `search` an object"
+    source, target = config[SOURCE], config[TARGET]
+    if source not in (None, SOURCE) or target not in (None, TARGET, source):
+        return (
             f"`{SOURCE}` must be null or '{SOURCE}', `{TARGET}` null, '{TARGET}' or "
-            f"the same as the source's. Received: {config[SOURCE]!r}, "
-            f"{config[TARGET]!r}",
+            f"the same as the source's. Received: {source!r}, {target!r}"
         )
+    return None
 
 
 def _plain(value) -> bool:
@@ -304,129 +272,33 @@ def _plain(value) -> bool:
     return not isinstance(value, list) or all(map(_plain, value))
 
 
-# --- The model and its weights ---
-
-
 def _read_model(folder: Path, config: dict, dtype) -> SequenceModel:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing.")
+    expected = config.get("weights_sha256")
+    if expected is not None and _digest(path) != expected:
+        raise _wrong(
+            path,
+            f"it is damaged or not the file that {folder / CONFIG} was written with "
+            "(remove `weights_sha256` there if you changed the weights on purpose)",
+        )
     cls, arguments = CLASSES[config["model"]["class"]], config["model"]["config"]
-    stored = _stored_shapes(folder / WEIGHTS)
-    for name, value in arguments.items():
-        layers = name in ("num_layers", "num_encoder_layers", "num_decoder_layers")
-        if layers and isinstance(value, int) and value > stored.total():
-            raise _wrong(
-                folder / CONFIG,
-                f"{name}={value} is more than there are weights in {WEIGHTS}",
-            )
     if dtype is not None:
         arguments = {**arguments, "dtype": dtype}
     try:
-        expected = _expected_shapes(cls, arguments, config["folded"])
+        model = cls.from_config(arguments)
+        if config["folded"]:
+            model.fold()
     except Exception as error:
-        raise _wrong(
-            folder / CONFIG, f"it describes no {cls.__name__} ({error})"
-        ) from error
-    if stored != expected:
-        raise _wrong(folder / WEIGHTS, _difference(stored, expected))
-    model = cls.from_config(arguments)
-    if config["folded"]:
-        model.fold()
+        reason = f"it describes no {cls.__name__} ({error})"
+        raise _wrong(folder / CONFIG, reason) from error
     try:
-        model.load_weights(folder / WEIGHTS)
+        model.load_weights(path)
     except Exception as error:
-        raise _wrong(folder / WEIGHTS, f"it does not fit ({error})") from error
+        reason = f"it is damaged, or not of the model in {CONFIG} ({error})"
+        raise _wrong(path, reason) from error
     return model
-
-
-def _expected_shapes(cls, arguments: dict, folded: bool) -> collections.Counter:
-    """Shapes of the weights of a model that is described but takes no memory.
-
-    In a thread of its own, as Keras keeps a list of variables without a value for each
-    thread, and would fill them in later.
-    """
-    result = []
-
-    def build():
-        try:
-            with keras.StatelessScope(initialize_variables=False):
-                weights = cls.from_config(arguments).weights
-            # `fold` multiplies the lengths g of weight normalization into the kernels.
-            kept = [weight for weight in weights if not (folded and weight.name == "g")]
-            result.append(_shapes(kept))
-        except Exception as error:
-            result.append(error)
-
-    thread = threading.Thread(target=build)
-    thread.start()
-    thread.join()
-    if isinstance(result[0], Exception):
-        raise result[0]
-    return result[0]
-
-
-def _shapes(weights) -> collections.Counter:
-    return collections.Counter(tuple(weight.shape) for weight in weights)
-
-
-def _stored_shapes(path: Path) -> collections.Counter:
-    """Shapes of the arrays of a file that holds arrays and nothing else."""
-    shapes, total = collections.Counter(), 0
-    try:
-        size = _size(path)
-        with h5py.File(path, "r") as file:
-            for dataset in _datasets(path, file, set()):
-                shapes[dataset.shape] += 1
-                total += math.prod(dataset.shape) * dataset.dtype.itemsize
-    except (OSError, RuntimeError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise _wrong(path, f"it is damaged or cut off ({error})") from error
-    if total > size:
-        raise _wrong(path, f"it claims {total} bytes of weights in a file of {size}")
-    return shapes
-
-
-def _datasets(path: Path, group, seen: set):
-    """The arrays of a group; `seen` are the addresses of what was in others."""
-    for name in group:
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise _wrong(path, f"{group.name}/{name} is a link")
-        entry = group[name]
-        address = h5py.h5o.get_info(entry.id).addr
-        if address in seen:
-            raise _wrong(path, f"{entry.name} is a link to what is elsewhere too")
-        seen.add(address)
-        if isinstance(entry, h5py.Group):
-            yield from _datasets(path, entry, seen)
-        elif not isinstance(entry, h5py.Dataset) or _unusual(entry):
-            raise _wrong(path, f"{entry.name} is not an array that Keras wrote")
-        else:
-            yield entry
-
-
-def _unusual(dataset) -> bool:
-    return (
-        dataset.shape is None
-        or dataset.is_virtual
-        or dataset.external is not None
-        or dataset.chunks is not None
-        or dataset.dtype.hasobject
-    )
-
-
-def _difference(stored: collections.Counter, expected: collections.Counter) -> str:
-    missing, extra = expected - stored, stored - expected
-    sizes = (
-        f"{counter.total()} {word} ({', '.join(map(str, list(counter)[:4]))})"
-        for word, counter in (("missing", missing), ("too many", extra))
-        if counter
-    )
-    return (
-        f"its {stored.total()} weights are not the {expected.total()} of the model in "
-        f"{CONFIG}: " + ", ".join(sizes)
-    )
-
-
-# --- Files ---
 
 
 def _read_tokenizer(folder: Path):
@@ -438,28 +310,6 @@ def _read_tokenizer(folder: Path):
         raise _wrong(folder, str(error)) from error
 
 
-def _check_digest(path: Path, expected, config: Path):
-    _size(path)
-    if expected is not None and _digest(path) != expected:
-        raise _wrong(
-            path,
-            f"it is damaged or not the file that {config} was written with (remove "
-            "`weights_sha256` there if you changed the weights on purpose)",
-        )
-
-
 def _digest(path: Path) -> str:
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _size(path: Path) -> int:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing.")
-    if not path.is_file():
-        raise _wrong(path, "it is not a file")
-    return path.stat().st_size
-
-
-def _wrong(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path}: {reason.rstrip('.')}.")

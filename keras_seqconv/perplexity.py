@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_seqconv.batches import batches, texts_of
 from keras_seqconv.data.blocks import blocks
 from keras_seqconv.decoding import graphs
+from keras_seqconv.text_model import batches, texts_of
 
 # Rows that are sorted by length together; lines that are tokenized together.
 _WINDOW, _LINES = 4096, 1000

@@ -1,36 +1,25 @@
-"""A model with its tokenizers and search options: text in, text out.
+"""Text in, text out: translation models with tokenizers and search options.
 
 Letters: S source time, L tokens of a translation.
 """
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.batches import (
-    batches,
-    check_lengths,
-    check_parallel,
-    check_tokenizer,
-    default_parallel,
-    is_blank,
-    scores,
-    search_defaults,
-    search_options,
-    side_by_side,
-    spellable,
-    texts_of,
-    to_numpy,
-)
-from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.model_directory import Contents
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.text_model import TextModel, check_lengths, texts_of
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
+
+# ASCII white space, what `tf.strings.strip` takes away in an export.
+_BLANKS = " \t\n\v\f\r"
 
 
 class Translation(NamedTuple):
@@ -52,7 +41,7 @@ class Translation(NamedTuple):
     attention: np.ndarray | None = None
 
 
-class Translator:
+class Translator(TextModel):
     """Translates texts with an encoder-decoder model.
 
     The translation of a text depends neither on the other texts of a call nor on their
@@ -131,16 +120,11 @@ class Translator:
                 "`source_tokenizer` and `target_tokenizer` must both be given or both "
                 f"be None. Received: {source_tokenizer!r}, {target_tokenizer!r}"
             )
-        self.model = model
+        super().__init__(model, search, tokens_per_batch, parallel_batches)
         self.source_language, self.target_language = languages
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.search = search_defaults(BeamOptions, search)
-        self.tokens_per_batch = check_positive_integer(
-            "tokens_per_batch", tokens_per_batch
-        )
-        self.parallel_batches = check_parallel(parallel_batches)
-        embedders = [one.source_embedder for one in models]
+        embedders = [member.source_embedder for member in models]
         limits = [one.max_length for one in embedders if one.max_length is not None]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
@@ -149,9 +133,9 @@ class Translator:
         if source_tokenizer is not None:
             for embedder in embedders:
                 size = embedder.tokens.vocabulary_size
-                check_tokenizer("source_tokenizer", source_tokenizer, model, size)
+                self._check_tokenizer("source_tokenizer", source_tokenizer, size)
             size = model.target_vocabulary_size
-            check_tokenizer("target_tokenizer", target_tokenizer, model, size)
+            self._check_tokenizer("target_tokenizer", target_tokenizer, size)
 
     def __repr__(self) -> str:
         languages = filter(None, (self.source_language, self.target_language))
@@ -162,37 +146,18 @@ class Translator:
         )
 
     def translate(
-        self,
-        texts: str | Iterable[str],
-        num_beams: int | None = None,
-        *,
-        replace_unknowns: bool = False,
-        alignment_dictionary: Mapping[str, str] | None = None,
-        **search,
+        self, texts: str | Iterable[str], num_beams: int | None = None, **options
     ) -> list[str]:
         """The best translation of each text, in their order.
 
         Args:
             texts: any number of texts; one text is a list of one.
-            num_beams: instead of the default of this translator.
-            replace_unknowns: put the source token with the most attention for each
-                unknown token; see `keras_seqconv.tokenizers.replace_unknowns`.
-            alignment_dictionary: source token -> what to write for it then.
-            **search: other options of `keras_seqconv.decoding.beam_search`, instead of
-                the defaults of this translator.
+            num_beams, **options: see `translate_n_best`.
 
         Raises:
-            ValueError: `texts` is no list of texts; for a wrong option.
-            TypeError: for an unknown option.
+            ValueError, TypeError: see `translate_n_best`.
         """
-        found = self.translate_n_best(
-            texts,
-            1,
-            num_beams,
-            replace_unknowns=replace_unknowns,
-            alignment_dictionary=alignment_dictionary,
-            **search,
-        )
+        found = self.translate_n_best(texts, 1, num_beams, **options)
         return [best[0].text if best else "" for best in found]
 
     def translate_n_best(
@@ -208,58 +173,55 @@ class Translator:
         """The n best translations of each text, best first.
 
         Args:
-            texts, num_beams, replace_unknowns, alignment_dictionary: see `translate`.
+            texts: any number of texts; one text is a list of one.
             n: at most `num_beams`. A text gets fewer where the search found fewer; one
                 without a token gets one translation, "" with score 0.
-            **search: as of `translate`, and `return_attention` (False).
+            num_beams: instead of the default of this translator.
+            replace_unknowns: put the source token with the most attention for each
+                unknown token; see `keras_seqconv.tokenizers.replace_unknowns`.
+            alignment_dictionary: source token -> what to write for it then.
+            **search: other options of `keras_seqconv.decoding.beam_search`, instead of
+                the defaults of this translator, and `return_attention` (False).
 
         Raises:
-            ValueError, TypeError: see `translate`.
+            ValueError: `texts` is no list of texts; for a wrong option.
+            TypeError: for an unknown option.
         """
         texts = texts_of("texts", texts)
         self._needs_tokenizers()
         if num_beams is not None:
             search["num_beams"] = num_beams
         check_positive_integer("n", n)
-        options = search_options(BeamOptions, self.search, search, num_hypotheses=None)
+        options = self.search_options(search, num_hypotheses=None)
         if n > options["num_beams"]:
             raise ValueError(
                 "`n` must be at most `num_beams`. "
                 f"Received: n={n}, num_beams={options['num_beams']}"
             )
-        options = spellable(options, self.target_tokenizer)
         options["num_hypotheses"] = n
-        wanted = options["return_attention"]
-        if replace_unknowns:
-            options["return_attention"] = True
+        attention = options["return_attention"]
+        options["return_attention"] = attention or replace_unknowns
         results = [[Translation("", 0.0)] for _ in texts]
         sources = self._sources(texts)
         lengths = [
-            0 if len(ids) == 1 or is_blank(text) else len(ids)
+            0 if len(ids) == 1 or not text.strip(_BLANKS) else len(ids)
             for ids, text in zip(sources, texts, strict=True)
         ]
 
-        def search_of(batch):
-            source_ids = batch.padded(sources, self.model.pad_id)
-            return to_numpy(
-                decoding.beam_search_hypotheses(self.model, source_ids, **options)
-            )
+        def run(source_ids):
+            return decoding.beam_search_hypotheses(self.model, source_ids, **options)
 
-        rows = self.tokens_per_batch // options["num_beams"]
-        parallel = self.parallel_batches or default_parallel()
-        parts = batches(lengths, rows, self.max_source_length, parallel)
-        for batch, found in side_by_side(search_of, parts, parallel):
+        for batch, found in self._searched(
+            run, sources, lengths, options["num_beams"], self.max_source_length,
+            self._parallel(),
+        ):  # fmt: skip
             for place, index in enumerate(batch.indices):
-                length = lengths[index]
-                results[index] = self._read(found, place, length)
-                if replace_unknowns:
-                    words = self.source_tokenizer.split(texts[index])[: length - 1]
-                    results[index] = [
-                        self._without_unknowns(best, words, alignment_dictionary)
-                        for best in results[index]
-                    ]
-        if not wanted:
-            results = [[best._replace(attention=None) for best in r] for r in results]
+                results[index] = self._read(found, place, lengths[index])
+        for text, row in zip(texts, results, strict=True):
+            for rank, best in enumerate(row):
+                if replace_unknowns and best.tokens:
+                    best = self._without_unknowns(best, text, alignment_dictionary)
+                row[rank] = best if attention else best._replace(attention=None)
         return results
 
     def score(
@@ -291,7 +253,7 @@ class Translator:
         sources = self._sources(texts)
         targets = self.target_tokenizer.tokenize(translations)
         check_lengths("translations", targets, self.model.max_target_length)
-        return scores(self, sources, targets, options)
+        return self._scores(sources, targets, options)
 
     def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
         """Writes model, tokenizers and search options; see `model_directory`.
@@ -314,25 +276,13 @@ class Translator:
         )
 
     @classmethod
-    def load(cls, directory: str | os.PathLike, dtype=None) -> "Translator":
-        """Reads what `save` wrote; see `keras_seqconv.load`."""
-        return cls.from_contents(model_directory.read(directory, dtype), directory)
+    def _of_contents(cls, contents):
+        *parts, longest, languages = contents
+        return cls(*parts, max_source_length=longest, languages=languages)
 
-    @classmethod
-    def from_contents(cls, contents: Contents, directory) -> "Translator":
-        """Of what was read from `directory`, which errors name."""
-        try:
-            *parts, longest, languages = contents
-            return cls(*parts, max_source_length=longest, languages=languages)
-        except (TypeError, ValueError) as error:
-            raise model_directory.wrong(directory, error) from error
-
-    def _needs_tokenizers(self):
-        if self.source_tokenizer is None:
-            raise ValueError(
-                "This model has no tokenizers: use keras_seqconv.decoding.beam_search("
-                "translator.model, ids), or make a Translator with tokenizers."
-            )
+    @property
+    def output_tokenizer(self):
+        return self.target_tokenizer
 
     def _sources(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text with the end id, cut to what the model can take."""
@@ -373,7 +323,8 @@ class Translator:
             for n, ids in enumerate(rows)
         ]
 
-    def _without_unknowns(self, best: Translation, words, alignments) -> Translation:
+    def _without_unknowns(self, best: Translation, text: str, alignments):
+        words = self.source_tokenizer.split(text)[: best.attention.shape[1] - 1]
         tokens = replace_unknowns_in(best.tokens, words, best.attention, alignments)
         if tokens == list(best.tokens):
             return best
@@ -403,4 +354,57 @@ def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGener
     contents = model_directory.read(directory, dtype)
     translates = hasattr(contents.model, "source_embedder")
     cls = Translator if translates else LanguageGenerator
-    return cls.from_contents(contents, directory)
+    return cls._of(contents, directory)
+
+
+def load_ensemble(
+    directories: Sequence[str | os.PathLike], dtype=None
+) -> Translator | LanguageGenerator:
+    """Reads model directories; several decode as one, see `decoding.Ensemble`.
+
+    Args:
+        directories: one or more. Search options are those of the first.
+        dtype: see `load`.
+
+    Raises:
+        ValueError: there are none, or they do not have the same languages, tokenizers
+            and kind of model; names the directories.
+        FileNotFoundError, ImportError: see `load`.
+    """
+    directories = list(directories)
+    if not directories:
+        raise ValueError("`directories` must name a model directory. Received: none")
+    members = [load(directory, dtype) for directory in directories]
+    first = members[0]
+    if len(members) == 1:
+        return first
+
+    def same(rule: str, values: list, shown: list) -> None:
+        if any(value != values[0] for value in values):
+            received = zip(directories, shown, strict=True)
+            raise ValueError(
+                f"{rule}. Received: "
+                + ", ".join(f"{directory} {value}" for directory, value in received)
+            )
+
+    kinds = [f"({type(member).__name__})" for member in members]
+    same("All models must translate, or all be language models", kinds, kinds)
+    translates = isinstance(first, Translator)
+    sides = ("source_tokenizer", "target_tokenizer") if translates else ("tokenizer",)
+    for side in sides:
+        prints = [tokenizer_fingerprint(getattr(member, side)) for member in members]
+        rule = f"The models must have the same {side.replace('_', ' ')}"
+        same(rule, prints, [f"({digest[:8]})" for digest in prints])
+    more = {}
+    if translates:
+        pairs = [(m.source_language, m.target_language) for m in members]
+        known = [pair for pair in pairs if pair != (None, None)] or [(None, None)]
+        same(
+            "The models must translate between the same languages",
+            [known[0] if pair == (None, None) else pair for pair in pairs],
+            [f"from {source} to {target}" for source, target in pairs],
+        )
+        more["languages"] = known[0]
+    model = decoding.Ensemble([member.model for member in members])
+    tokenizers = (getattr(first, side) for side in sides)
+    return type(first)(model, *tokenizers, first.search, **more)

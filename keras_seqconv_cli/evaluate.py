@@ -273,9 +273,9 @@ def _compare(columns, metrics, options, choices, result, lines) -> None:
 
 
 def _language_model(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.ensembles import load_ensemble
     from keras_seqconv.perplexity import text_perplexity
     from keras_seqconv.support.lines import iterate_lines
+    from keras_seqconv.translator import load_ensemble
 
     generator = load_ensemble(options.model, options.dtype)
     if not hasattr(generator, "tokenizer"):

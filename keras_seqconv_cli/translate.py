@@ -127,13 +127,16 @@ def search_options(options: argparse.Namespace) -> dict:
 
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
-    from keras_seqconv.batches import check_parallel, default_parallel
     from keras_seqconv.cores import share_cores
-    from keras_seqconv.ensembles import load_ensemble
     from keras_seqconv.memory import keep_freed_memory
     from keras_seqconv.support.arguments import check_positive_integer
+    from keras_seqconv.text_model import default_parallel
+    from keras_seqconv.translator import load_ensemble
 
-    parallel = check_parallel(options.parallel_batches) or default_parallel()
+    parallel = options.parallel_batches
+    if parallel is None:
+        parallel = default_parallel()
+    check_positive_integer("parallel_batches", parallel)
     # Logits of many beams are made anew in every step.
     keep_freed_memory(arenas=parallel)
     # Before TensorFlow starts, which loading a model does.

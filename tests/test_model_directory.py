@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import shutil
-import time
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -130,22 +129,24 @@ def test_tokenizers_and_search_options(tmp_path):
 
 
 def test_only_whole_models_are_saved(tmp_path):
-    model = MODELS["EncoderDecoder"]()
-    model.vocabulary_map.dense.quantize("int8")
-    with pytest.raises(ValueError, match="changed after it was made"):
-        ks.Translator(model).save(tmp_path / "model")
-
     class Mine(ks.models.EncoderDecoder):
         pass
 
-    with pytest.raises(ValueError, match="one of the classes .*Received: Mine"):
-        ks.Translator(Mine(20, 20, **SMALL)).save(tmp_path / "model")
+    quantized, folded = MODELS["EncoderDecoder"](), MODELS["ConvS2S"]()
+    quantized.vocabulary_map.dense.quantize("int8")
+    folded.encoder_input.fold()
     policy = keras.dtype_policies.QuantizedDTypePolicy("int8", "float32")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras: not all layers can be quantized
-        model = MODELS["ConvLanguageModel"](dtype=policy)
-    with pytest.raises(ValueError, match="a dtype policy with a name"):
-        ks.LanguageGenerator(model).save(tmp_path / "model")
+        unnamed = MODELS["ConvLanguageModel"](dtype=policy)
+    for model, words in (
+        (quantized, "changed after it was made"),
+        (folded, "changed after it was made"),
+        (Mine(20, 20, **SMALL), "one of the classes .*Received: Mine"),
+        (unnamed, "a dtype policy with a name"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            owner_of(model).save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
@@ -187,9 +188,6 @@ def test_interrupted_writing_leaves_nothing(saved, monkeypatch, error):
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
-# --- Reading what is damaged ---
-
-
 def test_full_disk_is_named(saved, monkeypatch):
     """And HDF5, which crashes where it cannot write, has room at closing or no work."""
     held = []
@@ -213,6 +211,9 @@ def test_full_disk_is_named(saved, monkeypatch):
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
+# --- Reading what is damaged, or what strangers wrote ---
+
+
 def test_missing_files(saved, tmp_path):
     for path in (tmp_path / "nowhere", saved / "config.json"):
         with pytest.raises(FileNotFoundError, match="There is no folder .*"):
@@ -230,7 +231,7 @@ def test_missing_files(saved, tmp_path):
         shutil.rmtree(copy)
 
 
-def test_files_that_are_cut_off(saved, tmp_path):
+def test_files_that_are_cut_off(saved):
     files = [path for path in saved.rglob("*") if path.is_file()]
     assert len(files) == 4
     for path in files:
@@ -256,16 +257,13 @@ def test_weights_with_a_flipped_bit(saved):
         ks.load(saved)
 
 
-@pytest.mark.parametrize("length", [0, 7, 100, 2000, -1])
+@pytest.mark.parametrize("length", [0, 100, -1])
 def test_cut_off_weights_without_check_sum(saved, length):
     edit(saved, lambda config: config.pop("weights_sha256"))
     path = saved / "model.weights.h5"
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(ValueError, match="model.weights.h5: it is damaged or cut off"):
+    with pytest.raises(ValueError, match="model.weights.h5: it is damaged, or not of"):
         ks.load(saved)
-
-
-# --- Reading what strangers wrote ---
 
 
 def set_key(*keys, value):
@@ -297,14 +295,12 @@ ARGUMENTS = ("model", "config")
         (set_key(*ARGUMENTS, "activation", value=LAMBDA), "no serialized objects"),
         (set_key(*ARGUMENTS, "mixer", value=["attention", [LAMBDA]]), "no serialized"),
         (set_key(*ARGUMENTS, "dtype", value=LAMBDA), "an object with a `dtype`"),
-        (
-            set_key(*ARGUMENTS, "dtype", value="float33"),
-            "it describes no Encoder",
-        ),
+        (set_key(*ARGUMENTS, "dtype", value="float33"), "it describes no Encoder"),
         (set_key(*ARGUMENTS, "activation", value="exec"), "it describes no EncoderDec"),
         (set_key(*ARGUMENTS, "new", value=1), "unexpected keyword argument 'new'"),
         (set_key(*ARGUMENTS, "hidden_dim", value=-8), "it describes no .*hidden_dim"),
-        (set_key(*ARGUMENTS, "num_encoder_layers", value=10**9), "more than there are"),
+        (set_key(*ARGUMENTS, "hidden_dim", value=16), "weights.h5: .* not of the mod"),
+        (set_key(*ARGUMENTS, "num_encoder_layers", value=2), "weights.h5: .* not of"),
         (set_key("folded", value=1), "`folded` must be true or false"),
         (set_key("search", value={"beams": 2}), "unknown search options"),
         (set_key("search", value={"num_beams": "5"}), "`num_beams` must be"),
@@ -325,64 +321,21 @@ def test_configurations(saved, change, words):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        "\udcff",
-        "[" * 100_000,
-        '{"format_version": ' + "9" * 9999,
-    ],
+    [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"f": ' + b"9" * 9999],
 )
 def test_configurations_that_are_no_object(saved, text):
-    (saved / "config.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match="config.json: it must"):
+    (saved / "config.json").write_bytes(text)
+    with pytest.raises(ValueError, match="config.json"):
         ks.load(saved)
 
 
-def test_huge_claims_cost_nothing(saved):
-    """No memory is taken for a model that the weights are not there for."""
-    for name in ("hidden_dim", "source_vocabulary_size", "intermediate_dim"):
-        shutil.copy(saved / "config.json", saved / "before")
-        edit(saved, set_key(*ARGUMENTS, name, value=10**9))
-        start = time.perf_counter()
-        with pytest.raises(ValueError, match="weights.h5: its .* weights are not the"):
-            ks.load(saved)
-        assert time.perf_counter() - start < 20
-        shutil.move(saved / "before", saved / "config.json")
-    ks.load(saved)
+def replace_first(make):
+    """What a stranger does with the first array of the file."""
 
-
-def test_huge_weights_that_are_not_there(saved):
     def spoil(file):
-        file.create_dataset("more/vars/0", (10**6, 10**6), "float32")
-
-    check_spoilt(saved, spoil, "it claims .* bytes of weights in a file of")
-
-
-def check_spoilt(saved, spoil, words):
-    edit(saved, lambda config: config.pop("weights_sha256"))
-    with h5py.File(saved / "model.weights.h5", "r+") as file:
-        spoil(file)
-    with pytest.raises(ValueError, match=f"model.weights.h5: {words}"):
-        ks.load(saved)
-
-
-def first_array(file):
-    found = []
-
-    def visit(name, entry):
-        if isinstance(entry, h5py.Dataset):
-            found.append(name)
-
-    file.visititems(visit)
-    return found[0]
-
-
-def replace_by(make):
-    def spoil(file):
-        name = first_array(file)
+        name = next(
+            name for name in all_names(file) if isinstance(file[name], h5py.Dataset)
+        )
         shape = file[name].shape
         del file[name]
         make(file, name, shape)
@@ -390,83 +343,33 @@ def replace_by(make):
     return spoil
 
 
-def add_groups(file):
-    """40 levels, each linked twice from the one above: 2 ** 40 paths."""
-    group = file
-    for _ in range(40):
-        group = group.create_group("a")
-        group.parent["b"] = group
+def all_names(file):
+    found = []
+    file.visit(found.append)
+    return found
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda file: file.create_dataset("x", data=np.ones(3)), ".*1 too many"),
-        (lambda file: file.__delitem__(first_array(file)), ".*1 missing"),
-        (
-            replace_by(lambda f, n, s: f.create_dataset(n, data=np.ones((*s, 2)))),
-            ".*1 missing .*1 too many",
+    "make",
+    {
+        "missing": lambda f, n, s: None,
+        "shape": lambda f, n, s: f.create_dataset(n, data=np.ones((*s, 2))),
+        "text": lambda f, n, s: f.create_dataset(n, data="text"),
+        "external": lambda f, n, s: f.create_dataset(
+            n, s, "f4", external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
         ),
-        (
-            replace_by(lambda f, n, s: f.create_dataset(n, data="text")),
-            ".*not an array",
+        "link": lambda f, n, s: f.__setitem__(n, h5py.ExternalLink("other.h5", n)),
+        "virtual": lambda f, n, s: f.create_virtual_dataset(
+            n, h5py.VirtualLayout(s, "f4")
         ),
-        (
-            replace_by(lambda f, n, s: f.create_dataset(n, s, "f4", chunks=True)),
-            ".*not an array",
-        ),
-        (
-            replace_by(
-                lambda f, n, s: f.create_dataset(
-                    n, s, "f4", external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
-                )
-            ),
-            ".*not an array",
-        ),
-        (
-            replace_by(
-                lambda f, n, s: f.__setitem__(n, h5py.ExternalLink("/tmp/x.h5", "/x"))
-            ),
-            ".*is a link",
-        ),
-        (lambda file: file.__setitem__("again", h5py.SoftLink("/")), ".*is a link"),
-        (lambda file: file.__setitem__("again", file["/"]), ".*is a link"),
-        (add_groups, ".*is a link"),
-        (
-            replace_by(
-                lambda f, n, s: f.create_dataset(n, s, "f4", compression="gzip")
-            ),
-            ".*not an array",
-        ),
-        (
-            replace_by(
-                lambda f, n, s: f.create_virtual_dataset(n, h5py.VirtualLayout(s, "f4"))
-            ),
-            ".*not an array",
-        ),
-    ],
-    ids=[
-        "extra",
-        "missing",
-        "shape",
-        "text",
-        "chunks",
-        "external",
-        "link",
-        "soft",
-        "cycle",
-        "levels",
-        "compressed",
-        "virtual",
-    ],  # fmt: skip
+        "elsewhere": lambda f, n, s: f.create_dataset(f"x/{n}", s, "f4"),
+    }.values(),
 )
-def test_spoilt_weights(saved, spoil, words):
-    check_spoilt(saved, spoil, words)
-
-
-def test_weights_of_the_right_shapes_in_wrong_places(saved):
-    def spoil(file):
-        name = first_array(file)
-        file.move(name, f"elsewhere/{name}")
-
-    check_spoilt(saved, spoil, "it does not fit")
+def test_spoilt_weights(saved, make):
+    """No file is read but the one that is named; `other.h5` has what is missing."""
+    shutil.copy(saved / "model.weights.h5", saved / "other.h5")
+    edit(saved, lambda config: config.pop("weights_sha256"))
+    with h5py.File(saved / "model.weights.h5", "r+") as file:
+        replace_first(make)(file)
+    with pytest.raises(ValueError, match="model.weights.h5: it is damaged, or not of"):
+        ks.load(saved)

@@ -51,11 +51,11 @@ ALLOWED = {
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
     "model_directory": {"folders", "models", "tokenizers", "version"},
-    "batches": {"cores", "decoding"},
-    "language_generator": {"batches", "decoding", "model_directory"},
+    "text_model": {"cores", "decoding", "model_directory"},
+    "language_generator": {"decoding", "model_directory", "text_model"},
     "translator": {
-        "batches", "decoding", "language_generator", "model_directory",
-        "tokenizers",
+        "decoding", "fingerprints", "language_generator", "model_directory",
+        "text_model", "tokenizers",
     },
     "convert": {"language_generator", "models", "tokenizers", "translator"},
     # Text, training
@@ -74,11 +74,10 @@ ALLOWED = {
     "quickstart": {"export", "training", "translator"},
     # After training
     "evaluation": set(),
-    "perplexity": {"batches", "data", "decoding"},
+    "perplexity": {"data", "decoding", "text_model"},
     "plots": set(),
     "inspection": {"layers", "models"},
-    "ensembles": {"decoding", "fingerprints", "language_generator", "translator"},
-    "export": {"batches", "decoding", "ops", "version"},
+    "export": {"decoding", "ops", "version"},
     "translate_files": {"fingerprints", "translator", "version"},
 }  # fmt: skip
 # Needed by no one who only imports the package.

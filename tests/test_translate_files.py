@@ -19,11 +19,11 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv import translate_files
 from keras_seqconv.decoding import Ensemble
-from keras_seqconv.ensembles import load_ensemble
 from keras_seqconv.support import progress
 from keras_seqconv.support.lines import read_lines
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translate_files import translate_file
+from keras_seqconv.translator import load_ensemble
 
 WORDS = [f"w{number}" for number in range(26)]
 TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))

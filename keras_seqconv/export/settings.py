@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from keras_seqconv.batches import search_options, spellable
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -57,16 +56,12 @@ def make_settings(
         "num_hypotheses": n_best,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    options = search_options(BeamOptions, owner.search, given)
+    options = owner.search_options(given)
     if options["max_length_rule"] == "batch":
         raise ValueError(
             "`max_length_rule` must be 'sentence' in an export: a server puts the "
             "requests of strangers into one batch. Received: 'batch'"
         )
-    tokenizer = getattr(owner, "target_tokenizer", None)
-    tokenizer = getattr(owner, "tokenizer", tokenizer)
-    if tokenizer is not None:
-        options = spellable(options, tokenizer)
     search = BeamOptions(**options)
     search.check_model(owner.model)
     longest = _longest_target(owner.model, search)

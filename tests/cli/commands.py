@@ -7,7 +7,6 @@ import keras
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv import ensembles
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv_cli import main
 
@@ -49,10 +48,12 @@ def loaded_once():
                 else (original(directories))
             )
 
-        original = ensembles.load_ensemble
+        original = ks.translator.load_ensemble
         patch.setattr(ks, "load", cached)
         patch.setattr(
-            ensembles, "load_ensemble", lambda names, dtype: load_ensemble(tuple(names))
+            ks.translator,
+            "load_ensemble",
+            lambda names, dtype: load_ensemble(tuple(names)),
         )
         yield
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv import ensembles
 from keras_seqconv.cores import available_cores
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.translator import load_ensemble
 from keras_seqconv_cli.translate import SEARCH
 from tests.cli.commands import (
     call,
@@ -220,7 +220,7 @@ def test_models_of_two_directions_are_no_ensemble(tmp_path):
     assert (found.source_language, found.target_language) == turned
     assert "xx → en" in repr(found)
     with pytest.raises(ValueError, match="one from en to xx, .*turned from xx to en"):
-        ensembles.load_ensemble([tmp_path / "one", tmp_path / "turned"], None)
+        load_ensemble([tmp_path / "one", tmp_path / "turned"], None)
 
 
 def test_generate(folder, capsys):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from keras_seqconv.batches import Batch, batches, is_blank, side_by_side
+from keras_seqconv.text_model import Batch, batches, side_by_side
 
 
 def test_an_error_in_one_batch_ends_the_others():
@@ -47,7 +47,3 @@ def test_batches_are_bounded_and_of_few_shapes():
 def test_few_texts_are_dealt_out_to_the_cores(texts, parallel, sizes):
     found = list(batches([10] * texts, 128 * 16, None, parallel))
     assert [len(batch.indices) for batch in found] == sizes
-
-
-def test_blank_is_what_holds_white_space_of_ascii_alone():
-    assert is_blank(" \t\n\v\f\r") and not is_blank("\u3000")

@@ -1,0 +1,308 @@
+"""What `Translator` and `LanguageGenerator` share: options, and texts in batches.
+
+Letters: B texts of a batch.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_seqconv import decoding, model_directory
+from keras_seqconv.cores import available_cores
+from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.model_directory import Contents
+from keras_seqconv.support.arguments import check_positive_integer
+
+# Always written down, so that a folder says what its search does.
+_ALWAYS_KEPT = ("num_beams", "length_penalty", "max_length")
+# Say how much of the result is returned, not what is searched.
+_OF_A_CALL = {"num_hypotheses", "return_attention"}
+# Logits that `score` makes at a time, in elements.
+_LOGITS = 1 << 26
+# Most batches that are decoded side by side unless asked for: each takes its memory.
+_PARALLEL = 8
+# Fewer texts are not shared between cores: each step costs time whatever its size.
+_FEWEST_ROWS = 8
+
+
+class TextModel:
+    """What `Translator` and `LanguageGenerator` share.
+
+    `output_tokenizer` makes the texts that a search found, None in models of ids only.
+    """
+
+    def __init__(self, model, search, tokens_per_batch, parallel_batches):
+        self.model = model
+        check_positive_integer("tokens_per_batch", tokens_per_batch)
+        self.tokens_per_batch = tokens_per_batch
+        if parallel_batches is not None:
+            check_positive_integer("parallel_batches", parallel_batches)
+        self.parallel_batches = parallel_batches
+        given = dict(search or {})
+        options = _checked_options(BeamOptions, given)
+        if _OF_A_CALL & set(given):
+            raise ValueError(
+                f"`search` must not hold {sorted(_OF_A_CALL & set(given))}: they are "
+                "set in each call."
+            )
+        # As JSON has it, so that saving and loading changes nothing.
+        self.search = {
+            name: list(options[name]) if type(options[name]) is tuple else options[name]
+            for name in (*_ALWAYS_KEPT, *given)
+        }
+
+    def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
+        """All options of a search: those given, or else those of this model.
+
+        Tokens that the tokenizer has no text for are suppressed, unless it runs in no
+        graph: those are fairseq's, whose search suppresses nothing.
+
+        Args:
+            search: options by name.
+            cls: `BeamOptions` or `SampleOptions`.
+            **fixed: options that may not be given.
+
+        Raises:
+            ValueError: for a wrong option.
+            TypeError: for an unknown option.
+        """
+        options = _checked_options(cls, search, self.search, fixed)
+        tokenizer = self.output_tokenizer
+        if tokenizer is not None and tokenizer.in_graph:
+            never = {*options["suppressed_ids"], *tokenizer.unspellable_ids}
+            options["suppressed_ids"] = tuple(sorted(never))
+        return options
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike, dtype=None):
+        """Reads what `save` wrote; see `keras_seqconv.load`."""
+        return cls._of(model_directory.read(directory, dtype), directory)
+
+    @classmethod
+    def _of(cls, contents: Contents, directory):
+        try:
+            return cls._of_contents(contents)
+        except (TypeError, ValueError) as error:
+            raise model_directory.wrong(directory, error) from error
+
+    def _check_tokenizer(self, name, tokenizer, size):
+        if tokenizer.vocabulary_size != size:
+            raise ValueError(
+                f"`{name}` must have as many symbols as the model has ids, {size}. "
+                f"Received: {tokenizer.vocabulary_size}"
+            )
+        for special in ("pad_id", "start_id", "end_id", "unk_id"):
+            expected, received = (
+                getattr(self.model, special),
+                getattr(tokenizer, special),
+            )
+            if received != expected:
+                raise ValueError(
+                    f"`{name}` must have the `{special}` of the model, {expected}. "
+                    f"Received: {received}"
+                )
+
+    def _needs_tokenizers(self):
+        if self.output_tokenizer is None:
+            name = type(self).__name__
+            raise ValueError(
+                "This model has no tokenizers: use keras_seqconv.decoding with its "
+                f"`model`, or make a {name} with tokenizers."
+            )
+
+    def _searched(self, run, rows, lengths, num_beams, most, parallel):
+        """Pairs of each batch of `rows` (ids) and what `run` finds, as arrays."""
+
+        def search(batch):
+            found = run(batch.padded(rows, self.model.pad_id))
+            return type(found)(
+                *(
+                    None if value is None else keras.ops.convert_to_numpy(value)
+                    for value in found
+                )
+            )
+
+        tokens = self.tokens_per_batch // num_beams
+        return side_by_side(search, batches(lengths, tokens, most, parallel), parallel)
+
+    def _parallel(self) -> int:
+        return self.parallel_batches or default_parallel()
+
+    def _scores(self, sources, targets, options) -> list[float]:
+        """What `decoding.score` gives to targets, for sources if there are any."""
+        names = ("length_penalty", "length_penalty_kind", "normalize")
+        unknown = sorted(set(options) - set(names))
+        if unknown:
+            raise TypeError(f"unknown options {unknown}; there are {list(names)}")
+        own = {name: self.search[name] for name in names if name in self.search}
+        options, model = {**own, **options}, self.model
+        lengths = [len(ids) for ids in targets]
+        if sources is not None:
+            lengths = [
+                max(map(len, pair)) for pair in zip(sources, targets, strict=True)
+            ]
+
+        def score(batch):
+            source_ids = None
+            if sources is not None:
+                most = self.max_source_length
+                source_ids = batch.padded(sources, model.pad_id, most)
+            target_ids = batch.padded(targets, model.pad_id, model.max_target_length)
+            found = decoding.score(model, source_ids, target_ids, **options)
+            return keras.ops.convert_to_numpy(found.scores)
+
+        scores, parallel = [0.0] * len(targets), self._parallel()
+        tokens = _LOGITS // model.target_vocabulary_size // parallel
+        tokens = min(self.tokens_per_batch, tokens)
+        parts = batches(lengths, tokens, None, parallel)
+        for batch, found in side_by_side(score, parts, parallel):
+            for place, index in enumerate(batch.indices):
+                scores[index] = float(found[place])
+        return scores
+
+
+def _checked_options(cls, search: Mapping, defaults=None, fixed=None) -> dict:
+    """All options of the class: of `search`, else of `defaults` if it has them."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    allowed = names - set(fixed or ())
+    unknown = sorted(map(str, set(search) - allowed))
+    if unknown:
+        raise TypeError(
+            f"unknown search options {unknown}; there are {sorted(allowed)}"
+        )
+    own = {name: value for name, value in (defaults or {}).items() if name in names}
+    return dataclasses.asdict(cls(**{**own, **search, **(fixed or {})}))
+
+
+# --- Batches ---
+
+
+class Batch(NamedTuple):
+    """Which texts are decoded together, and to which width they are padded."""
+
+    indices: list[int]
+    width: int
+
+    def padded(
+        self, rows: list[list[int]], pad_id: int, most: int | None = None
+    ) -> np.ndarray:
+        """Their ids, (B, width) int32, no wider than `most`.
+
+        On JAX, where every shape is compiled, B is a power of two: further rows repeat
+        the first one, and so take no further steps.
+        """
+        indices = self.indices
+        if keras.backend.backend() == "jax":
+            more = _power_of_two_from(len(indices)) - len(indices)
+            indices = indices + indices[:1] * more
+        width = self.width if most is None else min(self.width, most)
+        padded = np.full((len(indices), width), pad_id, "int32")
+        for row, index in zip(padded, indices, strict=True):
+            row[: len(rows[index])] = rows[index]
+        return padded
+
+
+def batches(
+    lengths: list[int], tokens: int, most: int | None, parallel: int = 1
+) -> Iterator[Batch]:
+    """Texts of similar lengths together, the longest first; none of length 0.
+
+    Args:
+        lengths: of all texts.
+        tokens: most tokens of a batch, padding included; one text may have more.
+        most: largest width.
+        parallel: how many are decoded at a time; few texts are dealt out to them all.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    order = [index for index in order if lengths[index]]
+    share = max(_FEWEST_ROWS, -(-len(order) // parallel))
+    start = 0
+    while start < len(order):
+        width = _width(lengths[order[start]], most)
+        # A power of two, so that padding adds no row to a full batch.
+        rows = min(share, _power_of_two_from(max(1, tokens // width) + 1) // 2)
+        yield Batch(order[start : start + rows], width)
+        start += rows
+
+
+def side_by_side(
+    function: Callable, batches: Iterable[Batch], parallel: int
+) -> Iterator:
+    """Pairs of each batch and `function(batch)`, in their order.
+
+    The products of a search step are too small to be shared by cores (two of them took
+    as long as one); batches are not. Results are the same.
+
+    Args:
+        function: starts a search; most of its time must be TensorFlow's or JAX's.
+        batches: to be decoded.
+        parallel: how many at a time.
+    """
+    batches = list(batches)
+    parallel = min(parallel, len(batches))
+    if parallel < 2:
+        yield from ((batch, function(batch)) for batch in batches)
+        return
+    threads = ThreadPoolExecutor(parallel)
+    try:
+        yield from zip(batches, threads.map(function, batches), strict=True)
+    finally:
+        # After an error or Ctrl-C, batches that have not begun are left out.
+        threads.shutdown(cancel_futures=True)
+
+
+def default_parallel() -> int:
+    """Batches at a time where nobody said how many, as `Translator` documents."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU"):
+        return 1
+    return min(available_cores(), _PARALLEL)
+
+
+def _width(length: int, most: int | None) -> int:
+    """The length rounded up to 16, 24, 32, 48, 64, 96 and so on, at most `most`."""
+    width = max(16, _power_of_two_from(length))
+    if length <= width * 3 // 4 and width > 16:
+        width = width * 3 // 4
+    return width if most is None else min(width, most)
+
+
+def _power_of_two_from(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+# --- Texts ---
+
+
+def texts_of(name: str, texts: str | Iterable[str]) -> list[str]:
+    """A list of them; a single text is one of one."""
+    if isinstance(texts, bytes):
+        raise ValueError(
+            f"`{name}` must be a text or a list of texts. Received: {texts[:80]!r}"
+        )
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(
+                f"`{name}` must be a list of texts (str). "
+                f"Received: {name}[{index}] is {type(text).__name__}"
+            )
+    return texts
+
+
+def check_lengths(name: str, rows: list[list[int]], most: int | None):
+    for index, ids in enumerate(rows):
+        if most is not None and len(ids) > most:
+            raise ValueError(
+                f"Each of `{name}` must have at most {most} tokens. "
+                f"Received: {name}[{index}] with {len(ids)}"
+            )
