@@ -21,6 +21,23 @@ class TokenLosses(NamedTuple):
     correct: Any  # bool: no other word has a higher logit
 
 
+def token_weights(labels, pad_id: int, sample_weight=None):
+    """How often each label counts, (B, T) float32: 0 at padding.
+
+    Args:
+        labels: integers (B, T).
+        pad_id: label of positions that count for nothing.
+        sample_weight: numbers (B,) or (B, T), or None for 1.
+    """
+    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, "float32")
+    missing = len(weights.shape) - len(sample_weight.shape)
+    shape = (*ops.shape(sample_weight), *[1] * missing)
+    return weights * ops.reshape(sample_weight, shape)
+
+
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
     """Cross entropy of logits with labels that leave some probability to other words.
@@ -79,13 +96,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         y_true = ops.convert_to_tensor(y_true)
-        weight = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            missing = len(weight.shape) - len(sample_weight.shape)
-            shape = (*ops.shape(sample_weight), *[1] * missing)
-            weight = weight * ops.reshape(sample_weight, shape)
-        return super().__call__(y_true, y_pred, sample_weight=weight)
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        return super().__call__(y_true, y_pred, sample_weight=weights)
 
     def call(self, y_true, y_pred):
         return self.token_losses(y_true, y_pred).loss
@@ -104,21 +116,19 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         real = ops.not_equal(labels, self.pad_id)
         # A padding id outside of the vocabulary (-1) is no index.
         indices = ops.where(real, labels, 0)
-        found = _cross_entropy(indices, logits, *self._weights(logits.shape[-1]))
-        zero = ops.zeros_like(found.loss)
+        size, rest = logits.shape[-1], self.label_smoothing
+        # q of other words, and that of the label beyond it.
+        base, extra = rest / size, 1 - rest
+        if self.kind == "others":
+            base = rest / max(size - 1, 1)
+            extra = 1 - rest - base
+        loss, nll, correct = _cross_entropy(indices, logits, extra, base)
+        zero = ops.zeros_like(loss)
         return TokenLosses(
-            ops.where(real, found.loss, zero),
-            ops.where(real, found.nll, zero),
-            ops.logical_and(real, found.correct),
+            ops.where(real, loss, zero),
+            ops.where(real, nll, zero),
+            ops.logical_and(real, correct),
         )
-
-    def _weights(self, size):
-        """q of the label beyond that of other words, and q of other words."""
-        rest = self.label_smoothing
-        if self.kind == "uniform":
-            return 1 - rest, rest / size
-        others = rest / max(size - 1, 1)
-        return 1 - rest - others, others
 
     def get_config(self) -> dict:
         return {
@@ -134,64 +144,44 @@ def _cross_entropy(labels, logits, extra, base) -> TokenLosses:
 
     loss = logsumexp(x) - sum_v q(v) x(v),   d loss / d x = softmax(x) - q
     """
-    ids = padded_rows(ops.reshape(labels, (-1,)))
+    number, shape = ops.size(labels), ops.shape(labels)
+    labels = padded_rows(ops.reshape(labels, (-1,)))
     options = {"inside_xla": in_xla_context()}
 
     @ops.custom_gradient
     def function(logits):
-        softmax, losses = _forward(ids, logits, extra, base, options)
+        highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
+        # Kept for the gradient in place of the logits: exp is the dearest part.
+        powers, total, plain = run(
+            _powers, _powers, logits, highest, rows=2, static=(bool(base),), **options
+        )
+        normalizer = (ops.log(total) + highest)[:, 0]
+        chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        chosen = ops.cast(chosen, "float32")
+        loss = normalizer - extra * chosen
+        if base:
+            loss -= base * plain[:, 0]
 
         def gradient(*upstream):
+            of_loss = upstream[0]
+            if isinstance(of_loss, (tuple, list)):  # on JAX all outputs are one tuple
+                of_loss = of_loss[0]
             return run(
                 _gradient_in_one_pass,
                 _gradient_in_place,
-                *softmax,
-                ids,
-                _of_the_loss(upstream),
+                *(powers, total, labels, of_loss),
                 rows=4,
                 static=(extra, base, keras.backend.standardize_dtype(logits.dtype)),
                 **options,
             )
 
-        return losses, gradient
+        return (loss, normalizer - chosen, chosen - highest[:, 0]), gradient
 
-    loss, nll, margin = _shaped(function(_as_rows(logits)), labels)
-    return TokenLosses(loss, ops.stop_gradient(nll), ops.stop_gradient(margin) >= 0)
-
-
-def _as_rows(logits):
-    return padded_rows(ops.reshape(logits, (-1, logits.shape[-1])))
-
-
-def _shaped(vectors, labels):
-    """(N,), with or without padding below, to the shape of the labels."""
-    number, shape = ops.size(labels), ops.shape(labels)
-    return [ops.reshape(one[:number], shape) for one in vectors]
-
-
-def _of_the_loss(upstream):
-    """The gradient of the first of several outputs (on JAX all are one tuple)."""
-    upstream = upstream[0]
-    return upstream[0] if isinstance(upstream, (tuple, list)) else upstream
-
-
-def _forward(labels, logits, extra, base, options):
-    """exp(x - highest) (N, V) and its sums (N, 1); loss, nll and margin (N,).
-
-    The powers are kept for the gradient in place of the logits: exp is the dearest
-    part. The margin is that of the label before the highest logit, 0 or less.
-    """
-    highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
-    powers, total, plain = run(
-        _powers, _powers, logits, highest, rows=2, static=(bool(base),), **options
+    rows = padded_rows(ops.reshape(logits, (-1, logits.shape[-1])))
+    loss, nll, margin = (
+        ops.reshape(values[:number], shape) for values in function(rows)
     )
-    normalizer = (ops.log(total) + highest)[:, 0]
-    chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
-    chosen = ops.cast(chosen, "float32")
-    loss = normalizer - extra * chosen
-    if base:
-        loss -= base * plain[:, 0]
-    return (powers, total), (loss, normalizer - chosen, chosen - highest[:, 0])
+    return TokenLosses(loss, ops.stop_gradient(nll), ops.stop_gradient(margin) >= 0)
 
 
 def _powers(logits, highest, with_sum):
@@ -204,17 +194,17 @@ def _powers(logits, highest, with_sum):
 
 def _gradient_in_one_pass(powers, total, labels, upstream, extra, base, dtype):
     scale = upstream[:, None]
-    found = powers * (scale / total) - base * scale
+    slope = powers * (scale / total) - base * scale
     is_label = ops.arange(powers.shape[-1], dtype="int32") == labels[:, None]
-    return ops.cast(found - ops.where(is_label, extra * scale, 0.0), dtype)
+    return ops.cast(slope - ops.where(is_label, extra * scale, 0.0), dtype)
 
 
 def _gradient_in_place(powers, total, labels, upstream, extra, base, dtype):
     """The same for uncompiled graphs, where the vectors of labels would be passes."""
     scale = upstream[:, None]
-    found = powers * (scale / total)
+    slope = powers * (scale / total)
     if base:
-        found -= base * scale
+        slope -= base * scale
     places = ops.stack([ops.arange(ops.size(labels), dtype="int32"), labels], axis=-1)
-    found = ops.scatter_update(found, places, -extra * upstream, reduction="add")
-    return ops.cast(found, dtype)
+    slope = ops.scatter_update(slope, places, -extra * upstream, reduction="add")
+    return ops.cast(slope, dtype)

@@ -6,6 +6,7 @@ Letters: B batch, T target time, V vocabulary.
 import keras
 from keras import ops
 
+from keras_seqconv.losses import token_weights
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # exp of more is no float32.
@@ -65,18 +66,13 @@ class TokenMetrics(keras.metrics.Metric):
         """Add labels (B, T) with logits (B, T, V); `sample_weight` as of a loss."""
         labels = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
-        weight = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            missing = len(weight.shape) - len(sample_weight.shape)
-            shape = (*ops.shape(sample_weight), *[1] * missing)
-            weight = weight * ops.reshape(sample_weight, shape)
+        weights = token_weights(labels, self.pad_id, sample_weight)
         indices = ops.where(ops.not_equal(labels, self.pad_id), labels, 0)[..., None]
         chosen = ops.take_along_axis(logits, indices, axis=-1)[..., 0]
         nll = ops.logsumexp(logits, axis=-1) - chosen
         right = ops.cast(chosen >= ops.max(logits, axis=-1), "float32")
-        nll, right = (ops.sum(weight * value) for value in (nll, right))
-        self.add(ops.stack([nll, nll, right, ops.sum(weight)]))
+        nll, right = (ops.sum(weights * value) for value in (nll, right))
+        self.add(ops.stack([nll, nll, right, ops.sum(weights)]))
 
     def add(self, sums):
         """Add sums over tokens of loss, nll and correct, and their number: (4,)."""
@@ -116,8 +112,25 @@ class TokenMetrics(keras.metrics.Metric):
         }
 
 
+class _OneNumber(TokenMetrics):
+    """One of the results, which is also the name of the metric."""
+
+    result_name: str
+
+    def __init__(self, pad_id: int = 1, name: str | None = None, **kwargs):
+        super().__init__(pad_id, name=name or self.result_name, **kwargs)
+
+    def result(self):
+        return super().result()[self.result_name]
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        del config["has_accuracy"]
+        return config
+
+
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class Perplexity(TokenMetrics):
+class Perplexity(_OneNumber):
     """exp of the mean of -log p(label) over tokens; see `TokenMetrics`.
 
     Example:
@@ -129,20 +142,11 @@ class Perplexity(TokenMetrics):
     ```
     """
 
-    def __init__(self, pad_id: int = 1, name: str = "perplexity", **kwargs):
-        super().__init__(pad_id, name=name, **kwargs)
-
-    def result(self):
-        return super().result()["perplexity"]
-
-    def get_config(self) -> dict:
-        config = super().get_config()
-        del config["has_accuracy"]
-        return config
+    result_name = "perplexity"
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class TokenAccuracy(TokenMetrics):
+class TokenAccuracy(_OneNumber):
     """The part of tokens with no logit above that of the label; see `TokenMetrics`.
 
     Example:
@@ -155,13 +159,4 @@ class TokenAccuracy(TokenMetrics):
     ```
     """
 
-    def __init__(self, pad_id: int = 1, name: str = "accuracy", **kwargs):
-        super().__init__(pad_id, name=name, **kwargs)
-
-    def result(self):
-        return super().result()["accuracy"]
-
-    def get_config(self) -> dict:
-        config = super().get_config()
-        del config["has_accuracy"]
-        return config
+    result_name = "accuracy"

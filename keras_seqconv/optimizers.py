@@ -115,14 +115,11 @@ class NAG(keras.optimizers.Optimizer):
         gradient = _dense(gradient, variable.dtype)
         rate = ops.cast(learning_rate, variable.dtype)
         slot = self._momentums[self._get_variable_index(variable)]
-        if keras.backend.backend() == "tensorflow":
-            self._in_one_pass(gradient, variable, slot, rate)
+        if keras.backend.backend() != "tensorflow":
+            moving = ops.where(rate > 0, self.momentum * slot + gradient, 0.0)
+            self.assign(slot, moving)
+            self.assign_sub(variable, rate * (gradient + self.momentum * moving))
             return
-        moving = ops.where(rate > 0, self.momentum * slot + gradient, 0.0)
-        self.assign(slot, moving)
-        self.assign_sub(variable, rate * (gradient + self.momentum * moving))
-
-    def _in_one_pass(self, gradient, variable, slot, rate):
         import tensorflow as tf
 
         def apply():
@@ -232,9 +229,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
         super().build(variables)
 
     def _build_accumulators(self, variables):
-        """Sums over all replicas, the same in each of them."""
-
-        def sums(shape, name):
+        def sums(shape, name):  # over all replicas, the same in each of them
             return keras.Variable(
                 "zeros",
                 shape=shape,
@@ -278,10 +273,6 @@ class TokenNormalized(keras.optimizers.Optimizer):
         """First scale of a `LossScaleOptimizer` is meant for means, not for sums."""
         return 1.0 if self.inner_optimizer is self.innermost else 2.0**-12
 
-    def _loss_scale(self):
-        """What `scale_loss` multiplies by."""
-        return self.scale_loss(ops.ones((), "float32"))
-
     def apply_sums(self, gradients, tokens, trainable_variables=None) -> None:
         """Take in a micro-batch, and update the weights if it is the update's last.
 
@@ -298,91 +289,48 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
         if not self.built:
             self.build(trainable_variables)
+        tokens = ops.cast(tokens, "float32")
         gradients = [_dense(gradient, "float32") for gradient in gradients]
-        tokens, gradients = _sums_of_replicas(ops.cast(tokens, "float32"), gradients)
-        if not tf.distribute.has_strategy():
-            self._take_in(gradients, tokens, tokens)
-            return
-        # Conditions around code that meets other replicas must stand outside of them.
-        tf.distribute.get_replica_context().merge_call(
-            self._take_in_replicas, args=(gradients, tokens)
-        )
+        replica = tf.distribute.get_replica_context()
+        if replica.num_replicas_in_sync > 1:
+            present = [gradient for gradient in gradients if gradient is not None]
+            sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, [tokens, *present])
+            tokens, *present = sums
+            present = iter(present)
+            gradients = [None if g is None else next(present) for g in gradients]
+        replica.merge_call(self._take_in, args=(gradients, tokens))
 
-    def _take_in_replicas(self, strategy, gradients, tokens):
-        first = strategy.experimental_local_results(tokens)[0]
+    def _take_in(self, strategy, gradients, tokens):
+        """Sums over all replicas, outside of them: updates meet other replicas, and
+        TensorFlow allows no condition around such code within a replica."""
 
-        def each(function, *values):
+        def in_replicas(function, *values):
             strategy.extended.call_for_each_replica(function, args=values)
 
-        self._take_in(gradients, tokens, first, each)
+        def finish():
+            total = strategy.experimental_local_results(tokens)[0]
+            if self.accumulation_steps > 1:
+                total = total + ops.convert_to_tensor(self.accumulated_tokens)
+            with _gradients_as_given(self.innermost) as limit:
+                ops.cond(
+                    total > 0,
+                    lambda: in_replicas(self._update, gradients, tokens, limit),
+                    lambda: None,
+                )
+            if self.accumulation_steps > 1:
+                in_replicas(self._clear)
 
-    def _take_in(
-        self,
-        gradients,
-        tokens,
-        number,
-        each=lambda function, *values: function(*values),
-    ):
-        """`each` runs a function in all replicas, which agree on the `number`."""
         if self.accumulation_steps == 1:
-            self._finish(gradients, tokens, number, each)
-            return
-        ops.cond(
-            self.micro_batch >= self.accumulation_steps - 1,
-            lambda: self._finish(gradients, tokens, number, each),
-            lambda: each(self._accumulate, gradients, tokens),
-        )
-
-    def _finish(self, gradients, tokens, number, each):
-        if self.accumulation_steps > 1:
-            number = number + ops.convert_to_tensor(self.accumulated_tokens)
-        with _gradients_as_given(self.innermost) as limit:
+            finish()
+        else:
             ops.cond(
-                number > 0,
-                lambda: each(self._update, gradients, tokens, limit),
-                lambda: None,
+                self._is_last(),
+                finish,
+                lambda: in_replicas(self._accumulate, gradients, tokens),
             )
-        if self.accumulation_steps > 1:
-            each(self._clear)
-
-    def _accumulate(self, gradients, tokens):
-        for sums, gradient in zip(self.accumulators, gradients, strict=True):
-            if gradient is not None:
-                self.assign_add(sums, gradient)
-        self.assign_add(self.accumulated_tokens, tokens)
-        self.assign_add(self.micro_batch, 1)
-
-    def _clear(self):
-        for sums in (*self.accumulators, self.accumulated_tokens, self.micro_batch):
-            self.assign(sums, ops.zeros(sums.shape, sums.dtype))
 
     def _update(self, gradients, tokens, limit):
-        gradients, tokens = self._with_accumulated(gradients, tokens)
-        gradients, norm = self._normalized(gradients, tokens, limit)
-        self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
-        self.last_gradient_norm.assign(norm)
-        self.inner_optimizer.apply(gradients)
-
-    def _with_accumulated(self, gradients, tokens):
-        if self.accumulation_steps == 1:
-            return gradients, tokens
-        sums = [
-            gradient if gradient is None else gradient + sums
-            for gradient, sums in zip(gradients, self.accumulators, strict=False)
-        ]
-        return sums, tokens + self.accumulated_tokens
-
-    def _normalized(self, gradients, tokens, limit):
-        """Sums over all tokens to clipped means, still scaled; and the unscaled norm.
-
-        One factor for division and clipping: one pass.
-        """
-        squares = [_sum_of_squares(g) for g in gradients if g is not None]
-        norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * self._loss_scale())
-        factor = 1 / (tokens * self._constant_scale())
-        if limit:
-            factor *= ops.minimum(1.0, limit / (norm + 1e-6))
-        return [None if g is None else g * factor for g in gradients], norm
+        self.inner_optimizer.apply(self._means(gradients, tokens, limit))
 
     def stateless_apply_sums(
         self, optimizer_variables, gradients, tokens, trainable_variables
@@ -398,45 +346,81 @@ class TokenNormalized(keras.optimizers.Optimizer):
             `(trainable_variables, optimizer_variables)`, the new values.
         """
         tokens = ops.cast(tokens, "float32")
-        number_own = len(super().variables)
-        inner = list(optimizer_variables[number_own:])
+        own = super().variables
+        inner_values = list(optimizer_variables[len(own) :])
         pairs = list(zip(self.variables, optimizer_variables, strict=True))
 
-        def run(function):
-            """New values of the weights and of all variables of the optimizer."""
+        def after(function):
+            """All new values, given what changes our own variables, and perhaps
+            returns those of the weights and of the optimizer inside."""
             with keras.StatelessScope(state_mapping=pairs) as scope:
-                weights, inside = function() or (list(trainable_variables), inner)
-            own = [
-                ops.convert_to_tensor(scope.get_current_value(variable))
-                for variable in self.variables[:number_own]
-            ]
-            return weights, own + list(inside)
+                weights, inside = function() or (
+                    list(trainable_variables),
+                    inner_values,
+                )
+            values = [scope.get_current_value(variable) for variable in own]
+            return weights, [*map(ops.convert_to_tensor, values), *inside]
 
         def update():
-            sums = self._with_accumulated(gradients, tokens)
-            means, norm = self._normalized(*sums, self.innermost.global_clipnorm)
-            self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
-            self.last_gradient_norm.assign(norm)
-            if self.accumulation_steps > 1:
+            with _gradients_as_given(self.innermost) as limit:
+                means = self._means(gradients, tokens, limit)
                 self._clear()
-            with _gradients_as_given(self.innermost):
                 return self.inner_optimizer.stateless_apply(
-                    inner, means, trainable_variables
+                    inner_values, means, trainable_variables
                 )
 
         def finish():
             with keras.StatelessScope(state_mapping=pairs):
-                some = self._with_accumulated([], tokens)[1] > 0
-            nothing = self._clear if self.accumulation_steps > 1 else lambda: None
-            return ops.cond(some, lambda: run(update), lambda: run(nothing))
+                total = tokens
+                if self.accumulation_steps > 1:
+                    total = total + self.accumulated_tokens
+            return ops.cond(
+                total > 0, lambda: after(update), lambda: after(self._clear)
+            )
 
         if self.accumulation_steps == 1:
             return finish()
         with keras.StatelessScope(state_mapping=pairs):
-            last = self.micro_batch >= self.accumulation_steps - 1
+            is_last = self._is_last()
         return ops.cond(
-            last, finish, lambda: run(lambda: self._accumulate(gradients, tokens))
+            is_last, finish, lambda: after(lambda: self._accumulate(gradients, tokens))
         )
+
+    def _is_last(self):
+        return self.micro_batch >= self.accumulation_steps - 1
+
+    def _accumulate(self, gradients, tokens):
+        for sums, gradient in zip(self.accumulators, gradients, strict=True):
+            if gradient is not None:
+                self.assign_add(sums, gradient)
+        self.assign_add(self.accumulated_tokens, tokens)
+        self.assign_add(self.micro_batch, 1)
+
+    def _clear(self):
+        if self.accumulation_steps > 1:
+            for sums in (*self.accumulators, self.accumulated_tokens, self.micro_batch):
+                self.assign(sums, ops.zeros(sums.shape, sums.dtype))
+
+    def _means(self, gradients, tokens, limit):
+        """Sums over all tokens to clipped means, still scaled.
+
+        One factor for division and clipping: one pass. Notes what belongs in logs.
+        """
+        if self.accumulation_steps > 1:
+            gradients = [
+                None if gradient is None else gradient + sums
+                for gradient, sums in zip(gradients, self.accumulators, strict=True)
+            ]
+            tokens = tokens + self.accumulated_tokens
+        squares = [_sum_of_squares(g) for g in gradients if g is not None]
+        scale = self.scale_loss(ops.ones((), "float32"))
+        norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * scale)
+        factor = 1 / (tokens * self._constant_scale())
+        if limit:
+            factor *= ops.minimum(1.0, limit / (norm + 1e-6))
+        self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
+        self.last_gradient_norm.assign(norm)
+        return [None if g is None else g * factor for g in gradients]
 
     def apply(self, grads, trainable_variables=None):
         """Apply gradients that are means already, as any optimizer does."""
@@ -475,7 +459,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 def _gradients_as_given(optimizer):
     """Keep an optimizer from clipping and from summing over replicas once more.
 
-    Gives the norm to which it would have clipped.
+    Gives the norm to which it would have clipped. Keras has no option for the latter.
     """
     limit, optimizer.global_clipnorm = optimizer.global_clipnorm, None
     optimizer._all_reduce_sum_gradients = lambda pairs: pairs
@@ -501,19 +485,6 @@ def _dense(gradient, dtype):
 
         gradient = tf.convert_to_tensor(gradient)
     return ops.cast(gradient, dtype)
-
-
-def _sums_of_replicas(tokens, gradients):
-    """Sums over all replicas, in each of them."""
-    import tensorflow as tf
-
-    replica = tf.distribute.get_replica_context()
-    if replica.num_replicas_in_sync == 1:
-        return tokens, gradients
-    present = [gradient for gradient in gradients if gradient is not None]
-    sums = iter(replica.all_reduce(tf.distribute.ReduceOp.SUM, [tokens, *present]))
-    tokens = next(sums)
-    return tokens, [None if one is None else next(sums) for one in gradients]
 
 
 def _sum_of_squares(values):

@@ -1,10 +1,8 @@
-"""Learning rates of the recipes.
+"""Learning rates of the recipes that an optimizer asks before every update.
 
-Two kinds: schedules, which an optimizer asks before every update, and rules that a
-callback applies once an epoch, as plain functions.
-
-n is the number of completed updates everywhere: update number n + 1 uses lr(n), which
-is how both fairseq and Keras count.
+n is the number of completed updates: update number n + 1 uses lr(n), which is how both
+fairseq and Keras count. Rates that depend on epochs and validation are callbacks
+(callbacks/learning_rates.py).
 """
 
 import math
@@ -14,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.support.arguments import (
-    check_boolean,
     check_integer,
     check_number,
     check_positive_integer,
@@ -200,92 +197,3 @@ class WarmupCosine(Schedule):
             "period_growth": self.period_growth,
             "shrink": self.shrink,
         }
-
-
-def fixed_rate(
-    epoch: int,
-    completed_updates: int = 0,
-    *,
-    learning_rate: float,
-    force_anneal: int | None = None,
-    shrink: float = 0.1,
-    warmup_steps: int = 0,
-) -> float:
-    """One rate for all epochs, shrinking each epoch from a given one on.
-
-        lr = learning_rate * shrink^(epoch + 1 - force_anneal)    epoch >= force_anneal
-
-    and `learning_rate` before. A warm-up multiplies by (n + 1) / warmup_steps
-    (fairseq `fixed`).
-
-    Args:
-        epoch: number of the epoch, counted from 1 as fairseq does.
-        completed_updates: n; only the warm-up depends on it.
-        learning_rate: the highest rate.
-        force_anneal: first epoch with a lower rate; None for never.
-        shrink: factor of each epoch from there on.
-        warmup_steps: updates of the warm-up, 0 for none.
-
-    Returns:
-        The rate of update number n + 1.
-
-    Raises:
-        ValueError: for an `epoch` below 1.
-    """
-    check_positive_integer("epoch", epoch)
-    rate = learning_rate
-    if force_anneal is not None and epoch >= force_anneal:
-        rate *= shrink ** (epoch + 1 - force_anneal)
-    return rate * warm_up_factor(completed_updates, warmup_steps)
-
-
-def warm_up_factor(completed_updates: int, warmup_steps: int) -> float:
-    """(n + 1) / warmup_steps while n < warmup_steps, else 1 (fairseq `fixed`)."""
-    if completed_updates < warmup_steps:
-        return (completed_updates + 1) / warmup_steps
-    return 1.0
-
-
-def after_plateau(
-    value: float,
-    learning_rate: float,
-    best: float | None = None,
-    bad_epochs: int = 0,
-    *,
-    shrink: float = 0.1,
-    patience: int = 0,
-    threshold: float = 1e-4,
-    maximize: bool = False,
-) -> tuple[float, float, int]:
-    """Shrink the rate when a value has not improved for more than `patience` epochs.
-
-    A value is better than `best` when it is below best * (1 - threshold), with
-    `maximize` above best * (1 + threshold) (PyTorch `ReduceLROnPlateau`, which is
-    fairseq's `reduce_lr_on_plateau`; fairseq's `shrink` is 0.1 and its patience 0).
-
-    Args:
-        value: what was measured after this epoch. NaN is never better.
-        learning_rate: of this epoch.
-        best: the best value so far, None at first.
-        bad_epochs: epochs in a row without a better value, up to now.
-        shrink: factor on the rate.
-        patience: epochs without a better value that are tolerated.
-        threshold: relative gain that counts as one.
-        maximize: higher values are better.
-
-    Returns:
-        `(learning_rate, best, bad_epochs)` for the next epoch.
-
-    Raises:
-        ValueError: for a negative or fractional `patience`.
-    """
-    check_integer("patience", patience, 0)
-    check_boolean("maximize", maximize)
-    if best is None:
-        best = -math.inf if maximize else math.inf
-    margin = 1 + threshold if maximize else 1 - threshold
-    if (value > best * margin) if maximize else (value < best * margin):
-        return learning_rate, value, 0
-    if bad_epochs < patience:
-        return learning_rate, best, bad_epochs + 1
-    return learning_rate * shrink, best, 0

@@ -41,7 +41,7 @@ ALLOWED = {
     "version": set(),
     "losses": {"ops"},
     "memory": set(),
-    "metrics": set(),
+    "metrics": {"losses"},
     "optimizers": set(),
     "schedules": set(),
     # Models and their use
@@ -63,7 +63,7 @@ ALLOWED = {
     "preparation": {"tokenizers"},
     "checkpoints": {"version"},
     "replicas": {"data"},
-    "callbacks": {"checkpoints", "replicas", "schedules"},
+    "callbacks": {"checkpoints", "replicas"},
     "fitting": {"callbacks", "replicas"},
     "training": {
         "callbacks", "checkpoints", "cores", "data", "evaluation",

@@ -6,13 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_seqconv.schedules import (
-    InverseSquareRoot,
-    WarmupCosine,
-    after_plateau,
-    fixed_rate,
-    warm_up_factor,
-)
+from keras_seqconv.schedules import InverseSquareRoot, WarmupCosine
 from tests.backends import compiled, to_numpy
 
 UPDATES = [0, 1, 2, 99, 100, 101, 1999, 2000, 4000, 4001, 12345, 10**5 - 1, 10**6]
@@ -84,48 +78,6 @@ def test_config(schedule):
     again.build([keras.Variable(np.zeros(1))])
     again.iterations.assign(23)
     np.testing.assert_allclose(again.learning_rate, schedule(23))
-
-
-def test_fixed_rate():
-    settings = {"learning_rate": 0.5, "force_anneal": 50, "shrink": 0.1}
-    rates = [fixed_rate(epoch, **settings) for epoch in (1, 49, 50, 51, 52)]
-    np.testing.assert_allclose(rates, [0.5, 0.5, 0.05, 0.005, 0.0005])
-    assert fixed_rate(900, learning_rate=0.5) == 0.5
-    assert fixed_rate(1, 0, warmup_steps=4, **settings) == 0.5 / 4
-    assert fixed_rate(1, 3, warmup_steps=4, **settings) == 0.5
-    assert [warm_up_factor(n, 0) for n in (0, 1)] == [1, 1]
-    with pytest.raises(ValueError, match="`epoch` must be a positive integer"):
-        fixed_rate(0, learning_rate=0.5)
-
-
-@pytest.mark.parametrize("patience", [0, 1, 2])
-@pytest.mark.parametrize("maximize", [False, True])
-def test_plateau_is_that_of_pytorch(patience, maximize):
-    torch = pytest.importorskip("torch")
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], 0.5)
-    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer, "max" if maximize else "min", 0.1, patience, eps=0
-    )
-    rate, best, bad = 0.5, None, 0
-    values = [3, 2, 2, 1.99995, 1.9, 1.9, 1.9, 1.9, 2.5, 2.6, 2.60001, math.nan, 1]
-    for value in values:
-        theirs.step(value)
-        rate, best, bad = after_plateau(
-            value, rate, best, bad, patience=patience, maximize=maximize
-        )
-        assert math.isclose(rate, optimizer.param_groups[0]["lr"])
-
-
-def test_plateau():
-    rate, best, bad = after_plateau(4.0, 0.25)
-    assert (rate, best, bad) == (0.25, 4.0, 0)
-    assert after_plateau(3.9997, rate, best, bad) == (0.025, 4.0, 0)  # gain too small
-    assert after_plateau(3.9995, rate, best, bad) == (0.25, 3.9995, 0)
-    assert after_plateau(4.0, rate, best, bad, patience=1) == (0.25, 4.0, 1)
-    assert after_plateau(4.0, rate, best, 1, patience=1, shrink=0.5)[0] == 0.125
-    with pytest.raises(ValueError, match="`patience`"):
-        after_plateau(1.0, 1.0, patience=-1)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Learning rates that depend on epochs and validation, which no schedule can know."""
 
+import math
+
 import keras
 
-from keras_seqconv import schedules
 from keras_seqconv.callbacks.counting import CountingCallback, rate_of
 from keras_seqconv.support.arguments import (
     check_choice,
@@ -99,13 +100,9 @@ class FixedSchedule(_Schedule):
 
     def rate(self, epoch: int) -> float:
         """The rate of an epoch (from 1) after the warm-up."""
-        last = self.force_anneal is not None and epoch >= self.force_anneal
-        return schedules.fixed_rate(
-            epoch,
-            learning_rate=self.rates[-1 if last else min(epoch, len(self.rates)) - 1],
-            force_anneal=self.force_anneal,
-            shrink=self.shrink,
-        )
+        if self.force_anneal is None or epoch < self.force_anneal:
+            return self.rates[min(epoch, len(self.rates)) - 1]
+        return self.rates[-1] * self.shrink ** (epoch + 1 - self.force_anneal)
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -181,15 +178,20 @@ class ReduceOnPlateau(_Schedule):
         value = (logs or {}).get(self.monitor)
         if value is None or self._warming_up or not self.epoch_complete:
             return
-        rate, self._best, self._bad = schedules.after_plateau(
-            float(value),
-            self._rate,
-            self._best,
-            self._bad,
-            shrink=self.shrink,
-            patience=self.patience,
-            threshold=self.threshold,
-            maximize=self.mode == "max",
-        )
+        value, rate = float(value), self._rate
+        if self._is_better(value):
+            self._best, self._bad = value, 0
+        elif self._bad < self.patience:
+            self._bad += 1
+        else:
+            rate, self._bad = rate * self.shrink, 0
         self._rate = max(rate, self.minimum)
         self._set()
+
+    def _is_better(self, value: float) -> bool:
+        """Whether it is below (or above) the best by the threshold; NaN never is."""
+        if self.mode == "max":
+            best = -math.inf if self._best is None else self._best
+            return value > best * (1 + self.threshold)
+        best = math.inf if self._best is None else self._best
+        return value < best * (1 - self.threshold)

@@ -41,20 +41,22 @@ def test_fixed_schedule_with_warm_up_and_force_anneal():
     np.testing.assert_allclose(rates.rates, wanted, rtol=1e-6)
 
 
-def test_plateau_is_pytorchs_rule():
-    """By an independent count: better means below 0.9999 of the best."""
-    results = [3.0, 2.0, 1.99999, 2.5, 1.0, 1.0, 1.0, 0.5]
-    wanted, best, bad, rate = [], float("inf"), 0, 0.1
-    for value in results:
-        wanted.append(rate)
-        best, bad = (value, 0) if value < best * (1 - 1e-4) else (best, bad + 1)
-        if bad > 1:
-            rate, bad = rate * 0.5, 0
+@pytest.mark.parametrize(
+    ("mode", "patience", "results", "wanted"),
+    [
+        # 1.99999 is no better than 2.0: it has to be below 0.9999 of it.
+        ("min", 1, [3.0, 2.0, 1.99999, 2.5, 1.0, 1.0, 1.0, 0.5],
+         [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025]),
+        ("max", 0, [3.0, 3.0002, 3.0007, 2.0, float("nan"), 9.0],
+         [0.1, 0.1, 0.05, 0.05, 0.025, 0.0125]),
+        ("min", 0, [float("nan"), 4.0, 3.9995], [0.1, 0.05, 0.05]),
+    ],
+)  # fmt: skip
+def test_plateau_is_pytorchs_rule(mode, patience, results, wanted):
     rates = Rates(results)
-    plateau = ReduceOnPlateau(shrink=0.5, patience=1)
-    fit(sgd(), [rates, plateau], max_epochs=8, stream=Stream(1))
+    plateau = ReduceOnPlateau(shrink=0.5, patience=patience, mode=mode)
+    fit(sgd(), [rates, plateau], max_epochs=len(results), stream=Stream(1))
     np.testing.assert_allclose(rates.rates, wanted, rtol=1e-6)
-    assert len(set(wanted)) == 3
 
 
 def test_plateau_warm_up_and_state():
