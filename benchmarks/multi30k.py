@@ -127,7 +127,8 @@ def command(options) -> list[str]:
         "--preset", row.preset,
         "--dataset", os.path.relpath(text_file(row, "train", "source").parent),
         "--workdir", str(run_folder(options)),
-        "--source", protocol.source, "--target", protocol.target,
+        "--source-language", protocol.source,
+        "--target-language", protocol.target,
         "--seed", str(row.seed), "--keep", "100",
         *protocol.training,
     ]  # fmt: skip
@@ -141,7 +142,7 @@ def command(options) -> list[str]:
 def score(options) -> None:
     """Scores the finished model on the test set and keeps what other actions need."""
     from keras_seqconv.callbacks.reporting import read_log
-    from keras_seqconv.cores import share_cores
+    from keras_seqconv.cpu import share_cores
     from keras_seqconv.support.files import write_file
     from keras_seqconv.text_model import default_parallel
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.cores import available_cores
+from keras_seqconv.cpu import available_cores
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.model_directory import Contents
 from keras_seqconv.support.arguments import check_positive_integer

@@ -1,6 +1,5 @@
 """What a user can say about a training run: typed, checked, and stored as JSON."""
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,15 +7,18 @@ from typing import Annotated, Any, Literal
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.arguments import near
 from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import read_json
 
 pydantic = require("pydantic", "mt")
 
 Count = Annotated[int, pydantic.Field(ge=1)]
+Natural = Annotated[int, pydantic.Field(ge=0)]
 Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, pydantic.Field(ge=0)]
 Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
-# Sections of the help text, and where an option belongs to one of the recipe's parts.
+# Sections of the help text.
 GROUPS = {
     "run": "what is trained, on what, and where",
     "text": "from text to batches",
@@ -27,10 +29,14 @@ GROUPS = {
 }
 
 
-def _option(group: str, default, text: str, **more):
-    return pydantic.Field(
-        default, description=text, json_schema_extra={"group": group}, **more
-    )
+def _option(group: str, default, text: str, place: str | None = None):
+    """A field; `place` is where its value goes in a recipe: "", a part, or part.key."""
+    extra = {"group": group, "place": place}
+    return pydantic.Field(default, description=text, json_schema_extra=extra)
+
+
+def _recipe(place: str, text: str):
+    return _option("recipe", None, text, place)
 
 
 class TrainingOptions(pydantic.BaseModel):
@@ -79,18 +85,13 @@ class TrainingOptions(pydantic.BaseModel):
         "that split each batch, 1 when not given; more start later and run faster",
     )
 
-    # `source` and `target`: their names in runs of earlier versions.
     source_language: str | None = _option(
         "text",
         None,
         "language translated from, as in the data set's names (default: the preset's)",
-        validation_alias=pydantic.AliasChoices("source_language", "source"),
     )
     target_language: str | None = _option(
-        "text",
-        None,
-        "language translated to (default: the preset's)",
-        validation_alias=pydantic.AliasChoices("target_language", "target"),
+        "text", None, "language translated to (default: the preset's)"
     )
     validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _option(
         "text",
@@ -144,15 +145,15 @@ class TrainingOptions(pydantic.BaseModel):
         "text", 16, "most different shapes of batches; each costs a compilation"
     )
     tokens_per_sample: Count | None = _option(
-        "text", None, "tokens of a block of a language model"
+        "text", None, "tokens of a block of a language model", "blocks"
     )
     break_mode: (
         Literal["none", "complete", "complete_doc", "sentence", "eos"] | None
-    ) = _option("text", None, "how lines become blocks of a language model")
-
-    context_window: Annotated[int, pydantic.Field(ge=0)] | None = _option(
-        "text", None, "tokens before a block that a language model sees when scored"
-    )
+    ) = _option("text", None, "how lines become blocks of a language model", "blocks")
+    context_window: Natural | None = _option(
+        "text", None, "tokens before a block that a language model sees when scored",
+        "blocks",
+    )  # fmt: skip
 
     dropout: Share | None = _option("architecture", None, "dropout")
     attention_dropout: Share | None = _option("architecture", None, "of attention")
@@ -165,81 +166,78 @@ class TrainingOptions(pydantic.BaseModel):
         'other arguments of the model as JSON, such as {"hidden_dim": 192}',
     )
 
-    optimizer: Literal["adam", "nag"] | None = _option("recipe", None, "adam or nag")
-    learning_rate: Positive | None = _option("recipe", None, "the highest rate")
+    optimizer: Literal["adam", "nag"] | None = _recipe("optimizer.name", "adam or nag")
+    learning_rate: Positive | None = _recipe("schedule", "the highest rate")
     schedule: Literal["inverse_square_root", "cosine", "fixed", "plateau"] | None = (
-        _option("recipe", None, "shape of the learning rate over the updates")
+        _recipe("schedule.name", "shape of the learning rate over the updates")
     )
-    warmup_steps: Annotated[int, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "updates until the highest rate"
+    warmup_steps: Natural | None = _recipe("schedule", "updates until the highest rate")
+    warmup_start: NotNegative | None = _recipe("schedule", "rate of the first update")
+    period: Count | None = _recipe("schedule", "cosine: updates of a period")
+    floor: NotNegative | None = _recipe("schedule", "cosine: lowest rate")
+    period_growth: Positive | None = _recipe(
+        "schedule", "cosine: growth of each further period"
     )
-    warmup_start: Annotated[float, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "rate of the first update"
+    shrink: Positive | None = _recipe(
+        "schedule", "factor of the rate (cosine: per period; fixed, plateau)"
     )
-    period: Count | None = _option("recipe", None, "cosine: updates of a period")
-    floor: Annotated[float, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "cosine: lowest rate"
+    force_anneal: Count | None = _recipe(
+        "schedule", "fixed: first epoch that shrinks the rate"
     )
-    period_growth: Positive | None = _option(
-        "recipe", None, "cosine: growth of each further period"
+    patience: Natural | None = _recipe(
+        "schedule", "plateau: epochs without progress before the rate shrinks"
     )
-    shrink: Positive | None = _option(
-        "recipe", None, "factor of the rate (cosine: per period; fixed, plateau)"
+    beta_1: Share | None = _recipe("optimizer", "adam")
+    beta_2: Share | None = _recipe("optimizer", "adam")
+    epsilon: Positive | None = _recipe("optimizer", "adam")
+    momentum: Share | None = _recipe("optimizer", "nag")
+    weight_decay: NotNegative | None = _recipe("optimizer", "decoupled, of all weights")
+    global_clipnorm: Positive | None = _recipe(
+        "", "largest norm of a gradient per token"
     )
-    force_anneal: Count | None = _option(
-        "recipe", None, "fixed: first epoch that shrinks the rate"
+    label_smoothing: Share | None = _recipe(
+        "label_smoothing.rate", "share given to all words"
     )
-    patience: Annotated[int, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "plateau: epochs without progress before the rate shrinks"
+    label_smoothing_kind: Literal["uniform", "others"] | None = _recipe(
+        "label_smoothing.kind",
+        "uniform: Keras, fairseq until 2021; others: fairseq since",
     )
-    beta_1: Share | None = _option("recipe", None, "adam")
-    beta_2: Share | None = _option("recipe", None, "adam")
-    epsilon: Positive | None = _option("recipe", None, "adam")
-    momentum: Share | None = _option("recipe", None, "nag")
-    weight_decay: Annotated[float, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "decoupled, of all weights"
+    tokens_per_batch: Count | None = _recipe(
+        "", "of a batch on one device: sentences x longest, padding included"
     )
-    global_clipnorm: Positive | None = _option(
-        "recipe", None, "largest norm of a gradient per token"
-    )
-    label_smoothing: Share | None = _option("recipe", None, "share given to all words")
-    label_smoothing_kind: Literal["uniform", "others"] | None = _option(
-        "recipe", None, "uniform: Keras, fairseq until 2021; others: fairseq since"
-    )
-    tokens_per_batch: Count | None = _option(
-        "recipe",
-        None,
-        "of a batch on one device: sentences x longest, padding included",
-    )
-    gradient_accumulation_steps: Count | None = _option(
-        "recipe",
-        None,
+    gradient_accumulation_steps: Count | None = _recipe(
+        "",
         "batches of an update on each device (default: so many that an update has the "
         "tokens of the recipe)",
     )
-    max_updates: Count | None = _option("recipe", None, "end of training")
-    max_epochs: Count | None = _option("recipe", None, "end of training")
-    stop_learning_rate: Annotated[float, pydantic.Field(ge=0)] | None = _option(
-        "recipe", None, "training ends when the rate is not above it"
+    max_updates: Count | None = _recipe("", "end of training")
+    max_epochs: Count | None = _recipe("", "end of training")
+    stop_learning_rate: NotNegative | None = _recipe(
+        "", "training ends when the rate is not above it"
     )
     early_stopping: Count | None = _option(
         "recipe", None, "validations without a better score before training ends"
     )
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = _option(
-        "recipe",
-        None,
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = _recipe(
+        "",
         "dtype policy; mixed_bfloat16 is faster on a GPU, and on a CPU that multiplies "
         "it (avx512_bf16 or amx_bf16 in lscpu)",
     )
-    average: Count | None = _option("recipe", None, "checkpoints to average at the end")
-    average_kind: Literal["last_epochs", "best"] | None = _option(
-        "recipe", None, "which of them"
+    average: Count | None = _recipe(
+        "averaging.count", "checkpoints to average at the end"
+    )
+    average_kind: Literal["last_epochs", "best"] | None = _recipe(
+        "averaging.kind", "which of them"
     )
 
-    num_beams: Count | None = _option("search", None, "hypotheses kept at each step")
-    length_penalty: Number | None = _option("search", None, "exponent of the length")
+    num_beams: Count | None = _option(
+        "search", None, "hypotheses kept at each step", "search"
+    )
+    length_penalty: Number | None = _option(
+        "search", None, "exponent of the length", "search"
+    )
     max_translation_length: Count | None = _option(
-        "search", None, "most tokens of a translation"
+        "search", None, "most tokens of a translation", "search.max_length"
     )
 
     validate_every: Count | None = _option(
@@ -262,6 +260,16 @@ class TrainingOptions(pydantic.BaseModel):
             super().__init__(**values)
         except pydantic.ValidationError as error:
             raise ValueError(_in_one_sentence(error)) from None
+
+    def for_recipe(self) -> dict[str, tuple[str, str, Any]]:
+        """What was given instead of a recipe's: option -> (part or "", key, value)."""
+        given = {}
+        for name, field in type(self).model_fields.items():
+            place, value = field.json_schema_extra["place"], getattr(self, name)
+            if place is not None and value is not None:
+                part, _, key = place.partition(".")
+                given[name] = part, key or name, value
+        return given
 
     @pydantic.model_validator(mode="after")
     def _consistent(self):
@@ -313,14 +321,3 @@ def read_options(path: str | os.PathLike) -> dict:
     if not isinstance(options, dict):
         raise ValueError(f"{path}: `options` must be a JSON object.")
     return dict(options)
-
-
-def read_json(path: Path) -> dict:
-    """A JSON object; FileNotFoundError or ValueError names the file."""
-    try:
-        settings = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} must be JSON ({error}).") from None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: {settings!r}")
-    return settings

@@ -41,14 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
         group.add_argument(
-            flag_of(name),
-            help=text,
-            default=argparse.SUPPRESS,
-            **settings,
+            flag_of(name), help=text, default=argparse.SUPPRESS, **settings
         )
-    hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-    for side in ("source", "target"):  # as they were called before
-        parser.add_argument(f"--{side}", dest=f"{side}_language", **hidden)
     flags = {f"`{name}`": flag_of(name) for name in TrainingOptions.model_fields}
     # Of functions that know nothing of this command.
     flags |= {"`on_error`='skip'": "--skip-bad-lines", "`name`": "--dataset"}
@@ -86,9 +80,11 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.cpu import keep_freed_memory
     from keras_seqconv.presets import PRESETS
     from keras_seqconv.training import train
 
+    keep_freed_memory()
     result = train(options.training)
     if result.folder is not None:
         language_model = "LanguageModel" in PRESETS[options.training.preset].model

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from keras_seqconv.memory import keep_freed_memory
+from keras_seqconv.cpu import keep_freed_memory
 
 CODE = """
 import ctypes, resource, sys, threading
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of 4 KB anywhere
-from keras_seqconv.memory import keep_freed_memory
+from keras_seqconv.cpu import keep_freed_memory
 arenas, of_thread = int(sys.argv[1]), int(sys.argv[2]) << 20
 print(keep_freed_memory(arenas))
 def faults():

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.tensorflow
 # "Arrows run one way". Leaves import no sibling. `support` serves all.
 ALLOWED = {
     "__init__": {
-        "callbacks", "checkpoints", "convert", "data", "decoding",
+        "callbacks", "checkpoints", "convert", "cpu", "data", "decoding",
         "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
-        "losses", "memory", "metrics", "models", "ops", "optimizers", "perplexity",
+        "losses", "metrics", "models", "ops", "optimizers", "perplexity",
         "plots", "preparation", "presets", "schedules", "tokenizers", "training",
         "translator", "version",
     },
     # Leaves
-    "cores": set(),
+    "cpu": set(),
     "support": set(),
     "fingerprints": set(),
     "ops": set(),
@@ -40,7 +40,6 @@ ALLOWED = {
     "training_options": {"presets"},
     "version": set(),
     "losses": {"ops"},
-    "memory": set(),
     "metrics": {"losses"},
     "optimizers": set(),
     "schedules": set(),
@@ -51,7 +50,7 @@ ALLOWED = {
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
     "model_directory": {"folders", "models", "tokenizers", "version"},
-    "text_model": {"cores", "decoding", "model_directory"},
+    "text_model": {"cpu", "decoding", "model_directory"},
     "language_generator": {"decoding", "model_directory", "text_model"},
     "translator": {
         "decoding", "fingerprints", "language_generator", "model_directory",
@@ -66,12 +65,11 @@ ALLOWED = {
     "callbacks": {"checkpoints", "replicas"},
     "fitting": {"callbacks", "replicas"},
     "training": {
-        "callbacks", "checkpoints", "cores", "data", "evaluation",
-        "fingerprints", "fitting", "language_generator", "losses", "memory",
+        "callbacks", "checkpoints", "cpu", "data", "evaluation",
+        "fingerprints", "fitting", "language_generator", "losses",
         "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
         "schedules", "tokenizers", "training_options", "translator", "version",
     },
-    "quickstart": {"export", "training", "translator"},
     # After training
     "evaluation": set(),
     "perplexity": {"data", "decoding", "text_model"},

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_seqconv.cores import available_cores
+from keras_seqconv.cpu import available_cores
 
 
 class Devices(NamedTuple):

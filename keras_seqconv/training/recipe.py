@@ -1,47 +1,76 @@
 """A preset's recipe with the user's changes, and what is made of it."""
 
 import copy
+import dataclasses
 import json
 import math
+import random
 
 import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
+from keras_seqconv.models.named import from_preset
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training_options import TrainingOptions
 
+# What an optimizer or schedule has that is not the preset's, beside the learning rate.
 _OPTIMIZERS = {
-    "adam": {
-        "name": "adam",
-        "beta_1": 0.9,
-        "beta_2": 0.98,
-        "epsilon": 1e-8,
-        "weight_decay": 0.0,
-    },
-    "nag": {"name": "nag", "momentum": 0.99, "weight_decay": 0.0},
+    "adam": {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-8, "weight_decay": 0.0},
+    "nag": {"momentum": 0.99, "weight_decay": 0.0},
 }
-_EVERY_SCHEDULE = ("learning_rate", "warmup_steps", "warmup_start")
-# What a kind of schedule has beside these.
 _SCHEDULES = {
     "inverse_square_root": {},
     "cosine": {"period": None, "floor": 1e-7, "period_growth": 1.0, "shrink": 1.0},
     "fixed": {"force_anneal": None, "shrink": 0.1},
     "plateau": {"shrink": 0.1, "patience": 0},
 }
+_EVERY_SCHEDULE = ("learning_rate", "warmup_steps", "warmup_start")
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
-_TOP = (
-    "global_clipnorm", "tokens_per_batch", "precision", *_ENDS
-)  # fmt: skip
-# Option -> name in the recipe's search.
-_SEARCH = {
-    "num_beams": "num_beams",
-    "length_penalty": "length_penalty",
-    "max_translation_length": "max_length",
-}
 
 
-def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
+@dataclasses.dataclass
+class Recipe:
+    """How a model is trained, decoded and scored, as `keras_seqconv.presets` has it."""
+
+    optimizer: dict
+    schedule: dict
+    global_clipnorm: float | None
+    label_smoothing: dict
+    tokens_per_batch: int
+    gradient_accumulation_steps: int
+    num_replicas: int
+    max_updates: int | None
+    max_epochs: int | None
+    stop_learning_rate: float | None
+    precision: str
+    averaging: dict
+    search: dict | None
+    blocks: dict | None
+    scoring: str
+    data: str
+    updates_of_original: int | None
+    source: str
+    sources: dict
+    notes: list
+
+    def to_json(self) -> dict:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict) -> "Recipe":
+        """ValueError for what this version does not know; its None means nothing."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in values.keys() - known:
+            if values[name] is not None:
+                raise ValueError(
+                    f"`{name}` is not in recipes of this version. "
+                    f"Received: {name}={values[name]!r}"
+                )
+        return cls(**{name: values[name] for name in known})
+
+
+def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
     """The preset's recipe with what the options say instead.
 
     Args:
@@ -49,44 +78,37 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
         devices: that training will use. Where the options do not say how many batches
             an update has, it is so many that an update has the tokens of the preset.
 
-    Returns:
-        A recipe with the keys of `keras_seqconv.presets`, as plain JSON.
-
     Raises:
         ValueError: an option that the chosen optimizer or schedule does not have.
     """
     # Through JSON, as it is going to be stored: tuples become lists.
-    recipe = json.loads(json.dumps(PRESETS[options.preset].recipe))
-    given = {
-        name: value
-        for name, value in options.model_dump().items()
-        if value is not None and name in options.model_fields_set
-    }
-    recipe.update({name: given[name] for name in _TOP if name in given})
-    recipe["optimizer"] = _part("optimizer", recipe["optimizer"], _OPTIMIZERS, given)
-    recipe["schedule"] = _part("schedule", recipe["schedule"], _SCHEDULES, given)
-    _check_parts(recipe, given)
-    if recipe["schedule"]["name"] == "cosine" and recipe["schedule"]["period"] is None:
-        recipe["schedule"]["period"] = _cosine_period(recipe)
-    smoothing = recipe["label_smoothing"]
-    smoothing["rate"] = given.get("label_smoothing", smoothing["rate"])
-    smoothing["kind"] = given.get("label_smoothing_kind", smoothing["kind"])
-    averaging = recipe["averaging"]
-    averaging["kind"] = given.get("average_kind", averaging["kind"])
-    averaging["count"] = given.get("average", averaging["count"])
-    recipe["gradient_accumulation_steps"] = given.get(
-        "gradient_accumulation_steps",
-        math.ceil(
-            recipe["gradient_accumulation_steps"] * recipe["num_replicas"] / devices
-        ),
-    )
-    recipe["num_replicas"] = devices
-    if recipe["search"] is not None:
-        changes = {new: given[old] for old, new in _SEARCH.items() if old in given}
-        recipe["search"] |= changes
-    if recipe["blocks"] is not None:
-        _change_blocks(recipe["blocks"], given)
-    if "early_stopping" not in given and not any(recipe[name] for name in _ENDS):
+    preset = json.loads(json.dumps(PRESETS[options.preset].recipe))
+    recipe, given = Recipe.from_json(preset), options.for_recipe()
+    recipe.optimizer = _of_kind(recipe.optimizer, options.optimizer, _OPTIMIZERS)
+    recipe.schedule = _of_kind(recipe.schedule, options.schedule, _SCHEDULES)
+    steps = recipe.gradient_accumulation_steps * recipe.num_replicas
+    recipe.gradient_accumulation_steps = math.ceil(steps / devices)
+    recipe.num_replicas = devices
+    for name, (part, key, value) in given.items():
+        if not part:
+            setattr(recipe, key, value)
+            continue
+        settings = getattr(recipe, part)
+        if settings is not None and key not in settings:
+            raise ValueError(
+                f"`{name}` must not be given with `{part}` {settings['name']!r}, which "
+                f"has only {sorted(set(settings) - {'name'})}. "
+                f"Received: {name}={value!r}"
+            )
+        if settings is not None:  # a search for translations, blocks for their models
+            settings[key] = value
+    if recipe.schedule["name"] == "cosine" and recipe.schedule["period"] is None:
+        recipe.schedule["period"] = _cosine_period(recipe)
+    if (blocks := recipe.blocks) is not None and "context_window" not in given:
+        # Half of a block at most, and nothing where each line is by itself.
+        window = min(blocks["context_window"] or 0, blocks["tokens_per_sample"] // 2)
+        blocks["context_window"] = window if blocks["break_mode"] == "none" else 0
+    if options.early_stopping is None and not any(getattr(recipe, n) for n in _ENDS):
         raise ValueError(
             f"One of {', '.join(f'`{name}`' for name in _ENDS)} and `early_stopping` "
             f"must be given: the recipe of {options.preset} names no end. Received: "
@@ -95,97 +117,95 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> dict:
     return recipe
 
 
-def _change_blocks(blocks: dict, given: dict) -> None:
-    for name in ("tokens_per_sample", "break_mode", "context_window"):
-        blocks[name] = given.get(name, blocks[name])
-    if "context_window" not in given:
-        # Half of a block at most, and nothing where each line is by itself.
-        window = min(blocks["context_window"] or 0, blocks["tokens_per_sample"] // 2)
-        blocks["context_window"] = window if blocks["break_mode"] == "none" else 0
+def _of_kind(part: dict, kind: str | None, kinds: dict) -> dict:
+    """The recipe's optimizer or schedule, or one of another kind."""
+    if kind in (None, part["name"]):
+        return part
+    common = {name: part[name] for name in _EVERY_SCHEDULE if name in part}
+    return {"name": kind, **common, **copy.deepcopy(kinds[kind])}
 
 
-def _part(key: str, part: dict, kinds: dict, given: dict) -> dict:
-    """The recipe's optimizer or schedule, or one of another kind, with the changes."""
-    kind = given.get(key, part["name"])
-    if kind != part["name"]:
-        common = {name: part[name] for name in _EVERY_SCHEDULE if name in part}
-        part = {**common, **copy.deepcopy(kinds[kind])}
-    changes = {name: given[name] for name in part if name in given}
-    return {**part, **changes, "name": kind}
-
-
-def _check_parts(recipe: dict, given: dict) -> None:
-    for key, kinds in (("optimizer", _OPTIMIZERS), ("schedule", _SCHEDULES)):
-        kind = recipe[key]["name"]
-        others = set().union(*map(set, kinds.values())) - set(recipe[key])
-        for name in sorted(others & set(given)):
-            raise ValueError(
-                f"`{name}` must not be given with `{key}` {kind!r}, which has only "
-                f"{sorted(set(recipe[key]) - {'name'})}. "
-                f"Received: {name}={given[name]!r}"
-            )
-
-
-def _cosine_period(recipe: dict) -> int:
+def _cosine_period(recipe: Recipe) -> int:
     """The rest of training after the warm-up, as fairseq has it."""
-    if recipe["max_updates"] is None:
+    if recipe.max_updates is None:
         raise ValueError(
             "`period` or `max_updates` must be given with `schedule` 'cosine'. "
             "Received: None of them"
         )
-    return max(1, recipe["max_updates"] - recipe["schedule"]["warmup_steps"])
+    return max(1, recipe.max_updates - recipe.schedule["warmup_steps"])
 
 
-def make_optimizer(recipe: dict) -> keras.optimizers.Optimizer:
+def make_model(
+    options: TrainingOptions, precision: str, source_tokenizer, target_tokenizer
+) -> keras.Model:
+    """The preset's model with fresh weights, with the changes of the options.
+
+    Args:
+        options: of the run.
+        precision: dtype policy.
+        source_tokenizer: None for a language model.
+        target_tokenizer: says how large the vocabulary is.
+    """
+    names = ["vocabulary_size"]
+    sizes = [target_tokenizer.vocabulary_size]
+    if source_tokenizer is not None:
+        names = ["source_vocabulary_size", "target_vocabulary_size"]
+        sizes.insert(0, source_tokenizer.vocabulary_size)
+    arguments = {"seed": options.seed, **dict(zip(names, sizes, strict=True))}
+    for name in ("dropout", "attention_dropout", "weight_dropout"):
+        if getattr(options, name) is not None:
+            arguments[name] = getattr(options, name)
+    policy, state = keras.config.dtype_policy(), random.getstate()
+    keras.config.set_dtype_policy(precision)
+    random.seed(options.seed)  # from which Keras draws the seeds of initializers
+    try:
+        return from_preset(options.preset, **{**arguments, **options.architecture})
+    finally:
+        keras.config.set_dtype_policy(policy)
+        random.setstate(state)
+
+
+def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
     """The optimizer that sees token sums and counts updates."""
-    settings = dict(recipe["optimizer"])
-    kind = settings.pop("name")
-    cls = {"adam": optimizers.AdamW, "nag": optimizers.NAG}[kind]
-    optimizer = cls(
-        make_schedule(recipe), global_clipnorm=recipe["global_clipnorm"], **settings
-    )
-    if recipe["precision"] == "mixed_float16":
+    settings = dict(recipe.optimizer)
+    cls = {"adam": optimizers.AdamW, "nag": optimizers.NAG}[settings.pop("name")]
+    schedule = dict(recipe.schedule)
+    rate = schedule["learning_rate"]  # of the first update, where a callback changes it
+    makers = {
+        "inverse_square_root": schedules.InverseSquareRoot,
+        "cosine": schedules.WarmupCosine,
+    }
+    if make := makers.get(schedule.pop("name")):
+        rate = make(**schedule)
+    optimizer = cls(rate, global_clipnorm=recipe.global_clipnorm, **settings)
+    if recipe.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizers.TokenNormalized(
-        optimizer, gradient_accumulation_steps=recipe["gradient_accumulation_steps"]
+        optimizer, gradient_accumulation_steps=recipe.gradient_accumulation_steps
     )
 
 
-def make_schedule(recipe: dict):
-    """A function of the update, or the first rate where a callback changes it."""
-    settings = dict(recipe["schedule"])
-    kind = settings.pop("name")
-    if kind == "inverse_square_root":
-        return schedules.InverseSquareRoot(**settings)
-    if kind == "cosine":
-        return schedules.WarmupCosine(**settings)
-    return settings["learning_rate"]
-
-
-def schedule_callbacks(recipe: dict, monitor: str, mode: str) -> list:
+def schedule_callbacks(recipe: Recipe, monitor: str, mode: str) -> list:
     """What changes the learning rate or ends training."""
-    settings = dict(recipe["schedule"])
-    kind = settings.pop("name")
-    found = []
+    settings = dict(recipe.schedule)
+    kind, made = settings.pop("name"), []
     if kind == "fixed":
-        found.append(callbacks.FixedSchedule(**settings))
+        made.append(callbacks.FixedSchedule(**settings))
     elif kind == "plateau":
-        found.append(callbacks.ReduceOnPlateau(**settings, monitor=monitor, mode=mode))
-    if recipe["stop_learning_rate"] is not None:
-        found.append(callbacks.StopAtLearningRate(recipe["stop_learning_rate"]))
-    return found
+        made.append(callbacks.ReduceOnPlateau(**settings, monitor=monitor, mode=mode))
+    if recipe.stop_learning_rate is not None:
+        made.append(callbacks.StopAtLearningRate(recipe.stop_learning_rate))
+    return made
 
 
-def make_loss(recipe: dict, model):
+def make_loss(recipe: Recipe, model):
     """Label smoothing, or None for the model's own -log p."""
-    smoothing = recipe["label_smoothing"]
-    if smoothing["rate"] == 0:
+    rate, kind = recipe.label_smoothing["rate"], recipe.label_smoothing["kind"]
+    if rate == 0:
         return None
     if model.get_config().get("adaptive_softmax") is not None:
         raise ValueError(
             "`label_smoothing` must be 0 with an adaptive softmax, which knows no "
-            f"probabilities of all words. Received: {smoothing['rate']}"
+            f"probabilities of all words. Received: {rate}"
         )
-    return losses.LabelSmoothedCrossentropy(
-        smoothing["rate"], smoothing["kind"], pad_id=model.pad_id
-    )
+    return losses.LabelSmoothedCrossentropy(rate, kind, pad_id=model.pad_id)

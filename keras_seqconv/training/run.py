@@ -1,9 +1,7 @@
 """The folder of a training run: what it was started with, and where its files lie."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
@@ -15,8 +13,9 @@ from pathlib import Path
 import keras
 
 from keras_seqconv import checkpoints
-from keras_seqconv.support.files import locked, remove_parts, write_file
-from keras_seqconv.training_options import TrainingOptions, read_json
+from keras_seqconv.support.files import locked, read_json, remove_parts, write_json
+from keras_seqconv.training.recipe import Recipe
+from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
@@ -32,12 +31,18 @@ _MAY_CHANGE = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
 class Run:
     """A folder with fixed names for what a run writes."""
 
-    folder: Path
-    options: TrainingOptions
+    def __init__(self, folder: str | os.PathLike, options: TrainingOptions):
+        self.folder, self.options = Path(folder), options
+        self.settings = self.folder / "run.json"
+        self.tokenizers = self.folder / "tokenizers"
+        self.data = self.folder / "data"
+        self.checkpoints = self.folder / "checkpoints"
+        self.log = self.folder / "log.jsonl"
+        self.model = self.folder / "model"
+        self.scores = self.folder / "scores.json"
 
     @property
     def monitor(self) -> tuple[str, str]:
@@ -55,38 +60,6 @@ class Run:
         """Whether a run with these options has come to its end, and has its model."""
         done = read_json(self.settings).get("finished")
         return done == _what_matters(self.options) and self.model.is_dir()
-
-    @property
-    def settings(self) -> Path:
-        return self.folder / "run.json"
-
-    @property
-    def tokenizers(self) -> Path:
-        return self.folder / "tokenizers"
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.folder / "tensorboard"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / "scores.json"
 
 
 @contextlib.contextmanager
@@ -111,31 +84,29 @@ def sole_run(folder: str | os.PathLike) -> Iterator[None]:
         yield
 
 
-def open_run(options: TrainingOptions, recipe: dict) -> Run:
+def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     """Makes the folder of a run, or goes on in it; inside of `sole_run`.
 
     Raises:
         ValueError: the folder holds a run with other options.
     """
-    run = Run(Path(options.workdir), options)
-    if run.settings.exists():
-        different = _differences(run)
-        if different and checkpoints.find(run.checkpoints):
+    run = Run(options.workdir, options)
+    before = _read_settings(run.settings) if run.settings.exists() else {}
+    if different := _differences(before, options):
+        if checkpoints.find(run.checkpoints):
             raise ValueError(
                 f"{run.folder} holds a run with other options; give its own, or "
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
-        if different:
-            _remove_text(run)
+        _remove_text(run)
     run.folder.mkdir(parents=True, exist_ok=True)
-    before = read_json(run.settings) if run.settings.exists() else {}
     write_json(
         run.settings,
         {
             **before,
             "format_version": _FORMAT_VERSION,
             "options": options.model_dump(exclude_unset=True),
-            "recipe": recipe,
+            "recipe": recipe.to_json(),
             "starts": [*before.get("starts", ()), _start()],
         },
     )
@@ -163,9 +134,7 @@ def note_corpus(run: Run, digests: dict[str, str]) -> None:
     Raises:
         ValueError: the text is not what the checkpoints were trained on.
     """
-    before = (
-        read_json(run.settings).get("corpus") or digests
-    )  # there is none of older versions
+    before = read_json(run.settings).get("corpus") or digests
     changed = {name for name, _ in before.items() ^ digests.items()}
     if changed and checkpoints.find(run.checkpoints):
         raise ValueError(
@@ -184,17 +153,16 @@ def _remove_text(run: Run) -> None:
     shutil.rmtree(run.data, ignore_errors=True)
 
 
-def read_run(folder: str | os.PathLike) -> tuple[Run, dict]:
+def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
     """The run of a folder, and its recipe as it was resolved.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: its `run.json` is damaged or of another version.
     """
-    folder = Path(folder)
-    settings = _settings(folder / "run.json")
+    settings = _read_settings(Path(folder) / "run.json")
     options = TrainingOptions(**{**settings["options"], "workdir": str(folder)})
-    return Run(folder, options), settings["recipe"]
+    return Run(folder, options), Recipe.from_json(settings["recipe"])
 
 
 def remove_run(folder: str | os.PathLike) -> None:
@@ -214,11 +182,7 @@ def headline(scores: dict) -> str:
     return ""
 
 
-def write_json(path: Path, value) -> None:
-    write_file(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def _settings(path: Path) -> dict:
+def _read_settings(path: Path) -> dict:
     settings = read_json(path)
     if settings.get("format_version") != _FORMAT_VERSION:
         raise ValueError(
@@ -230,11 +194,12 @@ def _settings(path: Path) -> dict:
     return settings
 
 
-def _differences(run: Run) -> list[str]:
+def _differences(settings: dict, options: TrainingOptions) -> list[str]:
     """Options that decide what a run does, and were others at its first start."""
-    settings = _settings(run.settings)
+    if not settings:
+        return []
     before = TrainingOptions(**settings["options"]).model_dump()
-    now = run.options.model_dump()
+    now = options.model_dump()
     return [
         f"{name} was {before[name]!r} and is {now[name]!r}"
         for name in now
@@ -244,22 +209,16 @@ def _differences(run: Run) -> list[str]:
 
 def _start() -> dict:
     """Where and with what a run was started; for readers, nothing depends on it."""
-    packages = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "numpy")
+    versions = {"keras_seqconv": __version__, "python": platform.python_version()}
+    for package in ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command": sys.argv,
         "backend": keras.backend.backend(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {
-            "keras_seqconv": __version__,
-            "python": platform.python_version(),
-            **{name: _version(name) for name in packages},
-        },
+        "versions": versions,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -11,6 +11,7 @@ from keras_seqconv.data.store import IdStore
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
 from keras_seqconv.support.files import atomic_directory
+from keras_seqconv.training.recipe import Recipe
 from keras_seqconv.training.run import Run, note, note_corpus
 from keras_seqconv.training_options import TrainingOptions
 
@@ -49,7 +50,7 @@ def corpus_of(run: Run) -> sources.Corpus:
     return corpus
 
 
-def read_text(run: Run, recipe: dict, corpus: sources.Corpus, say) -> Text:
+def read_text(run: Run, recipe: Recipe, corpus: sources.Corpus, say) -> Text:
     """Trains or reads the tokenizers, and writes the stores.
 
     What an earlier start of the run has finished is read, not made again.
@@ -67,14 +68,14 @@ def read_text(run: Run, recipe: dict, corpus: sources.Corpus, say) -> Text:
         languages[0] = None
     _check_languages(run, languages)
     _say_pair(corpus, languages, say)
-    if "validation" not in corpus.splits and recipe["averaging"]["kind"] == "best":
-        recipe["averaging"]["kind"] = "last_epochs"
+    if "validation" not in corpus.splits and recipe.averaging["kind"] == "best":
+        recipe.averaging["kind"] = "last_epochs"
         say(
             "There is no validation split, so the last checkpoints are averaged and not"
             " the best; --validation-share 0.01 would hold out a part for it."
         )
-    recipe["data"] = f"{options.dataset}, {_direction(languages)}"
-    note(run, languages=languages, recipe=recipe)
+    recipe.data = f"{options.dataset}, {_direction(languages)}"
+    note(run, languages=languages, recipe=recipe.to_json())
     pair = _tokenizers(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)
@@ -266,7 +267,7 @@ def _size_of(preset: Preset, kind: str) -> int | None:
 # --- Stores ---
 
 
-def _store(run: Run, recipe: dict, corpus, pair: tuple, split: str, say) -> IdStore:
+def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
     folder = run.data / split
     languages = [corpus.source_language, corpus.target_language]
     fingerprint = _fingerprint(run.options, recipe, pair, split, languages)
@@ -293,13 +294,13 @@ def _store(run: Run, recipe: dict, corpus, pair: tuple, split: str, say) -> IdSt
     return store
 
 
-def _pairs(dataset, options: TrainingOptions, recipe: dict, counts, split: str):
+def _pairs(dataset, options: TrainingOptions, recipe: Recipe, counts, split: str):
     if options.truncate_source is not None:
         cut = steps.truncate_source(options.truncate_source, counts)
         dataset = dataset.apply(cut)
     # Scores of a validation set are of all of it, as far as a batch can hold it.
     training = split == "train"
-    longest = min(options.max_length, recipe["tokens_per_batch"] - 1)
+    longest = min(options.max_length, recipe.tokens_per_batch - 1)
     return dataset.apply(
         steps.filter_by_length(
             min_length=options.min_length if training else 1,
@@ -310,8 +311,8 @@ def _pairs(dataset, options: TrainingOptions, recipe: dict, counts, split: str):
     )
 
 
-def _blocks(dataset, options: TrainingOptions, recipe: dict, counts, split: str):
-    settings = dict(recipe["blocks"])
+def _blocks(dataset, options: TrainingOptions, recipe: Recipe, counts, split: str):
+    settings = dict(recipe.blocks)
     if split == "train":
         settings["context_window"] = 0
     return dataset.apply(blocks.to_blocks(**settings))
@@ -325,8 +326,8 @@ def _fingerprint(options, recipe, pair, split, languages) -> dict:
     return {
         "languages": languages,
         "split": split,
-        "blocks": recipe["blocks"],
-        "tokens_per_batch": recipe["tokens_per_batch"],
+        "blocks": recipe.blocks,
+        "tokens_per_batch": recipe.tokens_per_batch,
         "tokenizers": [tokenizer_fingerprint(one) for one in pair],
         **{name: getattr(options, name) for name in names},
     }

@@ -5,21 +5,28 @@ from pathlib import Path
 
 import keras
 
-from keras_seqconv import callbacks, checkpoints, fitting, plots
+from keras_seqconv import callbacks, checkpoints, plots
 from keras_seqconv.data.stream import BatchStream
-from keras_seqconv.memory import keep_freed_memory
+from keras_seqconv.fitting import fit_stream
+from keras_seqconv.support.files import read_json
 from keras_seqconv.training.devices import Devices, find_devices
-from keras_seqconv.training.finish import check_scoring, finish, sentences_of
-from keras_seqconv.training.models import make_model, translator_of
+from keras_seqconv.training.finish import (
+    check_scoring,
+    finish,
+    sentences_of,
+    translator_of,
+)
 from keras_seqconv.training.recipe import (
+    Recipe,
     make_loss,
+    make_model,
     make_optimizer,
     resolve_recipe,
     schedule_callbacks,
 )
 from keras_seqconv.training.run import Run, headline, note_finished, open_run, sole_run
 from keras_seqconv.training.text import Text, corpus_of, read_text
-from keras_seqconv.training_options import TrainingOptions, read_json
+from keras_seqconv.training_options import TrainingOptions
 
 # Sentences of the validation set that `validation_bleu` translates at most.
 _MOST_TRANSLATED = 2000
@@ -49,7 +56,10 @@ def train(options: TrainingOptions, say=print) -> Result:
     `test.hypotheses`, `curves.png`, `log.jsonl`, `checkpoints`, and `run.json`, which
     says how to repeat the run.
 
-    The process keeps the memory that it has once needed (`keep_freed_memory`).
+    The process is left as it was, but for what the options ask of TensorFlow, which
+    cannot be taken back: `deterministic` (with the seeds of Keras), and on a CPU
+    `devices`. On a CPU call `keras_seqconv.keep_freed_memory()` first, as
+    `keras-seqconv train` does.
 
     Args:
         options: what to train on what, and how.
@@ -70,7 +80,6 @@ def train(options: TrainingOptions, say=print) -> Result:
     translator = keras_seqconv.load(result.folder)
     ```
     """
-    keep_freed_memory()
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     check_scoring(recipe)
@@ -78,33 +87,43 @@ def train(options: TrainingOptions, say=print) -> Result:
         return _train(options, recipe, devices, say)
 
 
-def _train(options: TrainingOptions, recipe: dict, devices: Devices, say) -> Result:
+def _train(options: TrainingOptions, recipe: Recipe, devices: Devices, say) -> Result:
     run = open_run(options, recipe)
     corpus = corpus_of(run)
     if run.finished:
         scores = read_json(run.scores) if run.scores.exists() else {}
         say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
         return Result(run.model, scores)
-    keras.utils.set_random_seed(options.seed)
     if options.deterministic:
-        _make_deterministic()
-    keras.config.set_dtype_policy(recipe["precision"])
+        keras.utils.set_random_seed(options.seed)
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.experimental.enable_op_determinism()
     text = read_text(run, recipe, corpus, say)
     stream, validation = _streams(options, recipe, text, devices)
     with devices.scope():
-        model = make_model(options, *text.tokenizers)
-        optimizer, loss = make_optimizer(recipe), make_loss(recipe, model)
-        _compile(model, optimizer, loss, options)
-    _describe(say, run, recipe, text, model, stream)
-    if found := checkpoints.find(run.checkpoints):
-        say(f"Going on from {found[-1]}")
+        model = make_model(options, recipe.precision, *text.tokenizers)
+        compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
+        loss = make_loss(recipe, model)
+        model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
+    tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
+    say(
+        f"{options.preset}: {model.count_params():,} parameters; "
+        f"{len(text.train):,} training rows in {len(stream.shapes)} shapes, "
+        f"{stream.batches_per_epoch():,} batches an epoch, "
+        f"{stream.padding_share:.1%} padding; "
+        f"at most {tokens * recipe.num_replicas:,} target tokens an update"
+    )
+    if files := checkpoints.find(run.checkpoints):
+        say(f"Going on from {files[-1]}")
     with callbacks.GracefulStop() as stop, devices.scope():
-        fitting.fit_stream(
+        fit_stream(
             model,
             stream,
             directory=run.checkpoints,
-            max_updates=recipe["max_updates"],
-            max_epochs=recipe["max_epochs"],
+            max_updates=recipe.max_updates,
+            max_epochs=recipe.max_epochs,
             callbacks=[stop, *_callbacks(run, recipe, text, validation, model)],
         )
     if stop.signal is not None:
@@ -115,17 +134,10 @@ def _train(options: TrainingOptions, recipe: dict, devices: Devices, say) -> Res
     return Result(run.model, scores)
 
 
-def _make_deterministic() -> None:
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.enable_op_determinism()
-
-
-def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: Devices):
+def _streams(options: TrainingOptions, recipe: Recipe, text: Text, devices: Devices):
     """Batches to train on, and to validate on, or None."""
     settings = {
-        "tokens_per_batch": recipe["tokens_per_batch"] // devices.cores,
+        "tokens_per_batch": recipe.tokens_per_batch // devices.cores,
         "num_replicas": devices.replicas,
         "max_shapes": options.max_shapes,
         "start_id": text.target_tokenizer.start_id,
@@ -137,98 +149,67 @@ def _streams(options: TrainingOptions, recipe: dict, text: Text, devices: Device
     return stream, BatchStream(text.validation, **settings)
 
 
-def _compile(model, optimizer, loss, options: TrainingOptions) -> None:
-    compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
-    model.compile(optimizer, loss, jit_compile=compiled)
-
-
-def _callbacks(run: Run, recipe: dict, text: Text, validation, model) -> list:
-    options = run.options
-    monitor, mode = run.monitor
-    if validation is None:
-        monitor, mode = "nll", "min"
-    found = [
+def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
+    options, averaging = run.options, recipe.averaging
+    monitor, mode = run.monitor if validation is not None else ("nll", "min")
+    every = options.validate_every
+    made = [
         callbacks.StopOnNaN(directory=run.checkpoints),
         callbacks.LogFile(run.log, every_updates=50),
-        callbacks.Progress(recipe["max_updates"], recipe["max_epochs"]),
+        callbacks.Progress(recipe.max_updates, recipe.max_epochs),
         callbacks.Checkpoints(
             run.checkpoints,
             every_updates=options.checkpoint_every,
-            keep_last=max(options.keep, recipe["averaging"]["count"]),
-            keep_best=_best_kept(recipe),
+            keep_last=max(options.keep, averaging["count"]),
+            keep_best=averaging["count"] if averaging["kind"] == "best" else 1,
             monitor=monitor,
             mode=mode,
-            recipe=recipe,
+            recipe=recipe.to_json(),
         ),
         *schedule_callbacks(recipe, monitor, mode),
     ]
     if validation is not None:
-        found.append(
-            callbacks.Validate(validation, every_updates=options.validate_every)
-        )
+        made.append(callbacks.Validate(validation, every_updates=every))
     if options.validation_bleu:
-        found.append(_validation_bleu(run, recipe, text, model))
+        if text.source_tokenizer is None:
+            raise ValueError(
+                "`validation_bleu` is for translation models. "
+                f"Received: preset={options.preset!r}"
+            )
+        made.append(
+            callbacks.ValidationBLEU(
+                translator_of(run, recipe, model, *text.tokenizers),
+                *sentences_of(text.corpus, "validation", _MOST_TRANSLATED),
+                every_updates=every,
+            )
+        )
     if options.early_stopping is not None:
-        found.append(
-            callbacks.EarlyStopping(options.early_stopping, monitor=monitor, mode=mode)
-        )
+        patience = options.early_stopping
+        made.append(callbacks.EarlyStopping(patience, monitor=monitor, mode=mode))
     if options.tensorboard:
-        pictures = _attention_pictures(run, recipe, text, model)
-        found.append(callbacks.TensorBoard(run.tensorboard, attention_figure=pictures))
-    return found
+        pictures = None
+        if validation is not None and hasattr(model, "attention_weights"):
+            translator = translator_of(run, recipe, model, *text.tokenizers)
+            sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
+            pictures = lambda: _attention_pictures(translator, sources)  # noqa: E731
+        folder = run.folder / "tensorboard"
+        made.append(callbacks.TensorBoard(folder, attention_figure=pictures))
+    return made
 
 
-def _attention_pictures(run: Run, recipe: dict, text: Text, model):
-    """A function that draws where the model looks in some validation sentences."""
-    if text.validation is None or not hasattr(model, "attention_weights"):
-        return None
-    sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
-    translator = translator_of(run, recipe, model, *text.tokenizers)
-
-    def draw() -> dict:
-        found = translator.translate_n_best(sources, 1, return_attention=True)
-        pictures = {}
-        for number, (source, best) in enumerate(zip(sources, found, strict=True)):
-            if best and best[0].attention is not None:
-                tokens = text.source_tokenizer.split(source)
-                # The source, and what is written, each with its end.
-                figure = plots.attention(
-                    best[0].attention,
-                    [*tokens, "</s>"][-best[0].attention.shape[1] :],
-                    [*best[0].tokens, "</s>"][: len(best[0].attention)],
-                )
-                pictures[f"attention/{number}"] = plots.to_image(figure)
-        return pictures
-
-    return draw
-
-
-def _best_kept(recipe: dict) -> int:
-    averaging = recipe["averaging"]
-    return averaging["count"] if averaging["kind"] == "best" else 1
-
-
-def _validation_bleu(run: Run, recipe: dict, text: Text, model):
-    if text.source_tokenizer is None:
-        raise ValueError(
-            "`validation_bleu` is for translation models. "
-            f"Received: preset={run.options.preset!r}"
-        )
-    sources, references = sentences_of(text.corpus, "validation", _MOST_TRANSLATED)
-    return callbacks.ValidationBLEU(
-        translator_of(run, recipe, model, *text.tokenizers),
-        sources,
-        references,
-        every_updates=run.options.validate_every,
-    )
-
-
-def _describe(say, run: Run, recipe: dict, text: Text, model, stream) -> None:
-    tokens = recipe["tokens_per_batch"] * recipe["gradient_accumulation_steps"]
-    say(
-        f"{run.options.preset}: {model.count_params():,} parameters; "
-        f"{len(text.train):,} training rows in {len(stream.shapes)} shapes, "
-        f"{stream.batches_per_epoch():,} batches an epoch, "
-        f"{stream.padding_share:.1%} padding; "
-        f"at most {tokens * recipe['num_replicas']:,} target tokens an update"
-    )
+def _attention_pictures(translator, sources: list[str]) -> dict:
+    """Where the model looks in some sentences."""
+    results = translator.translate_n_best(sources, 1, return_attention=True)
+    pictures = {}
+    for number, (source, best) in enumerate(zip(sources, results, strict=True)):
+        if best and best[0].attention is not None:
+            attention = best[0].attention
+            tokens = translator.source_tokenizer.split(source)
+            # The source, and what is written, each with its end.
+            figure = plots.attention(
+                attention,
+                [*tokens, "</s>"][-attention.shape[1] :],
+                [*best[0].tokens, "</s>"][: len(attention)],
+            )
+            pictures[f"attention/{number}"] = plots.to_image(figure)
+    return pictures

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.cores import available_cores
+from keras_seqconv.cpu import available_cores
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.translator import load_ensemble
 from keras_seqconv_cli.translate import SEARCH

@@ -19,7 +19,6 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv_cli import main
 from tests.training.test_train import (
     TINY,
-    as_before,  # noqa: F401
     weights_in,
     write_corpus,
 )

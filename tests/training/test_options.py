@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.training.recipe import make_schedule, resolve_recipe
+from keras_seqconv.training.recipe import make_optimizer, resolve_recipe
 from keras_seqconv.training.run import (
     note_corpus,
     open_run,
@@ -23,6 +23,10 @@ BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
 
 def options(**values):
     return TrainingOptions(**{**BASE, **values})
+
+
+def start(given):
+    return open_run(given, resolve_recipe(given))
 
 
 class TestOptions:
@@ -76,9 +80,9 @@ class TestRecipe:
         )
         for devices in (1, 2, 8):
             found = resolve_recipe(options(preset=name, **ends), devices)
-            steps = found["gradient_accumulation_steps"]
+            steps = found.gradient_accumulation_steps
             assert steps * devices >= wanted > (steps - 1) * devices
-            assert json.loads(json.dumps(found))["schedule"] == found["schedule"]
+            assert json.loads(json.dumps(found.to_json()))["schedule"] == found.schedule
 
     def test_changes_replace_values(self):
         found = resolve_recipe(
@@ -87,14 +91,14 @@ class TestRecipe:
                 num_beams=7, max_translation_length=50, tokens_per_batch=100,
             )
         )  # fmt: skip
-        assert found["schedule"]["learning_rate"] == 1e-3
-        assert found["schedule"]["warmup_steps"] == 2000
-        assert found["optimizer"]["beta_2"] == 0.997
-        assert found["label_smoothing"] == {"rate": 0.2, "kind": "uniform"}
-        assert found["averaging"]["count"] == 3
-        assert found["search"]["num_beams"] == 7
-        assert found["search"]["max_length"] == 50
-        assert found["tokens_per_batch"] == 100
+        assert found.schedule["learning_rate"] == 1e-3
+        assert found.schedule["warmup_steps"] == 2000
+        assert found.optimizer["beta_2"] == 0.997
+        assert found.label_smoothing == {"rate": 0.2, "kind": "uniform"}
+        assert found.averaging["count"] == 3
+        assert found.search["num_beams"] == 7
+        assert found.search["max_length"] == 50
+        assert found.tokens_per_batch == 100
         # The table itself is as it was.
         assert PRESETS[BASE["preset"]].recipe["optimizer"]["beta_2"] == 0.98
 
@@ -102,10 +106,10 @@ class TestRecipe:
         found = resolve_recipe(
             options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
         )
-        assert found["optimizer"]["name"] == "nag"
-        assert found["optimizer"]["momentum"] == 0.9
-        assert found["schedule"]["period"] == 3000  # what follows the warm-up
-        schedule = make_schedule(found)
+        assert found.optimizer["name"] == "nag"
+        assert found.optimizer["momentum"] == 0.9
+        assert found.schedule["period"] == 3000  # what follows the warm-up
+        schedule = make_optimizer(found).innermost._learning_rate
         assert float(schedule(2000)) == pytest.approx(3.5e-3)
         assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
 
@@ -140,21 +144,21 @@ class TestRun:
 
     def test_another_start_may_change_when_it_ends_but_not_what_it_does(self, tmp_path):
         folder = str(tmp_path / "run")
-        open_run(options(workdir=folder), {})
-        open_run(options(workdir=folder, max_updates=9), {})
+        start(options(workdir=folder))
+        start(options(workdir=folder, max_updates=9))
         # Nothing was trained: a mistake in the first command can be mended.
-        open_run(options(workdir=folder, seed=3), {})
-        run = open_run(options(workdir=folder), {})
+        start(options(workdir=folder, seed=3))
+        run = start(options(workdir=folder))
         run.checkpoints.mkdir()
         (run.checkpoints / "update-00000001.npz").touch()
         with pytest.raises(ValueError, match="seed was 1 and is 2"):
-            open_run(options(workdir=folder, seed=2), {})
+            start(options(workdir=folder, seed=2))
 
     def test_another_text_is_read_anew_until_something_was_trained(self, tmp_path):
-        run = open_run(options(workdir=str(tmp_path / "run")), {})
+        run = start(options(workdir=str(tmp_path / "run")))
         note_corpus(run, {"train.de": "1", "test.de": "1"})
         run.tokenizers.mkdir()
-        open_run(run.options, {})
+        start(run.options)
         note_corpus(run, {"train.de": "1", "test.de": "1"})
         assert run.tokenizers.exists()
         note_corpus(run, {"train.de": "2", "test.de": "1"})
@@ -170,7 +174,7 @@ class TestRun:
         notes = json.loads(run.settings.read_text())
         assert notes.pop("corpus") == {"train.de": "2", "test.de": "1"}
         run.settings.write_text(json.dumps(notes))
-        note_corpus(open_run(run.options, {}), {"train.de": "3"})
+        note_corpus(start(run.options), {"train.de": "3"})
         assert json.loads(run.settings.read_text())["corpus"] == {"train.de": "3"}
 
     def test_no_run_in_a_folder_of_others(self, tmp_path):
@@ -188,7 +192,7 @@ class TestRun:
         for _ in range(2):  # the end of the block lets the next one in
             with sole_run(folder), taken, sole_run(folder):
                 pytest.fail("the block ran")
-        open_run(options(workdir=str(folder)), {})
+        start(options(workdir=str(folder)))
         with sole_run(folder), taken:
             remove_run(folder)
         for name in (".run.json.0123abcd.part", ".log.jsonl.89abcdef.part"):

@@ -14,9 +14,9 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
 from keras_seqconv import checkpoints
-from keras_seqconv.cores import available_cores
+from keras_seqconv.cpu import available_cores
 from keras_seqconv.training import TrainingOptions, train
-from keras_seqconv.training.averaging import average_run
+from keras_seqconv.training.finish import average_run
 from keras_seqconv.training.run import sole_run
 from keras_seqconv.training.text import open_corpus_of
 from keras_seqconv_cli import main
@@ -33,14 +33,6 @@ TINY = {
     "num_decoder_layers": 1,
 }
 FINISHED = {"tokens_per_batch": 512, "max_updates": 9}
-
-
-@pytest.fixture(autouse=True)
-def as_before():
-    """`train` sets the dtype policy of its recipe."""
-    policy = keras.config.dtype_policy()
-    yield
-    keras.config.set_dtype_policy(policy)
 
 
 @pytest.fixture
@@ -385,7 +377,8 @@ sys.exit(status)
         path.unlink()
     arguments = [
         "train", "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
-        "--source", "en", "--target", "de", "--tokenizer", "words",
+        "--source-language", "en", "--target-language", "de",
+        "--tokenizer", "words",
         # One shape, of as many rows for one core as for two.
         "--tokens-per-batch", "256", "--max-shapes", "1", "--jit-compile", "false",
         "--architecture", json.dumps(TINY), "--average", "1",
@@ -423,7 +416,8 @@ def test_command_line(corpus, tmp_path, capsys):
     run = str(tmp_path / "run")
     arguments = [
         "train", "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
-        "--source", "en", "--target", "de", "--tokenizer", "words",
+        "--source-language", "en", "--target-language", "de",
+        "--tokenizer", "words",
         "--max-updates", "4",
         "--tokens-per-batch", "128", "--architecture", json.dumps(TINY),
         "--max-shapes", "1", "--jit-compile", "false",

@@ -1,7 +1,9 @@
-"""Memory that a step frees stays in the process for the next step."""
+"""The processor's cores and the memory that this process may use."""
 
 import ctypes
 import os
+
+import keras
 
 from keras_seqconv.support.arguments import check_positive_integer
 
@@ -15,6 +17,38 @@ _VARIABLES = (
 )  # fmt: skip
 
 
+def available_cores() -> int:
+    mine = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(mine(0)) if mine else os.cpu_count() or 1
+
+
+def share_cores(workers: int) -> bool:
+    """Gives each operation of TensorFlow the part of the cores that one worker has.
+
+    By default every operation of every thread may use all cores, and threads that work
+    side by side then spend their time on waking each other.
+
+    Args:
+        workers: threads that run TensorFlow at the same time.
+
+    Returns:
+        Whether it was set: False for one worker, on other backends, where the
+        environment sets TF_NUM_INTRAOP_THREADS, and where TensorFlow already runs.
+    """
+    if workers == 1 or keras.backend.backend() != "tensorflow":
+        return False
+    if "TF_NUM_INTRAOP_THREADS" in os.environ:
+        return False
+    import tensorflow as tf
+
+    threads = max(1, available_cores() // workers)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    except RuntimeError:
+        return False
+    return True
+
+
 def keep_freed_memory(arenas: int = 1) -> bool:
     """Tells glibc to keep freed memory in the process, for work on a CPU.
 
@@ -24,10 +58,10 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     fast (benchmarks/README.md, "Memory"). The process then never shrinks: it keeps as
     much as it has needed at most.
 
-    `keras_seqconv.training.train` calls this, and so do `keras-seqconv train`,
-    `translate` and `evaluate`, the last two with an arena for each batch that is
-    decoded at a time. Call it before a training or long translation of your own; it
-    holds for the whole process. Threads that have an arena already keep it.
+    `keras-seqconv train`, `translate` and `evaluate` call this, the last two with an
+    arena for each batch that is decoded at a time. Call it before a training or long
+    translation of your own; it holds for the whole process. Threads that have an arena
+    already keep it.
 
     Args:
         arenas: heaps that threads are dealt out to, at least 1. From a heap of its own
