@@ -289,8 +289,7 @@ def test_wrong_inputs(archive, golden, tmp_path, capsys):
         ([archive, *dictionaries[:2]], "--target-language"),
         ([archive, *dictionaries, "--dictionary", archive / "dict.s.txt"],
          "--dictionary is for language models"),
-        ([archive, *swapped], "--source-dictionary must be the dictionary that the "
-         "model was trained with, of 37 symbols"),
+        ([archive, *swapped], "the source dictionary has 41 symbols, the embedding 37"),
         ([archive, *dictionaries, "--moses"], "--source-language must be two or"),
         ([archive, "--source-dictionary", tmp_path / "y", *dictionaries[2:]],
          "No such file"),
@@ -299,7 +298,7 @@ def test_wrong_inputs(archive, golden, tmp_path, capsys):
         ([archive, "--source-dictionary", archive / "bad.txt", *dictionaries[2:]],
          "bad.txt, line 1: must be '<symbol> <count>'"),
         ([archive, "--source-dictionary", archive / "empty.txt", *dictionaries[2:]],
-         "of 37 symbols"),
+         "the source dictionary has 4 symbols, the embedding 37"),
         ([tmp_path / "none", *dictionaries], "must hold model.pt or one *.pt"),
         ([archive, *dictionaries, "--beam", "3"], "unrecognized arguments: --beam 3"),
         ([], "required: CHECKPOINT"),

@@ -8,13 +8,12 @@ import re
 import warnings
 from pathlib import Path
 
-from keras_seqconv.convert.checkpoint import read_arrays, read_checkpoint
+from keras_seqconv.convert.checkpoint import read_checkpoint
 from keras_seqconv.convert.fairseq import from_fairseq
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import Translator
 
-_ARRAYS = ("weights.npz", "args.json")
 _CODES = re.compile(r"bpecodes|codes?|codes\..+")
 _GIVE_CODES = "Give `source_bpe_codes` and `target_bpe_codes`"
 
@@ -68,67 +67,62 @@ def translator_from_fairseq(
         "target_bpe_codes": target_bpe_codes,
     }
     files = {name: None if path is None else Path(path) for name, path in given.items()}
-    languages = {"source": source_language, "target": target_language}
-    path = Path(checkpoint)
-    _check_files({"checkpoint": path, **files})
-    if path.is_dir():
-        path = _complete(path, files, languages)
-    _check_choice(files)
-    _add_languages(path, languages)
-    known = tuple(languages.values())
-    if text_options.get("moses") or text_options.get("normalize"):
-        sides = ["target"] if files["dictionary"] else ["source", "target"]
-        for side in sides:
-            # Moses would look for a file of this name.
-            if not re.fullmatch("[a-z]{2,3}", languages[side] or ""):
-                raise ValueError(
-                    f"`{side}_language` must be two or three small letters, such as "
-                    "'de', for Moses' steps, given or in the checkpoint. "
-                    f"Received: {languages[side]!r}"
-                )
+    for name, path in files.items():
+        if path is not None and not path.exists():
+            raise FileNotFoundError(f"`{name}`: there is no file {path}.")
+        if path is not None and path.is_dir():
+            raise ValueError(f"`{name}` must be a file. {path} is a folder.")
+    folder = path = Path(checkpoint)
+    if folder.is_dir():
+        path = _checkpoint_in(folder)
     else:
-        languages = {"source": None, "target": None}
-
-    def tokenizer(file, side):
+        _check_choice(files)
+    content = read_checkpoint(path)
+    languages = {"source": source_language, "target": target_language}
+    for side in languages:
+        found = content.options.get(f"{side}_lang")
+        if languages[side] is None and isinstance(found, str) and found.isalnum():
+            languages[side] = found
+    if folder.is_dir():
+        _complete(folder, files, languages)
+        _check_choice(files)
+    sides = ("source", "target") if files["dictionary"] is None else ("target",)
+    moses = text_options.get("moses") or text_options.get("normalize")
+    tokenizers = []
+    for side in sides:
+        language = languages[side]
+        # Moses would look for a file of this name.
+        if moses and not re.fullmatch("[a-z]{2,3}", language or ""):
+            raise ValueError(
+                f"`{side}_language` must be two or three small letters, such as 'de', "
+                "for Moses' steps, given or in the checkpoint. "
+                f"Received: {language!r}"
+            )
         codes = files[f"{side}_bpe_codes"]
-        return DictionaryTokenizer(
-            Dictionary.read(files[file]),
-            language=languages[side],
+        tokenizer = DictionaryTokenizer(
+            Dictionary.read(files["dictionary"] or files[f"{side}_dictionary"]),
+            language=language if moses else None,
             bpe_codes=None if codes is None else _text_of(codes),
             **text_options,
         )
-
-    if files["dictionary"] is not None:
-        tokenizers = [tokenizer("dictionary", "target")]
-    else:
-        tokenizers = [
-            tokenizer(f"{side}_dictionary", side) for side in ("source", "target")
-        ]
-    for one in tokenizers:
-        pieces = [symbol for symbol in one.dictionary.symbols if symbol[-2:] == "@@"]
-        if pieces and one.bpe_codes is None:
-            warnings.warn(
-                f"A dictionary has parts of words, such as {pieces[0]!r}, and there "
-                "are no byte-pair codes that split words into them: texts must be "
-                f"split already, and stay so. {_GIVE_CODES}",
-                stacklevel=2,
-            )
-            break
-    model = from_fairseq(path, dtype=dtype)
-    _check_sizes(model, tokenizers, files)
-    if len(tokenizers) == 1:
-        return LanguageGenerator(model, *tokenizers, search)
-    return Translator(model, *tokenizers, search, languages=known)
-
-
-def _check_files(files: dict):
-    for name, path in files.items():
-        if path is None:
-            continue
-        if not path.exists():
-            raise FileNotFoundError(f"`{name}`: there is no file {path}.")
-        if path.is_dir() and name != "checkpoint":
-            raise ValueError(f"`{name}` must be a file. {path} is a folder.")
+        tokenizers.append(tokenizer)
+    _warn_of_pieces(tokenizers)
+    translates = any(name.startswith("encoder.") for name in content.weights)
+    if translates != (len(sides) == 2):
+        kind = ("language", "translation")[translates]
+        names = ["`dictionary`", "`source_dictionary` and `target_dictionary`"]
+        wanted, unwanted = names[translates], names[not translates]
+        raise ValueError(
+            f"The checkpoint is a {kind} model: {wanted} must be given instead of "
+            f"{unwanted}"
+        )
+    dictionaries = [tokenizer.dictionary for tokenizer in tokenizers]
+    if translates:
+        model = from_fairseq(content, *dictionaries, dtype=dtype)
+        known = (languages["source"], languages["target"])
+        return Translator(model, *tokenizers, search, languages=known)
+    model = from_fairseq(content, target_dictionary=dictionaries[0], dtype=dtype)
+    return LanguageGenerator(model, *tokenizers, search)
 
 
 def _check_choice(files: dict):
@@ -153,51 +147,50 @@ def _text_of(codes: Path) -> str:
         raise ValueError(f"{codes} must be valid UTF-8 ({error})") from error
 
 
+def _warn_of_pieces(tokenizers):
+    for tokenizer in tokenizers:
+        pieces = [name for name in tokenizer.dictionary.symbols if name[-2:] == "@@"]
+        if pieces and tokenizer.bpe_codes is None:
+            warnings.warn(
+                f"A dictionary has parts of words, such as {pieces[0]!r}, and there "
+                "are no byte-pair codes that split words into them: texts must be "
+                f"split already, and stay so. {_GIVE_CODES}",
+                stacklevel=3,
+            )
+            return
+
+
 # --- What lies in a folder ---
 
 
-def _complete(folder: Path, files: dict, languages: dict) -> Path:
-    """Adds the files that were not given; returns the checkpoint."""
-    names = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    checkpoint = _checkpoint(folder, names)
-    given = any(files[name] for name in files if name.endswith("dictionary"))
-    if not given and "dict.txt" in names:
-        files["dictionary"] = folder / "dict.txt"
-    if files["dictionary"] is None:
-        _add_dictionaries(folder, names, checkpoint, files, languages)
-    sides = ["target"] if files["dictionary"] else ["source", "target"]
-    codes = sorted(filter(_CODES.fullmatch, names))
-    for name in (f"{side}_bpe_codes" for side in sides):
-        if files[name] is None and len(codes) > 1:
-            raise ValueError(f"{folder} holds {', '.join(codes)}. {_GIVE_CODES}")
-        if files[name] is None and codes:
-            files[name] = folder / codes[0]
-    return checkpoint
-
-
-def _checkpoint(folder: Path, names: set) -> Path:
-    found = sorted(name for name in names if name.endswith(".pt"))
-    if "model.pt" in found:
+def _checkpoint_in(folder: Path) -> Path:
+    names = sorted(path.name for path in folder.glob("*.pt"))
+    if "model.pt" in names:
         return folder / "model.pt"
-    if set(_ARRAYS) <= names:
+    if (folder / "weights.npz").exists() and (folder / "args.json").exists():
         return folder
-    if len(found) != 1:
-        listed = f"it holds {', '.join(found)}" if found else "it holds no *.pt"
+    if len(names) != 1:
+        listed = f"it holds {', '.join(names)}" if names else "it holds no *.pt"
         raise ValueError(
             f"{folder} must hold model.pt or one *.pt; {listed}. Name the checkpoint "
             "file itself, and the dictionaries"
         )
-    return folder / found[0]
+    return folder / names[0]
 
 
-def _add_dictionaries(folder, names, checkpoint, files, languages):
-    for side in ("source", "target"):
+def _complete(folder: Path, files: dict, languages: dict) -> None:
+    """Adds the dictionaries and codes that were not given."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    given = any(files[name] for name in files if name.endswith("dictionary"))
+    if not given and "dict.txt" in names:
+        files["dictionary"] = folder / "dict.txt"
+    sides = ("source", "target") if files["dictionary"] is None else ()
+    for side in sides:
+        name = f"dict.{languages[side]}.txt"
         if files[f"{side}_dictionary"] is not None:
             continue
-        _add_languages(checkpoint, languages)
-        name = f"dict.{languages[side]}.txt"
         if languages[side] is None or name not in names:
-            there = sorted(n for n in names if n.startswith("dict."))
+            there = sorted(name for name in names if name.startswith("dict."))
             raise ValueError(
                 f"{folder} must hold dict.<language>.txt of the {side}; "
                 f"`{side}_language` is {languages[side]}, and it holds "
@@ -205,41 +198,9 @@ def _add_dictionaries(folder, names, checkpoint, files, languages):
                 f"`{side}_dictionary`"
             )
         files[f"{side}_dictionary"] = folder / name
-
-
-def _add_languages(checkpoint: Path, languages: dict):
-    """From the options in the checkpoint, where they are not given."""
-    if None not in languages.values():
-        return
-    read = read_arrays if checkpoint.is_dir() else read_checkpoint
-    options = read(checkpoint).options
-    for side, name in (("source", "source_lang"), ("target", "target_lang")):
-        found = options.get(name)
-        if languages[side] is None and isinstance(found, str) and found.isalnum():
-            languages[side] = found
-
-
-def _check_sizes(model, tokenizers: list, files: dict):
-    translates = hasattr(model, "source_embedder")
-    if translates and len(tokenizers) == 1:
-        raise ValueError(
-            "The checkpoint is a translation model: `source_dictionary` and "
-            "`target_dictionary` must be given instead of `dictionary`"
-        )
-    if not translates and len(tokenizers) == 2:
-        raise ValueError(
-            "The checkpoint is a language model: `dictionary` must be given instead of "
-            "`source_dictionary` and `target_dictionary`"
-        )
-    sizes = [model.target_vocabulary_size]
-    names = ["dictionary"]
-    if translates:
-        sizes.insert(0, model.source_embedder.tokens.vocabulary_size)
-        names = ["source_dictionary", "target_dictionary"]
-    for name, size, tokenizer in zip(names, sizes, tokenizers, strict=True):
-        if tokenizer.vocabulary_size != size:
-            raise ValueError(
-                f"`{name}` must be the dictionary that the model was trained with, of "
-                f"{size} symbols with the four special ones. Received: {files[name]} "
-                f"with {tokenizer.vocabulary_size}"
-            )
+    codes = sorted(filter(_CODES.fullmatch, names))
+    for name in (f"{side}_bpe_codes" for side in sides or ("target",)):
+        if files[name] is None and len(codes) > 1:
+            raise ValueError(f"{folder} holds {', '.join(codes)}. {_GIVE_CODES}")
+        if files[name] is None and codes:
+            files[name] = folder / codes[0]

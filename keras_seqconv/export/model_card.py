@@ -6,7 +6,7 @@ import json
 import platform
 from pathlib import Path
 
-from keras_seqconv.export.computations import NOT_FOUND
+from keras_seqconv.export.servable import NOT_FOUND
 from keras_seqconv.export.signatures import inputs_of
 from keras_seqconv.version import __version__
 
@@ -17,30 +17,30 @@ _LICENSE = (
 )
 
 
-def model_card(name: str, version: int, owner, settings, exported, run=None) -> str:
+def model_card(name: str, version: int, owner, servable, signatures, run=None) -> str:
     """The text of the card.
 
     Args:
         name, version: of the model, as clients call it.
         owner: the `Translator` or `LanguageGenerator`.
-        settings: `settings.Settings`.
-        exported: `signatures.Exported`.
+        servable: `servable.Servable`.
+        signatures: graphs by name.
         run: work folder of the training run, or None.
     """
     sections = [
         f"# {name}, version {version}",
-        _model(owner, settings),
+        _model(owner, servable),
         "## Data and scores\n\n" + _scores(Path(run) if run is not None else None),
-        "## Search\n\n" + _search(settings),
-        "## Signatures\n\n" + _signatures(owner, exported),
-        "## What a request costs\n\n" + _costs(owner, settings, exported),
+        "## Search\n\n" + _search(servable.options),
+        "## Signatures\n\n" + _signatures(owner, signatures),
+        "## What a request costs\n\n" + _costs(owner, servable),
         "## Versions\n\n" + _versions(),
         "## Licence\n\n" + _LICENSE,
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _model(owner, settings) -> str:
+def _model(owner, servable) -> str:
     models = getattr(owner.model, "models", [owner.model])
     lines = []
     for model in models:
@@ -58,7 +58,7 @@ def _model(owner, settings) -> str:
         f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
         for side, tokenizer in _tokenizers(owner)
     ]
-    if settings.xla:
+    if servable.xla:
         lines.append("- search compiled by XLA")
     return "## Model\n\n" + "\n".join(lines)
 
@@ -84,28 +84,24 @@ def _scores(run: Path | None) -> str:
     return "\n".join(lines)
 
 
-def _search(settings) -> str:
-    defaults = {field.name: field.default for field in _fields(settings.search)}
+def _search(options) -> str:
     always = ("num_beams", "length_penalty", "max_length")
     lines = []
-    for key, value in vars(settings.search).items():
-        if key in always or value != defaults[key]:
-            shown = f"{len(value)} ids" if key == "suppressed_ids" else value
-            lines.append(f"- {key}: {shown}")
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.name in always or value != field.default:
+            shown = f"{len(value)} ids" if field.name == "suppressed_ids" else value
+            lines.append(f"- {field.name}: {shown}")
     return "\n".join(lines) + "\n\nFixed at export: clients cannot change them."
 
 
-def _fields(options):
-    return dataclasses.fields(type(options))
-
-
-def _signatures(owner, exported) -> str:
+def _signatures(owner, signatures) -> str:
     lines = ["| signature | inputs | outputs |", "|---|---|---|"]
-    for name, function in exported.signatures.items():
+    for name, function in signatures.items():
         inputs = _tensors(inputs_of(function))
         outputs = _tensors(function.structured_outputs)
         lines.append(f"| `{name}` | {inputs} | {outputs} |")
-    if "serving_default" not in exported.signatures:
+    if "serving_default" not in signatures:
         lines.append("\nThe model has no tokenizers: clients send and get ids.")
     lines += [_moses(*pair) for pair in _tokenizers(owner)]
     return "\n".join(filter(None, lines))
@@ -141,22 +137,22 @@ def _tensors(tensors: dict) -> str:
     return ", ".join(shown(name, tensor) for name, tensor in tensors.items())
 
 
-def _costs(owner, settings, exported) -> str:
-    search = settings.search
+def _costs(owner, servable) -> str:
+    search = servable.options
     sources = hasattr(owner, "source_tokenizer")
     what = "source" if sources else "prompt"
     steps = search.max_length + 1
     longest = f"{steps}"
     if search.max_length_ratio:
         longest = f"{search.max_length_ratio} S + {steps} (S tokens of the source)"
-    rows = max(1, settings.tokens_per_batch // search.num_beams // 16)
+    rows = max(1, servable.tokens_per_batch // search.num_beams // 16)
     vocabulary = owner.model.target_vocabulary_size
     logits = rows * search.num_beams * vocabulary * 4 / 1e6
     return "\n".join(
         [
-            f"- A {what} is cut to its first {settings.max_source_length} tokens"
+            f"- A {what} is cut to its first {servable.max_source_length} tokens"
             + (", the end token as the last of them" if sources else "")
-            + f"; a text to score to {settings.max_target_length}; ids likewise. "
+            + f"; a text to score to {servable.max_target_length}; ids likewise. "
             "Nothing is refused for its length.",
             "- A text that is empty or only ASCII white space becomes the empty text "
             "with score 0."
@@ -171,11 +167,11 @@ def _costs(owner, settings, exported) -> str:
             f"- A search takes at most {longest} steps of the decoder with "
             f"{search.num_beams} beams for each text.",
             "- Texts of a request are computed in chunks of at most "
-            f"{settings.tokens_per_batch} tokens, beams and padding counted (one long "
+            f"{servable.tokens_per_batch} tokens, beams and padding counted (one long "
             "text may have more): its memory does not grow with the number of texts, "
             "apart from inputs and outputs. The largest tensor, the logits of a step, "
             f"has at most about {logits:.0f} MB when texts have 16 tokens or more.",
-            f"- Weights: {exported.size / 1e6:.1f} MB on the disk and in memory.",
+            f"- Weights: {servable.size / 1e6:.1f} MB on the disk and in memory.",
         ]
     )
 

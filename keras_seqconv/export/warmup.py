@@ -10,7 +10,7 @@ an export does not need the package tensorflow-serving-api:
     ModelSpec       1: string name            3: string signature_name
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from keras_seqconv.export.signatures import inputs_of
@@ -62,17 +62,17 @@ def _varint(number: int) -> bytes:
     return bytes([*parts, number])
 
 
-def requests(exported, owner, texts: list[str] | None, most: int) -> list:
+def requests(signatures: dict, owner, texts: list[str] | None, most: int) -> list:
     """Requests of typical sizes for every signature, all sizes for the default one.
 
     Args:
-        exported: `signatures.Exported`.
+        signatures: graphs by name.
         owner: the `Translator` or `LanguageGenerator`.
         texts: what users send; None makes texts of random tokens.
         most: tokens of the longest source.
     """
     found = []
-    for name, function in exported.signatures.items():
+    for name, function in signatures.items():
         inputs = inputs_of(function)
         sizes = _SIZES if name == "serving_default" or not found else _SIZES[1:4:2]
         for count, length in sizes:
@@ -103,12 +103,7 @@ def _texts(owner, count: int, length: int) -> list[bytes]:
     import numpy as np
 
     tokenizer = getattr(owner, "source_tokenizer", None) or owner.tokenizer
-    ids = sorted(set(range(tokenizer.vocabulary_size)) - {*_unspellable(tokenizer)})
+    never = {*tokenizer.unspellable_ids, tokenizer.end_id, tokenizer.unk_id}
+    ids = sorted(set(range(tokenizer.vocabulary_size)) - never)
     drawn = np.random.default_rng(0).choice(ids, (count, max(1, length - 1)))
     return [text.encode() for text in tokenizer.detokenize(drawn.tolist())]
-
-
-def _unspellable(tokenizer) -> Iterator[int]:
-    yield from tokenizer.unspellable_ids
-    yield tokenizer.end_id
-    yield tokenizer.unk_id

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import keras
 
-from keras_seqconv.export import signatures, stock_ops, warmup
+from keras_seqconv import ops
+from keras_seqconv.export import stock_ops, warmup
 from keras_seqconv.export.model_card import model_card
-from keras_seqconv.export.settings import make_settings
+from keras_seqconv.export.servable import Servable
+from keras_seqconv.export.signatures import make_signatures
 from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.files import atomic_directory, write_file
 
@@ -107,29 +109,25 @@ def saved_model(
     ```
     """
     _check_owner(owner)
-    settings = make_settings(
-        owner,
-        num_beams=num_beams,
-        length_penalty=length_penalty,
-        max_length=max_length,
-        max_source_length=max_source_length,
-        n_best=n_best,
-        tokens_per_batch=tokens_per_batch,
-        xla=xla,
-    )
     parent = Path(os.path.realpath(directory))
     version = _checked_version(parent, version)
-    exported = signatures.make(owner, settings)
+    search = {
+        "num_beams": num_beams, "length_penalty": length_penalty,
+        "max_length": max_length, "num_hypotheses": n_best,
+    }  # fmt: skip
+    search = {name: value for name, value in search.items() if value is not None}
+    # No op may choose XLA for itself: a stock server has none.
+    with ops.jit_scope(False):
+        servable = Servable(owner, search, max_source_length, tokens_per_batch, xla)
+        signatures = make_signatures(owner, servable)
     requests = warmup.requests(
-        exported, owner, warmup_texts, settings.max_source_length
+        signatures, owner, warmup_texts, servable.max_source_length
     )
-    card = model_card(parent.name, version, owner, settings, exported, run)
+    card = model_card(parent.name, version, owner, servable, signatures, run)
     path = parent / str(version)
     # Its name while it is written is no number: no server looks at it.
     with _named(path), atomic_directory(path) as folder:
-        _save(exported, folder)
-        stock_ops.strip_names(folder)
-        _refuse_offenders(folder, xla)
+        _save(owner, servable, signatures, folder)
         warmup.write(folder, requests, parent.name)
         (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         (folder / "batching_params.pbtxt").write_text(_BATCHING)
@@ -187,16 +185,21 @@ def _named(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be written: {reason}") from error
 
 
-def _save(exported, folder: Path):
+def _save(owner, servable: Servable, signatures: dict, folder: Path):
     import tensorflow as tf
 
+    module = tf.Module(name="keras_seqconv")
+    module.weights = servable.variables
+    names = ("source_tokenizer", "target_tokenizer", "tokenizer")
+    tokenizers = [getattr(owner, name, None) for name in names]
+    module.tables = [
+        table for one in tokenizers if one is not None for table in one.trackables
+    ]
     # Nobody trains what is served: no gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(exported.module, str(folder), exported.signatures, options)
-
-
-def _refuse_offenders(folder: Path, xla: bool):
-    found = stock_ops.offenders(folder, xla)
+    tf.saved_model.save(module, str(folder), signatures, options)
+    stock_ops.strip_names(folder)
+    found = stock_ops.offenders(folder, servable.xla)
     if found:
         raise ValueError(
             f"The graph holds {len(found)} nodes that a stock server cannot run: "

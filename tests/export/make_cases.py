@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import keras_seqconv as ks
-from keras_seqconv.export.computations import NOT_FOUND
+from keras_seqconv.export.servable import NOT_FOUND
 
 TEXTS = [
     "Anna called three guests at half past three.", "", "  ", "three", "😀 twelve",

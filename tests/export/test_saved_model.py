@@ -451,7 +451,7 @@ def test_ten_thousand_random_byte_strings(pieces):
         ({"xla": 1}, "`xla`"),
         ({"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
         ({"num_beams": 100}, "`num_beams`"),
-        ({"max_source_length": 1}, "`max_source_length` must be at least 2"),
+        ({"max_source_length": 1}, "`max_source_length` must be an integer >= 2"),
         ({"tokens_per_batch": 0}, "`tokens_per_batch`"),
         ({"version": 0}, "`version`"),
     ],

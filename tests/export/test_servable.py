@@ -1,12 +1,9 @@
-"""Chunks of a request inside of an exported graph, and how long a source may be."""
-
-from types import SimpleNamespace
+"""Chunks of a request inside of an exported graph."""
 
 import numpy as np
 import pytest
 
-from keras_seqconv.export import chunks
-from keras_seqconv.export.settings import _max_source_length
+from keras_seqconv.export import servable
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.tensorflow
@@ -21,7 +18,7 @@ def test_chunks_have_no_more_tokens_than_said():
         return (tf.gather(lengths, chosen) * 10,)
 
     lengths = tf.constant([3, 9, 0, 8, 3, 3])
-    (found,) = chunks.in_chunks(lengths, 7, (tf.zeros(6, tf.int32),), run)
+    (found,) = servable.in_chunks(lengths, 7, (tf.zeros(6, tf.int32),), run)
     assert seen == [(1, 9), (1, 8), (2, 3), (1, 3)]
     np.testing.assert_array_equal(found, lengths * 10)
 
@@ -33,14 +30,8 @@ def test_compiled_shapes_are_the_next_ones():
         seen.append(tuple(ids.shape))
         return (2 * ids,)
 
-    run = chunks.compiled(double, 40)
+    run = servable.compiled(double, 40, 1)
     for shape in ((4, 16), (3, 9), (5, 33)):
-        (found,) = run(tf.ones(shape, tf.int32), 1)
+        (found,) = run(tf.ones(shape, tf.int32))
         np.testing.assert_array_equal(found[:, : shape[1]], np.full(shape, 2))
     assert seen == [(4, 16), (8, 40)]
-
-
-def test_longest_source_may_be_a_token_and_its_end():
-    assert _max_source_length(SimpleNamespace(), 9, 2) == 2
-    with pytest.raises(ValueError, match="`max_source_length` must be at least 2"):
-        _max_source_length(SimpleNamespace(), 9, 1)

@@ -1,0 +1,363 @@
+"""What an exported model computes on ids: search, scores, outputs of the encoder.
+
+Graphs of TensorFlow for any number of sentences in bounded memory, by a loop over
+chunks. Letters: N sentences of a request, B of a chunk and its width W, S source time,
+T target time, n hypotheses, L tokens of the longest, C channels.
+"""
+
+from collections.abc import Callable, Mapping
+
+import keras
+
+from keras_seqconv import decoding
+from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_integer,
+    check_positive_integer,
+)
+
+# The score of a hypothesis that was not found: JSON has no infinity.
+NOT_FOUND = -1e9
+LONGEST_SOURCE = 512
+# Largest tensor of logits when scoring, in elements.
+_LOGITS = 1 << 24
+
+
+class Servable:
+    """A model with what an export fixes, and its graphs.
+
+    The graphs take ids (N, S) int32 with `lengths` (N,) of real tokens at the left;
+    what is right of them is ignored, lengths outside of 0 to S and ids outside of the
+    vocabulary (unknown then) harm nobody. Texts of length 0 get no result. Longer ones
+    than the settings say are cut, the end token then being the last (a prompt has
+    none). Anything else than a length for each row is an error of the server.
+
+    Args:
+        owner: a `Translator` or `LanguageGenerator`.
+        search, max_source_length, tokens_per_batch, xla: see `saved_model`; options
+            by name, and None for those of the owner.
+
+    Attributes:
+        model: that of the owner, without weight normalisation.
+        options: `BeamOptions`, with `num_hypotheses` as of `translate_n_best`.
+        max_source_length: tokens of a source that are read, its end counted. Of a
+            language model: tokens of a prompt.
+        max_target_length: tokens of a given translation (or text) that are scored, its
+            end counted.
+        variables: the weights, for an exported module to hold.
+
+    Raises:
+        ValueError: for a wrong option, named with its rule.
+    """
+
+    def __init__(
+        self,
+        owner,
+        search: Mapping,
+        max_source_length: int | None = None,
+        tokens_per_batch: int | None = None,
+        xla: bool = False,
+    ):
+        check_boolean("xla", xla)
+        options = owner.search_options(search)
+        if options["max_length_rule"] == "batch":
+            raise ValueError(
+                "`max_length_rule` must be 'sentence' in an export: a server puts the "
+                "requests of strangers into one batch. Received: 'batch'"
+            )
+        self.xla = xla
+        self.options = BeamOptions(**options)
+        self.options.check_model(owner.model)
+        if tokens_per_batch is None:
+            tokens_per_batch = owner.tokens_per_batch
+        check_positive_integer("tokens_per_batch", tokens_per_batch)
+        self.tokens_per_batch = tokens_per_batch
+        if max_source_length is None:
+            max_source_length = LONGEST_SOURCE
+        # One of them for the end token.
+        check_integer("max_source_length", max_source_length, 2)
+        target, longest = owner.model.max_target_length, self.options.max_length
+        # A prompt leaves room for the end token.
+        prompt = longest if target is None else min(longest, target - 1)
+        most = getattr(owner, "max_source_length", prompt)
+        self.max_source_length = _limited(max_source_length, most)
+        self.max_target_length = _limited(max(LONGEST_SOURCE, longest + 1), target)
+        self.model = _folded(owner.model)
+        self._store_weights()
+
+    def _store_weights(self):
+        """Variables of TensorFlow, with nothing of Keras."""
+        import tensorflow as tf
+
+        models = getattr(self.model, "models", [self.model])
+        weights = {id(weight): weight for one in models for weight in one.weights}
+        self._weights = list(weights.values())
+        self.variables = [
+            tf.Variable(weight.value, trainable=False, name=f"weight_{number}")
+            for number, weight in enumerate(self._weights)
+        ]
+        self.translates = hasattr(models[0], "source_embedder")
+        self.source_size = self.model.target_vocabulary_size
+        if self.translates:
+            self.source_size = min(
+                one.source_embedder.tokens.vocabulary_size for one in models
+            )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the weights."""
+        return sum(
+            variable.shape.num_elements() * variable.dtype.size
+            for variable in self.variables
+        )
+
+    def _scope(self) -> keras.StatelessScope:
+        """In it the model computes with the variables; for use in a graph."""
+        import tensorflow as tf
+
+        return keras.StatelessScope(
+            state_mapping=[
+                (weight, tf.convert_to_tensor(variable))
+                for weight, variable in zip(self._weights, self.variables, strict=True)
+            ]
+        )
+
+    def search(self, source_ids, lengths) -> tuple:
+        """The best hypotheses: ids (N, n, L) with end tokens, scores (N, n).
+
+        Of a language model `source_ids` are prompts (no end token); empty ones too get
+        hypotheses. The first hypothesis of a source of length 0 is empty with score 0.
+        """
+        import tensorflow as tf
+
+        ids, lengths = self._sources(source_ids, lengths)
+        pad_id, count = self.model.pad_id, self.options.num_hypotheses
+        none = lengths == 0
+        if not self.translates:
+            # An empty prompt is a column of padding.
+            ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=pad_id)
+            lengths = tf.maximum(lengths, 1)
+        rows, width = tf.unstack(tf.shape(ids))
+        # A scalar tensor where it depends on the sources.
+        most = self.model.max_target_length
+        longest = self.options.length_limits(lengths, width, most)[1] + 1
+        fixed = isinstance(longest, int)
+        found = tf.fill(tf.stack([rows, count, longest]), pad_id)
+        if fixed:
+            found = tf.ensure_shape(found, (None, count, longest))
+        initial = (found, tf.fill(tf.stack([rows, count]), NOT_FOUND))
+
+        def run(chosen, chunk_width):
+            found_ids, scores = search(tf.gather(ids, chosen)[:, :chunk_width])
+            if not fixed:
+                missing = [[0, 0], [0, 0], [0, longest - tf.shape(found_ids)[2]]]
+                found_ids = tf.pad(found_ids, missing, constant_values=pad_id)
+            return found_ids, scores
+
+        with self._scope():
+            search = self._search_function()
+            tokens = self.tokens_per_batch // self.options.num_beams
+            found_ids, scores = in_chunks(lengths, tokens, initial, run)
+        scores = tf.maximum(scores, NOT_FOUND)
+        if self.translates:
+            first = tf.range(count) == 0
+            scores = tf.where(none[:, None] & first, 0.0, scores)
+        return found_ids, scores
+
+    def _search_function(self):
+        """The function of ids (B, W) -> ids (B, n, L), scores (B, n)."""
+        name = "source_ids" if self.translates else "prefix_ids"
+
+        def search(ids):
+            found = decoding.beam_search_hypotheses(
+                self.model, **{name: ids}, **vars(self.options)
+            )
+            return found.ids, found.scores
+
+        if not self.xla:
+            return search
+        return compiled(search, self.max_source_length, self.model.pad_id)
+
+    def score(self, target_ids, target_lengths, source_ids=None, lengths=None):
+        """Scores (N,) of targets (N, T) with end tokens, of sources (N, S) if any.
+
+        Sources and targets of length 0 count as having the end token only.
+        """
+        import tensorflow as tf
+
+        model, options = self.model, self.options
+        size, most = model.target_vocabulary_size, self.max_target_length
+        targets = self._checked(target_ids, target_lengths, size, most)
+        targets, longest = self._ended(*targets)
+        if source_ids is not None:
+            sources, lengths = self._ended(*self._sources(source_ids, lengths))
+            longest = tf.maximum(longest, _checked_rows(targets, lengths))
+
+        def run(chosen, width):
+            rows = [None, tf.gather(targets, chosen)[:, :width]]
+            if source_ids is not None:
+                rows[0] = tf.gather(sources, chosen)[:, :width]
+            found = decoding.score(
+                model,
+                *rows,
+                length_penalty=options.length_penalty,
+                length_penalty_kind=options.length_penalty_kind,
+                normalize=options.normalize,
+            )
+            return (found.scores,)
+
+        tokens = max(1, min(self.tokens_per_batch, _LOGITS // size))
+        with self._scope():
+            initial = (tf.zeros(tf.shape(longest)),)
+            (scores,) = in_chunks(longest, tokens, initial, run)
+        return tf.maximum(scores, NOT_FOUND)
+
+    def encode(self, source_ids, lengths):
+        """Outputs of the encoder (N, S, C) float32, 0 from the end of each source on.
+
+        Of a ConvS2S model those are the keys of its attention. And the lengths (N,).
+        """
+        import tensorflow as tf
+
+        ids, lengths = self._sources(source_ids, lengths)
+        rows, width = tf.unstack(tf.shape(ids))
+        with tf.init_scope():
+            channels = self.model.encode(tf.constant([[self.model.end_id]]))[0].shape[
+                -1
+            ]
+
+        def run(chosen, chunk_width):
+            outputs = self.model.encode(tf.gather(ids, chosen)[:, :chunk_width])[0]
+            outputs = tf.cast(outputs, tf.float32)
+            inside = tf.sequence_mask(tf.gather(lengths, chosen), chunk_width)
+            outputs = tf.where(inside[:, :, None], outputs, 0.0)
+            return (tf.pad(outputs, [[0, 0], [0, width - chunk_width], [0, 0]]),)
+
+        initial = (tf.zeros(tf.stack([rows, width, channels])),)
+        with self._scope():
+            return in_chunks(lengths, self.tokens_per_batch, initial, run)[0], lengths
+
+    def _sources(self, ids, lengths):
+        """Sources or prompts, made fit for the model, and their lengths."""
+        most = self.max_source_length
+        return self._checked(ids, lengths, self.source_size, most, self.translates)
+
+    def _checked(self, ids, lengths, vocabulary_size, most: int, end: bool = True):
+        """Ids of the vocabulary, padding from `lengths` on, and lengths of 0 to `most`.
+
+        Where rows are cut, their last id is the end token if `end`.
+        """
+        import tensorflow as tf
+
+        lengths = tf.clip_by_value(_checked_rows(ids, lengths), 0, tf.shape(ids)[1])
+        ids = ids[:, :most]
+        known = (ids >= 0) & (ids < vocabulary_size)
+        ids = tf.where(known, ids, self.model.unk_id)
+        places = tf.range(tf.shape(ids)[1])
+        if end:
+            cut = (lengths > most)[:, None] & (places == most - 1)
+            ids = tf.where(cut, self.model.end_id, ids)
+        ids = tf.where(places < lengths[:, None], ids, self.model.pad_id)
+        return ids, tf.minimum(lengths, most)
+
+    def _ended(self, ids, lengths):
+        """The same, where rows of length 0 are the end token."""
+        import tensorflow as tf
+
+        ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
+        first = tf.range(tf.shape(ids)[1]) == 0
+        ids = tf.where((lengths == 0)[:, None] & first, self.model.end_id, ids)
+        return ids, tf.maximum(lengths, 1)
+
+
+def _limited(value: int, most: int | None) -> int:
+    return value if most is None else min(value, most)
+
+
+def _folded(model):
+    """The model without weight normalisation; the one that is given stays as it is."""
+    if isinstance(model, decoding.Ensemble):
+        return decoding.Ensemble([_folded(one) for one in model.models])
+    if not hasattr(model, "fold") or model.get_config().get("folded"):
+        return model
+    copy = type(model).from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    copy.fold()
+    return copy
+
+
+def _checked_rows(ids, lengths):
+    """`lengths`, which nothing sees before they are known to be as many as the rows."""
+    import tensorflow as tf
+
+    rows = tf.shape(ids)[0]
+    same = tf.debugging.assert_equal(
+        tf.size(lengths), rows, "All inputs must have one row for each text."
+    )
+    with tf.control_dependencies([same]):
+        return tf.identity(lengths)
+
+
+def in_chunks(lengths, tokens: int, initial: tuple, run: Callable) -> tuple:
+    """Results of all sentences, computed for some at a time, the longest first.
+
+    A sentence never waits in a chunk for one that is much longer, and no chunk has more
+    than `tokens` tokens, padding included, unless one sentence has.
+
+    Args:
+        lengths: (N,) int32; sentences of length 0 keep their initial results.
+        tokens: most tokens of a chunk.
+        initial: tensors (N, ...) to begin with.
+        run: function of indices (B,) of sentences and their width W, () int32 ->
+            tensors (B, ...), one for each of `initial`.
+
+    Returns:
+        Tensors like `initial`, in the order of `lengths`.
+    """
+    import tensorflow as tf
+
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    count = tf.math.count_nonzero(lengths, dtype=tf.int32)
+
+    def body(start, results):
+        width = lengths[order[start]]
+        rows = tf.maximum(tokens // width, 1)
+        chosen = order[start : tf.minimum(start + rows, count)]
+        results = tuple(
+            tf.tensor_scatter_nd_update(result, chosen[:, None], found)
+            for result, found in zip(results, run(chosen, width), strict=True)
+        )
+        return start + tf.size(chosen), results
+
+    _, results = tf.while_loop(
+        lambda start, _: start < count,
+        body,
+        (tf.constant(0), initial),
+        parallel_iterations=1,
+    )
+    return results
+
+
+def compiled(function: Callable, most: int, pad_id: int) -> Callable:
+    """`function(ids (B, W)) -> tensors (B, ...)`, compiled by XLA.
+
+    Each shape is a compilation: so B and W are rounded up, B to a power of two with
+    copies of the first row, W to one of 16, 24, 32, 48, 64 and so on, at most `most`.
+    """
+    import tensorflow as tf
+
+    jitted = tf.function(function, jit_compile=True, autograph=False)
+    powers = tf.constant([1 << power for power in range(31)])
+    widths = sorted(number << power for number in (2, 3) for power in range(3, 28))
+    widths = tf.constant([*(width for width in widths if width < most), most])
+
+    def run(ids):
+        rows, width = tf.unstack(tf.shape(ids))
+        wide = tf.reduce_min(tf.where(widths >= width, widths, widths[-1]))
+        high = tf.reduce_min(tf.where(rows <= powers, powers, powers[-1]))
+        ids = tf.pad(ids, [[0, 0], [0, wide - width]], constant_values=pad_id)
+        ids = tf.concat([ids, tf.repeat(ids[:1], high - rows, axis=0)], axis=0)
+        return tuple(result[:rows] for result in jitted(ids))
+
+    return run
