@@ -3,18 +3,17 @@
     python benchmarks/data.py            # 2 minutes, 600 MB in a temporary folder
     python benchmarks/data.py --quick    # a twentieth of the large corpus, one round
 
-Multi30k (the lower-cased, tokenised files; word ids, once looked up by a Python
-tokenizer and once within the graph) and a synthetic corpus of 4.5 million pairs, whose
-lengths are like WMT's: log-normal, mean 28. Each corpus runs in a process of its own.
+Multi30k (the lower-cased, tokenised files; word ids) and a synthetic corpus of 4.5
+million pairs, whose lengths are like WMT's: log-normal, mean 28. Each corpus runs in a
+process of its own.
 
 "write": texts to a store, that is reading, length filter, tokenising, writing; for the
 synthetic corpus ids to a store. "stream": one epoch of `BatchStream.dataset()`,
 iterated without training; the median of the rounds, with the least and the most.
 Tokens a second are real target tokens, without padding. "padding": cells of an epoch
 without a token, rows of padding included. "first": from opening the store to the first
-batch, shapes chosen; "resume": the same to a batch in the middle of epoch 7, with the
-table of shapes of the first run. "MB": most memory that the process ever had, and the
-part of it that is not pages of files.
+batch, shapes chosen; "resume": the same to a batch in the middle of epoch 7. "MB": most
+memory that the process ever had, and the part of it that is not pages of files.
 """
 
 import argparse
@@ -45,86 +44,59 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class GraphWords:
-    """Words to ids by hashing, in a graph."""
-
-    in_graph = True
-
-    def tokenize_tensor(self, texts):
-        import tensorflow as tf
-
-        ids = tf.strings.to_hash_bucket_fast(tf.strings.split(texts), 10_000) + 4
-        ends = tf.fill([tf.shape(texts)[0], 1], 2)
-        return tf.concat([tf.cast(ids, tf.int32), ends], axis=1)
-
-
-def write_multi30k(folder, in_graph: bool):
+def write_multi30k(folder):
     """(store, seconds)."""
-    import tensorflow as tf
+    from keras_seqconv.data import IdStore, encode, open_corpus
+    from keras_seqconv.tokenizers import WordTokenizer
 
-    from keras_seqconv.data import steps
-    from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-
-    files = [str(MULTI30K / f"train.lc.norm.tok.{language}") for language in LANGUAGES]
-    tokenizers = [GraphWords()] * 2
-    if not in_graph:
-        texts = [Path(file).read_text("utf-8").splitlines() for file in files]
-        counts = [words_of(lines) for lines in texts]
-        tokenizers = [
-            DictionaryTokenizer(Dictionary.from_counts(words)) for words in counts
-        ]
-    start = time.perf_counter()
-    lines = tf.data.Dataset.zip(*(tf.data.TextLineDataset(file) for file in files))
-    dataset = lines.map(lambda source, target: {"source": source, "target": target})
-    dataset = (
-        dataset.batch(1024)
-        .apply(steps.filter_by_length(max_length=175))
-        .apply(steps.tokenize(*tokenizers))
+    source, target = LANGUAGES
+    corpus = open_corpus(
+        MULTI30K, variant="lc.norm.tok", source_language=source, target_language=target
     )
-    store = steps.write_store(dataset, folder, {"in_graph": in_graph})
-    return store, time.perf_counter() - start
-
-
-def words_of(lines) -> dict:
-    counts: dict = {}
-    for line in lines:
-        for word in line.split():
-            counts[word] = counts.get(word, 0) + 1
-    return counts
+    tokenizers = [
+        WordTokenizer.train(corpus.texts("train", side))
+        for side in ("source", "target")
+    ]
+    start = time.perf_counter()
+    rows = encode(corpus.blocks("train"), *tokenizers, max_length=175)
+    return IdStore.write(folder, rows), time.perf_counter() - start
 
 
 def write_synthetic(folder, pairs: int):
     """(store, seconds)."""
-    from keras_seqconv.data.store import IdStore
+    from keras_seqconv.data import IdStore
 
     rng = np.random.default_rng(1)
-    start = time.perf_counter()
-    with IdStore.writer(folder, {"pairs": pairs}) as writer:
+
+    def rows():
         for first in range(0, pairs, 50_000):
-            rows = min(50_000, pairs - first)
-            mean = rng.lognormal(3.1, 0.65, rows)
-            chunk = {}
-            for key in ("source_ids", "target_ids"):
-                lengths = np.clip(mean * rng.lognormal(0, 0.15, rows), 1, 250)
-                lengths = lengths.astype("int64") + 1
-                ids = rng.integers(4, 32_000, lengths.sum(), "int32")
-                ids[np.cumsum(lengths) - 1] = 2
-                chunk[key] = ids, lengths
-            writer.add(chunk)
-    return IdStore.open(folder), time.perf_counter() - start
+            number = min(50_000, pairs - first)
+            mean = rng.lognormal(3.1, 0.65, number)
+            sides = []
+            for _ in range(2):
+                lengths = np.clip(mean * rng.lognormal(0, 0.15, number), 1, 250)
+                ends = np.cumsum(lengths.astype("int64") + 1)
+                ids = rng.integers(4, 32_000, ends[-1], "int32")
+                ids[ends - 1] = 2
+                sides.append(np.split(ids, ends[:-1]))
+            for source, target in zip(*sides, strict=True):
+                yield {"source_ids": source, "target_ids": target}
+
+    start = time.perf_counter()
+    return IdStore.write(folder, rows()), time.perf_counter() - start
 
 
 def row(corpus: str, tokens: int, pairs: int, rounds: int, folder: str) -> dict:
     """What is measured, of one corpus in one process."""
     import tensorflow  # noqa: F401  its import is not part of any time
 
-    from keras_seqconv.data.store import IdStore
-    from keras_seqconv.data.stream import BatchStream
+    from keras_seqconv.data.batches import BatchStream
+    from keras_seqconv.data.ids import IdStore
 
     if corpus == "synthetic":
         store, seconds = write_synthetic(folder, pairs)
     else:
-        store, seconds = write_multi30k(folder, "graph" in corpus)
+        store, seconds = write_multi30k(folder)
     written = len(store) / seconds
     del store
 
@@ -143,7 +115,7 @@ def row(corpus: str, tokens: int, pairs: int, rounds: int, folder: str) -> dict:
         speeds.append(number / (time.perf_counter() - start))
 
     start = time.perf_counter()
-    again = BatchStream(IdStore.open(folder), tokens, shapes=stream.shapes)
+    again = BatchStream(IdStore.open(folder), tokens)
     next(iter(again.dataset(7 * batches + batches // 2)))
     resume = time.perf_counter() - start
 
@@ -194,7 +166,6 @@ def main():
         rows = [
             ("Multi30k", 4096),
             ("Multi30k", 8192),
-            ("Multi30k, graph", 4096),
             *rows,
         ]
     for corpus, tokens in rows:

@@ -25,7 +25,7 @@ import keras_seqconv as ks
 def reversals(number, words, seed):
     """Sequences of 3 to 12 ids and the same backwards; 2 is the end, 4 the first word.
 
-    In memory here; `ks.data.steps.write_store` keeps a corpus on disk.
+    In memory here; `ks.data.IdStore.write` keeps a corpus on disk.
     """
     generator = np.random.default_rng(seed)
     rows = []

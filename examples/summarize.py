@@ -24,14 +24,14 @@ import keras_seqconv as ks
 
 def make_stream(corpus, split, tokenizer, options):
     """Batches of a split, its sources cut."""
-    steps = ks.data.steps
-    rows = (
-        corpus.split(split)
-        .apply(steps.tokenize(tokenizer, tokenizer))
-        .apply(steps.truncate_source(options.max_source))
-        .apply(steps.filter_by_length(max_length=options.max_source))
+    rows = ks.data.encode(
+        corpus.blocks(split),
+        tokenizer,
+        tokenizer,
+        truncate_source=options.max_source,
+        max_length=options.max_source,
     )
-    store = steps.write_store(rows, f"{options.workdir}/{split}")
+    store = ks.data.IdStore.write(f"{options.workdir}/{split}", rows)
     return ks.data.BatchStream(store, options.tokens_per_batch)
 
 

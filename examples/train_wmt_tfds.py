@@ -40,13 +40,10 @@ def train_tokenizer(corpus, vocabulary_size, folder):
 def write_ids(corpus, split, tokenizer, folder):
     if folder.exists():
         return ks.data.IdStore.open(folder)
-    steps = ks.data.steps
-    rows = (
-        corpus.split(split)
-        .apply(steps.tokenize(tokenizer, tokenizer))
-        .apply(steps.filter_by_length(max_length=175, max_ratio=1.5))
+    rows = ks.data.encode(
+        corpus.blocks(split), tokenizer, tokenizer, max_length=175, max_ratio=1.5
     )
-    return steps.write_store(rows, folder)
+    return ks.data.IdStore.write(folder, rows)
 
 
 def main(arguments=None):

@@ -1,6 +1,6 @@
 """Batches for a model that several devices train together."""
 
-from keras_seqconv.data.background import untuned
+from keras_seqconv.data.batches import untuned
 
 
 def for_replicas(model, data):

@@ -185,7 +185,7 @@ def _texts(options) -> tuple:
     sources = columns.get(options.source)
     references = [columns[file] for file in options.reference]
     if options.dataset is not None:
-        from keras_seqconv.data.sources import open_corpus
+        from keras_seqconv.data.corpora import open_corpus
 
         corpus = open_corpus(
             options.dataset,

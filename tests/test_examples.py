@@ -1,6 +1,5 @@
 """Every program of examples/, in small; the slow tests run them as a user would."""
 
-import functools
 import importlib.util
 import os
 import re
@@ -70,25 +69,16 @@ def write_articles(folder: Path):
     return folder
 
 
-@pytest.fixture
-def without_network(monkeypatch):
-    """Mocked data are not downloaded, so nobody needs to answer."""
-    import keras_seqconv as ks
-
-    opened = functools.partial(ks.data.open_corpus, probe_timeout=None)
-    monkeypatch.setattr(ks.data, "open_corpus", opened)
-    return pytest.importorskip("tensorflow_datasets").testing.mock_data
-
-
 @pytest.mark.slow
-def test_train_wmt_tfds_on_mocked_data(tmp_path, capsys, without_network):
+def test_train_wmt_tfds_on_mocked_data(tmp_path, capsys):
     """The real WMT builder, with made-up texts."""
+    mock_data = pytest.importorskip("tensorflow_datasets").testing.mock_data
     import keras_seqconv as ks
 
     small = ["--vocabulary-size", 400, "--average", 2, "--checkpoint-every", 1]
     small += ["--test-sentences", 2, "--data-dir", tmp_path]
     small += ["--dataset", "wmt14_translate/de-en", "--workdir", tmp_path / "run"]
-    with without_network(num_examples=40):
+    with mock_data(num_examples=40):
         run("train_wmt_tfds", *small, "--max-updates", 2)
         score = run("train_wmt_tfds", *small, "--max-updates", 3)  # goes on
     line = re.findall(r"^BLEU\|nrefs:1\|.*? = ([\d.]+)", capsys.readouterr().out, re.M)[
@@ -190,12 +180,13 @@ def test_summarize_copies_the_first_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_summarize_on_mocked_cnn_dailymail(tmp_path, capsys, without_network):
+def test_summarize_on_mocked_cnn_dailymail(tmp_path, capsys):
     """The names of the texts in the real data set."""
+    mock_data = pytest.importorskip("tensorflow_datasets").testing.mock_data
     small = ["--max-updates", 2, "--vocabulary-size", 400, "--max-source", 40]
     small += ["--min-length", 2, "--max-length", 9, "--test-articles", 2]
     small += ["--workdir", tmp_path / "run", "--data-dir", tmp_path]
-    with without_network(num_examples=40):
+    with mock_data(num_examples=40):
         run("summarize", *small)
     assert capsys.readouterr().out.count("ROUGE-") == 3
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("babel")
 pytest.importorskip("num2words")
 
-from keras_seqconv.data.sources import open_corpus
+from keras_seqconv.data.corpora import open_corpus
 from tools.phrases import (
     CHECKSUM,
     SIZES,

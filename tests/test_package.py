@@ -58,7 +58,7 @@ ALLOWED = {
     },
     "convert": {"language_generator", "models", "tokenizers", "translator"},
     # Text, training
-    "data": {"tokenizers"},
+    "data": set(),
     "preparation": {"tokenizers"},
     "checkpoints": {"version"},
     "replicas": {"data"},

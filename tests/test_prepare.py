@@ -515,7 +515,7 @@ def test_corpus_of_several_files_and_its_use(tmp_path):
     tokenizer = load_tokenizer(out / "tokenizers/target")
     assert tokenizer.vocabulary_size == 24 and tokenizer.bpe_codes is None
     assert tokenizer.split("The House.") == ["the", "house", "."]
-    sources = pytest.importorskip("keras_seqconv.data.sources")
+    sources = pytest.importorskip("keras_seqconv.data.corpora")
     opened = sources.open_corpus(str(out), source_language="de", target_language="en")
     assert set(opened.splits) == {"train", "validation"}
 

@@ -40,9 +40,9 @@ AREAS = {
         ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_checkpointing.py"],
     ),
     "batches": (
-        ["batches.py", "data/plan.py", "data/stream.py", "data/blocks.py"],
+        ["batches.py", "data/shapes.py", "data/batches.py", "data/blocks.py"],
         ["test_batches.py", *(f"data/test_{name}.py" for name in (
-            "plan", "stream", "blocks"))],
+            "shapes", "batches", "blocks"))],
     ),
     "export": (["export"], ["export", "cli/test_export.py"]),
 }  # fmt: skip

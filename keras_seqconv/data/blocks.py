@@ -3,23 +3,18 @@
 T: tokens of a block.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from keras_seqconv.data.background import guarded_generator
-from keras_seqconv.data.rows import BATCHES, plain_errors
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
     check_positive_integer,
 )
-from keras_seqconv.support.extras import require
 
 # "eos" is fairseq's name of "sentence".
 BREAK_MODES = ("none", "complete", "complete_doc", "sentence", "eos")
-LINES_AT_ONCE = 1024
 
 
 def blocks(
@@ -78,105 +73,25 @@ def blocks(
     next(rows)  # {"target_ids": [2, 5, 6, 2], "labels": [5, 6, 2, 7]}
     ```
     """
-    make = _rows_of(
-        tokens_per_sample, break_mode, context_window, long_lines, end_id, pad_id
-    )
-    return make(lines)
-
-
-def to_blocks(
-    tokens_per_sample: int,
-    *,
-    break_mode: str = "none",
-    context_window: int = 0,
-    long_lines: str = "keep",
-    end_id: int = 2,
-    pad_id: int = 1,
-) -> Callable:
-    """`blocks` as a step of `dataset.apply`.
-
-    Args:
-        As of `blocks`.
-
-    Returns:
-        A function from a dataset of {"target_ids": (N,)} int32, the tokens of a line
-        with the end token, to a dataset of {"target_ids": (T,), "labels": (T,)}.
-
-    Example:
-
-    ```py
-    rows = lines.apply(to_blocks(512, break_mode="none"))
-    ```
-    """
-    make = _rows_of(
-        tokens_per_sample, break_mode, context_window, long_lines, end_id, pad_id
-    )
-
-    # Many rows at once: tf.data calls Python some 10,000 times a second at most.
-    number = max(1, min(256, (1 << 18) // tokens_per_sample))
-
-    def apply(dataset):
-        tf = require("tensorflow", "mt")
-        lines = _batches_of_lines(dataset)
-
-        @guarded_generator
-        def batches():
-            rows = make(_lines_of(lines))
-            while some := list(itertools.islice(rows, number)):
-                yield {
-                    "lengths": np.array([len(row["labels"]) for row in some], np.int32),
-                    "target_ids": np.concatenate([row["target_ids"] for row in some]),
-                    "labels": np.concatenate([row["labels"] for row in some]),
-                }
-
-        def ragged(batch):
-            lengths = batch.pop("lengths")
-            return {
-                key: tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-                for key, flat in batch.items()
-            }
-
-        keys = ("lengths", "target_ids", "labels")
-        signature = {key: tf.TensorSpec([None], tf.int32) for key in keys}
-        flat = tf.data.Dataset.from_generator(batches, output_signature=signature)
-        made = flat.map(ragged)
-        # Ragged tensors of rank one are tensors in all but name.
-        single = made.unbatch().map(
-            lambda row: {key: tf.identity(row[key]) for key in row}
-        )
-        setattr(single, BATCHES, made)
-        return single
-
-    return apply
-
-
-def _rows_of(tokens, break_mode, window, long_lines, end_id, pad_id) -> Callable:
-    """A function from lines to rows; the arguments are checked here."""
-    check_positive_integer("tokens_per_sample", tokens)
+    check_positive_integer("tokens_per_sample", tokens_per_sample)
     check_choice("break_mode", break_mode, BREAK_MODES)
     check_choice("long_lines", long_lines, ("keep", "cut"))
     check_integer("end_id", end_id, 0)
     check_integer("pad_id", pad_id, 0)
-    if check_integer("context_window", window, 0) >= tokens:
+    if check_integer("context_window", context_window, 0) >= tokens_per_sample:
         raise ValueError(
             "`context_window` must be smaller than `tokens_per_sample`. Received: "
-            f"context_window={window}, tokens_per_sample={tokens}"
+            f"context_window={context_window}, tokens_per_sample={tokens_per_sample}"
         )
-    size = tokens - window
-    by_line = break_mode in ("eos", "sentence")
-    documents = break_mode == "complete_doc"
-
-    def rows(lines):
-        lines = _checked(lines, end_id, pad_id)
-        if break_mode == "none":
-            pieces = _fixed_pieces(lines, size)
-        else:
-            longest = size if long_lines == "cut" else None
-            limit = 0 if by_line else size
-            pieces = _whole_lines(lines, limit, documents, longest)
-        return _with_inputs(pieces, tokens, window, end_id, pad_id)
-
-    return rows
+    size = tokens_per_sample - context_window
+    lines = _checked(lines, end_id, pad_id)
+    if break_mode == "none":
+        pieces = _fixed_pieces(lines, size)
+    else:
+        limit = 0 if break_mode in ("eos", "sentence") else size
+        longest = size if long_lines == "cut" else None
+        pieces = _whole_lines(lines, limit, break_mode == "complete_doc", longest)
+    return _with_inputs(pieces, tokens_per_sample, context_window, end_id, pad_id)
 
 
 def _checked(lines, end_id, pad_id) -> Iterator[np.ndarray]:
@@ -249,28 +164,3 @@ def _with_inputs(
         yield {"target_ids": inputs, "labels": np.concatenate([unscored, piece])}
         past = inputs[max(0, len(inputs) - window) :] if window else past
         before = piece[-1:]
-
-
-def _batches_of_lines(dataset):
-    spec = dataset.element_spec
-    if not isinstance(spec, dict) or set(spec) != {"target_ids"}:
-        raise ValueError(
-            'The dataset must hold lines {"target_ids": (N,)} of token ids. '
-            f"Received: {spec}"
-        )
-    batches = getattr(dataset, BATCHES, None)
-    return dataset.ragged_batch(LINES_AT_ONCE) if batches is None else batches
-
-
-def _lines_of(batches) -> Iterator[np.ndarray]:
-    """The lines of a dataset of batches of id vectors."""
-    with plain_errors():
-        for batch in batches:
-            lines = batch["target_ids"]
-            # Lines of one known length come as a matrix.
-            if not hasattr(lines, "row_splits"):
-                yield from lines.numpy()
-                continue
-            flat = lines.values.numpy()
-            for start, end in itertools.pairwise(lines.row_splits.numpy()):
-                yield flat[start:end]

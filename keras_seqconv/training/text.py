@@ -5,9 +5,10 @@ import dataclasses
 import textwrap
 from pathlib import Path
 
-from keras_seqconv import checkpoints, tokenizers
-from keras_seqconv.data import blocks, sources, steps
-from keras_seqconv.data.store import IdStore
+from keras_seqconv import tokenizers
+from keras_seqconv.data.blocks import blocks
+from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
+from keras_seqconv.data.ids import IdStore, encode
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS, Preset
 from keras_seqconv.support.files import atomic_directory
@@ -31,7 +32,7 @@ class Text:
         validation: the same, or None where the corpus has no such split.
     """
 
-    corpus: sources.Corpus
+    corpus: Corpus
     source_tokenizer: object
     target_tokenizer: object
     train: IdStore
@@ -42,7 +43,7 @@ class Text:
         return self.source_tokenizer, self.target_tokenizer
 
 
-def corpus_of(run: Run) -> sources.Corpus:
+def corpus_of(run: Run) -> Corpus:
     """The corpus of a run; ValueError if it is not what the run began with."""
     corpus = open_corpus_of(run.options)
     splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
@@ -50,7 +51,7 @@ def corpus_of(run: Run) -> sources.Corpus:
     return corpus
 
 
-def read_text(run: Run, recipe: Recipe, corpus: sources.Corpus, say) -> Text:
+def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
     """Trains or reads the tokenizers, and writes the stores.
 
     What an earlier start of the run has finished is read, not made again.
@@ -66,15 +67,18 @@ def read_text(run: Run, recipe: Recipe, corpus: sources.Corpus, say) -> Text:
     languages = [corpus.source_language, corpus.target_language]
     if is_language_model(options.preset):
         languages[0] = None
-    _check_languages(run, languages)
-    _say_pair(corpus, languages, say)
+    direction = " → ".join(filter(None, languages))
+    if languages[0] is not None:  # with a pair to see that it is so
+        pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
+        example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
+        say(f"{direction}, for example {example}")
     if "validation" not in corpus.splits and recipe.averaging["kind"] == "best":
         recipe.averaging["kind"] = "last_epochs"
         say(
             "There is no validation split, so the last checkpoints are averaged and not"
             " the best; --validation-share 0.01 would hold out a part for it."
         )
-    recipe.data = f"{options.dataset}, {_direction(languages)}"
+    recipe.data = f"{options.dataset}, {direction}"
     note(run, languages=languages, recipe=recipe.to_json())
     pair = _tokenizers(run, corpus, say)
     stores = {
@@ -85,7 +89,7 @@ def read_text(run: Run, recipe: Recipe, corpus: sources.Corpus, say) -> Text:
     return Text(corpus, *pair, stores["train"], stores.get("validation"))
 
 
-def open_corpus_of(options: TrainingOptions) -> sources.Corpus:
+def open_corpus_of(options: TrainingOptions) -> Corpus:
     """The corpus that the options name; the preset says what they leave open.
 
     Raises:
@@ -97,7 +101,7 @@ def open_corpus_of(options: TrainingOptions) -> sources.Corpus:
         languages = PRESETS[options.preset].languages or languages
 
     def opened(source, target):
-        return sources.open_corpus(
+        return open_corpus(
             options.dataset,
             source_language=source,
             target_language=target,
@@ -116,45 +120,13 @@ def open_corpus_of(options: TrainingOptions) -> sources.Corpus:
         raise
     _check_corpus(options, corpus)
     if options.validation_share is not None:
-        corpus = sources.hold_out(corpus, options.validation_share)
+        corpus = hold_out(corpus, options.validation_share)
     _check_validation(options, corpus)
     return corpus
 
 
-def _check_languages(run: Run, languages: list) -> None:
-    """ValueError where a run of an earlier version, which guessed, may turn around."""
-    options, noted = run.options, run.languages != (None, None)
-    if noted or languages[0] is None or not checkpoints.find(run.checkpoints):
-        return
-    if options.source_language is None and options.target_language is None:
-        raise ValueError(
-            f"{run.folder} does not say from which language it translates: an earlier "
-            "version took the first in the alphabet. Start anew in another `workdir`."
-        )
-
-
-def _direction(languages: list) -> str:
-    return " → ".join(filter(None, languages))
-
-
-def _say_pair(corpus, languages: list, say) -> None:
-    """What is translated into what, with a pair to see that it is so."""
-    if languages[0] is not None:
-        pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
-        example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
-        say(f"{_direction(languages)}, for example {example}")
-
-
 def is_language_model(preset: str) -> bool:
     return "LanguageModel" in PRESETS[preset].model
-
-
-def texts_of(corpus, split: str, preset: str):
-    """The dataset of a split, without the source for a language model."""
-    dataset = corpus.split(split)
-    if is_language_model(preset) and "source" in dataset.element_spec:
-        dataset = dataset.map(lambda pair: {"target": pair["target"]})
-    return dataset
 
 
 def _check_corpus(options: TrainingOptions, corpus) -> None:
@@ -192,7 +164,9 @@ def _check_validation(options: TrainingOptions, corpus) -> None:
 
 
 def _tokenizers(run: Run, corpus, say) -> tuple:
-    if not run.tokenizers.exists():
+    if run.tokenizers.exists():
+        pair = read_tokenizers(run.tokenizers)
+    else:
         given = run.options.tokenizer
         if given is not None and given not in tokenizers.KINDS:
             pair = read_tokenizers(Path(given))
@@ -202,8 +176,7 @@ def _tokenizers(run: Run, corpus, say) -> tuple:
             for name, one in zip(_FOLDERS[0], pair, strict=True):
                 if one is not None and not (name == "source" and pair[0] is pair[1]):
                     one.save(folder / name)
-    source, target = read_tokenizers(run.tokenizers)
-    return (None if is_language_model(run.options.preset) else source), target
+    return (None if is_language_model(run.options.preset) else pair[0]), pair[1]
 
 
 def read_tokenizers(folder: Path) -> tuple:
@@ -268,63 +241,52 @@ def _size_of(preset: Preset, kind: str) -> int | None:
 
 
 def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
-    folder = run.data / split
-    languages = [corpus.source_language, corpus.target_language]
-    fingerprint = _fingerprint(run.options, recipe, pair, split, languages)
+    folder, options = run.data / split, run.options
+    fingerprint = _fingerprint(options, recipe, corpus, pair, split)
     try:
         return IdStore.open(folder, fingerprint)
     except FileNotFoundError:
         pass
     say(f"Reading the {split} split ...")
-    counts = collections.Counter()
-    preset = run.options.preset
-    dataset = texts_of(corpus, split, preset).apply(steps.tokenize(*pair))
-    make = _blocks if is_language_model(preset) else _pairs
-    dataset = make(dataset, run.options, recipe, counts, split)
-    store = steps.write_store(dataset, folder, fingerprint, counts)
-    skipped = {
-        **{name: n for name, n in corpus.counts[split].items() if name != "kept"},
-        **counts,
-    }
-    left_out = ", ".join(f"{name} {n:,}" for name, n in skipped.items() if n)
-    say(
-        f"{split}: {len(store):,} rows"
-        + (f"; left out: {left_out}" if left_out else "")
-    )
+    counts: collections.Counter = collections.Counter()
+    training = split == "train"
+    texts = corpus.blocks(split)
+    if is_language_model(options.preset):
+        tokenizer = pair[1]
+        settings = dict(recipe.blocks)
+        if training:
+            settings["context_window"] = 0
+        lines = (ids for *_, part in texts for ids in tokenizer.tokenize(part))
+        rows = blocks(lines, **settings)
+    else:
+        # Scores of a validation set are of all of it, as far as a batch can hold it.
+        rows = encode(
+            texts,
+            *pair,
+            min_length=options.min_length if training else 1,
+            max_length=min(options.max_length, recipe.tokens_per_batch - 1),
+            max_ratio=options.max_ratio if training else None,
+            truncate_source=options.truncate_source,
+            counts=counts,
+        )
+    store = IdStore.write(folder, rows, fingerprint, counts)
+    left_out = [
+        f"{name} {number:,}"
+        for name, number in {**corpus.counts[split], **counts}.items()
+        if name != "kept"
+    ]
+    more = f"; left out: {', '.join(left_out)}" if left_out else ""
+    say(f"{split}: {len(store):,} rows{more}")
     return store
 
 
-def _pairs(dataset, options: TrainingOptions, recipe: Recipe, counts, split: str):
-    if options.truncate_source is not None:
-        cut = steps.truncate_source(options.truncate_source, counts)
-        dataset = dataset.apply(cut)
-    # Scores of a validation set are of all of it, as far as a batch can hold it.
-    training = split == "train"
-    longest = min(options.max_length, recipe.tokens_per_batch - 1)
-    return dataset.apply(
-        steps.filter_by_length(
-            min_length=options.min_length if training else 1,
-            max_length=longest,
-            max_ratio=options.max_ratio if training else None,
-            counts=counts,
-        )
-    )
-
-
-def _blocks(dataset, options: TrainingOptions, recipe: Recipe, counts, split: str):
-    settings = dict(recipe.blocks)
-    if split == "train":
-        settings["context_window"] = 0
-    return dataset.apply(blocks.to_blocks(**settings))
-
-
-def _fingerprint(options, recipe, pair, split, languages) -> dict:
+def _fingerprint(options, recipe, corpus, pair, split) -> dict:
     names = (
         "dataset", "variant", "min_length", "max_length", "max_ratio",
         "truncate_source", "validation_share",
     )  # fmt: skip
     return {
-        "languages": languages,
+        "languages": [corpus.source_language, corpus.target_language],
         "split": split,
         "blocks": recipe.blocks,
         "tokens_per_batch": recipe.tokens_per_batch,

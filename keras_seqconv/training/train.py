@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 
 from keras_seqconv import callbacks, checkpoints, plots
-from keras_seqconv.data.stream import BatchStream
+from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.fitting import fit_stream
 from keras_seqconv.support.files import read_json
 from keras_seqconv.training.devices import Devices, find_devices

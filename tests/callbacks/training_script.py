@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_seqconv import losses, models, optimizers
 from keras_seqconv.callbacks import Checkpoints, GracefulStop, LogFile, Validate
-from keras_seqconv.data.store import IdStore
-from keras_seqconv.data.stream import BatchStream
+from keras_seqconv.data.batches import BatchStream
+from keras_seqconv.data.ids import IdStore
 from keras_seqconv.fitting import fit_stream
 
 UPDATES = 40

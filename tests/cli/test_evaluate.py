@@ -131,7 +131,7 @@ def test_language_model(folder, capsys):
 
 
 def test_dataset(folder, tmp_path, capsys):
-    sources = pytest.importorskip("keras_seqconv.data.sources")
+    sources = pytest.importorskip("keras_seqconv.data.corpora")
     write(tmp_path / "test.en", *SOURCES)
     write(tmp_path / "test.xx", *(folder / "right").read_text().splitlines())
     write(tmp_path / "train.en", "w1"), write(tmp_path / "train.xx", "w2")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.data.blocks import BREAK_MODES, blocks, to_blocks
-from tests.cases import quick_and_slow
+from keras_seqconv.data.blocks import BREAK_MODES, blocks
 
 LINES = [[5, 6, 2], [7, 2], [2], [8, 9, 10, 2], [11, 2]]
 
@@ -204,8 +203,6 @@ def test_wrong_arguments_at_once(options, message):
     options = {"tokens_per_sample": 8, **options}
     with pytest.raises(ValueError, match=message):
         blocks(LINES, **options)
-    with pytest.raises(ValueError, match=message):
-        to_blocks(**options)
 
 
 def test_wrong_lines():
@@ -218,72 +215,6 @@ def test_wrong_lines():
     with pytest.raises(ValueError, match="at least one line"):
         list(blocks([], 4))
     assert list(blocks([[2]], 4, break_mode="complete_doc")) == []
-
-
-@pytest.mark.parametrize("mode", quick_and_slow(["eos"], ["none"]))
-def test_as_a_step_of_a_dataset(mode):
-    import tensorflow as tf
-
-    rng = np.random.default_rng(3)
-    lines = [
-        [*rng.integers(4, 99, rng.integers(0, 20)).tolist(), 2] for _ in range(3000)
-    ]
-    dataset = tf.data.Dataset.from_generator(
-        lambda: ({"target_ids": line} for line in lines),
-        output_signature={"target_ids": tf.TensorSpec([None], tf.int32)},
-    )
-    options = dict(break_mode=mode, context_window=5)
-    made = dataset.apply(to_blocks(32, **options))
-    assert made.element_spec == {
-        key: tf.TensorSpec([None], tf.int32) for key in ("target_ids", "labels")
-    }
-    expected = list(blocks(lines, 32, **options))
-    assert len(expected) > 200  # more than are made at once
-    for _ in range(2):
-        found = list(made.as_numpy_iterator())
-        assert len(found) == len(expected)
-        for row, other in zip(found, expected, strict=True):
-            for key in ("target_ids", "labels"):
-                np.testing.assert_array_equal(row[key], other[key])
-
-
-def test_step_after_the_steps_of_the_pipeline(tmp_path):
-    """From a file to rows: text, tokens, blocks."""
-    from keras_seqconv.data.files import from_lines
-    from keras_seqconv.data.steps import tokenize, write_store
-
-    class Letters:
-        in_graph = False
-
-        def tokenize(self, texts):
-            return [[*map(ord, text), 2] for text in texts]
-
-    (tmp_path / "text").write_text("abc\n\nde\n")
-    lines = from_lines(tmp_path / "text").apply(tokenize(None, Letters()))
-    made = lines.apply(to_blocks(4))
-    expected = [
-        ([2, 97, 98, 99], [97, 98, 99, 2]),
-        ([2, 2, 100, 101], [2, 100, 101, 2]),
-    ]
-    for _ in range(2):
-        found = made.as_numpy_iterator()
-        assert [
-            (r["target_ids"].tolist(), r["labels"].tolist()) for r in found
-        ] == expected
-    store = write_store(made, tmp_path / "ids")
-    assert [(r["target_ids"].tolist(), r["labels"].tolist()) for r in store] == expected
-
-
-def test_step_on_other_datasets():
-    import tensorflow as tf
-
-    same = tf.data.Dataset.from_tensor_slices({"target_ids": [[4, 2], [5, 2]]})
-    rows = list(same.apply(to_blocks(3)).as_numpy_iterator())
-    assert [row["labels"].tolist() for row in rows] == [[4, 2, 5], [2]]
-    for wrong in ({"source_ids": [[2]], "target_ids": [[2]]}, [[2]]):
-        dataset = tf.data.Dataset.from_tensor_slices(wrong)
-        with pytest.raises(ValueError, match="must hold lines"):
-            dataset.apply(to_blocks(3))
 
 
 def test_recipes_of_presets():

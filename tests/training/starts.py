@@ -16,14 +16,14 @@ import tensorflow  # noqa: F401
 
 import keras_seqconv.training  # noqa: F401
 from keras_seqconv import callbacks, checkpoints, model_directory
-from keras_seqconv.data import store
+from keras_seqconv.data import ids
 from keras_seqconv.support import files
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv_cli import main
 
 # Where a start dies: before a call of this function, or after it.
 PLACES = {
-    "ids": (store.Writer, "finish", "before"),
+    "ids": (ids, "write_json", "before"),
     "update": (callbacks.Progress, "on_train_batch_end", "before"),
     "array of a checkpoint": (checkpoints, "_write", "before"),
     "end of an epoch": (callbacks.Checkpoints, "on_epoch_end", "before"),

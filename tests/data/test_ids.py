@@ -1,7 +1,6 @@
-"""What is written comes back, and nothing that is damaged opens."""
+"""Texts become rows of right lengths; what is written comes back, damage is told."""
 
 import json
-import threading
 import tracemalloc
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.data.store import IdStore
+from keras_seqconv.data.ids import IdStore, encode
 from tests.full_disk import full_disk
 
 PAIRS = [
@@ -24,7 +23,82 @@ def rows_of(store):
 
 
 def names(folder):
-    return sorted(entry.name for entry in folder.iterdir())
+    return sorted(entry.name for entry in folder.iterdir() if entry.name[-4:] != "lock")
+
+
+# --- Texts to rows ---
+
+
+class Letters:
+    """Ids are code points."""
+
+    def tokenize(self, texts):
+        assert isinstance(texts, list)
+        return [[*map(ord, text), 2] for text in texts]
+
+
+def encoded(*pairs, **options):
+    """Texts of the rows, from blocks of two."""
+    blocks = [
+        tuple(map(list, zip(*pairs[i : i + 2], strict=True)))
+        for i in range(0, len(pairs), 2)
+    ]
+    rows = list(encode(blocks, Letters(), Letters(), **options))
+    assert all(ids[-1] == 2 for row in rows for ids in row.values())
+    return [tuple("".join(map(chr, ids[:-1])) for ids in r.values()) for r in rows]
+
+
+def test_rows_are_those_of_the_tokenizers():
+    assert encoded(("ab", "c"), ("", "d"), ("e", "f"), min_length=0) == [
+        ("ab", "c"), ("", "d"), ("e", "f")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "counts"),
+    [
+        ({}, "abcd", {"too_short": 1}),
+        ({"min_length": 2}, "bcd", {"too_short": 2}),
+        ({"max_length": 4}, "abd", {"too_short": 1, "too_long": 1}),
+        ({"max_length": 5}, "abcd", {"too_short": 1}),
+        ({"max_ratio": 2}, "abd", {"too_short": 1, "ratio": 1}),
+        ({"max_ratio": 2.5}, "abcd", {"too_short": 1}),
+        # The first reason that applies.
+        ({"max_length": 4, "max_ratio": 2}, "abd", {"too_short": 1, "too_long": 1}),
+    ],
+)
+def test_rows_whose_lengths_are_wrong_are_left_out_and_counted(options, kept, counts):
+    pairs = [("a", "a"), ("bb", "bbbb"), ("ccccc", "cc"), ("ddd", "ddd"), ("", "e")]
+    found = {}
+    assert "".join(s[0] for s, _ in encoded(*pairs, counts=found, **options)) == kept
+    assert found == counts
+
+
+def test_sources_are_cut_and_keep_their_end():
+    counts = {}
+    pairs = [("abcdef", "abcdef"), ("abc", "x")]
+    options = {"truncate_source": 4, "max_length": 6, "counts": counts}
+    assert encoded(*pairs, **options) == [("abc", "abcdef"), ("abc", "x")]
+    assert counts == {"truncated": 1}
+    del options["max_length"]
+    assert encoded(*pairs, max_length=3, **options) == [("abc", "x")]  # of the cut
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_length": -1}, "`min_length` must be an integer >= 0"),
+        ({"min_length": 3, "max_length": 2}, "`max_length` must be an integer >= 3"),
+        ({"max_ratio": 0.5}, "`max_ratio` must be at least 1. Received: max_ratio=0.5"),
+        ({"truncate_source": 1}, "`truncate_source` must be an integer >= 2"),
+    ],
+)
+def test_wrong_arguments_at_once(options, message):
+    with pytest.raises(ValueError, match=message):
+        encode([], Letters(), Letters(), **options)
+
+
+# --- Rows in memory and on disk ---
 
 
 @settings(deadline=None, max_examples=30)
@@ -46,33 +120,32 @@ def test_memory_and_disk_give_back_every_row(tmp_path_factory, rows, data):
 
 
 def test_pairs_with_fingerprint_and_counts(tmp_path):
-    counts = {"too_long": np.int64(3)}
-    IdStore.write(tmp_path / "a" / "ids", iter(PAIRS), {"corpus": [1, "x"]}, counts)
+    counts = {}
+
+    def rows():
+        yield from PAIRS
+        counts["too_long"] = 3  # known at the end
+
+    IdStore.write(tmp_path / "a" / "ids", rows(), {"corpus": (1, "x")}, counts)
     store = IdStore.open(tmp_path / "a" / "ids", {"corpus": (1, "x")})
     assert rows_of(store) == PAIRS and store.counts == {"too_long": 3}
-    assert store.fingerprint == {"corpus": [1, "x"]}
     assert set(store.keys) == {"source_ids", "target_ids"}
     assert store.lengths["target_ids"].tolist() == [2, 4, 2]
+    assert store[-1]["source_ids"].dtype == "int32"
     assert names(tmp_path / "a") == ["ids"]
 
 
 @pytest.mark.parametrize(("largest", "size"), [(65535, 2), (65536, 4)])
 def test_ids_take_two_bytes_where_that_is_enough(tmp_path, largest, size):
-    # The large one comes late, after more than one chunk.
-    rows = [{"target_ids": [3, 4, 5, 2]}] * 9000 + [{"target_ids": [largest, 2]}]
+    # The large one comes late, after more than are written at once.
+    rows = [{"target_ids": np.array([3, 4, 5, 2])}] * 9000
+    rows.append({"target_ids": np.array([largest, 2])})
     store = IdStore.write(tmp_path / "ids", rows)
     file = tmp_path / "ids" / "target_ids.ids"
     assert file.stat().st_size == size * 36002
     assert store[9000]["target_ids"].tolist() == [largest, 2]
     assert all(store[i]["target_ids"].tolist() == [3, 4, 5, 2] for i in (0, 8999))
     assert len(names(tmp_path / "ids")) == 3
-
-
-def test_chunks_are_all_rows_in_order(tmp_path):
-    store = IdStore.write(tmp_path / "ids", PAIRS)
-    chunks = list(store.chunks(2))
-    assert [len(chunk["source_ids"][1]) for chunk in chunks] == [2, 1]
-    assert rows_of(IdStore.from_chunks(chunks)) == PAIRS
 
 
 def test_gather_cuts_nothing_and_finds_no_other_rows():
@@ -85,23 +158,23 @@ def test_gather_cuts_nothing_and_finds_no_other_rows():
 
 
 @pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
-def test_unfinished_store_does_not_open(tmp_path, stop):
-    with pytest.raises(stop), IdStore.writer(tmp_path / "ids") as writer:
-        writer.add({"target_ids": ([5, 2], [2])})
-        (part,) = tmp_path.glob(".*.part")  # what a killed writer would leave
-        for folder in (part, tmp_path / "ids"):
-            with pytest.raises(FileNotFoundError, match="must be an id store"):
-                IdStore.open(folder)
+@pytest.mark.parametrize("before", [False, True])
+def test_an_unfinished_store_is_not_there_and_the_old_one_is(tmp_path, stop, before):
+    if before:
+        IdStore.write(tmp_path / "ids", PAIRS, {"version": 1})
+
+    def rows():
+        yield from PAIRS
+        (part,) = tmp_path.glob(".*part")  # what a killed process would leave
+        with pytest.raises(FileNotFoundError, match="settings.json"):
+            IdStore.open(part)
         raise stop
-    assert names(tmp_path) == []
 
-
-def test_failed_writer_leaves_the_old_store(tmp_path):
-    IdStore.write(tmp_path / "ids", PAIRS, {"version": 1})
-    with pytest.raises(RuntimeError), IdStore.writer(tmp_path / "ids") as writer:
-        writer.add({"target_ids": ([5, 2], [2])})
-        raise RuntimeError
-    assert rows_of(IdStore.open(tmp_path / "ids", {"version": 1})) == PAIRS
+    with pytest.raises(stop):
+        IdStore.write(tmp_path / "ids", rows(), {"version": 2})
+    assert names(tmp_path) == ["ids"] * before
+    if before:
+        assert rows_of(IdStore.open(tmp_path / "ids", {"version": 1})) == PAIRS
 
 
 @pytest.mark.parametrize("ids", [5, 70_000])  # the second are written as uint16 first
@@ -117,7 +190,7 @@ def test_full_disk_is_named_and_leaves_the_old_store(tmp_path, ids):
     assert len(IdStore.write(folder, rows, {"version": 2})) == 501
 
 
-def test_other_fingerprint_does_not_open_but_is_replaced(tmp_path):
+def test_another_fingerprint_does_not_open_but_is_replaced(tmp_path):
     old = IdStore.write(tmp_path / "ids", PAIRS, {"corpus": "a", "merges": 9})
     with pytest.raises(ValueError, match=r"merges \(9, wanted 8\)$"):
         IdStore.open(tmp_path / "ids", {"corpus": "a", "merges": 8})
@@ -126,39 +199,10 @@ def test_other_fingerprint_does_not_open_but_is_replaced(tmp_path):
     assert rows_of(old) == PAIRS  # who reads the old one goes on reading it
 
 
-@pytest.mark.parametrize("another_before", [False, True])
-def test_writers_at_the_same_time_do_not_disturb_each_other(tmp_path, another_before):
-    start, errors, stores = threading.Barrier(6), [], []
-    if another_before:
-        IdStore.write(tmp_path / "ids", PAIRS[:1], {"version": 0})
-
-    def write():
-        try:
-            for _ in range(5):
-                start.wait(timeout=30)
-                stores.append(IdStore.write(tmp_path / "ids", PAIRS, {"version": 1}))
-        except BaseException as error:
-            errors.append(error)
-            start.abort()
-
-    threads = [threading.Thread(target=write) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors and len(stores) == 30
-    assert all(rows_of(store) == PAIRS for store in stores)
-    assert names(tmp_path) == ["ids"]
-
-
 def test_foreign_folders_are_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
     with pytest.raises(ValueError, match=r"thesis\.tex"):
         IdStore.write(tmp_path, PAIRS)
-    IdStore.remove(tmp_path)
-    assert names(tmp_path) == ["thesis.tex"]
-    IdStore.write(tmp_path / "ids", PAIRS)
-    IdStore.remove(tmp_path / "ids")
     assert names(tmp_path) == ["thesis.tex"]
 
 
@@ -200,13 +244,18 @@ def garble(folder):
         (cut, r"source_ids\.ids must have 12 bytes.* Received: 11"),
         (grow, r"target_ids\.offsets must have 32 bytes"),
         (lose, r"target_ids\.ids .*Received: no file"),
-        (disorder, "damaged"),
+        (disorder, r"target_ids\.offsets must start at 0, grow, .*damaged"),
         (garble, "must be JSON"),
-        (settings_with(format_version=9), "format version 1. Received: 9"),
-        (settings_with(format="other"), "settings of an id store"),
-        (settings_with(rows=2), "damaged"),
-        (settings_with(rows="3"), "must name rows"),
-        (settings_with(keys={"../x": {"dtype": "int32", "ids": 1}}), "must name"),
+        (settings_with(format_version=9), "must have .*'format_version': 1"),
+        (settings_with(format="other"), "must have .*id store"),
+        (settings_with(rows=2), "the store is damaged"),
+        (settings_with(rows="3"), "settings.json is damaged"),
+        (
+            settings_with(keys={"../x": {"dtype": "int32", "ids": 1}}),
+            "/x.ids must have",
+        ),
+        (settings_with(keys={"x": {"dtype": "what", "ids": 1}}), "json is damaged"),
+        (settings_with(counts=None), "json is damaged"),
     ],
 )
 def test_damaged_store_does_not_open(tmp_path, damage, message):
@@ -235,27 +284,6 @@ def test_wrong_rows(tmp_path, rows, message):
     assert names(tmp_path) == []
     with pytest.raises(ValueError, match=message):
         IdStore.from_rows(rows)
-
-
-@pytest.mark.parametrize(
-    ("chunk", "message"),
-    [
-        ({"a": ([5, 6], [1])}, "sum to their number"),
-        ({"a": ([5], [1]), "b": ([5, 6], [1, 1])}, "as many rows"),
-        ({"a/b": ([5], [1])}, "a name of letters"),
-    ],
-)
-def test_wrong_chunks(tmp_path, chunk, message):
-    with (
-        pytest.raises(ValueError, match=message),
-        IdStore.writer(tmp_path / "ids") as writer,
-    ):
-        writer.add(chunk)
-
-
-def test_fingerprint_must_be_json(tmp_path):
-    with pytest.raises(ValueError, match="`fingerprint`"):
-        IdStore.write(tmp_path / "ids", PAIRS, {"corpus": object()})
 
 
 def test_writing_and_gathering_take_little_memory(tmp_path):

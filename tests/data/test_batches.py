@@ -1,10 +1,13 @@
 """The stream: every row, few shapes, any position, any number of hosts."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.data.plan import Shape
-from keras_seqconv.data.store import IdStore
-from keras_seqconv.data.stream import BatchStream, shifted
+from keras_seqconv.data import batches
+from keras_seqconv.data.batches import BatchStream, shifted
+from keras_seqconv.data.ids import IdStore
+from keras_seqconv.data.shapes import Shape
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +37,6 @@ def make_rows(number=200, seed=1, longest=30):
 
 ROWS = make_rows()
 STORE = IdStore.from_rows(ROWS)
-SHAPES = BatchStream(STORE, 300).shapes  # choosing them takes a while
 
 
 def same(one, other):
@@ -82,7 +85,6 @@ def test_epochs_hold_every_row_once(tokens, max_shapes, replicas, seed):
     for epoch in range(2):
         seen = []
         for position in range(epoch * number, (epoch + 1) * number):
-            assert stream.epoch_of(position) == epoch
             inputs, labels = stream.batch(position)
             assert {array.dtype.name for array in inputs.values()} == {"int32"}
             source, target = inputs["source_ids"], inputs["target_ids"]
@@ -101,9 +103,9 @@ def test_epochs_hold_every_row_once(tokens, max_shapes, replicas, seed):
 @given(st.integers(0, 100), st.integers(0, 5))
 def test_any_position_gives_the_batches_of_the_uninterrupted_stream(position, seed):
     if seed not in UNINTERRUPTED:
-        batches = BatchStream(STORE, 300, seed=seed, shapes=SHAPES).batches()
-        UNINTERRUPTED[seed] = [next(batches) for _ in range(104)]
-    resumed = BatchStream(STORE, 300, seed=seed, shapes=SHAPES).batches(position)
+        whole = BatchStream(STORE, 300, seed=seed).batches()
+        UNINTERRUPTED[seed] = [next(whole) for _ in range(104)]
+    resumed = BatchStream(STORE, 300, seed=seed).batches(position)
     for expected in UNINTERRUPTED[seed][position : position + 4]:
         same(next(resumed), expected)
 
@@ -223,11 +225,45 @@ def test_shifted_rows_of_padding_stay_padding():
     assert shifted(labels, 3, 0).tolist() == [[3, 7, 8, 0], [0, 0, 0, 0]]
 
 
-def test_state_of_another_corpus_is_refused():
-    state = BatchStream(STORE, 300).get_state()
-    rows = [{"source_ids": [5] * 60 + [2], "target_ids": [5, 2]}]
-    with pytest.raises(ValueError, match="1 of 1 rows do not fit"):
-        BatchStream(IdStore.from_rows(rows), 300).set_state(state)
+# --- Resuming ---
+
+
+def test_state_keeps_the_batches_of_the_run_that_began():
+    """Whatever shapes a later version would choose."""
+    before = BatchStream(STORE, 300, max_shapes=3)
+    state = json.loads(json.dumps(before.get_state()))
+    resumed = BatchStream(STORE, 300, max_shapes=9)
+    assert resumed.shapes != before.shapes
+    resumed.set_state(state)
+    assert resumed.shapes == before.shapes
+    assert resumed.padding_share == before.padding_share
+    assert resumed.batches_per_epoch() == before.batches_per_epoch()
+    position = 2 * before.batches_per_epoch() + 3
+    same(resumed.batch(position), before.batch(position))
+    assert resumed.element_spec == before.element_spec
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "message"),
+    [
+        ({"seed": 2}, {}, "of another seed .* order=2 and seed=1, not 2 and 2"),
+        ({}, {"order": None}, "another version of keras_seqconv"),
+        ({}, {"shapes": [[8, [5, 5]]]}, "rows do not fit"),
+        ({}, {"shapes": [[8, [40, 40]]]}, "at most tokens_per_batch=300"),
+        ({}, {"shapes": [[1, [40]]]}, "2 widths"),
+        ({"num_replicas": 2}, {"shapes": [[9, [31, 31]]]}, "multiples of num_rep"),
+    ],
+)
+def test_state_of_other_batches_is_refused(arguments, changes, message):
+    state = {**BatchStream(STORE, 300).get_state(), **changes}
+    with pytest.raises(ValueError, match=message):
+        BatchStream(STORE, 300, **arguments).set_state(state)
+
+
+def test_state_of_the_version_before_is_refused():
+    state = {"shapes": [[8, [31, 31]]], "batches_per_epoch": [25]}
+    with pytest.raises(ValueError, match="another version .* start anew"):
+        BatchStream(STORE, 300).set_state(state)
 
 
 # --- Processes ---
@@ -235,7 +271,7 @@ def test_state_of_another_corpus_is_refused():
 SCRIPT = """
 import hashlib, sys
 sys.path.insert(0, {root!r})
-from tests.data.test_stream import STORE, BatchStream, digest
+from tests.data.test_batches import STORE, BatchStream, digest
 print(digest(BatchStream(STORE, 300, seed=5).dataset().take(60)), flush=True)
 while True:
     for batch in BatchStream(STORE, 300).dataset():
@@ -282,6 +318,35 @@ def test_another_process_gives_the_same_batches_and_stops_when_told():
         process.kill()
 
 
+@pytest.fixture
+def calls(monkeypatch):
+    """As of a process that is still to end."""
+    monkeypatch.setattr(batches.atexit, "register", lambda function: None)
+    fresh = batches._Calls()
+    monkeypatch.setattr(batches, "_CALLS", fresh)
+    return fresh
+
+
+def test_end_waits_for_the_call_that_runs_and_refuses_others(calls):
+    started, results = threading.Event(), []
+
+    @batches._guarded
+    def slow(value):
+        started.set()
+        time.sleep(0.3)
+        results.append(value)
+        raise KeyError("does not count as running")
+
+    thread = threading.Thread(target=lambda: pytest.raises(KeyError, slow, 5))
+    thread.start()
+    started.wait()
+    calls.close()
+    assert results == [5]
+    with pytest.raises(RuntimeError, match="Python is ending"):
+        slow(6)
+    thread.join()
+
+
 # --- Wrong arguments ---
 
 
@@ -296,9 +361,6 @@ def test_another_process_gives_the_same_batches_and_stops_when_told():
         (dict(shard=(1, 1)), "`shard` must be"),
         (dict(shard=(0, 2)), "`num_replicas`"),
         (dict(shard=3), "`shard` must be"),
-        (dict(shapes=[Shape(8, (5, 5))]), "rows do not fit"),
-        (dict(shapes=[Shape(8, (40, 40))]), "at most tokens_per_batch=300"),
-        (dict(shapes=[Shape(1, (40,))]), "2 widths"),
         (dict(store=IdStore.from_rows([{"source_ids": [2]}])), "must have target_ids"),
         (
             dict(store=IdStore.from_rows([{"target_ids": [2], "labels": [4, 2]}])),
@@ -311,7 +373,7 @@ def test_wrong_arguments(arguments, message):
         BatchStream(**{"store": STORE, "tokens_per_batch": 300, **arguments})
 
 
-@pytest.mark.parametrize("call", ["batch", "epoch_of", "dataset"])
+@pytest.mark.parametrize("call", ["batch", "dataset"])
 def test_wrong_positions(call):
     with pytest.raises(ValueError, match="`position`"):
         getattr(BatchStream(STORE, 300), call)(-1)
