@@ -34,10 +34,6 @@ def beam_search(
     num_beams: int = 5,
     length_penalty: float = 1.0,
     max_length: int = 200,
-    *,
-    prefix_ids=None,
-    batch_size=None,
-    jit_compile: bool = False,
     **options,
 ):
     """The most likely targets that a beam search finds.
@@ -53,14 +49,10 @@ def beam_search(
             `Ensemble`.
         source_ids: integers (B, S), padded on the right. None for language models.
         num_beams, length_penalty, max_length: see `BeamOptions`.
-        prefix_ids: integers (B, P), tokens that the hypotheses begin with, start token
-            not included. Where it is padding the search is free; at an end token the
-            best hypothesis ends, and is the only result.
-        batch_size: sentences to make with a language model, without `prefix_ids`.
-        jit_compile: compile with XLA, anew for each shape. In a `tf.function`, where
-            the search is a part of that function, this has no effect.
-        **options: all others of `BeamOptions`: `num_hypotheses`, `min_length`,
-            `max_length_ratio`, `no_repeat_ngram_size`, `num_groups`, `stopping` ...
+        **options: `prefix_ids`, `batch_size`, `jit_compile`: see
+            `beam_search_hypotheses`; and all others of `BeamOptions`:
+            `num_hypotheses`, `min_length`, `max_length_ratio`, `no_repeat_ngram_size`,
+            `num_groups`, `stopping` ...
 
     Returns:
         `ids` (B, N, L) int32, best first, without start token, with the end token, then
@@ -95,17 +87,12 @@ def beam_search(
     # ids[0, 0] is [5, 4, 2, 1, 1]
     ```
     """
-    options |= {
-        "num_beams": num_beams,
-        "length_penalty": length_penalty,
-        "max_length": max_length,
-    }
     hypotheses = beam_search_hypotheses(
         model,
         source_ids,
-        prefix_ids=prefix_ids,
-        batch_size=batch_size,
-        jit_compile=jit_compile,
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        max_length=max_length,
         **options,
     )
     return hypotheses.ids, hypotheses.scores
@@ -123,7 +110,13 @@ def beam_search_hypotheses(
     """All that `beam_search` knows of its results.
 
     Args:
-        model, source_ids, prefix_ids, batch_size, jit_compile: see `beam_search`.
+        model, source_ids: see `beam_search`.
+        prefix_ids: integers (B, P), tokens that the hypotheses begin with, start token
+            not included. Where it is padding the search is free; at an end token the
+            best hypothesis ends, and is the only result.
+        batch_size: sentences to make with a language model, without `prefix_ids`.
+        jit_compile: compile with XLA, anew for each shape. In a `tf.function`, where
+            the search is a part of that function, this has no effect.
         **options: those of `BeamOptions`.
 
     Returns:
@@ -156,22 +149,16 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    *,
-    seed=None,
-    prefix_ids=None,
-    batch_size=None,
-    jit_compile: bool = False,
     **options,
 ):
     """Targets drawn from the model's distribution.
 
     Args:
-        model, source_ids, prefix_ids, batch_size, jit_compile: see `beam_search`.
+        model, source_ids: see `beam_search`.
         num_samples, temperature, top_k, top_p: see `SampleOptions`.
-        seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
-            None for Keras' own. A function that is to be exported needs one of the
-            first two, and must track the generator's state.
-        **options: all others of `SampleOptions`: `min_length`, `max_length` ...
+        **options: `seed`, `prefix_ids`, `batch_size`, `jit_compile`: see
+            `sample_hypotheses`; and all others of `SampleOptions`: `min_length`,
+            `max_length` ...
 
     Returns:
         `ids` (B, N, L) and `scores` (B, N), as from `beam_search`, sorted by score.
@@ -181,19 +168,13 @@ def sample(
     Raises:
         ValueError: for a wrong option, named with its rule.
     """
-    options |= {
-        "num_samples": num_samples,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-    }
     hypotheses = sample_hypotheses(
         model,
         source_ids,
-        seed=seed,
-        prefix_ids=prefix_ids,
-        batch_size=batch_size,
-        jit_compile=jit_compile,
+        num_samples=num_samples,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
         **options,
     )
     return hypotheses.ids, hypotheses.scores
@@ -212,7 +193,11 @@ def sample_hypotheses(
     """All that `sample` knows of its results.
 
     Args:
-        model, source_ids, seed, prefix_ids, batch_size, jit_compile: see `sample`.
+        model, source_ids, prefix_ids, batch_size, jit_compile: see
+            `beam_search_hypotheses`.
+        seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
+            None for Keras' own. A function that is to be exported needs one of the
+            first two, and must track the generator's state.
         **options: those of `SampleOptions`.
 
     Returns:
@@ -262,7 +247,7 @@ def score(
             returned by `beam_search`: without start token, with the end token, then
             padding.
         length_penalty, length_penalty_kind, normalize: see `SearchOptions`.
-        jit_compile: see `beam_search`.
+        jit_compile: see `beam_search_hypotheses`.
 
     Returns:
         `TargetScores`: `scores`, `positional_scores`, `lengths`.

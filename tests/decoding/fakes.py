@@ -7,6 +7,10 @@ from keras import ops
 PAD, END, UNK = 1, 2, 3
 
 
+def log_softmax(logits):
+    return logits - np.log(np.sum(np.exp(logits)))
+
+
 class Recurrent:
     """h' = tanh(h W + E[id]), logits = scale * h' O; h starts from the source's ids.
 
@@ -25,14 +29,24 @@ class Recurrent:
         self.output = scale * random.normal(size=(width, size)).astype("float32")
         self.traces = 0
 
-    def logits(self, source, prefix) -> np.ndarray:
+    def hidden(self, source, prefix) -> np.ndarray:
         h = np.zeros(len(self.recurrent))
         for token in source:
             if token != PAD:
                 h = h + self.embedding[token].astype("float64")
         for token in [END, *prefix]:
             h = np.tanh(h @ self.recurrent + self.embedding[token])
-        return h @ self.output
+        return h
+
+    def logits(self, source, prefix) -> np.ndarray:
+        return self.hidden(source, prefix) @ self.output
+
+    def log_probs(self, source, prefix) -> np.ndarray:
+        return log_softmax(self.logits(source, prefix))
+
+    def attention(self, source, prefix) -> np.ndarray:
+        """The attention of the step whose input is the last token of the prefix."""
+        return self.hidden(source, prefix)[0] * (np.arange(len(source)) + 1)
 
     def get_initial_state(
         self, source, num_beams=1, max_length=None, return_attention=False
@@ -62,16 +76,6 @@ class Recurrent:
             place = ops.cast(state["common"]["place"], "float32")
             after["attention"] = h[:, :1] * place
         return ops.matmul(h, self.output), {**state, "beams": after}
-
-    def attention(self, source, prefix) -> np.ndarray:
-        """The attention of the step whose input is the last token of the prefix."""
-        h = np.zeros(len(self.recurrent))
-        for token in source:
-            if token != PAD:
-                h = h + self.embedding[token]
-        for token in [END, *prefix]:
-            h = np.tanh(h @ self.recurrent + self.embedding[token])
-        return h[0] * (np.arange(len(source)) + 1)
 
 
 class Table:

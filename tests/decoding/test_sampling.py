@@ -49,6 +49,7 @@ def assert_frequencies(counts, probabilities):
             ({"top_p": 0.65}, [4, 5]),
             ({"top_p": 0.9, "top_k": 2}, [4, 5]),
             ({"suppressed_ids": [4]}, [5, 6, 7, UNK]),
+            ({"temperature": 2.0}, [4, 5, 6, 7, UNK]),
         ],
         [
             ({"top_k": 50}, [4, 5, 6, 7, UNK]),
@@ -61,22 +62,15 @@ def assert_frequencies(counts, probabilities):
 )
 def test_draws_follow_the_probabilities(options, kept):
     counts, firsts, scores = frequencies(**options)
+    heated = {token: p ** (1 / options.get("temperature", 1)) for token, p in P.items()}
     if kept != [4]:
-        assert_frequencies(counts, {token: P[token] for token in kept})
+        assert_frequencies(counts, {token: heated[token] for token in kept})
     assert set(counts) == set(kept)
     # Scores are the model's probabilities, whatever was cut off.
-    wanted = np.log([P[token] for token in firsts.tolist()])
-    np.testing.assert_allclose(scores, wanted, atol=1e-5)
-    assert (np.diff(scores) <= 0).all()  # best first
-
-
-def test_temperature_changes_draws_and_scores():
-    heated = {token: probability**0.5 for token, probability in P.items()}
     total = sum(heated.values())
-    counts, firsts, scores = frequencies(temperature=2.0)
-    assert_frequencies(counts, heated)
     wanted = np.log([heated[token] / total for token in firsts.tolist()])
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
+    assert (np.diff(scores) <= 0).all()  # best first
 
 
 def test_draws_with_an_end_token_among_the_candidates():
@@ -136,15 +130,14 @@ def test_scores_of_samples_are_those_of_the_model():
     found = decoding.sample_hypotheses(
         model, [source], num_samples=5, top_k=4, seed=1, max_length=6
     )
+    ids, scores, positional, lengths = map(ops.convert_to_numpy, found[:4])
     for rank in range(5):
-        tokens = ops.convert_to_numpy(found.ids)[0, rank].tolist()
-        tokens = tokens[: int(found.lengths[0, rank])]
-        parts = []
-        for place, token in enumerate(tokens):
-            logits = model.logits(source, tokens[:place])
-            parts.append(logits[token] - np.log(np.sum(np.exp(logits))))
-        positional = ops.convert_to_numpy(found.positional_scores)[0, rank]
-        np.testing.assert_allclose(positional[: len(tokens)], parts, atol=1e-4)
+        tokens = ids[0, rank, : lengths[0, rank]].tolist()
+        parts = [
+            model.log_probs(source, tokens[:place])[token]
+            for place, token in enumerate(tokens)
+        ]
+        np.testing.assert_allclose(positional[0, rank, : len(tokens)], parts, atol=1e-4)
         np.testing.assert_allclose(
-            found.scores[0, rank], np.mean(parts), rtol=1e-3, atol=1e-4
+            scores[0, rank], np.mean(parts), rtol=1e-3, atol=1e-4
         )

@@ -1,12 +1,13 @@
-"""The two-stage top-k and the normalizer against NumPy."""
+"""The two-stage top-k and the normalizer against NumPy; limits; n-grams of a start."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_seqconv.decoding import Constraints, SearchOptions
 from keras_seqconv.decoding.next_tokens import Blocks, block_size
-from tests.decoding.fakes import Recurrent
+from tests.decoding.fakes import PAD, Recurrent
 
 
 @pytest.mark.parametrize("size", [7, 100, 9712, 10000, 4093])
@@ -29,10 +30,10 @@ def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
     values, ids = Blocks.of(ops.convert_to_tensor(logits)).top_k(bias, k)
     total = logits + bias
     order = np.argsort(-total, axis=1, kind="stable")[:, :k]
-    found = np.take_along_axis(total, order, axis=1)
-    assert np.array_equal(ops.convert_to_numpy(values), found)
+    wanted = np.take_along_axis(total, order, axis=1)
+    assert np.array_equal(ops.convert_to_numpy(values), wanted)
     # Which of several -inf is named does not matter.
-    alive = found > -np.inf
+    alive = wanted > -np.inf
     assert np.array_equal(ops.convert_to_numpy(ids)[alive], order[alive])
 
 
@@ -57,18 +58,45 @@ def test_normalizer_is_exact_for_large_and_small_logits(size):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_normalizer_of_a_broken_row_is_not_a_number_and_of_others_is_right(value):
+def test_a_broken_row_has_no_tokens_and_others_are_right(value):
     logits = np.zeros((3, 100), "float32")
     logits[1, 7] = value
     found = Blocks.of(ops.convert_to_tensor(logits)).log_normalizer()
     found = ops.convert_to_numpy(found)
     assert np.isnan(found[1])
     np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)
-    constraints = Constraints(
-        Recurrent(100), SearchOptions(), ops.full((3,), 9, "int32")
-    )
+    limits = ops.full((3,), 9, "int32")
+    constraints = Constraints(Recurrent(100), SearchOptions(), limits)
     following = constraints.next_tokens(ops.convert_to_tensor(logits), 1)
     for scores in (following.best(5)[1], following.all(), following.end):
         scores = ops.convert_to_numpy(scores)
         assert not np.isnan(scores).any() and (scores[1] == -np.inf).all()
         assert (scores[[0, 2]].max(-1) > -np.inf).all()
+
+
+def test_a_start_token_of_its_own_belongs_to_the_ngrams():
+    model, options = Recurrent(8), SearchOptions(no_repeat_ngram_size=2)
+    model.start_id = 5
+    constraints = Constraints(model, options, ops.full((1,), 9, "int32"))
+    history = ops.convert_to_tensor([[4, 5, PAD, PAD]], dtype="int32")
+    following = constraints.next_tokens(ops.zeros((1, 8)), 2, history)
+    # 5 4 5 -> no second 4 after 5.
+    blocked = np.flatnonzero(ops.convert_to_numpy(following.all())[0] == -np.inf)
+    assert set(blocked.tolist()) == {PAD, 4}
+
+
+@pytest.mark.parametrize("positions", [None, 10])
+@pytest.mark.parametrize("ratio", [0.1, 0.7, 1.1, 1.2, 2.3])
+def test_limits_equal_pythons_arithmetic(ratio, positions):
+    lengths = np.arange(60, dtype="int32")
+    most = 10**6 if positions is None else positions - 1
+    wanted = [min(int(ratio * n + 3), most) for n in range(60)]
+    options = SearchOptions(max_length=3, max_length_ratio=ratio)
+    limits, longest = options.length_limits(lengths, 59, positions)
+    assert ops.convert_to_numpy(limits).tolist() == wanted and longest == wanted[-1]
+    if keras.backend.backend() == "tensorflow":  # widths that are unknown
+        limits, longest = options.length_limits(
+            ops.convert_to_tensor(lengths), ops.convert_to_tensor(59), positions
+        )
+        assert ops.convert_to_numpy(limits).tolist() == wanted
+        assert int(longest) == wanted[-1]

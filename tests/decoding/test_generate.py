@@ -10,13 +10,9 @@ from keras import ops
 
 from keras_seqconv import decoding
 from tests.cases import quick_and_slow
-from tests.decoding.fakes import END, PAD, Recurrent, Trained
+from tests.decoding.fakes import END, PAD, Recurrent, Trained, log_softmax
 
 ON_JAX = keras.backend.backend() == "jax"
-
-
-def log_softmax(logits):
-    return logits - np.log(np.sum(np.exp(logits)))
 
 
 @pytest.mark.parametrize(
@@ -76,19 +72,6 @@ def test_wrong_calls_are_named():
         decoding.score(Trained(6), [[4, 2]], [4, 2])
 
 
-def test_shapes_and_padding_of_results():
-    model = Recurrent(9)
-    ids, scores = decoding.beam_search(
-        model, [[4, 2], [5, 2]], 4, max_length=6, num_hypotheses=2
-    )
-    ids, scores = map(ops.convert_to_numpy, (ids, scores))
-    assert ids.shape == (2, 2, 7) and ids.dtype == np.int32
-    assert scores.shape == (2, 2) and scores.dtype == np.float32
-    for row in ids.reshape(-1, 7):
-        end = row.tolist().index(END)
-        assert (row[end + 1 :] == PAD).all() and PAD not in row[:end]
-
-
 @pytest.mark.parametrize(("rows", "width"), quick_and_slow([(0, 3), (2, 0)], [(0, 0)]))
 def test_nothing_to_translate(rows, width):
     model, shape = Recurrent(9), (rows, width)
@@ -104,39 +87,24 @@ def test_nothing_to_translate(rows, width):
     assert ids.shape == (shape[0], 2, 4)
 
 
-@pytest.mark.parametrize(
-    ("rule", "ratio"),
-    quick_and_slow(
-        [("sentence", 0.0), ("sentence", 0.7), ("batch", 1.2)],
-        [("sentence", 1.2), ("batch", 0.7)],
-    ),
-)
-def test_length_limits_are_those_of_python(rule, ratio):
-    """Nothing but the limit ends a hypothesis here; int(a * S + b) in float64."""
-    model = Recurrent(9)
+@pytest.mark.parametrize("rule", ["sentence", "batch"])
+def test_limits_are_those_of_the_sentence_or_of_the_batch(rule):
+    """Nothing but the limit ends a hypothesis here."""
+    model = Recurrent(9, max_target_length=9)
     model.output[:, END] = 0
-    model.output = model.output - 1e4 * (np.arange(9) == END)[None]
-    model.output = np.where(np.arange(9) == END, 0, 5 * np.abs(model.output) / 3)
-    model.embedding = np.abs(model.embedding)
-    model.recurrent = np.abs(model.recurrent)
-    sources = np.ones((11, 12), "int32")
-    for length in range(1, 12):
-        sources[length - 1, :length] = 5
+    model.output += 1e4 * (np.arange(9) == 5)
+    model.embedding, model.recurrent = abs(model.embedding), abs(model.recurrent)
+    sources = np.full((4, 7), PAD)
+    for row, length in enumerate((1, 3, 5, 7)):
+        sources[row, :length] = 5
     found = decoding.beam_search_hypotheses(
-        model, sources, num_beams=1, max_length=2, max_length_ratio=ratio,
+        model, sources, num_beams=1, max_length=2, max_length_ratio=1.2,
         max_length_rule=rule,
     )  # fmt: skip
-    lengths = ops.convert_to_numpy(found.lengths)[:, 0]
-    for length in range(1, 12):
-        size = 12 if rule == "batch" else length
-        assert lengths[length - 1] == int(ratio * size + 2) + 1
-    assert found.ids.shape[-1] == int(ratio * 12 + 2) + 1
-
-
-def test_models_with_few_positions_limit_the_length():
-    model = Recurrent(9, max_target_length=5)
-    ids, _ = decoding.beam_search(model, [[4, 2]], max_length=50)
-    assert ids.shape == (1, 5, 5)
+    lengths = ops.convert_to_numpy(found.lengths)[:, 0].tolist()
+    # int(1.2 S + 2) and the end token, but no more than the model has positions.
+    assert lengths == ([4, 6, 9, 9] if rule == "sentence" else [9] * 4)
+    assert found.ids.shape[-1] == 9
 
 
 def test_language_models_go_on_from_a_prefix():
@@ -147,10 +115,9 @@ def test_language_models_go_on_from_a_prefix():
     )
     ids = ops.convert_to_numpy(ids)
     assert (ids[0, :, :3] == prefix[0]).all() and (ids[1, :, 0] == 8).all()
-    total, tokens = 0.0, [token for token in ids[0, 0].tolist() if token != PAD]
-    for place, token in enumerate(tokens):
-        total += log_softmax(model.logits([], tokens[:place]))[token]
-    np.testing.assert_allclose(scores[0, 0], total / len(tokens), rtol=1e-4)
+    tokens = [token for token in ids[0, 0].tolist() if token != PAD]
+    parts = [model.log_probs([], tokens[:n])[token] for n, token in enumerate(tokens)]
+    np.testing.assert_allclose(scores[0, 0], np.mean(parts), rtol=1e-4)
     free, _ = decoding.beam_search(model, batch_size=2, num_beams=3, max_length=6)
     free = ops.convert_to_numpy(free)
     assert free.shape == (2, 3, 7) and (free[0] == free[1]).all()
@@ -261,15 +228,22 @@ def test_cached_searches_do_not_keep_a_model_alive_nor_disturb_it():
     assert dead() is None
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_compiled_searches_agree(jit_compile):
-    model = Recurrent(20, seed=8)
-    sources = [[4, 5, 2], [7, 2, 1]]
-    options = dict(num_beams=3, max_length=3, max_length_ratio=1.0)
-    wanted = decoding.beam_search(model, sources, **options)
-    found = decoding.beam_search(model, sources, jit_compile=jit_compile, **options)
-    assert np.array_equal(wanted[0], found[0])
-    np.testing.assert_allclose(wanted[1], found[1], atol=1e-5)
+def test_attention_and_positional_scores_belong_to_the_tokens():
+    model, source = Recurrent(12, seed=9), [4, 9, 2]
+    found = decoding.beam_search_hypotheses(
+        model, [source, source], num_beams=4, max_length=6, return_attention=True
+    )
+    ids, _, positional, lengths, attention = map(ops.convert_to_numpy, found)
+    assert attention.shape == (2, 4, 7, 3)
+    for rank, tokens in enumerate(ids[1].tolist()):
+        assert (attention[1, rank, lengths[1, rank] :] == 0).all()
+        for place in range(lengths[1, rank]):
+            prefix = tokens[:place]
+            np.testing.assert_allclose(
+                attention[1, rank, place], model.attention(source, prefix), atol=1e-4
+            )
+            wanted = model.log_probs(source, prefix)[tokens[place]]
+            np.testing.assert_allclose(positional[1, rank, place], wanted, atol=1e-4)
 
 
 @pytest.mark.tensorflow
