@@ -34,7 +34,7 @@ import tensorflow as tf
 from machine import machine
 
 from keras_seqconv import decoding, models
-from keras_seqconv.models import blocks
+from keras_seqconv.models import stacks
 from keras_seqconv.presets import PRESETS
 
 FAMILIES = ("dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer")
@@ -251,7 +251,7 @@ class Recomputing:
 
     def _last(self, prefix, shared):
         memory, mask = shared["memory"], shared["mask"]
-        x = blocks.run(
+        x = stacks.run(
             self.model.decoder_blocks,
             self.model.target_embedder(prefix),
             lambda mixer, x: mixer(x),

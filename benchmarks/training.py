@@ -26,7 +26,7 @@ from machine import machine
 
 import keras_seqconv as ks
 from keras_seqconv.layers import feed_forward
-from keras_seqconv.models import blocks
+from keras_seqconv.models import stacks
 from keras_seqconv.ops.fused import dropout
 
 WORDS = 10_000
@@ -63,9 +63,9 @@ class KerasAttention(keras.layers.MultiHeadAttention):
 def make_model(family, **overrides):
     """A preset with random weights; "keras" is the Transformer with Keras' layer."""
     preset = "transformer" if family == "keras" else family
-    ours = blocks.MultiHeadAttention
+    ours = stacks.MultiHeadAttention
     if family == "keras":
-        blocks.MultiHeadAttention = KerasAttention
+        stacks.MultiHeadAttention = KerasAttention
     try:
         return ks.models.from_preset(
             f"{preset}_iwslt_de_en",
@@ -74,7 +74,7 @@ def make_model(family, **overrides):
             **{**LAYERS, **overrides},
         )
     finally:
-        blocks.MultiHeadAttention = ours
+        stacks.MultiHeadAttention = ours
 
 
 def multiply_adds(family, length, width=512, inner=1024, heads=4) -> float:
@@ -163,9 +163,7 @@ def one_by_one(residual, inputs, outputs):
 def print_parts(name, rounds, family):
     """What a step costs when a part of it is left out or done in another way."""
     batch, length = SETTINGS[name]
-    silent = dict.fromkeys(
-        ("dropout", "attention_dropout", "weight_dropout", "input_dropout"), 0.0
-    )
+    silent = dict.fromkeys(("dropout", "attention_dropout", "weight_dropout"), 0.0)
     whole = make_model(family)
     ready = {
         "whole step": training_step(whole, batch, length),

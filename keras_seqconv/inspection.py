@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
-from keras_seqconv.models import blocks
+from keras_seqconv.models import stacks
 
 
 class LayerKernels(NamedTuple):
@@ -70,7 +70,7 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
         _run_both(model, inputs, noting)
     elif hasattr(model, "blocks"):
         x = model.embedder(ops.convert_to_tensor(inputs["target_ids"], "int32"))
-        blocks.run(model.blocks, x, noting)
+        stacks.run(model.blocks, x, noting)
     return _some(found, model, "DynamicConv")
 
 
@@ -81,9 +81,9 @@ def _run_both(model, inputs, noting):
     )
     mask = ops.not_equal(source_ids, model.pad_id)
     x = model.source_embedder(source_ids, mask)
-    blocks.run(model.encoder_blocks, x, lambda mixer, x: noting(mixer, x, mask))
+    stacks.run(model.encoder_blocks, x, lambda mixer, x: noting(mixer, x, mask))
     memory, _ = model.encode(source_ids)
-    blocks.run(
+    stacks.run(
         model.decoder_blocks,
         model.target_embedder(target_ids),
         noting,
@@ -93,17 +93,17 @@ def _run_both(model, inputs, noting):
 
 def _blocks(model) -> list[tuple]:
     """All blocks with their names."""
-    stacks = {
+    sides = {
         "encoder": getattr(model, "encoder_blocks", []),
         "decoder": getattr(model, "decoder_blocks", []),
         "layer": getattr(model, "blocks", []),
     }
     return [
         (f"{side} {number}", block)
-        for side, stack in stacks.items()
+        for side, stack in sides.items()
         for number, block in enumerate(stack, 1)
         # ConvS2S has stacks of another kind under some of these names.
-        if isinstance(block, blocks.Block)
+        if isinstance(block, stacks.Block)
     ]
 
 

@@ -589,7 +589,6 @@ _BASE = {
     "num_encoder_layers": 7,
     "num_decoder_layers": 6,
     "kernel_sizes": _KERNELS,
-    "input_dropout": 0.1,
 }
 _BIG_WIDTHS = {"hidden_dim": 1024, "intermediate_dim": 4096, "num_heads": 16}
 _IWSLT_WIDTHS = {"intermediate_dim": 1024, "num_heads": 4}
@@ -600,7 +599,7 @@ def _dropouts(dropout, attention, weight=None):
     return rates if weight is None else {**rates, "weight_dropout": weight}
 
 
-_TRANSFORMER = {"mixer": "attention", "gate": "none"}
+_TRANSFORMER = {"mixer": "attention"}
 _JOINT = {"source_vocabulary_size": 32768, "target_vocabulary_size": 32768}
 _IWSLT_SIZES = {"source_vocabulary_size": 8848, "target_vocabulary_size": 6632}
 _10K = {"source_vocabulary_size": 10000, "target_vocabulary_size": 10000}
@@ -641,7 +640,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             "EncoderDecoder",
             architecture={
                 **_BASE,
-                "mixer": _kind,
+                "mixer": {"kind": _kind, "input_dropout": 0.1},
                 **_dropouts(0.1, 0.0, 0.0),
                 "share_embeddings": "all",
             },
@@ -658,10 +657,8 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
         architecture={
             **_BASE,
             **_IWSLT_WIDTHS,
-            "mixer": _kind,
-            "gate": "none",
+            "mixer": {"kind": _kind, "use_glu": False},
             **_dropouts(0.3, 0.1, 0.1),
-            "input_dropout": 0.0,
         },
         recipe=_recipe(
             IWSLT, notes=("fairseq's bare architecture has dropout 0.1, not 0.3",)
@@ -682,7 +679,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
         _arguments = {
             **_BASE,
             **_BIG_WIDTHS,
-            "mixer": _kind,
+            "mixer": {"kind": _kind, "input_dropout": 0.1},
             **_dropouts(*_rates),
             "share_embeddings": _share,
         }
@@ -706,7 +703,11 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
     _add(
         f"{_kind}_cnn_dailymail",
         "EncoderDecoder",
-        architecture={**_BASE, "mixer": _kind, **_dropouts(0.1, 0.1, 0.1)},
+        architecture={
+            **_BASE,
+            "mixer": {"kind": _kind, "input_dropout": 0.1},
+            **_dropouts(0.1, 0.1, 0.1),
+        },
         recipe=_recipe(
             CNN_DAILYMAIL, notes=("attention and weight dropout 0.1 are ours",)
         ),
@@ -723,17 +724,20 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
 
 # Query-projected DynamicConv ----------------------------------------------------------
 
-for _suffix, _query_dim, _count, _text in (
+for _suffix, _mixer, _count, _text in (
     (
         "",
-        256,
+        {"kind": "query_conv", "query_dim": 256},
         40_119_040,
         "queries of width 256 on both sides, what the recipe of the post says: "
         "ddynamic_iwslt_de_en",
     ),
     (
         "_dev6",
-        {"encoder": 512, "decoder": 256},
+        {
+            "encoder": {"kind": "query_conv", "query_dim": 512},
+            "decoder": {"kind": "query_conv", "query_dim": 256},
+        },
         41_190_912,
         "as the branch dev6 really builds it: it ignores --encoder-query-dim, so the "
         "encoder's queries are 512 wide: ddynamic_iwslt_de_en_dev6",
@@ -745,11 +749,8 @@ for _suffix, _query_dim, _count, _text in (
         architecture={
             **_BASE,
             **_IWSLT_WIDTHS,
-            "mixer": "query_conv",
-            "gate": "none",
-            "query_dim": _query_dim,
+            "mixer": _mixer,
             **_dropouts(0.3, 0.1, 0.1),
-            "input_dropout": 0.0,
         },
         recipe=DEV6,
         task="IWSLT'14 de-en",
@@ -995,10 +996,9 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
         "LanguageModel",
         architecture={
             "num_layers": 6,
-            "mixer": _kind,
+            "mixer": {"kind": _kind, "input_dropout": 0.1},
             "kernel_sizes": _LM_KERNELS,
             **_dropouts(0.1, 0.0, 0.0),
-            "input_dropout": 0.1,
             **_PRE_NORM,
             "share_embeddings": True,
         },
@@ -1025,10 +1025,9 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             "intermediate_dim": 4096,
             "num_heads": 16,
             "num_layers": 6,
-            "mixer": _kind,
+            "mixer": {"kind": _kind, "input_dropout": 0.1},
             "kernel_sizes": _LM_KERNELS,
             **_dropouts(0.1, 0.1, 0.1),
-            "input_dropout": 0.1,
             **_PRE_NORM,
             "adaptive_softmax": _ADAPTIVE_WORDS,
             "adaptive_input": _ADAPTIVE_WORDS,
@@ -1057,10 +1056,9 @@ _add(
     architecture={
         **_BIG_WIDTHS,
         "num_layers": 17,
-        "mixer": "dynamic_conv",
+        "mixer": {"kind": "dynamic_conv", "input_dropout": 0.1},
         "kernel_sizes": [15] * 2 + [31] * 4 + [63] * 11,
         **_dropouts(0.1, 0.1, 0.1),
-        "input_dropout": 0.1,
         **_PRE_NORM,
         "adaptive_softmax": _ADAPTIVE_WORDS,
         "adaptive_input": _ADAPTIVE_WORDS,
@@ -1214,7 +1212,12 @@ _SMALL = {
 for _kind, _paper, _more, _count in (
     ("dynamic_conv", "DynamicConv", {}, 2_513_920),
     ("light_conv", "LightConv", {}, 2_473_280),
-    ("query_conv", "Query-projected DynamicConv", {"query_dim": 64}, 2_625_536),
+    (
+        "query_conv",
+        "Query-projected DynamicConv",
+        {"mixer": {"kind": "query_conv", "gate": "glu", "query_dim": 64}},
+        2_625_536,
+    ),
     ("transformer", "Transformer", _TRANSFORMER, 2_605_056),
 ):
     _convolutions = _kind != "transformer"

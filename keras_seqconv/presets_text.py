@@ -80,7 +80,7 @@ def _row(preset):
         sides = ("num_encoder_layers", "num_decoder_layers")
         layers = "/".join(str(options.get(side, 6)) for side in sides)
         layers = str(options.get("num_layers", layers))
-        mixing = options.get("mixer", "dynamic_conv")
+        mixing = _kind(options.get("mixer", "dynamic_conv"))
         if "kernel_sizes" in options:
             mixing += " " + _kernels(options["kernel_sizes"])
     count = preset.parameters.get("count")
@@ -94,6 +94,13 @@ def _row(preset):
         "" if count is None else f"{count / 1e6:.1f}M",
         preset.reference,
     )
+
+
+def _kind(mixer):
+    """Of the encoder, where the sides differ."""
+    if isinstance(mixer, dict):
+        return mixer["kind"] if "kind" in mixer else _kind(mixer["encoder"])
+    return mixer
 
 
 def _stacks(convolutions):

@@ -36,7 +36,7 @@ FAMILIES = {
     "conv_s2s": conv_s2s,
     "light_conv": lambda: encoder_decoder("light_conv"),
     "query_conv": lambda: encoder_decoder("query_conv"),
-    "transformer": lambda: encoder_decoder("attention", gate="none"),
+    "transformer": lambda: encoder_decoder("attention"),
 }
 
 

@@ -49,9 +49,8 @@ class Recorded:
     "mixer, normalize_first", (("dynamic_conv", True), ("query_conv", False))
 )
 def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
-    options = {**SMALL, "gate": "none" if mixer == "query_conv" else "glu"}
     model = ks.models.EncoderDecoder(
-        12, 12, mixer=mixer, normalize_first=normalize_first, **options
+        12, 12, mixer=mixer, normalize_first=normalize_first, **SMALL
     )
     found = dynamic_conv_kernels(model, INPUTS)
     assert [(one.name, one.values.shape, one.left) for one in found] == [

@@ -17,7 +17,7 @@ MODELS = {
         30, **SMALL, adaptive_softmax={"cutoffs": [8, 20]}
     ),
     "learned": lambda: ks.models.LanguageModel(
-        30, **SMALL, mixer="attention", positions="learned", max_length=10
+        30, **SMALL, mixer="attention", positions={"kind": "learned", "max_length": 10}
     ),
     "conv": lambda: ks.models.ConvLanguageModel(
         30, embedding_dim=8, convolutions="[(16, 3)] * 2"

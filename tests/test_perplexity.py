@@ -166,7 +166,7 @@ def test_refused(generator, call, words):
 
 
 def test_longer_than_the_positions():
-    model = language_model(positions="learned", max_length=4)
+    model = language_model(positions={"kind": "learned", "max_length": 4})
     generator = ks.LanguageGenerator(model, TOKENIZER)
     with pytest.raises(ValueError, match="at most 4 tokens.*row 2 with 5"):
         text_perplexity(generator, ["w1", "w1 w2 w3 w4"], break_mode="eos")

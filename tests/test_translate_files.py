@@ -163,7 +163,7 @@ def test_objects_with_attention(translator):
 
 
 def test_long_lines_are_cut_and_counted():
-    learned = make_translator(positions="learned", max_length=6)
+    learned = make_translator(positions={"kind": "learned", "max_length": 6})
     text = b"w1\nw1 w2 w3 w4 w5 w6 w7\n" + b"w1 w2 w3 w4 w5 w6\nw2\n"
     _, report = translated(learned, text)
     assert (report.cut, report.first_cut) == (2, 2)

@@ -50,7 +50,12 @@ def translator():
 def learned():
     """A translator whose sources have at most 8 tokens."""
     keras.utils.set_random_seed(1)
-    model = small_model(positions="learned", max_length={"encoder": 8, "decoder": 9})
+    model = small_model(
+        positions={
+            "encoder": {"kind": "learned", "max_length": 8},
+            "decoder": {"kind": "learned", "max_length": 9},
+        }
+    )
     return ks.Translator(model, TOKENIZER, TOKENIZER, {"num_beams": 2})
 
 
@@ -377,7 +382,7 @@ def test_what_does_not_fit_together():
         ks.Translator(model, tokens_per_batch=0)
     with pytest.raises(ValueError, match="`parallel_batches` must be a positive"):
         ks.Translator(model, parallel_batches=0)
-    shifted = ks.models.EncoderDecoder(30, 30, **SMALL, pad_id=0)
+    shifted = ks.models.EncoderDecoder(30, 30, **SMALL, special_ids={"pad": 0})
     with pytest.raises(ValueError, match="`source_tokenizer` must have the `pad_id`"):
         ks.Translator(shifted, TOKENIZER, TOKENIZER)
     language = ks.models.ConvLanguageModel(30, convolutions="[(4, 2)]")

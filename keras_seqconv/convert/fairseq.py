@@ -195,12 +195,8 @@ def _common(options) -> dict:
         "dropout": options.number("dropout", 0.1),
         "attention_dropout": attention_dropout,
         "activation_dropout": options.number("activation_dropout") or old_name,
-        "input_dropout": options.number("input_dropout"),
         "weight_dropout": options.number("weight_dropout", attention_dropout),
-        "weight_dropout_mask": "position",
-        "kernel_softmax": options.flag("weight_softmax", True),
         "activation": options.get("activation_fn", activation, "relu"),
-        "compat": True,  # of a query-projected mixer; the others have no such option
     }
 
 
@@ -209,41 +205,41 @@ def _side(options, weights, side) -> dict:
     count = weights.count(rf"{side}\.layers\.(\d+)\.")
     options.must_be(f"{side}_layers", count)
     layers = [f"{side}.layers.{index}" for index in range(count)]
-    mixers = [_mixer(weights, layer) for layer in layers]
-    convolutional = any(mixer != "attention" for mixer in mixers)
-    table = f"{side}.embed_positions.weight"
-    learned = options.flag(f"{side}_learned_pos")
-    none = options.flag("no_token_positional_embeddings")
+    kinds = [_mixer_kind(weights, layer) for layer in layers]
+    convolutional = any(kind != "attention" for kind in kinds)
+    positions, table = "sinusoidal", f"{side}.embed_positions.weight"
+    if options.flag(f"{side}_learned_pos"):
+        # Row 0 and 1 belong to ids that are no positions (pad is 1).
+        rows = weights.size(table, 0) - 2 if weights.has(table) else 1024
+        positions = {"kind": "learned", "max_length": rows}
+    if options.flag("no_token_positional_embeddings"):
+        positions = None
     arguments = {
         "num_layers": count,
         "hidden_dim": weights.size(f"{side}.layers.0.fc2.weight", 0),
         "intermediate_dim": weights.size(f"{side}.layers.0.fc1.weight", 0),
         "num_heads": options.required(f"{side}_attention_heads"),
-        "mixer": mixers,
+        "mixer": kinds,
+        "kernel_sizes": None,
         "normalize_first": options.flag(f"{side}_normalize_before")
         # The LightConv language model is pre-norm whatever the options say.
         or (convolutional and not weights.has("encoder.layers.0.fc1.weight")),
         "final_norm": weights.has(f"{side}.layer_norm.weight"),
-        "positions": None if none else "learned" if learned else "sinusoidal",
-        # Row 0 and 1 belong to ids that are no positions (pad is 1).
-        "max_length": weights.size(table, 0) - 2 if weights.has(table) else 1024,
-        # Both sides must name what follows, also one that has attention only.
-        "conv_dim": None,
-        "query_dim": None,
-        "kernel_sizes": None,
-        "gate": "none",
-        "query_groups": 1,
-        "permute_channels": False,
+        "positions": positions,
     }
     options.must_be(f"{side}_embed_dim", arguments["hidden_dim"])
     options.must_be(f"{side}_ffn_embed_dim", arguments["intermediate_dim"])
+    input_dropout = options.number("input_dropout")
+    kernel_softmax = options.flag("weight_softmax", True)
     if convolutional:
         heads = arguments["num_heads"]
-        arguments |= _convolutions(options, weights, layers, mixers, side, heads)
+        mixers = _mixers(weights, layers[0], kinds, input_dropout, kernel_softmax)
+        sizes = _kernel_sizes(options, weights, side, layers, kinds, heads, mixers)
+        arguments |= {"mixer": mixers, "kernel_sizes": sizes}
     return arguments
 
 
-def _mixer(weights, layer) -> str:
+def _mixer_kind(weights, layer) -> str:
     if weights.has(f"{layer}.conv.weight"):
         return "light_conv"
     if not weights.has(f"{layer}.conv.weight_linear.weight"):
@@ -252,35 +248,47 @@ def _mixer(weights, layer) -> str:
     return "query_conv" if any(map(weights.has, query)) else "dynamic_conv"
 
 
-def _convolutions(options, weights, layers, mixers, side, heads) -> dict:
-    """Gate, widths and taps, from the shapes of the tensors."""
-    first = layers[0]
+def _mixers(weights, first, kinds, input_dropout, kernel_softmax) -> list[dict]:
+    """Mixers with gate and widths, from the shapes of the first layer's tensors."""
     conv_dim = weights.size(f"{first}.linear2.weight", 1)
     gau = weights.has(f"{first}.linear_gate_tanh.weight")
     glu = not gau and weights.size(f"{first}.linear1.weight", 0) == 2 * conv_dim
-    found = {"conv_dim": conv_dim, "gate": "gau" if gau else "glu" if glu else "none"}
-    groups = 1
-    if mixers[0] == "query_conv":
+    common = {
+        "conv_dim": conv_dim,
+        "input_dropout": input_dropout,
+        "weight_dropout_mask": "position",
+    }
+    plain = {**common, "use_glu": glu, "kernel_softmax": kernel_softmax}
+    query = {**common, "gate": "gau" if gau else "glu" if glu else "none"}
+    if kinds[0] == "query_conv":
         name = "linear_query_gate_tanh" if gau else "linear1_query"
         query_dim = weights.size(f"{first}.{name}.weight", 0) // (2 if glu else 1)
         generator = weights.size(f"{first}.conv.weight_linear.weight", 1)
-        groups = max(query_dim // max(generator, 1), 1)
-        found |= {"query_dim": query_dim, "query_groups": groups}
-        found["permute_channels"] = weights.has(f"{first}.conv.perm")
-    found["kernel_sizes"] = [
+        query["query_dim"] = query_dim
+        query["query_groups"] = max(query_dim // max(generator, 1), 1)
+        query["permute_channels"] = weights.has(f"{first}.conv.perm")
+    query["compat"] = True
+    options = {"attention": {}, "query_conv": query}
+    return [{"kind": kind, **options.get(kind, plain)} for kind in kinds]
+
+
+def _kernel_sizes(options, weights, side, layers, kinds, heads, mixers) -> list[int]:
+    """Taps, from the shapes of the tensors."""
+    groups = mixers[0].get("query_groups", 1)
+    found = [
         weights.size(f"{layer}.conv.weight", -1)
-        if mixer == "light_conv"
+        if kind == "light_conv"
         else weights.size(f"{layer}.conv.weight_linear.weight", 0) // (groups * heads)
-        for layer, mixer in zip(layers, mixers, strict=True)
+        for layer, kind in zip(layers, kinds, strict=True)
     ]
     name = f"{side}_kernel_size_list"
     declared = options.get(name, integers)
     if declared is not None:
         declared = declared * len(layers) if len(declared) == 1 else declared
-        options.must_be(name, found["kernel_sizes"], declared)
+        options.must_be(name, found, declared)
         if len(declared) == len(layers) and max(declared) < 1000:
             # Where they differ, the tensor that is wrong is named when it does not fit.
-            found["kernel_sizes"] = declared
+            return declared
     return found
 
 

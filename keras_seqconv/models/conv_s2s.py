@@ -4,29 +4,275 @@ Letters: B sentences, S source time, T target time, C channels, E embedding widt
 V target vocabulary, G beams of a sentence, n new positions of a step.
 """
 
+import ast
+import reprlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
-from keras_seqconv.layers import ScaledResidual, ScaleGradient
-from keras_seqconv.layers.sequences import zero_masked
-from keras_seqconv.models.blocks import SIDES, of_side
-from keras_seqconv.models.convolutions import (
-    ConvolutionStack,
-    make_embedder,
-    parse_convolutions,
-    weight_normed,
+from keras_seqconv.layers import (
+    ConvS2SAttention,
+    ConvS2SBlock,
+    ConvS2SInitializer,
+    PositionEncoding,
+    ScaledResidual,
+    ScaleGradient,
+    TokenEmbedding,
+    WeightNormDense,
 )
-from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
-from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
+from keras_seqconv.layers.sequences import zero_masked
+from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
+from keras_seqconv.models.stacks import (
+    SIDES,
+    Embedder,
+    Steps,
+    float32,
+    initial_beams,
+    make_seeds,
+    of_side,
+)
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_positive_integer,
     check_rate,
 )
 
+# Bounds against typing errors and hostile files.
+_MOST_ENTRIES = 1000
+_MOST_CHARACTERS = 10_000
+
+
+def evaluate(text: str):
+    """The value of a list in fairseq's options, such as "[(512, 3)] * 9 + [(1024, 3)]".
+
+    fairseq executes such texts. Here lists, tuples, integers, bools, + and * are
+    understood and nothing is executed.
+
+    Raises:
+        ValueError: for anything else, and for texts that are too long, nested too
+            deeply, or repeat more than 1000 entries.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"there may be {_MOST_CHARACTERS} characters at most")
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"it cannot be read ({error})") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _value(node):
+    match node:
+        case ast.Constant(value=bool() | int() as value):
+            return value
+        case ast.List(elts=entries):
+            return [_value(entry) for entry in entries]
+        case ast.Tuple(elts=entries):
+            return tuple(_value(entry) for entry in entries)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _value(left) + _value(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            left, right = _value(left), _value(right)
+            for entries, times in ((left, right), (right, left)):
+                repeated = isinstance(entries, (list, tuple)) and isinstance(times, int)
+                if repeated and len(entries) * times > _MOST_ENTRIES:
+                    raise ValueError(f"more than {_MOST_ENTRIES} entries")
+            return left * right
+    raise ValueError(f"{type(node).__name__} is not allowed")
+
+
+class Convolution(NamedTuple):
+    """One layer: output channels, taps, and how far back its residual comes from.
+
+    `residual` counts backwards in [input, output of layer 1, output of layer 2, ...]:
+    1 is the input of this layer, 0 is no residual.
+    """
+
+    channels: int
+    kernel_size: int
+    residual: int = 1
+
+
+def parse_convolutions(specification) -> list[Convolution]:
+    """Layers from a text for `evaluate`, or from a list.
+
+    Args:
+        specification: list of (channels, kernel_size[, residual]), at most 1000, or a
+            text of it.
+
+    Raises:
+        ValueError: for anything else, and for a residual from before the first input.
+    """
+
+    def check(condition, reason):
+        if not condition:
+            raise ValueError(
+                "`convolutions` must be a list of (channels, kernel_size[, residual]), "
+                'all of them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]"'
+                f": {reason}. Received: convolutions={reprlib.repr(specification)}"
+            )
+
+    entries, layers = specification, []
+    if isinstance(specification, str):
+        try:
+            entries = evaluate(specification)
+        except ValueError as error:
+            check(False, error)
+    check(isinstance(entries, (list, tuple)) and entries, "it holds no layer")
+    check(len(entries) <= _MOST_ENTRIES, f"there may be {_MOST_ENTRIES} layers at most")
+    for number, entry in enumerate(entries, start=1):
+        reason = f"layer {number} is {entry!r}"
+        check(isinstance(entry, (list, tuple)) and len(entry) in (2, 3), reason)
+        layer = Convolution(*entry)
+        check(all(type(x) is int for x in layer) and min(layer[:2]) >= 1, reason)
+        check(
+            0 <= layer.residual <= number,
+            f"the residual of layer {number} must be 0 to {number}, "
+            f"not {layer.residual}",
+        )
+        layers.append(layer)
+    return layers
+
+
+def make_embedder(
+    vocabulary_size: int,
+    embedding_dim: int,
+    *,
+    max_length: int | None = None,
+    use_bias: bool = False,
+    dropout: float,
+    seeds: Iterator,
+    dtype,
+    name: str,
+) -> Embedder:
+    """Tables of tokens and, with `max_length`, of positions: normal, deviation 0.1."""
+    tokens = TokenEmbedding(
+        vocabulary_size,
+        embedding_dim,
+        use_bias=use_bias,
+        embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+        dtype=dtype,
+        name=name,
+    )
+    position = None
+    if max_length is not None:
+        position = PositionEncoding(
+            "learned",
+            max_length=max_length,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+            dtype=dtype,
+        )
+    dropout = keras.layers.Dropout(dropout, seed=next(seeds), dtype=dtype)
+    return Embedder(tokens, None, position, dropout)
+
+
+def weight_normed(
+    units: int, dropout: float = 0.0, *, folded: bool, dtype
+) -> WeightNormDense:
+    """Its variance corrected for the dropout in front of it."""
+    initializer = ConvS2SInitializer(dropout=dropout)
+    return WeightNormDense(
+        units, kernel_initializer=initializer, folded=folded, dtype=dtype
+    )
+
+
+class ConvolutionStack:
+    """Gated convolutions with residuals, and attention between the two where asked.
+
+    A plain record: the layers belong to the model that calls them.
+    """
+
+    def __init__(
+        self,
+        convolutions: list[Convolution],
+        *,
+        padding: str,
+        attention: list[bool] | None = None,
+        dropout: float,
+        folded: bool,
+        seeds: Iterator,
+        dtype,
+    ):
+        plain = {"folded": folded, "dtype": dtype}
+        self.convolutions = convolutions
+        self.blocks = [
+            ConvS2SBlock(
+                layer.channels,
+                layer.kernel_size,
+                padding=padding,
+                dropout=dropout,
+                residual=False,
+                seed=next(seeds),
+                **plain,
+            )
+            for layer in convolutions
+        ]
+        self.attentions = [
+            ConvS2SAttention(**plain) if wanted else None
+            for wanted in attention or [False] * len(convolutions)
+        ]
+        self.residuals = [
+            ScaledResidual(**plain) if layer.residual else None
+            for layer in convolutions
+        ]
+
+    def run(self, x, convolve, attend=None, kernels=None):
+        """x (B, T, C) through all layers.
+
+        The one loop of the full and of the incremental pass, which differ in how they
+        convolve (`convolve(block, x, kernels)`) and look at the source
+        (`attend(attention, x, kernels)`). `kernels` is what `step_kernels` made.
+        """
+        outputs = [x]
+        kernels = kernels or [{}] * len(self.blocks)
+        for layer, block, attention, residual, given in zip(
+            *self._layers(), kernels, strict=True
+        ):
+            x = convolve(block, outputs[-1], given.get("block"))
+            if attention is not None:
+                x = attend(attention, x, given.get("attention"))
+            if residual is not None:
+                skip = outputs[-layer.residual]
+                x = residual(x, skip, kernels=given.get("residual"))
+            outputs.append(x)
+        return outputs[-1]
+
+    def _layers(self):
+        return self.convolutions, self.blocks, self.attentions, self.residuals
+
+    def step_kernels(self) -> list:
+        """The kernels of every layer, to be made once before a loop of steps."""
+        kinds = ("block", "attention", "residual")
+        return [
+            {
+                kind: layer.step_kernels()
+                for kind, layer in zip(kinds, layers, strict=True)
+                if layer is not None
+            }
+            for _, *layers in zip(*self._layers(), strict=True)
+        ]
+
+
+class WeightNormalizedModel(SequenceModel):
+    """A model of weight-normalised layers, which `fold` makes plain ones."""
+
+    def fold(self) -> None:
+        """Replace all weight-normalised weights by plain kernels, for serving.
+
+        Outputs stay the same. A compiled model that is to be trained on must be
+        compiled again.
+        """
+        for layer in self.layers:
+            if hasattr(layer, "fold"):
+                layer.fold()
+        self._update_config(folded=True)
+
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ConvS2S(SequenceModel):
+class ConvS2S(WeightNormalizedModel):
     """Convolutional sequence to sequence learning, with multi-step attention.
 
     (Gehring et al. 2017, Convolutional Sequence to Sequence Learning; fairseq `fconv`.)
@@ -34,7 +280,7 @@ class ConvS2S(SequenceModel):
         logits = model({"source_ids": (B, S), "target_ids": (B, T)})   (B, T, V) float32
 
     `target_ids` are what the decoder sees: the start token and the target without its
-    end. Padding (`pad_id`) follows from the ids and changes no result, on either side
+    end. Padding follows from the ids and changes no result, on either side
     of a source and to the right of a target.
 
     The gradient that reaches the encoder is divided by twice the number of attention
@@ -59,11 +305,8 @@ class ConvS2S(SequenceModel):
         dropout: rate on the embeddings, in front of each convolution and of the output.
         positions: learned position embeddings on both sides; False for none.
         max_length: rows of the position tables (sides).
-        pad_id, start_id, end_id, unk_id: special ids, fairseq's by default.
         folded: make plain weights, as a model saved after `fold` comes back.
-        seed: of all dropouts, an integer or None.
-        dtype: dtype or policy of all layers. Logits are float32 under mixed policies.
-        name: of the model.
+        special_ids, seed, **kwargs: see `EncoderDecoder`.
 
     Raises:
         ValueError: for arguments outside these rules.
@@ -94,14 +337,10 @@ class ConvS2S(SequenceModel):
         dropout: float = 0.1,
         positions: bool = True,
         max_length=1024,
-        pad_id: int = 1,
-        start_id: int = 2,
-        end_id: int = 2,
-        unk_id: int = 3,
         folded: bool = False,
+        special_ids: dict | None = None,
         seed: int | None = None,
-        dtype=None,
-        name: str | None = None,
+        **kwargs,
     ):
         config = constructor_arguments(locals())
         check_rate("dropout", dropout)
@@ -110,9 +349,9 @@ class ConvS2S(SequenceModel):
         check_boolean("positions", positions)
         check_boolean("folded", folded)
         _check_widths(embedding_dim)
-        self.pad_id = pad_id
+        self.pad_id = config["special_ids"]["pad"]
         self.target_vocabulary_size = target_vocabulary_size
-        seeds = Seeds(seed)
+        seeds = make_seeds(seed)
         source_layers, target_layers = (
             parse_convolutions(of_side("convolutions", convolutions, side))
             for side in SIDES
@@ -127,12 +366,7 @@ class ConvS2S(SequenceModel):
             for layers in (source_layers, target_layers)
         )
         shared = {"dropout": dropout, "seeds": seeds, **plain}
-        self.encoder_stack = ConvolutionStack(
-            source_layers,
-            padding="same",
-            attention=[False] * len(source_layers),
-            **shared,
-        )
+        self.encoder_stack = ConvolutionStack(source_layers, padding="same", **shared)
         self.decoder_stack = ConvolutionStack(
             target_layers, padding="causal", attention=attentions, **shared
         )
@@ -144,7 +378,7 @@ class ConvS2S(SequenceModel):
         self.encoder_sum = ScaledResidual(dtype=config["dtype"])
         self.decoder_output = weight_normed(output_dim, **plain)
         self.output_dropout = keras.layers.Dropout(
-            dropout, seed=seeds.next(), dtype=config["dtype"]
+            dropout, seed=next(seeds), dtype=config["dtype"]
         )
         self.output_dense = None
         if not share_output_embedding:
@@ -159,7 +393,7 @@ class ConvS2S(SequenceModel):
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = self.decode(target_ids, *self.encode(source_ids))
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        super().__init__(inputs, logits, config, name)
+        super().__init__(inputs, logits, config)
 
     def _embedder(self, config, side, seeds):
         source = side == "encoder"
@@ -205,11 +439,16 @@ class ConvS2S(SequenceModel):
         )
         return self._logits(x)
 
-    def _logits(self, x):
-        x = self.output_dropout(self.decoder_output(x))
-        if self.output_dense is None:
-            return self.target_embedder.tokens(x, reverse=True)
-        return float32(self.output_dense(x))
+    def _logits(self, x, kernels=None):
+        kernels = kernels or {}
+        x = self.decoder_output(x, kernel=kernels.get("output"))
+        x, kernel = self.output_dropout(x), kernels.get("logits")
+        if self.output_dense is not None:
+            return float32(self.output_dense(x, kernel=kernel))
+        tokens = self.target_embedder.tokens
+        if kernel is not None:
+            return tokens.to_logits(ops.matmul(x, kernel))
+        return tokens(x, reverse=True)
 
     def attention_weights(self, inputs: dict):
         """Where the decoder looks in the source: sum over layers / number of layers.
@@ -227,9 +466,7 @@ class ConvS2S(SequenceModel):
         weights = []
 
         def attend(attention, x, _):
-            weights.append(
-                attention.attention_weights(x, embedded, keys, keys_mask=mask)
-            )
+            weights.append(attention.attention_weights(x, embedded, keys, mask))
             return attention(x, embedded, keys, values, keys_mask=mask)
 
         x = self.decoder_input(embedded)
@@ -243,26 +480,20 @@ class ConvS2S(SequenceModel):
         max_length: int | None = None,
         return_attention: bool = False,
     ) -> dict:
-        """Encode a source and prepare the steps of the decoder.
-
-        Args:
-            source_ids: integers (B, S).
-            num_beams: rows G of each sentence in the steps.
-            max_length: most target positions that the steps will add up to, to check
-                it against the learned positions.
-            return_attention: keep `state["beams"]["attention"]`, (B * G, S) float32,
-                where the last position of the last step looked.
-
-        Returns:
-            `{"common": ..., "shared": ..., "beams": ...}`, see `SequenceModel`.
-        """
+        """Encode a source and prepare the steps, see `SequenceModel`."""
         keys, values, mask = self.encode(source_ids)
         rows = ops.shape(source_ids)[0] * num_beams
         keys, values = zero_masked(keys, mask), zero_masked(values, mask)
         shared = {"keys": keys, "values": values, "mask": mask}
-        common = {"kernels": self._step_kernels()}
+        kernels = {
+            "input": self.decoder_input.step_kernel(),
+            "output": self.decoder_output.step_kernel(),
+            "stack": self.decoder_stack.step_kernels(),
+        }
         if self.output_dense is None:
-            common["output_kernel"] = self.target_embedder.tokens.output_kernel()
+            kernels["logits"] = self.target_embedder.tokens.output_kernel()
+        else:
+            kernels["logits"] = self.output_dense.step_kernel()
         beams = initial_beams(
             self.target_embedder,
             self.decoder_stack.blocks,
@@ -270,28 +501,14 @@ class ConvS2S(SequenceModel):
             max_length,
             source_ids if return_attention else None,
         )
-        return {"common": common, "shared": shared, "beams": beams}
-
-    def _step_kernels(self):
-        kernels = {
-            "input": self.decoder_input.step_kernel(),
-            "output": self.decoder_output.step_kernel(),
-            "stack": self.decoder_stack.step_kernels(),
-        }
-        if self.output_dense is not None:
-            kernels["logits"] = self.output_dense.step_kernel()
-        return kernels
+        return {"common": kernels, "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
-        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
-
-        The same layers as `decode`, at a cost that does not depend on the position.
-        """
-        shared, beams = state["shared"], state["beams"]
-        kernels = state["common"]["kernels"]
-        keys, values, mask = shared["keys"], shared["values"], shared["mask"]
-        embedded, position = self.target_embedder.step(ids, beams["position"])
-        mix, weights = Mixing(beams["mixers"]), []
+        """Logits (rows, V) and the state, see `SequenceModel`: the loop of `decode`."""
+        kernels, beams = state["common"], dict(state["beams"])
+        keys, values, mask = (state["shared"][x] for x in ("keys", "values", "mask"))
+        embedded, beams["position"] = self.target_embedder.step(ids, beams["position"])
+        mix, weights = Steps(beams["mixers"]), []
 
         def attend(attention, x, kernels):
             if "attention" in beams:
@@ -302,34 +519,11 @@ class ConvS2S(SequenceModel):
 
         x = self.decoder_input(embedded, kernel=kernels["input"])
         x = self.decoder_stack.run(x, mix, attend, kernels["stack"])
-        beams = {**beams, "position": position, "mixers": mix.new_states}
+        logits = self._logits(x[:, -1], kernels)
+        beams["mixers"] = mix.new_states
         if weights:
             beams["attention"] = sum(weights)[:, -1] / len(mix.new_states)
-        logits = self._step_logits(x[:, -1], state["common"])
         return logits, {**state, "beams": beams}
-
-    def _step_logits(self, x, common):
-        kernels = common["kernels"]
-        x = self.decoder_output(x, kernel=kernels["output"])
-        if self.output_dense is not None:
-            return float32(self.output_dense(x, kernel=kernels["logits"]))
-        logits = ops.matmul(x, common["output_kernel"])
-        return self.target_embedder.tokens.to_logits(logits)
-
-    def fold(self) -> None:
-        """Replace all weight-normalised weights by plain kernels, for serving.
-
-        Outputs stay the same. A compiled model that is to be trained on must be
-        compiled again.
-        """
-        for stack in (self.encoder_stack, self.decoder_stack):
-            stack.fold()
-        for dense in (self.encoder_input, self.encoder_output):
-            dense.fold()
-        for dense in (self.decoder_input, self.decoder_output, self.output_dense):
-            if dense is not None:
-                dense.fold()
-        self._update_config(folded=True)
 
 
 def _check_widths(embedding_dim):
@@ -350,7 +544,7 @@ def _attentions(attention, num_layers):
     if isinstance(attention, bool):
         wanted = [attention] * num_layers
     right = isinstance(wanted, (list, tuple)) and len(wanted) == num_layers
-    if not right or not all(isinstance(one, bool) for one in wanted) or not any(wanted):
+    if not right or not all(isinstance(x, bool) for x in wanted) or not any(wanted):
         raise ValueError(
             "`attention` must be True or a list of one bool for each of the "
             f"{num_layers} decoder layers, at least one of them True. "

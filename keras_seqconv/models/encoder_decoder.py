@@ -7,31 +7,15 @@ G beams of a sentence, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.models import blocks
-from keras_seqconv.models.blocks import of_side
-from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
-from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
+from keras_seqconv.models import stacks
+from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 # Options that may differ between encoder and decoder.
-SIDED = (
-    "hidden_dim",
-    "embedding_dim",
-    "intermediate_dim",
-    "num_heads",
-    "mixer",
-    "kernel_sizes",
-    "num_conv_heads",
-    "conv_dim",
-    "query_dim",
-    "gate",
-    "query_groups",
-    "permute_channels",
-    "normalize_first",
-    "final_norm",
-    "positions",
-    "max_length",
-)
+_SIDED = (
+    "hidden_dim", "intermediate_dim", "num_heads", "mixer", "kernel_sizes",
+    "normalize_first", "final_norm", "positions", "embedding_dim",
+)  # fmt: skip
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -47,8 +31,8 @@ class EncoderDecoder(SequenceModel):
         logits = model({"source_ids": (B, S), "target_ids": (B, T)})   (B, T, V) float32
 
     `target_ids` are what the decoder sees: the start token and the target without its
-    end. Padding (`pad_id`) follows from the ids and changes no result, on either side
-    of a source and to the right of a target.
+    end. Padding follows from the ids and changes no result, on either side of a source
+    and to the right of a target.
 
     Options marked (sides) take one value for both, or {"encoder": ..., "decoder": ...}.
 
@@ -57,45 +41,37 @@ class EncoderDecoder(SequenceModel):
         target_vocabulary_size: number of target ids, V.
         hidden_dim: width C of the model (sides).
         intermediate_dim: width inside of the position-wise networks (sides).
-        num_heads: heads of attention (sides).
+        num_heads: heads of attention, and of convolutions where their mixer says
+            nothing else (sides).
         num_encoder_layers, num_decoder_layers: number of blocks.
-        mixer: "light_conv", "dynamic_conv", "query_conv" or "attention", or a class or
-            function that makes a layer, or a list of them with one entry per block
-            (sides). It is called with what it names of the arguments here, of one side
-            and not None, and of `kernel_size`, `padding` ("causal" in the decoder) and
-            `seed`. The layer keeps the shape (B, T, C); its `call` takes `inputs` and
-            maybe `mask` and `training`. To decode, it has `get_initial_state` and
-            `step`, see `LightConv`. Registered as serializable, it can be saved.
+        mixer: what mixes positions: a kind of `keras_seqconv.models.MIXERS`, that is
+            "light_conv", "dynamic_conv", "query_conv" or "attention", or a dictionary
+            of it and options of its layer, or a list of these with one entry per block
+            (sides): {"kind": "light_conv", "use_glu": False, "num_heads": 16}. The
+            options are arguments of `LightConvModule`, `DynamicConvModule` and
+            `QueryConvModule`, and go before what the model says. Mixers of your own are
+            rows that you add to `MIXERS`, or classes that you register with Keras.
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
-        num_conv_heads: heads of the convolutions (sides); `num_heads` by default.
-        conv_dim: channels of the convolutions (sides); C by default.
-        query_dim: width of the queries of "query_conv" (sides); C by default.
-        gate: of the convolutions' input projection: "none", "glu", or, for
-            "query_conv", "gau" (sides).
-        query_groups, permute_channels: of "query_conv" (sides), see `QueryConvModule`.
-        compat: of "query_conv", see `QueryConvModule`.
-        kernel_softmax: normalise the taps of "light_conv" and "dynamic_conv".
-        weight_dropout_mask: "shared", "position" or None, see `LightConvModule`.
         dropout: rate after the embedding and after each sub-layer.
         attention_dropout: rate on attention probabilities.
         activation_dropout: rate inside of the position-wise networks.
-        input_dropout: rate in front of the convolutions' input projection.
-        weight_dropout: rate of DropConnect on the taps.
+        weight_dropout: rate of DropConnect on the taps of the convolutions.
         normalize_first: pre-norm instead of post-norm (sides).
         final_norm: normalise what a pre-norm stack returns (sides).
-        positions: "sinusoidal", "learned" or None (sides).
-        max_length: positions in the tables of learned positions (sides).
+        positions: "sinusoidal", "learned" (up to 1024 positions), None, or a dictionary
+            of arguments of `PositionEncoding`: {"kind": "learned", "max_length": 256}
+            (sides).
         embedding_dim: width of the token embeddings; C by default (sides).
         output_dim: width of what the output matrix multiplies; C by default, and
             `embedding_dim` when the output shares its matrix.
         share_embeddings: "none": three matrices; "decoder": input and output of the
             decoder share one; "all": the encoder as well (one joint vocabulary).
         activation: of the position-wise networks.
-        pad_id, start_id, end_id, unk_id: special ids, fairseq's by default.
+        special_ids: those of "pad", "start", "end" and "unk" that are not fairseq's.
         seed: of all dropouts, an integer or None.
-        dtype: dtype or policy of all layers. Logits are float32 under mixed policies.
-        name: of the model.
+        **kwargs: `name`, and `dtype`, the dtype or policy of all layers. Logits are
+            float32 under mixed policies.
 
     Raises:
         ValueError: for arguments outside these rules.
@@ -126,46 +102,31 @@ class EncoderDecoder(SequenceModel):
         num_decoder_layers: int = 6,
         mixer="dynamic_conv",
         kernel_sizes=None,
-        num_conv_heads=None,
-        conv_dim=None,
-        query_dim=None,
-        gate="glu",
-        query_groups=1,
-        permute_channels=False,
-        compat: bool = False,
-        kernel_softmax: bool = True,
-        weight_dropout_mask: str | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,
-        input_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         normalize_first=False,
         final_norm=True,
         positions="sinusoidal",
-        max_length=1024,
-        embedding_dim: int | None = None,
+        embedding_dim=None,
         output_dim: int | None = None,
         share_embeddings: str = "none",
         activation: str = "relu",
-        pad_id: int = 1,
-        start_id: int = 2,
-        end_id: int = 2,
-        unk_id: int = 3,
+        special_ids: dict | None = None,
         seed: int | None = None,
-        dtype=None,
-        name: str | None = None,
+        **kwargs,
     ):
         config = constructor_arguments(locals())
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
         self.target_vocabulary_size = target_vocabulary_size
-        self.pad_id = pad_id
+        self.pad_id = config["special_ids"]["pad"]
         check_positive_integer("num_encoder_layers", num_encoder_layers)
         check_positive_integer("num_decoder_layers", num_decoder_layers)
-        encoder, decoder = (self._side(config, side) for side in blocks.SIDES)
-        seeds = Seeds(seed)
+        encoder, decoder = (self._options(config, side) for side in stacks.SIDES)
+        seeds = stacks.make_seeds(seed)
         self._make_embeddings(config, encoder, decoder, seeds)
-        self.encoder_blocks = blocks.make_blocks(
+        self.encoder_blocks = stacks.make_blocks(
             encoder,
             num_encoder_layers,
             name="encoder",
@@ -173,7 +134,7 @@ class EncoderDecoder(SequenceModel):
             source=False,
             seeds=seeds,
         )
-        self.decoder_blocks = blocks.make_blocks(
+        self.decoder_blocks = stacks.make_blocks(
             decoder,
             num_decoder_layers,
             name="decoder",
@@ -181,25 +142,24 @@ class EncoderDecoder(SequenceModel):
             source=True,
             seeds=seeds,
         )
-        self.encoder_norm = blocks.make_final_norm(encoder)
-        self.decoder_norm = blocks.make_final_norm(decoder)
+        self.encoder_norm = stacks.make_final_norm(encoder)
+        self.decoder_norm = stacks.make_final_norm(decoder)
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        memory, mask = self.encode(source_ids)
-        logits = self.decode(target_ids, memory, mask)
+        logits = self.decode(target_ids, *self.encode(source_ids))
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        super().__init__(inputs, logits, config, name)
+        super().__init__(inputs, logits, config)
 
-    def _side(self, config, side):
+    def _options(self, config, side):
         """The options of one side."""
-        options = {name: of_side(name, config[name], side) for name in SIDED}
-        blocks.check_options(config | options)
-        return config | options
+        sided = {name: stacks.of_side(name, config[name], side) for name in _SIDED}
+        stacks.check_options(config | sided)
+        return config | sided
 
     def _make_embeddings(self, config, encoder, decoder, seeds):
         sizes = (config["source_vocabulary_size"], config["target_vocabulary_size"])
-        source = blocks.make_tokens(sizes[0], encoder, "source_embedding")
-        target = blocks.make_tokens(sizes[1], decoder, "target_embedding")
+        source = stacks.make_tokens(sizes[0], encoder, "source_embedding")
+        target = stacks.make_tokens(sizes[1], decoder, "target_embedding")
         if config["share_embeddings"] == "all":
             widths = (source.embedding_dim, target.embedding_dim)
             if sizes[0] != sizes[1] or widths[0] != widths[1]:
@@ -209,9 +169,9 @@ class EncoderDecoder(SequenceModel):
                     f"{sizes[0]}, target_vocabulary_size={sizes[1]}, widths {widths}"
                 )
             source = target
-        self.source_embedder = blocks.make_embedder(source, encoder, seeds)
-        self.target_embedder = blocks.make_embedder(target, decoder, seeds)
-        self.vocabulary_map = blocks.make_vocabulary_map(
+        self.source_embedder = stacks.make_embedder(source, encoder, seeds)
+        self.target_embedder = stacks.make_embedder(target, decoder, seeds)
+        self.vocabulary_map = stacks.make_vocabulary_map(
             target, decoder, tied=config["share_embeddings"] != "none"
         )
 
@@ -223,21 +183,26 @@ class EncoderDecoder(SequenceModel):
     def encode(self, source_ids) -> tuple:
         """Source ids (B, S) -> outputs (B, S, C) and the mask (B, S) of real tokens."""
         mask = ops.not_equal(source_ids, self.pad_id)
-        x = self.source_embedder(source_ids, mask)
-        x = blocks.run(self.encoder_blocks, x, lambda mixer, x: mixer(x, mask=mask))
-        return _normalized(x, self.encoder_norm), mask
+        memory = stacks.run(
+            self.encoder_blocks,
+            self.source_embedder(source_ids, mask),
+            lambda mixer, x: mixer(x, mask=mask),
+            final_norm=self.encoder_norm,
+        )
+        return memory, mask
 
     def decode(self, target_ids, memory, memory_mask):
         """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
-        x = blocks.run(
-            self.decoder_blocks,
+        x = self._decoder(
             self.target_embedder(target_ids),
             lambda mixer, x: mixer(x),
             lambda attention, x: attention(x, value=memory, value_mask=memory_mask),
         )
-        x = self.vocabulary_map.features(_normalized(x, self.decoder_norm))
-        return self.vocabulary_map.logits(x)
+        return self.vocabulary_map.logits(self.vocabulary_map.features(x))
+
+    def _decoder(self, x, mix, attend):
+        return stacks.run(self.decoder_blocks, x, mix, attend, self.decoder_norm)
 
     def attention_weights(self, inputs: dict):
         """Where the last decoder block looks in the source, the mean of its heads.
@@ -258,7 +223,7 @@ class EncoderDecoder(SequenceModel):
             return attention(x, value=memory, value_mask=mask)
 
         x = self.target_embedder(inputs["target_ids"])
-        blocks.run(self.decoder_blocks, x, lambda mixer, x: mixer(x), attend)
+        self._decoder(x, lambda mixer, x: mixer(x), attend)
         return ops.mean(weights[0], axis=1)
 
     def get_initial_state(
@@ -268,38 +233,22 @@ class EncoderDecoder(SequenceModel):
         max_length: int | None = None,
         return_attention: bool = False,
     ) -> dict:
-        """Encode a source and prepare the steps of the decoder.
-
-        Args:
-            source_ids: integers (B, S).
-            num_beams: rows G of each sentence in the steps.
-            max_length: most target positions that the steps will add up to, for mixers
-                that keep the past (attention), whose states grow without it, and to
-                check learned positions.
-            return_attention: keep `state["beams"]["attention"]`, (B * G, S) float32,
-                where the last position of the last step looked.
-
-        Returns:
-            `{"common": ..., "shared": ..., "beams": ...}`, see `SequenceModel`.
-        """
+        """Encode a source and prepare the steps, see `SequenceModel`."""
         memory, mask = self.encode(source_ids)
-        rows = ops.shape(source_ids)[0] * num_beams
-        shared = {
-            "mask": mask,
-            "memory": [
-                block.attention.layer.project_memory(memory)
-                for block in self.decoder_blocks
-            ],
-        }
-        common = {"output_kernel": self.vocabulary_map.kernel()}
-        beams = initial_beams(
+        attentions = [block.attention.layer for block in self.decoder_blocks]
+        memories = [attention.project_memory(memory) for attention in attentions]
+        beams = stacks.initial_beams(
             self.target_embedder,
             [block.mixer for block in self.decoder_blocks],
-            rows,
+            ops.shape(source_ids)[0] * num_beams,
             max_length,
             source_ids if return_attention else None,
         )
-        return {"common": common, "shared": shared, "beams": beams}
+        return {
+            "common": {"output_kernel": self.vocabulary_map.kernel()},
+            "shared": {"mask": mask, "memory": memories},
+            "beams": beams,
+        }
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
@@ -308,11 +257,9 @@ class EncoderDecoder(SequenceModel):
         (attention as a mixer of positions apart, which looks at all of `max_length`, or
         at all there are).
         """
-        shared, beams = state["shared"], state["beams"]
-        x, position = self.target_embedder.step(ids, beams["position"])
-        mix = Mixing(beams["mixers"])
-        memories = iter(shared["memory"])
-        beams = {**beams, "position": position, "mixers": mix.new_states}
+        shared, beams = state["shared"], dict(state["beams"])
+        x, beams["position"] = self.target_embedder.step(ids, beams["position"])
+        mix, memories = stacks.Steps(beams["mixers"]), iter(shared["memory"])
 
         def attend(attention, x):
             memory = next(memories)
@@ -321,11 +268,9 @@ class EncoderDecoder(SequenceModel):
                 beams["attention"] = ops.mean(weights[:, :, 0], axis=1)
             return attention.attend(x, memory, memory_mask=shared["mask"])
 
-        x = blocks.run(self.decoder_blocks, x, mix, attend)[:, -1]
-        x = self.vocabulary_map.features(_normalized(x, self.decoder_norm))
-        logits = float32(ops.matmul(x, state["common"]["output_kernel"]))
-        return logits, {**state, "beams": beams}
-
-
-def _normalized(x, norm):
-    return x if norm is None else norm(x)
+        x = stacks.run(self.decoder_blocks, x, mix, attend)[:, -1]
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        beams["mixers"] = mix.new_states
+        features = self.vocabulary_map.features(x)
+        kernel = state["common"]["output_kernel"]
+        return self.vocabulary_map.logits(features, kernel), {**state, "beams": beams}

@@ -353,7 +353,7 @@ def test_a_side_may_have_convolutions_of_its_own():
         (dict(dropout=1), "`dropout`.*=1"),
         (dict(max_length=0), "`max_length`.*=0"),
         (dict(positions="learned"), "`positions`.*learned"),
-        (dict(pad_id=23), "`pad_id`.*23"),
+        (dict(special_ids={"pad": 23}), "`special_ids`.*23"),
         (dict(seed=1.5), "`seed`.*1.5"),
     ],
 )

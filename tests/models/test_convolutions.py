@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.models.convolutions import Convolution, parse_convolutions
+from keras_seqconv.models.conv_s2s import Convolution, parse_convolutions
 
 LAYERS = st.tuples(st.integers(1, 5000), st.integers(1, 99))
 # Groups of equal layers: fairseq's way of writing them down.

@@ -58,27 +58,30 @@ def make(**options):
 # One block a side, where more show nothing else.
 ONE = dict(num_encoder_layers=1, num_decoder_layers=1, kernel_sizes=3)
 FAMILY = Family(make, has_source=True)
+LEARNED = {"kind": "learned", "max_length": 9}
+QUERY = {"kind": "query_conv", "gate": "gau", "query_dim": 6, "query_groups": 2,
+         "compat": True, "permute_channels": True}  # fmt: skip
 
 CONFIGS = {
     "dynamic_conv": ONE,
     "light_conv": dict(
-        mixer="light_conv", share_embeddings="all", positions="learned", max_length=9,
-        normalize_first=True, gate="none", num_conv_heads=3, conv_dim=6,
+        mixer={"kind": "light_conv", "use_glu": False, "num_heads": 3, "conv_dim": 6},
+        share_embeddings="all", positions=LEARNED, normalize_first=True,
     ),
     "transformer": dict(
         mixer="attention", share_embeddings="decoder", normalize_first=True,
-        final_norm=False, activation="gelu", positions="learned", max_length=9, **ONE,
+        final_norm=False, activation="gelu", positions=LEARNED, **ONE,
     ),
     "mixed": dict(
-        mixer={"encoder": ["light_conv", "attention"],
-               "decoder": ["attention", "query_conv"]},
-        kernel_softmax=False, vocabularies=(29, VOCABULARY),
+        mixer={"encoder": [{"kind": "light_conv", "kernel_softmax": False},
+                           "attention"],
+               "decoder": ["attention", {"kind": "query_conv", "gate": "glu"}]},
+        vocabularies=(29, VOCABULARY),
         num_encoder_layers=2, kernel_sizes={"encoder": 5, "decoder": [1, 3]},
     ),
     "query_conv": dict(
-        mixer="query_conv", gate="gau", query_dim=6, query_groups=2, compat=True,
-        permute_channels=True, embedding_dim=10, share_embeddings="decoder",
-        positions=None, **ONE,
+        mixer=QUERY, embedding_dim=10, share_embeddings="decoder", positions=None,
+        **ONE,
     ),
     "own": dict(
         mixer={"encoder": [narrow_conv, "attention"],
@@ -89,7 +92,8 @@ CONFIGS = {
         num_heads={"encoder": 3, "decoder": 2}, positions={"encoder": None,
         "decoder": "sinusoidal"}, kernel_sizes={"encoder": [3], "decoder": None},
         normalize_first={"encoder": True, "decoder": False},
-        gate={"encoder": "none", "decoder": "glu"}, output_dim=6,
+        mixer={"encoder": {"kind": "dynamic_conv", "use_glu": False},
+               "decoder": {"kind": "dynamic_conv"}}, output_dim=6,
         embedding_dim={"encoder": 10, "decoder": 5},
     ),
 }  # fmt: skip
@@ -179,20 +183,26 @@ def test_attention_is_the_mean_of_the_heads_of_the_last_block():
 
 
 def test_seeds():
-    rates = ("dropout", "attention_dropout", "activation_dropout", "input_dropout",
-             "weight_dropout")  # fmt: skip
-    mixers = {"encoder": ["query_conv", "light_conv"], "decoder": "dynamic_conv"}
+    rates = ("dropout", "attention_dropout", "activation_dropout", "weight_dropout")
+    mixers = {
+        "encoder": [{"kind": "query_conv", "input_dropout": 0.3}, "light_conv"],
+        "decoder": "dynamic_conv",
+    }
     check_model.check_seeds(FAMILY, mixer=mixers, **dict.fromkeys(rates, 0.3))
 
 
 @pytest.mark.parametrize(
     "rate",
-    ["dropout", "attention_dropout", "activation_dropout", "input_dropout",
-     "weight_dropout"],
-)  # fmt: skip
+    ["dropout", "attention_dropout", "activation_dropout", "weight_dropout", "input"],
+)
 def test_every_dropout_acts_in_training_only(rate):
     """By itself, the others being zero."""
-    model = make(**{**ONE, "dropout": 0.0, rate: 0.5, "seed": 1})
+    mixer = {"kind": "dynamic_conv"}
+    options = {**ONE, "mixer": mixer, "dropout": 0.0, "seed": 1}
+    (mixer if rate == "input" else options)[
+        "input_dropout" if rate == "input" else rate
+    ] = 0.5
+    model = make(**options)
     inputs = FAMILY.inputs()
     expected = to_numpy(model(inputs))
     np.testing.assert_array_equal(to_numpy(model(inputs, training=False)), expected)
@@ -214,14 +224,14 @@ def test_float16_scales_its_loss():
     """Keras asks the policy of the model, not those of its layers."""
     model = make(**ONE, dtype="mixed_float16", mixer="light_conv", dropout=0.0)
     inputs, labels = FAMILY.inputs(), np.roll(TARGETS, -1, axis=1)
-    before = to_numpy(model.loss(model(inputs), labels))
+    before = to_numpy(model.negative_log_likelihood(model(inputs), labels))
     optimizer = keras.optimizers.SGD(0.1)
     model.compile(optimizer, check_model.loss_function, jit_compile=UNCOMPILED)
     inner = model.optimizer.inner_optimizer
     assert isinstance(inner, keras.optimizers.LossScaleOptimizer)
     losses = [model.train_on_batch(inputs, labels) for _ in range(8)]
     assert np.all(np.isfinite(losses))
-    assert to_numpy(model.loss(model(inputs), labels)) < before
+    assert to_numpy(model.negative_log_likelihood(model(inputs), labels)) < before
 
 
 def test_policy_of_the_model_is_that_of_its_layers():
@@ -284,19 +294,19 @@ def test_shared_embeddings(share, matrices):
                    + 3 * 16 + 4 * (8 * 8 + 8)),
         ),
         (
-            dict(mixer="dynamic_conv", gate="none", kernel_sizes=[3, 5]),
+            dict(mixer={"kind": "dynamic_conv", "use_glu": False}, kernel_sizes=[3, 5]),
             3 * 23 * 8
             + sum(2 * (8 * 8 + 8) + 8 * 2 * k + 212 + 2 * 16 for k in (3, 5))
             + sum(2 * (8 * 8 + 8) + 8 * 2 * k + 212 + 3 * 16 + 288 for k in (3, 5)),
         ),
         (
-            dict(mixer="attention", positions="learned", max_length=9,
+            dict(mixer="attention", positions=LEARNED,
                  normalize_first=True, share_embeddings="decoder", embedding_dim=6),
             2 * 23 * 6 + 2 * 6 * 8 + 8 * 6 + 2 * 9 * 8
             + 2 * (288 + 212 + 32) + 2 * (2 * 288 + 212 + 48) + 2 * 16,
         ),
         (
-            dict(mixer="query_conv", gate="gau", query_dim=6, query_groups=2,
+            dict(mixer={**QUERY, "permute_channels": False, "compat": False},
                  share_embeddings="all", kernel_sizes=3),
             23 * 8
             + 2 * ((8 * 16 + 16) + (8 * 12 + 12) + 3 * 2 * 3 + (8 * 8 + 8) + 212 + 32)
@@ -339,7 +349,8 @@ def test_without_positions_order_matters_to_convolutions_alone():
 
 
 def test_learned_positions_end():
-    model = make(**ONE, positions="learned", max_length={"encoder": 9, "decoder": 3})
+    positions = {"encoder": LEARNED, "decoder": {**LEARNED, "max_length": 3}}
+    model = make(**ONE, positions=positions)
     assert model.max_target_length == 3
     assert model_of("mixed").max_target_length is None
     with pytest.raises(ValueError, match="`max_length`.*length=4, max_length=3"):
@@ -381,14 +392,13 @@ def test_log_prob():
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
     np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-4)
     wanted = -expected[labels != 1].sum()
-    np.testing.assert_allclose(model.loss(model(inputs), labels), wanted, rtol=1e-4)
-    model.compile("sgd", loss="mse")
-    np.testing.assert_allclose(model.loss(model(inputs), labels), wanted, rtol=1e-4)
+    total = model.negative_log_likelihood(model(inputs), labels)
+    np.testing.assert_allclose(total, wanted, rtol=1e-4)
 
 
 def test_other_special_ids():
     """Padding is what `pad_id` says."""
-    model = make(**ONE, pad_id=0, start_id=1, end_id=2, unk_id=4)
+    model = make(**ONE, special_ids={"pad": 0, "start": 1, "unk": 4})
     assert (model.pad_id, model.start_id, model.end_id, model.unk_id) == (0, 1, 2, 4)
     short = {"source_ids": SOURCES[:1, :3], "target_ids": TARGETS[:1]}
     padded = {**short, "source_ids": np.pad(SOURCES[:1, :3], ((0, 0), (1, 2)))}
@@ -405,31 +415,29 @@ def test_other_special_ids():
         (dict(hidden_dim=-1), "`hidden_dim` must be a positive integer.*-1"),
         (dict(hidden_dim={"encoder": 8}), "`hidden_dim`.*keys"),
         (
-            dict(num_heads=3, num_conv_heads=2),
-            "`hidden_dim`.*multiple of `num_heads`.*=8.*=3",
+            dict(num_heads=3, mixer={"kind": "light_conv", "num_heads": 2}),
+            "channels of `inputs`.*multiple of `num_heads`.*8.*=3",
         ),
         (dict(num_heads=0), "`num_heads`.*=0"),
-        (dict(num_conv_heads=3), "multiple of `num_conv_heads`.*=8.*=3"),
-        (dict(num_conv_heads=0), "`num_conv_heads`.*=0"),
-        (dict(conv_dim=5), "`conv_dim`.*=5.*=2"),
-        (dict(conv_dim=0), "`conv_dim`.*=0"),
-        (dict(mixer="query_conv", query_groups=3), "query_groups=3"),
-        (dict(query_groups=0), "`query_groups`.*=0"),
-        (dict(query_dim=0), "`query_dim`.*=0"),
+        (dict(mixer={"kind": "light_conv", "conv_dim": 5}), "num_heads.*=2"),
+        (dict(mixer={"kind": "light_conv", "conv_dim": 0}), "`conv_dim`.*=0"),
+        (dict(mixer={"kind": "light_conv", "gate": 0}), "option `gate`.*light_conv"),
+        (dict(mixer={"kind": "attention", "seed": 0}), "option `seed`.*attention"),
+        (dict(mixer={"kind": "query_conv", "gate": "x"}), "`gate` must be one of.*x"),
+        (dict(mixer={"kind": "query_conv", "query_dim": 0}), "`query_dim`.*=0"),
+        (dict(mixer={"conv_dim": 6}), "`mixer` must be one value.*conv_dim"),
+        (dict(mixer=[{"conv_dim": 6}]), "`mixer` must be one of.*conv_dim"),
         (dict(mixer="lstm"), "`mixer` must be one of.*lstm"),
         (dict(mixer=["light_conv"] * 3), "`mixer`.*2 layers"),
         (dict(mixer=[]), "`mixer`.*2 layers"),
         (dict(kernel_sizes=[3, 3, 3]), "`kernel_sizes`.*2 layers"),
         (dict(kernel_sizes=[3, 0]), "`kernel_sizes`.*=0"),
         (dict(kernel_sizes={"encoder": 3, "dec": 3}), "`kernel_sizes`.*dec"),
-        (dict(gate="gau"), '`gate`.*"query_conv" only.*gau'),
-        (dict(gate="x", mixer="attention"), "`gate` must be one of.*'x'"),
         (dict(dropout=-0.1), "`dropout`.*-0.1"),
         (dict(attention_dropout=1), "`attention_dropout`.*=1"),
         (dict(activation_dropout=2), "`activation_dropout`.*=2"),
-        (dict(weight_dropout_mask="z"), "`weight_dropout_mask`.*'z'"),
         (dict(positions="x"), "`positions` must be one of.*'x'"),
-        (dict(positions="learned", max_length=None), "`max_length`.*None"),
+        (dict(positions={"kind": "learned"}), "`max_length`.*None"),
         (dict(embedding_dim=0), "`embedding_dim`.*=0"),
         (dict(output_dim=0), "`output_dim`.*=0"),
         (dict(output_dim=6, share_embeddings="decoder"), "`output_dim`.*=6.*width 8"),
@@ -441,9 +449,13 @@ def test_other_special_ids():
         ),
         (dict(activation="nope"), "activation.*nope"),
         (dict(normalize_first="yes"), "`normalize_first`.*'yes'"),
-        (dict(pad_id=-1), "`pad_id`.*-1"),
-        (dict(end_id=23), "`end_id`.*23"),
-        (dict(vocabularies=(2, 23), pad_id=3), "`pad_id`.*source_vocabulary_size=2"),
+        (dict(special_ids={"pad": -1}), "`special_ids`.*-1"),
+        (dict(special_ids={"end": 23}), "`special_ids`.*23"),
+        (dict(special_ids={"bos": 0}), "`special_ids`.*keys.*bos"),
+        (
+            dict(vocabularies=(2, 23), special_ids={"pad": 3}),
+            "`special_ids`.*source_vocabulary_size=2",
+        ),
         (dict(num_encoder_layers=0), "`num_encoder_layers`.*=0"),
         (dict(intermediate_dim=True), "`intermediate_dim`.*=True"),
         (dict(seed="a"), "`seed`.*'a'"),

@@ -15,8 +15,8 @@ from tests.cases import quick_and_slow
 from tests.models import (
     check_model,
     test_conv_s2s,
-    test_decoder_only,
     test_encoder_decoder,
+    test_language_models,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def models():
         yield blocks, test_encoder_decoder.model_of(name)
     yield conv, test_conv_s2s.model_of("layers")
     for name in ("tied_projections", "gated"):
-        yield test_decoder_only.pair(name)
+        yield test_language_models.pair(name)
     yield blocks, blocks.make(dtype="mixed_bfloat16", share_embeddings="all")
     yield conv, conv.make(dtype="mixed_float16")
 
@@ -81,10 +81,10 @@ def test_every_family_reloads_in_a_fresh_process(tmp_path):
 @pytest.mark.parametrize("policy", quick_and_slow(["mixed_bfloat16"], ["float32"]))
 def test_a_reloaded_model_goes_on_learning(tmp_path, policy):
     """Compiled state, optimizer and policy come back."""
-    model = test_decoder_only.make(
+    model = test_language_models.make(
         dtype=policy, mixer="light_conv", num_layers=1, kernel_sizes=3, dropout=0.0
     )
-    inputs = test_decoder_only.BLOCKS.inputs()
+    inputs = test_language_models.BLOCKS.inputs()
     labels = np.roll(inputs["target_ids"], -1, axis=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, jit_compile=False)

@@ -4,9 +4,10 @@ import copy
 import inspect
 
 from keras_seqconv.models.conv_s2s import ConvS2S
-from keras_seqconv.models.decoder_only import ConvLanguageModel, LanguageModel
 from keras_seqconv.models.encoder_decoder import EncoderDecoder
-from keras_seqconv.models.model import SequenceModel
+from keras_seqconv.models.language_models import ConvLanguageModel, LanguageModel
+from keras_seqconv.models.sequence_model import SequenceModel
+from keras_seqconv.models.stacks import SIDES, of_side
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.arguments import near
 
@@ -65,15 +66,18 @@ def from_preset(
         )
     preset = PRESETS[name]
     model = _MODELS[preset.model]
-    allowed = inspect.signature(model.__init__).parameters
+    allowed = {*inspect.signature(model.__init__).parameters, "dtype"}
+    allowed -= {"self", "kwargs"}
     for key in overrides:
-        if key not in allowed or key == "self":
+        if key not in allowed:
             raise ValueError(
                 f"{preset.model} has no argument `{key}`. {near(key, allowed)}"
                 f"Received: {key}={overrides[key]!r}"
             )
     arguments = {**copy.deepcopy(preset.architecture), **overrides}
-    _fit_lists(arguments, overrides)
+    for key in {"kernel_sizes", "mixer"} - set(overrides):
+        if key in arguments:
+            arguments[key] = _fitted(arguments[key], overrides)
     sizes = {
         "source_vocabulary_size": source_vocabulary_size,
         "target_vocabulary_size": target_vocabulary_size,
@@ -97,27 +101,17 @@ def _sizes(sizes, preset, allowed, arguments):
     return given
 
 
-def _fit_lists(arguments, overrides):
-    """Bring the preset's lists to other numbers of layers."""
-    numbers = {
-        "encoder": overrides.get("num_encoder_layers"),
-        "decoder": overrides.get("num_decoder_layers"),
-    }
-    for key in {"kernel_sizes", "mixer"} - set(overrides):
-        value = arguments.get(key)
-        if isinstance(value, dict):
-            arguments[key] = {
-                side: _resized(value[side], numbers[side]) for side in value
-            }
-        elif isinstance(value, (list, tuple)):
-            layers = overrides.get("num_layers")
-            sides = {side: _resized(value, numbers[side]) for side in numbers}
-            changed = any(number is not None for number in numbers.values())
-            arguments[key] = sides if changed else _resized(value, layers)
+def _fitted(value, overrides):
+    """An option of the preset, its lists brought to other numbers of layers."""
 
+    def resized(value, number):
+        if not isinstance(value, list) or not isinstance(number, int):
+            return value
+        return [*value, *value[-1:] * (number - len(value))][:number]
 
-def _resized(value, number):
-    listed = isinstance(value, (list, tuple)) and isinstance(number, int)
-    if not listed or len(value) == 1:
+    if "num_layers" in overrides:
+        return resized(value, overrides["num_layers"])
+    numbers = {side: overrides.get(f"num_{side}_layers") for side in SIDES}
+    if not any(numbers.values()):
         return value
-    return [*value, *value[-1:] * (number - len(value))][:number]
+    return {side: resized(of_side("", value, side), numbers[side]) for side in SIDES}

@@ -69,13 +69,16 @@ def checked_loss(loss, has_logits: bool, pad_id: int):
     return loss
 
 
-def train_on_tensorflow(model, data) -> dict:
+# --- TensorFlow: step(model, data) -> logs ---
+
+
+def _train_on_tensorflow(model, data) -> dict:
     """A micro-batch: gradients into the optimizer, sums into the metrics; the logs."""
     import tensorflow as tf
 
     inputs, labels, weight = keras.utils.unpack_x_y_sample_weight(data)
     with tf.GradientTape() as tape:
-        objective, sums, outputs = token_sums(model, inputs, labels, weight, True)
+        objective, sums, outputs = _token_sums(model, inputs, labels, weight, True)
         objective = model.optimizer.scale_loss(objective)
     variables = model.trainable_variables
     gradients = tape.gradient(objective, variables)
@@ -84,9 +87,9 @@ def train_on_tensorflow(model, data) -> dict:
     return {**logs, **_update_logs(model)}
 
 
-def test_on_tensorflow(model, data) -> dict:
+def _test_on_tensorflow(model, data) -> dict:
     inputs, labels, weight = keras.utils.unpack_x_y_sample_weight(data)
-    _, sums, outputs = token_sums(model, inputs, labels, weight, False)
+    _, sums, outputs = _token_sums(model, inputs, labels, weight, False)
     return _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums)
 
 
@@ -105,36 +108,38 @@ def _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums):
     return logs
 
 
-def train_on_jax(model, state: tuple, data) -> tuple:
-    """The logs, and the state after a micro-batch."""
+# --- JAX: step(model, state, data) -> logs, state ---
+
+
+def _train_on_jax(model, state: tuple, data) -> tuple:
     import jax
 
     weights, others, optimizer_values, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     optimizer = model.optimizer
 
-    def function(weights):
-        pairs = [
-            *zip(model.trainable_variables, weights, strict=True),
-            *zip(model.non_trainable_variables, others, strict=True),
-            *zip(optimizer.variables, optimizer_values, strict=True),
-        ]
-        with keras.StatelessScope(state_mapping=pairs, collect_losses=True) as scope:
-            found = token_sums(model, inputs, labels, sample_weight, True)
-            objective = optimizer.scale_loss(found[0])
-        return objective, (*found[1:], _values(scope, model.non_trainable_variables))
+    def objective_of(weights):
+        with _scope(
+            (model.trainable_variables, weights),
+            (model.non_trainable_variables, others),
+            (optimizer.variables, optimizer_values),
+            collect_losses=True,
+        ) as scope:
+            objective, *results = _token_sums(
+                model, inputs, labels, sample_weight, True
+            )
+            objective = optimizer.scale_loss(objective)
+        return objective, (*results, _values(scope, model.non_trainable_variables))
 
-    (_, (sums, outputs, others)), gradients = jax.value_and_grad(
-        function, has_aux=True
-    )(weights)
+    differentiated = jax.value_and_grad(objective_of, has_aux=True)
+    (_, (sums, outputs, others)), gradients = differentiated(weights)
     weights, optimizer_values = optimizer.stateless_apply_sums(
         optimizer_values, gradients, sums[3], weights
     )
-    pairs = [
-        *zip(model.metrics_variables, metric_values, strict=True),
-        *zip(optimizer.variables, optimizer_values, strict=True),
-    ]
-    with keras.StatelessScope(state_mapping=pairs) as scope:
+    with _scope(
+        (model.metrics_variables, metric_values),
+        (optimizer.variables, optimizer_values),
+    ) as scope:
         model.training.metrics.add(sums)
         logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
         logs = {**logs, **_update_logs(model)}
@@ -142,24 +147,38 @@ def train_on_jax(model, state: tuple, data) -> tuple:
     return logs, (weights, others, optimizer_values, metric_values)
 
 
-def test_on_jax(model, state: tuple, data) -> tuple:
+def _test_on_jax(model, state: tuple, data) -> tuple:
     weights, others, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    pairs = [
-        *zip(model.trainable_variables, weights, strict=True),
-        *zip(model.non_trainable_variables, others, strict=True),
-        *zip(model.metrics_variables, metric_values, strict=True),
-    ]
-    with keras.StatelessScope(state_mapping=pairs) as scope:
-        _, sums, outputs = token_sums(model, inputs, labels, sample_weight, False)
+    with _scope(
+        (model.trainable_variables, weights),
+        (model.non_trainable_variables, others),
+        (model.metrics_variables, metric_values),
+    ) as scope:
+        _, sums, outputs = _token_sums(model, inputs, labels, sample_weight, False)
         model.training.metrics.add(sums)
         logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
     others = _values(scope, model.non_trainable_variables)
     return logs, (weights, others, _values(scope, model.metrics_variables))
 
 
+def _scope(*states, **options):
+    """In it variables have other values: pairs of (variables, values)."""
+    pairs = [pair for state in states for pair in zip(*state, strict=True)]
+    return keras.StatelessScope(state_mapping=pairs, **options)
+
+
 def _values(scope, variables):
-    return [ops.convert_to_tensor(scope.get_current_value(one)) for one in variables]
+    return [ops.convert_to_tensor(scope.get_current_value(v)) for v in variables]
+
+
+if keras.backend.backend() == "jax":
+    train_step, test_step = _train_on_jax, _test_on_jax
+else:
+    train_step, test_step = _train_on_tensorflow, _test_on_tensorflow
+
+
+# --- Sums over tokens ---
 
 
 def _update_logs(model):
@@ -169,7 +188,7 @@ def _update_logs(model):
     }
 
 
-def token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
+def _token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
     """Call the model and sum over its target tokens.
 
     Returns:
@@ -178,48 +197,38 @@ def token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
         gradient; and the outputs.
     """
     labels = ops.cast(labels, "int32")
-    weight = _weight(labels, model.pad_id, sample_weight)
+    real = ops.not_equal(labels, model.pad_id)
+    weight = ops.cast(real, "float32")
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, "float32")
+        if len(sample_weight.shape) == 1:
+            sample_weight = sample_weight[:, None]
+        weight = weight * sample_weight
     outputs = model(inputs, training=training)
-    loss, nll, correct = _weighted(model, outputs, labels, weight, training)
+    objective, nll, correct = _weighted(model, outputs, labels, real, weight, training)
     tokens = ops.sum(weight)
-    objective = loss
     added = model.losses
     if added:
         # Keras adds these to a mean over tokens.
-        objective = loss + tokens * sum(ops.cast(one, "float32") for one in added)
+        added = sum(ops.cast(loss, "float32") for loss in added)
+        objective = objective + tokens * added
     sums = ops.stop_gradient(ops.stack([objective, nll, correct, tokens]))
     return objective, sums, outputs
 
 
-def _weight(labels, pad_id, sample_weight):
-    """How often each label counts, (B, T) float32."""
-    weight = ops.cast(ops.not_equal(labels, pad_id), "float32")
-    if sample_weight is None:
-        return weight
-    sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) == 1:
-        sample_weight = sample_weight[:, None]
-    return weight * sample_weight
-
-
-def _weighted(model, outputs, labels, weight, training):
+def _weighted(model, outputs, labels, real, weight, training):
     """Weighted sums of loss, nll and correct."""
     loss = model.training.loss
-    real = ops.not_equal(labels, model.pad_id)
     if isinstance(loss, LabelSmoothedCrossentropy):
-        found = loss.token_losses(labels, outputs)
-        return tuple(ops.sum(weight * ops.cast(one, "float32")) for one in found)
+        losses = loss.token_losses(labels, outputs)
+        return tuple(ops.sum(weight * ops.cast(x, "float32")) for x in losses)
     if loss is None:
         # Padding has a label that costs an adaptive softmax no tail.
         ids = ops.where(real, labels, 0)
         nll = -ops.where(real, model.log_prob(outputs, ids, training), 0.0)
         total = ops.sum(weight * nll)
         return total, ops.stop_gradient(total), ops.zeros(())
-    return _weighted_by(loss, model, outputs, labels, weight, real)
-
-
-def _weighted_by(loss, model, outputs, labels, weight, real):
-    """With a loss of one's own; nll and accuracy cost a pass over the logits."""
+    # A loss of one's own; nll and accuracy cost another pass over the logits.
     values = (loss.call if isinstance(loss, keras.losses.Loss) else loss)(
         labels, outputs
     )
@@ -235,11 +244,8 @@ def _weighted_by(loss, model, outputs, labels, weight, real):
     outputs = ops.stop_gradient(outputs)
     if model.has_logits:
         plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
-        found = plain.token_losses(labels, outputs)
-        return (
-            values,
-            ops.sum(weight * found.nll),
-            ops.sum(weight * ops.cast(found.correct, "float32")),
-        )
+        losses = plain.token_losses(labels, outputs)
+        correct = ops.sum(weight * ops.cast(losses.correct, "float32"))
+        return values, ops.sum(weight * losses.nll), correct
     nll = -model.log_prob(outputs, ops.where(real, labels, 0), False)
     return values, ops.sum(ops.where(real, weight * nll, 0.0)), ops.zeros(())

@@ -1,4 +1,4 @@
-"""What all models of the package have in common: special ids, configuration, scores."""
+"""What all models of the package have in common: special ids, configuration, steps."""
 
 import json
 
@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
-from keras_seqconv.models import training_step
+from keras_seqconv.models import token_training
+from keras_seqconv.models.stacks import SPECIAL_IDS, current_arguments
 from keras_seqconv.support.arguments import check_positive_integer
 
 
@@ -52,8 +53,10 @@ class SequenceModel(keras.Model):
     JAX as above.
     """
 
-    def __init__(self, inputs: dict, outputs, config: dict, name=None):
-        super().__init__(inputs=inputs, outputs=outputs, name=name)
+    adaptive_softmax = None  # of language models: the outputs are features for it
+
+    def __init__(self, inputs: dict, outputs, config: dict):
+        super().__init__(inputs=inputs, outputs=outputs, name=config.pop("name"))
         # A functional model has the global policy, whatever its layers have; `compile`
         # reads it to scale losses under mixed_float16. The layers cast for themselves.
         self.dtype_policy = config["dtype"]
@@ -64,8 +67,45 @@ class SequenceModel(keras.Model):
         self._layers.sort(key=lambda layer: order[id(layer)])
         # As text: Keras would wrap and track a dictionary.
         self._config = json.dumps(config, default=keras.saving.get_registered_name)
-        for key in ("pad_id", "start_id", "end_id", "unk_id"):
-            setattr(self, key, config[key])
+        for name, number in config["special_ids"].items():
+            setattr(self, f"{name}_id", number)
+
+    def get_initial_state(
+        self,
+        source,
+        num_beams: int = 1,
+        max_length: int | None = None,
+        return_attention: bool = False,
+    ) -> dict:
+        """The state before the first step.
+
+        Args:
+            source: integers (B, S); of a language model the number B of sentences, int
+                or scalar tensor.
+            num_beams: rows G of each sentence in the steps.
+            max_length: most positions that the steps will add up to, for mixers that
+                keep the past (attention), whose states grow without it, and to check
+                learned positions.
+            return_attention: keep `state["beams"]["attention"]`, (B * G, S) float32,
+                where the last position of the last step looked.
+
+        Returns:
+            `{"common": ..., "shared": ..., "beams": ...}`, see the class.
+
+        Raises:
+            ValueError: `return_attention` of a model without a source; `max_length`
+                beyond the learned positions.
+        """
+        raise NotImplementedError
+
+    def step(self, ids, state: dict) -> tuple:
+        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
+
+        What the graph returns for all ids up to then, at a cost that does not depend on
+        the position (but for attention as a mixer, which looks at all of `max_length`,
+        or at all there are).
+        """
+        raise NotImplementedError
 
     def compile(
         self,
@@ -98,31 +138,26 @@ class SequenceModel(keras.Model):
             ValueError: for arguments outside these rules.
         """
         scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
-        config = {
-            "optimizer": training_step.wrapped_optimizer(
-                optimizer, gradient_accumulation_steps, scale
-            ),
-            "loss": loss,
+        optimizer = token_training.wrapped_optimizer(
+            optimizer, gradient_accumulation_steps, scale
+        )
+        options = {
             "metrics": metrics,
             "weighted_metrics": weighted_metrics,
             "run_eagerly": run_eagerly,
             "steps_per_execution": steps_per_execution,
             "jit_compile": jit_compile,
-            "auto_scale_loss": auto_scale_loss,
         }
-        super().compile(
-            config["optimizer"],
-            metrics=metrics,
-            weighted_metrics=weighted_metrics,
-            run_eagerly=run_eagerly,
-            steps_per_execution=steps_per_execution,
-            jit_compile=jit_compile,
-            auto_scale_loss=False,
-        )
-        self.training = training_step.Training(
-            loss=training_step.checked_loss(loss, self.has_logits, self.pad_id),
+        super().compile(optimizer, **options, auto_scale_loss=False)
+        self.training = token_training.Training(
+            loss=token_training.checked_loss(loss, self.has_logits, self.pad_id),
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
-            config=config,
+            config={
+                "optimizer": optimizer,
+                "loss": loss,
+                **options,
+                "auto_scale_loss": auto_scale_loss,
+            },
         )
         self.optimizer.build(self.trainable_variables)
 
@@ -132,63 +167,54 @@ class SequenceModel(keras.Model):
         return keras.saving.serialize_keras_object(self.training.config)
 
     def compile_from_config(self, config) -> None:
-        config = keras.saving.deserialize_keras_object(config)
-        config.pop("r_drop", None)  # of earlier versions
-        self.compile(**config)
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    # As Keras calls them: with the data, on JAX with the state and the data.
+    train_step = token_training.train_step
+    test_step = token_training.test_step
+
+    @property
+    def metrics(self) -> list:
+        metrics = super().metrics
+        return [*metrics, self.training.metrics] if self.compiled else metrics
 
     @property
     def has_logits(self) -> bool:
         """Whether the outputs are logits, not features for an adaptive softmax."""
-        return getattr(self, "adaptive_softmax", None) is None
-
-    def train_step(self, *arguments):
-        """`train_step(data)`, on JAX `train_step(state, data)`, as Keras calls it."""
-        if keras.backend.backend() == "jax":
-            return training_step.train_on_jax(self, *arguments)
-        return training_step.train_on_tensorflow(self, *arguments)
-
-    def test_step(self, *arguments):
-        """`test_step(data)`, on JAX `test_step(state, data)`, as Keras calls it."""
-        if keras.backend.backend() == "jax":
-            return training_step.test_on_jax(self, *arguments)
-        return training_step.test_on_tensorflow(self, *arguments)
-
-    @property
-    def metrics(self) -> list:
-        found = super().metrics
-        return [*found, self.training.metrics] if self.compiled else found
+        return self.adaptive_softmax is None
 
     def log_prob(self, outputs, ids, training: bool | None = None):
         """Natural log-probabilities of ids, given the outputs of a call.
 
         Args:
-            outputs: logits (B, T, V), as returned by the model.
+            outputs: what the model returned: logits (B, T, V), or with an adaptive
+                softmax features (B, T, C).
             ids: integers (B, T).
-            training: has a meaning for models with an adaptive softmax only.
+            training: whether to apply the dropout inside of an adaptive softmax.
 
         Returns:
-            Tensor (B, T), float32.
+            Tensor (B, T), float32. With an adaptive softmax no tensor (B, T, V) is
+            made on the way.
         """
+        if self.adaptive_softmax is not None:
+            return self.adaptive_softmax.log_prob(outputs, ids, training)
         ids = ops.expand_dims(ops.cast(ids, "int32"), axis=-1)
         chosen = ops.squeeze(ops.take_along_axis(outputs, ids, axis=-1), axis=-1)
         return chosen - ops.logsumexp(outputs, axis=-1)
 
-    @property
-    def loss(self):
-        """The sum of -log_prob over labels that are no padding, as a function.
+    def negative_log_likelihood(self, outputs, labels, training: bool | None = None):
+        """The sum of -log_prob over labels that are no padding.
 
-        `model.loss(outputs, labels)`: outputs of a call and integers (B, T) -> scalar
-        in nats. Divide by the number of such labels for the mean.
+        Args:
+            outputs, training: as of `log_prob`.
+            labels: integers (B, T).
+
+        Returns:
+            Scalar in nats. Divide by the number of such labels for the mean.
         """
-        return self._sum_of_losses
-
-    @loss.setter
-    def loss(self, value):
-        # `compile(loss=...)` notes its argument under this name and never reads it.
-        del value
-
-    def _sum_of_losses(self, outputs, labels):
         real = ops.not_equal(labels, self.pad_id)
+        if self.adaptive_softmax is not None:
+            return self.adaptive_softmax.loss(outputs, labels, real, training)
         return -ops.sum(ops.where(real, self.log_prob(outputs, labels), 0.0))
 
     def _update_config(self, **arguments) -> None:
@@ -200,23 +226,27 @@ class SequenceModel(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**config)
-
-
-def float32(logits):
-    """Logits in at least float32."""
-    return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        return cls(**current_arguments(config))
 
 
 def constructor_arguments(variables: dict) -> dict:
     """The arguments of a constructor from its `locals()`, as JSON can hold them.
 
     Raises:
+        TypeError: for unknown ones among its `**kwargs`, `name` and `dtype`.
         ValueError: for wrong vocabulary sizes, special ids or seed, which all models
             have.
     """
-    hidden = ("self", "name", "__class__")
+    hidden = ("self", "kwargs", "__class__")
     config = {key: value for key, value in variables.items() if key not in hidden}
+    kwargs = {"name": None, "dtype": None, **variables["kwargs"]}
+    for key in kwargs:
+        if key not in ("name", "dtype"):
+            raise TypeError(
+                f"{type(variables['self']).__name__} has no argument `{key}`. "
+                f"Received: {key}={kwargs[key]!r}"
+            )
+    config |= kwargs
     _check_ids(config)
     seed = config["seed"]
     if seed is not None and type(seed) is not int:
@@ -231,17 +261,23 @@ def constructor_arguments(variables: dict) -> dict:
 
 
 def _check_ids(config):
-    """Special ids lie in the vocabularies in which they have a meaning."""
+    """Completes the special ids; they lie in the vocabularies they belong to."""
+    ids = config["special_ids"] or {}
+    if not isinstance(ids, dict) or not set(ids) <= set(SPECIAL_IDS):
+        raise ValueError(
+            f"`special_ids` must be a dictionary with some of the keys "
+            f"{tuple(SPECIAL_IDS)}. Received: special_ids={ids!r}"
+        )
+    config["special_ids"] = ids = SPECIAL_IDS | ids
     sizes = {
         name: check_positive_integer(name, value)
         for name, value in config.items()
         if name.endswith("vocabulary_size")
     }
-    target = {name: sizes[name] for name in sizes if not name.startswith("source")}
-    for key in ("pad_id", "start_id", "end_id", "unk_id"):
-        for name, size in (sizes if key == "pad_id" else target).items():
-            if type(config[key]) is not int or not 0 <= config[key] < size:
+    for name, size in sizes.items():
+        for key in ("pad",) if name.startswith("source") else ids:
+            if type(ids[key]) is not int or not 0 <= ids[key] < size:
                 raise ValueError(
-                    f"`{key}` must be an integer from 0 to `{name}` - 1. "
-                    f"Received: {key}={config[key]!r}, {name}={size}"
+                    f"`special_ids` must be integers from 0 to `{name}` - 1. "
+                    f"Received: special_ids={ids}, {name}={size}"
                 )

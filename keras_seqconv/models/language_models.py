@@ -5,21 +5,17 @@ positions of a step.
 """
 
 import keras
-from keras import ops
 
-from keras_seqconv.layers import (
-    AdaptiveInput,
-    AdaptiveSoftmax,
-)
-from keras_seqconv.models import blocks
-from keras_seqconv.models.convolutions import (
+from keras_seqconv.layers import AdaptiveInput, AdaptiveSoftmax
+from keras_seqconv.models import stacks
+from keras_seqconv.models.conv_s2s import (
     ConvolutionStack,
+    WeightNormalizedModel,
     make_embedder,
     parse_convolutions,
     weight_normed,
 )
-from keras_seqconv.models.model import SequenceModel, constructor_arguments, float32
-from keras_seqconv.models.parts import Mixing, Seeds, initial_beams
+from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_positive_integer,
@@ -28,21 +24,25 @@ from keras_seqconv.support.arguments import (
 
 
 class _DecoderOnly(SequenceModel):
-    """What both families share: features to logits or to an adaptive softmax.
+    """What both families share: the graph, and the steps.
 
-    Sub-classes make `embedder`, `output_dense` or `adaptive_softmax`, `_features` and
-    `_mixers`, the layers with a state.
+    Sub-classes make `embedder`, `adaptive_softmax` (or None) and:
+
+        _features(x, mix, common)  embedded ids -> what logits are made of
+        _logits(features, common)  common: of a state, None in the full pass
+        _mixers()                  the layers with a state
+        _common_state()            what steps need of weights, the same for all rows
     """
 
-    def _call_on_ids(self, config, name):
-        """Make the graph, the last thing that a constructor does."""
+    def _make_graph(self, config):
+        """The last thing that a constructor does."""
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         x = self._features(self.embedder(target_ids), lambda mixer, x, *_: mixer(x))
         if self.adaptive_softmax is not None:
             outputs = self.adaptive_softmax(x)
         else:
             outputs = self._logits(x)
-        SequenceModel.__init__(self, {"target_ids": target_ids}, outputs, config, name)
+        SequenceModel.__init__(self, {"target_ids": target_ids}, outputs, config)
 
     def _make_adaptive_softmax(self, config, seeds, **tied):
         """The layer, or None, from the option `adaptive_softmax`."""
@@ -51,7 +51,7 @@ class _DecoderOnly(SequenceModel):
             return None
         return AdaptiveSoftmax(
             config["vocabulary_size"],
-            seed=seeds.next(),
+            seed=next(seeds),
             dtype=config["dtype"],
             **_checked("adaptive_softmax", options, ("factor", "dropout")),
             **tied,
@@ -62,29 +62,6 @@ class _DecoderOnly(SequenceModel):
         """Most positions, the start included; None without a limit."""
         return self.embedder.max_length
 
-    def log_prob(self, outputs, ids, training: bool | None = None):
-        """Natural log-probabilities of ids, given the outputs of a call.
-
-        Args:
-            outputs: what the model returned: logits (B, T, V), or with an adaptive
-                softmax features (B, T, C).
-            ids: integers (B, T).
-            training: whether to apply the dropout inside of an adaptive softmax.
-
-        Returns:
-            Tensor (B, T), float32. With an adaptive softmax no tensor (B, T, V) is
-            made on the way.
-        """
-        if self.adaptive_softmax is None:
-            return super().log_prob(outputs, ids)
-        return self.adaptive_softmax.log_prob(outputs, ids, training)
-
-    def _sum_of_losses(self, outputs, labels, training: bool | None = None):
-        real = ops.not_equal(labels, self.pad_id)
-        if self.adaptive_softmax is not None:
-            return self.adaptive_softmax.loss(outputs, labels, real, training)
-        return super()._sum_of_losses(outputs, labels)
-
     def get_initial_state(
         self,
         batch_size,
@@ -92,54 +69,38 @@ class _DecoderOnly(SequenceModel):
         max_length: int | None = None,
         return_attention: bool = False,
     ) -> dict:
-        """Prepare the steps.
-
-        Args:
-            batch_size: number of sentences, int or scalar tensor.
-            num_beams: rows G of each sentence in the steps.
-            max_length: most positions that the steps will add up to, for mixers that
-                keep the past (attention), whose states grow without it, and to check
-                learned positions.
-            return_attention: not available without a source.
-
-        Returns:
-            `{"common": ..., "shared": ..., "beams": ...}`, see `SequenceModel`.
-
-        Raises:
-            ValueError: with `return_attention`.
-        """
+        """Prepare the steps, see `SequenceModel`."""
         if return_attention:
             raise ValueError(
                 "A language model has no attention to a source. "
                 "Received: return_attention=True"
             )
-        rows = batch_size * num_beams
-        beams = initial_beams(self.embedder, self._mixers(), rows, max_length)
+        beams = stacks.initial_beams(
+            self.embedder, self._mixers(), batch_size * num_beams, max_length
+        )
         return {"common": self._common_state(), "shared": {}, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
-        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
+        """Logits (rows, V) and the state, see `SequenceModel`.
 
         With an adaptive softmax the logits are the log-probabilities.
         """
-        common, beams = state["common"], state["beams"]
-        x, position = self.embedder.step(ids, beams["position"])
-        mix = Mixing(beams["mixers"])
-        x = self._step_features(x, mix, common)
-        beams = {**beams, "position": position, "mixers": mix.new_states}
+        beams = dict(state["beams"])
+        x, beams["position"] = self.embedder.step(ids, beams["position"])
+        mix = stacks.Steps(beams["mixers"])
+        x = self._features(x, mix, state["common"])[:, -1]
+        beams["mixers"] = mix.new_states
         if self.adaptive_softmax is not None:
             logits = self.adaptive_softmax.full_log_prob(x)
         else:
-            logits = self._step_logits(x, common)
+            logits = self._logits(x, state["common"])
         return logits, {**state, "beams": beams}
 
 
 def _checked(name, options, further):
     """The options of an adaptive layer, given as a dictionary."""
-    if not isinstance(options, dict) or not {"cutoffs"} <= set(options) <= {
-        "cutoffs",
-        *further,
-    }:
+    keys = set(options) if isinstance(options, dict) else set()
+    if "cutoffs" not in keys or not keys <= {"cutoffs", *further}:
         raise ValueError(
             f"`{name}` must be None or a dictionary with the key 'cutoffs' and, if "
             f"wanted, {further}. Received: {name}={options!r}"
@@ -159,17 +120,16 @@ class LanguageModel(_DecoderOnly):
 
     Logits at position t are those of the token after `target_ids[:, : t + 1]`. With
     `adaptive_softmax` the model returns features (B, T, C) instead, and
-    `log_prob(features, ids)` and `loss(features, labels)` take them: a tensor
-    (B, T, V) is never made in training.
+    `log_prob(features, ids)` and `negative_log_likelihood(features, labels)` take
+    them: a tensor (B, T, V) is never made in training.
 
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.
-        hidden_dim, intermediate_dim, num_heads, num_layers, mixer, kernel_sizes,
-        num_conv_heads, conv_dim, query_dim, gate, query_groups, permute_channels,
-        compat, kernel_softmax, weight_dropout_mask, dropout, attention_dropout,
-        activation_dropout, input_dropout, weight_dropout, normalize_first, final_norm,
-        positions, max_length, embedding_dim, activation, pad_id, start_id, end_id,
-        unk_id, seed, dtype, name: see `EncoderDecoder`.
+        num_layers: number of stacks.
+        hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes, dropout,
+        attention_dropout, activation_dropout, weight_dropout, normalize_first,
+        final_norm, positions, embedding_dim, activation, special_ids, seed, **kwargs:
+            see `EncoderDecoder`.
         output_dim: width of what the output matrix multiplies; C by default.
         share_embeddings: input and output share one matrix.
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0},
@@ -202,24 +162,13 @@ class LanguageModel(_DecoderOnly):
         num_layers: int = 6,
         mixer="dynamic_conv",
         kernel_sizes=None,
-        num_conv_heads: int | None = None,
-        conv_dim: int | None = None,
-        query_dim: int | None = None,
-        gate: str = "glu",
-        query_groups: int = 1,
-        permute_channels: bool = False,
-        compat: bool = False,
-        kernel_softmax: bool = True,
-        weight_dropout_mask: str | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,
-        input_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         normalize_first: bool = False,
         final_norm: bool = True,
-        positions: str | None = "sinusoidal",
-        max_length: int = 1024,
+        positions="sinusoidal",
         embedding_dim: int | None = None,
         output_dim: int | None = None,
         share_embeddings: bool = False,
@@ -228,40 +177,36 @@ class LanguageModel(_DecoderOnly):
         tie_adaptive_weights: bool = False,
         tie_adaptive_projections: bool = False,
         activation: str = "relu",
-        pad_id: int = 1,
-        start_id: int = 2,
-        end_id: int = 2,
-        unk_id: int = 3,
+        special_ids: dict | None = None,
         seed: int | None = None,
-        dtype=None,
-        name: str | None = None,
+        **kwargs,
     ):
         config = constructor_arguments(locals())
-        self.pad_id = pad_id
+        self.pad_id = config["special_ids"]["pad"]
         self.target_vocabulary_size = vocabulary_size
         check_positive_integer("num_layers", num_layers)
-        blocks.check_options(config)
+        stacks.check_options(config)
         _check_sharing(config)
-        seeds = Seeds(seed)
-        self.embedder = blocks.make_embedder(self._tokens(config), config, seeds)
-        self.blocks = blocks.make_blocks(
+        seeds = stacks.make_seeds(seed)
+        self.embedder = stacks.make_embedder(self._tokens(config), config, seeds)
+        self.blocks = stacks.make_blocks(
             config, num_layers, name="block", causal=True, source=False, seeds=seeds
         )
-        self.final_norm = blocks.make_final_norm(config)
+        self.final_norm = stacks.make_final_norm(config)
         self._make_output(config, seeds)
-        self._call_on_ids(config, name)
+        self._make_graph(config)
 
     def _tokens(self, config):
         options = config["adaptive_input"]
         if options is None:
-            return blocks.make_tokens(
+            return stacks.make_tokens(
                 config["vocabulary_size"], config, "target_embedding"
             )
         return AdaptiveInput(
             config["vocabulary_size"],
             config["hidden_dim"],
             embedding_dim=config["embedding_dim"],
-            pad_id=config["pad_id"],
+            pad_id=self.pad_id,
             dtype=config["dtype"],
             name="target_embedding",
             **_checked("adaptive_input", options, ("factor",)),
@@ -273,35 +218,28 @@ class LanguageModel(_DecoderOnly):
             tied["adaptive_input"] = self.embedder.tokens
             tied["tie_projections"] = config["tie_adaptive_projections"]
         self.adaptive_softmax = self._make_adaptive_softmax(config, seeds, **tied)
-        self.vocabulary_map = blocks.make_vocabulary_map(
+        self.vocabulary_map = stacks.make_vocabulary_map(
             self.embedder.tokens,
             config,
             tied=config["share_embeddings"],
             features_only=self.adaptive_softmax is not None,
         )
 
-    def _features(self, x, mix):
-        x = blocks.run(self.blocks, x, mix)
-        x = x if self.final_norm is None else self.final_norm(x)
+    def _features(self, x, mix, common=None):
+        x = stacks.run(self.blocks, x, mix, final_norm=self.final_norm)
         return self.vocabulary_map.features(x)
 
-    def _logits(self, x):
-        return self.vocabulary_map.logits(x)
+    def _logits(self, features, common=None):
+        kernel = (common or {}).get("output_kernel")
+        return self.vocabulary_map.logits(features, kernel)
 
     def _mixers(self):
         return [block.mixer for block in self.blocks]
 
     def _common_state(self):
-        """The output matrix (width, V) in the layout that small products want."""
         if self.adaptive_softmax is not None:
             return {}
         return {"output_kernel": self.vocabulary_map.kernel()}
-
-    def _step_features(self, x, mix, common):
-        return self._features(x, mix)[:, -1]
-
-    def _step_logits(self, x, common):
-        return float32(ops.matmul(x, common["output_kernel"]))
 
 
 def _check_sharing(config):
@@ -332,7 +270,7 @@ def _check_sharing(config):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ConvLanguageModel(_DecoderOnly):
+class ConvLanguageModel(_DecoderOnly, WeightNormalizedModel):
     """Gated convolutional language model.
 
     (Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks; fairseq
@@ -351,7 +289,8 @@ class ConvLanguageModel(_DecoderOnly):
         dropout: rate on the embeddings, in front of each convolution and of the output.
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0};
             it takes the outputs of the last convolution.
-        pad_id, start_id, end_id, unk_id, folded, seed, dtype, name: see `ConvS2S`.
+        folded: make plain weights, as a model saved after `fold` comes back.
+        special_ids, seed, **kwargs: see `EncoderDecoder`.
 
     Raises:
         ValueError: for arguments outside these rules.
@@ -374,21 +313,17 @@ class ConvLanguageModel(_DecoderOnly):
         convolutions="[(1268, 4)] * 13",
         dropout: float = 0.1,
         adaptive_softmax: dict | None = None,
-        pad_id: int = 1,
-        start_id: int = 2,
-        end_id: int = 2,
-        unk_id: int = 3,
         folded: bool = False,
+        special_ids: dict | None = None,
         seed: int | None = None,
-        dtype=None,
-        name: str | None = None,
+        **kwargs,
     ):
         config = constructor_arguments(locals())
         check_rate("dropout", dropout)
         check_boolean("folded", folded)
-        self.pad_id = pad_id
+        self.pad_id = config["special_ids"]["pad"]
         self.target_vocabulary_size = vocabulary_size
-        seeds, dtype = Seeds(seed), config["dtype"]
+        seeds, dtype = stacks.make_seeds(seed), config["dtype"]
         plain = {"folded": folded, "dtype": dtype}
         self.embedder = make_embedder(
             vocabulary_size,
@@ -403,7 +338,6 @@ class ConvLanguageModel(_DecoderOnly):
         self.stack = ConvolutionStack(
             layers,
             padding="causal",
-            attention=[False] * len(layers),
             dropout=dropout,
             seeds=seeds,
             **plain,
@@ -413,45 +347,28 @@ class ConvLanguageModel(_DecoderOnly):
         if self.adaptive_softmax is None:
             self.feature_dense = weight_normed(embedding_dim, **plain)
             self.output_dropout = keras.layers.Dropout(
-                dropout, seed=seeds.next(), dtype=dtype
+                dropout, seed=next(seeds), dtype=dtype
             )
             self.output_dense = weight_normed(vocabulary_size, dropout, **plain)
-        self._call_on_ids(config, name)
+        self._make_graph(config)
 
-    def _features(self, x, mix):
-        return self.stack.run(self.input_dense(x), mix)
+    def _features(self, x, mix, common=None):
+        kernels = common or {}
+        x = self.input_dense(x, kernel=kernels.get("input"))
+        return self.stack.run(x, mix, kernels=kernels.get("stack"))
 
-    def _logits(self, x):
-        x = self.output_dropout(self.feature_dense(x))
-        return float32(self.output_dense(x))
+    def _logits(self, features, common=None):
+        kernels = common or {}
+        x = self.feature_dense(features, kernel=kernels.get("features"))
+        x = self.output_dense(self.output_dropout(x), kernel=kernels.get("logits"))
+        return stacks.float32(x)
 
     def _mixers(self):
         return self.stack.blocks
 
     def _common_state(self):
-        kernels = {
-            "input": self.input_dense.step_kernel(),
-            "stack": self.stack.step_kernels(),
-        }
+        dense = {"input": self.input_dense}
         if self.adaptive_softmax is None:
-            kernels["features"] = self.feature_dense.step_kernel()
-            kernels["logits"] = self.output_dense.step_kernel()
-        return {"kernels": kernels}
-
-    def _step_features(self, x, mix, common):
-        kernels = common["kernels"]
-        x = self.input_dense(x, kernel=kernels["input"])
-        return self.stack.run(x, mix, kernels=kernels["stack"])[:, -1]
-
-    def _step_logits(self, x, common):
-        kernels = common["kernels"]
-        x = self.feature_dense(x, kernel=kernels["features"])
-        return float32(self.output_dense(x, kernel=kernels["logits"]))
-
-    def fold(self) -> None:
-        """Replace all weight-normalised weights by plain kernels, see `ConvS2S`."""
-        self.stack.fold()
-        for dense in (self.input_dense, self.feature_dense, self.output_dense):
-            if dense is not None:
-                dense.fold()
-        self._update_config(folded=True)
+            dense |= {"features": self.feature_dense, "logits": self.output_dense}
+        kernels = {name: layer.step_kernel() for name, layer in dense.items()}
+        return {**kernels, "stack": self.stack.step_kernels()}

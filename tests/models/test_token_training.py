@@ -201,7 +201,7 @@ def test_adaptive_softmax_trains_by_its_own_loss():
     assert "accuracy" not in history and history["nll"] == history["loss"]
     one.compile("sgd", jit_compile=UNCOMPILED)
     found = one.evaluate(*batch, verbose=0, return_dict=True)
-    total = to_numpy(one.loss(one(batch[0]), labels))
+    total = to_numpy(one.negative_log_likelihood(one(batch[0]), labels))
     np.testing.assert_allclose(found["loss"], total / found["tokens"], rtol=1e-5)
 
 
@@ -212,7 +212,7 @@ def test_losses_of_ones_own(kind):
     loss = {
         "keras": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "tokens": lambda y, x: -other.log_prob(x, y),
-        "sum": lambda y, x: other.loss(x, y),
+        "sum": lambda y, x: other.negative_log_likelihood(x, y),
     }[kind]
     train(other, loss=loss)
     assert_same_weights(one, other)

@@ -1,0 +1,511 @@
+"""What stacks of blocks are made of: embeddings, mixers, the loop over blocks, logits.
+
+`MIXERS` is the table of what mixes positions. A new mixer is a layer and a row:
+
+    call(inputs, mask=None, training=None)   (B, T, C) -> (B, T, C)
+    get_initial_state(batch_size, max_length=None)   -> state, rows first
+    step(inputs, state)   n >= 1 new positions (B, n, C) -> (B, n, C), state
+
+Any split of the time axis into steps gives what `call` gives. Only decoding needs the
+last two. Letters: B batch, T time, C channels, V vocabulary, n new positions of a step.
+"""
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers import (
+    AdaptiveInput,
+    DynamicConvModule,
+    FeedForward,
+    LightConvModule,
+    MultiHeadAttention,
+    PositionEncoding,
+    QueryConvModule,
+    Residual,
+    TokenEmbedding,
+)
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+    check_rate,
+)
+
+SIDES = ("encoder", "decoder")
+SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
+
+
+def make_attention(
+    hidden_dim, num_heads, padding, attention_dropout=0.0, seed=None, dtype=None
+) -> MultiHeadAttention:
+    """The row of `MultiHeadAttention`, which names its arguments in its own way."""
+    return MultiHeadAttention(
+        num_heads,
+        output_dim=hidden_dim,
+        use_causal_mask=padding == "causal",
+        dropout=attention_dropout,
+        seed=seed,
+        dtype=dtype,
+    )
+
+
+# kind -> class or function that makes the layer. It is called with the options of the
+# mixer, and with what else it names of `FOR_MIXERS`, `kernel_size`, `padding` ("causal"
+# in a decoder, otherwise "same"), `seed` and `dtype`.
+MIXERS: dict[str, Callable] = {
+    "light_conv": LightConvModule,
+    "dynamic_conv": DynamicConvModule,
+    "query_conv": QueryConvModule,
+    "attention": make_attention,
+}
+FOR_MIXERS = (
+    "hidden_dim", "intermediate_dim", "num_heads", "activation", "dropout",
+    "attention_dropout", "activation_dropout", "weight_dropout", "normalize_first",
+)  # fmt: skip
+
+
+def make_seeds(seed: int | None) -> Iterator:
+    """A different seed for every layer of a model, or None for all."""
+    return itertools.repeat(None) if seed is None else itertools.count(seed)
+
+
+def float32(logits):
+    """Logits in at least float32."""
+    return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+
+
+# --- Options ---
+
+
+def of_side(name: str, value, side: str):
+    """The value of an option that may be given as {"encoder": ..., "decoder": ...}.
+
+    Dictionaries with a "kind" are values themselves.
+    """
+    if not isinstance(value, dict) or "kind" in value:
+        return value
+    if set(value) != set(SIDES):
+        raise ValueError(
+            f"`{name}` must be one value or have the keys {SIDES}. "
+            f"Received: {name}={value!r}"
+        )
+    return value[side]
+
+
+def of_layers(name: str, value, num_layers: int) -> list:
+    """One value for each layer: given one by one, or one for all."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * num_layers
+    if len(value) not in (1, num_layers):
+        raise ValueError(
+            f"`{name}` must hold one entry, or one for each of {num_layers} layers. "
+            f"Received: {name}={value!r}"
+        )
+    return list(value) * (num_layers if len(value) == 1 else 1)
+
+
+def check_options(options: dict) -> None:
+    """Refuse wrong options of one side, whether its layers use them or not."""
+    for name in ("hidden_dim", "intermediate_dim", "num_heads"):
+        check_positive_integer(name, options[name])
+    for name in ("embedding_dim", "output_dim"):
+        if options[name] is not None:
+            check_positive_integer(name, options[name])
+    for name in ("normalize_first", "final_norm"):
+        check_boolean(name, options[name])
+    for name in ("", "attention_", "activation_", "weight_"):
+        check_rate(f"{name}dropout", options[f"{name}dropout"])
+
+
+# --- Blocks ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One layer of a stack, each part with residual and normalization around it.
+
+    A plain record: the layers belong to the model that calls them.
+    """
+
+    mixer: Residual
+    attention: Residual | None
+    feed_forward: Residual
+
+
+def run(blocks: list[Block], x, mix, attend=None, final_norm=None):
+    """x (B, T, C) through all blocks.
+
+    The one loop of the full and of the incremental pass, which differ in how they mix
+    positions (`mix(mixer, x)`) and look at the source (`attend(attention, x)`).
+    """
+    for block in blocks:
+        x = mix(block.mixer, x)
+        if block.attention is not None:
+            x = attend(block.attention, x)
+        x = block.feed_forward(x)
+    return x if final_norm is None else final_norm(x)
+
+
+def make_blocks(
+    options: dict,
+    num_layers: int,
+    *,
+    name: str,
+    causal: bool,
+    source: bool,
+    seeds: Iterator,
+) -> list[Block]:
+    """Blocks from the options of one side, the arguments of a model's constructor.
+
+    Args:
+        options: without sides.
+        num_layers: how many.
+        name: of a block; its parts are called `<name>_1_mixer` and so on.
+        causal: positions look at the past only.
+        source: with attention to a source.
+        seeds: of the model.
+    """
+    dtype, padding = options["dtype"], "causal" if causal else "same"
+    mixers = of_layers("mixer", options["mixer"], num_layers)
+    kernel_sizes = options["kernel_sizes"]
+    if kernel_sizes is None:
+        # As in Wu et al. 2019, section 5.1 (their first 7).
+        kernel_sizes = [*(3, 7, 15)[:num_layers], *[31] * (num_layers - 3)]
+    kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
+    given = {name: options[name] for name in FOR_MIXERS}
+
+    def residual(number, part, layer):
+        return Residual(
+            layer,
+            name=f"{name}_{number}_{part}",
+            dropout=options["dropout"],
+            normalize_first=options["normalize_first"],
+            seed=next(seeds),
+            dtype=dtype,
+        )
+
+    blocks = []
+    for number, (mixer, kernel_size) in enumerate(
+        zip(mixers, kernel_sizes, strict=True), start=1
+    ):
+        given["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
+        shared = {**given, "seed": next(seeds), "dtype": dtype}
+        mixer = residual(
+            number, "mixer", make_mixer(mixer, {**shared, "padding": padding})
+        )
+        to_source = None
+        if source:
+            shared["seed"] = next(seeds)
+            layer = make_mixer(make_attention, {**shared, "padding": "same"})
+            to_source = residual(number, "attention", layer)
+        feed_forward = FeedForward(
+            options["intermediate_dim"],
+            activation=options["activation"],
+            dropout=options["activation_dropout"],
+            seed=next(seeds),
+            dtype=dtype,
+        )
+        feed_forward = residual(number, "feed_forward", feed_forward)
+        blocks.append(Block(mixer, to_source, feed_forward))
+    return blocks
+
+
+def make_mixer(mixer, given: dict) -> keras.layers.Layer:
+    """A layer from a row of `MIXERS`.
+
+    Args:
+        mixer: a kind, or {"kind": ..., and options of the layer}.
+        given: what the model says; options of the mixer go before it.
+    """
+    options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
+    make = _maker(options.pop("kind", None), mixer)
+    names = _parameters(make)
+    for name in options:
+        if name not in names or name in ("padding", "seed", "dtype"):
+            raise ValueError(
+                f"`mixer` has the option `{name}`, which its layer has not. "
+                f"Received: mixer={mixer!r}"
+            )
+    given = {k: v for k, v in given.items() if k in names and v is not None}
+    return make(**{**given, **options})
+
+
+def _maker(kind, mixer) -> Callable:
+    """A row, or what is registered with Keras, or a class or function itself."""
+    make = kind
+    if isinstance(kind, str):
+        make = MIXERS.get(kind) or keras.saving.get_registered_object(kind)
+    if not callable(make) or isinstance(make, keras.layers.Layer):
+        raise ValueError(
+            f"`mixer` must be one of {tuple(MIXERS)}, a class or function that is "
+            "registered with Keras, or a dictionary with one of these as 'kind'. "
+            f"Received: mixer={mixer!r}"
+        )
+    return make
+
+
+def _parameters(make) -> set[str]:
+    """Names of the arguments; with `**kwargs`, as of layers, also `dtype`."""
+    signature = inspect.signature(make.__init__ if isinstance(make, type) else make)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return {*signature.parameters, *(["dtype"] if _REST in kinds else [])}
+
+
+_REST = inspect.Parameter.VAR_KEYWORD
+
+
+class Steps:
+    """Called like a mixer: gives each its state in turn and collects the new ones."""
+
+    def __init__(self, states: list):
+        self.states = iter(states)
+        self.new_states = []
+
+    def __call__(self, mixer, x, *kernels):
+        x, state = mixer.step(x, next(self.states), *kernels)
+        self.new_states.append(state)
+        return x
+
+
+# --- Ids to vectors, and vectors to logits ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedder:
+    """Tokens and positions to the inputs of a stack.
+
+        x = dropout(scale * projection(table[ids]) + position)
+
+    A plain record, like `Block`. (The projection stands where fairseq has it, in front
+    of the position.)
+    """
+
+    tokens: TokenEmbedding | AdaptiveInput
+    projection: keras.layers.Layer | None
+    position: PositionEncoding | None
+    dropout: keras.layers.Dropout
+    scale: float = 1.0
+
+    def __call__(self, ids, mask=None):
+        """ids (B, T) -> (B, T, C); positions count the real tokens of the mask."""
+        x = self._embed(ids)
+        if self.position is not None:
+            x = self.position(x, mask=mask)
+        return self.dropout(x)
+
+    def step(self, ids, state: dict) -> tuple:
+        """New ids (B, n) -> (B, n, C), and the state after them."""
+        x = self._embed(ids)
+        return (x, state) if self.position is None else self.position.step(x, state)
+
+    def _embed(self, ids):
+        x = self.tokens(ids)
+        x = x if self.projection is None else self.projection(x)
+        return x if self.scale == 1.0 else x * self.scale
+
+    @property
+    def max_length(self) -> int | None:
+        """Most positions that can be embedded, None without a limit."""
+        return None if self.position is None else self.position.max_length
+
+
+def make_tokens(vocabulary_size: int, options: dict, name: str) -> TokenEmbedding:
+    """The table of one side."""
+    return TokenEmbedding(
+        vocabulary_size,
+        options["embedding_dim"] or options["hidden_dim"],
+        dtype=options["dtype"],
+        name=name,
+    )
+
+
+def make_embedder(tokens, options: dict, seeds: Iterator) -> Embedder:
+    """What turns ids into the inputs of a stack, from the options of one side.
+
+    Embeddings are scaled by the root of the model's width (Vaswani et al. 2017, 3.4).
+    """
+    width, dtype = options["hidden_dim"], options["dtype"]
+    projection = position = None
+    if isinstance(tokens, TokenEmbedding) and tokens.embedding_dim != width:
+        projection = _linear(width, dtype)
+    kind = options["positions"]
+    if not isinstance(kind, dict):
+        check_choice("positions", kind, ("sinusoidal", "learned", None))
+        kind = {"kind": kind, **({"max_length": 1024} if kind == "learned" else {})}
+    if kind["kind"] is not None:
+        position = PositionEncoding(**kind, dtype=dtype)
+    dropout = keras.layers.Dropout(options["dropout"], seed=next(seeds), dtype=dtype)
+    return Embedder(tokens, projection, position, dropout, scale=width**0.5)
+
+
+def initial_beams(
+    embedder: Embedder, mixers: list, rows, max_length, attended_ids=None
+) -> dict:
+    """What every row of a search carries before the first step.
+
+    Args:
+        embedder: of the decoder.
+        mixers: layers with a state, in the order in which steps call them.
+        rows: beams of all sentences.
+        max_length: most positions that the steps will add up to.
+        attended_ids: source ids (B, S), if the last attention to them is to be kept.
+    """
+    position = embedder.position
+    beams = {
+        "position": {}
+        if position is None
+        else position.get_initial_state(rows, max_length),
+        "mixers": [mixer.get_initial_state(rows, max_length) for mixer in mixers],
+    }
+    if attended_ids is not None:
+        width = ops.shape(attended_ids)[1]
+        beams["attention"] = ops.zeros((rows, width), dtype="float32")
+    return beams
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyMap:
+    """Outputs of a decoder to logits: a plain record, like `Block`.
+
+    logits = projection(x) W     W: the kernel of `dense`, or the table transposed
+    """
+
+    projection: keras.layers.Layer | None
+    dense: keras.layers.Dense | None
+    table: TokenEmbedding | None
+
+    def features(self, x):
+        """x (..., C) -> what W multiplies."""
+        return x if self.projection is None else self.projection(x)
+
+    def logits(self, features, kernel=None):
+        """(..., width) -> (..., V), at least float32; by W if it is at hand."""
+        if kernel is not None:
+            return float32(ops.matmul(features, kernel))
+        if self.dense is None:
+            return self.table(features, reverse=True)
+        return float32(self.dense(features))
+
+    def kernel(self):
+        """W (width, V), in the layout that small products want."""
+        if self.dense is None:
+            return self.table.output_kernel()
+        return ops.cast(self.dense.kernel, self.dense.compute_dtype)
+
+
+def make_vocabulary_map(
+    tokens, options: dict, *, tied: bool, features_only: bool = False
+) -> VocabularyMap:
+    """The output of a decoder, from the options of its side.
+
+    Args:
+        tokens: the embedding of the decoder.
+        options: of the side.
+        tied: W is the table of `tokens`.
+        features_only: without W, for an adaptive softmax.
+    """
+    dtype, width = options["dtype"], options["output_dim"] or options["hidden_dim"]
+    if tied:
+        width = tokens.embedding_dim
+        if options["output_dim"] not in (None, width):
+            raise ValueError(
+                "`output_dim` must be the width of the embeddings when the output "
+                f"shares its matrix. Received: output_dim={options['output_dim']}, "
+                f"share_embeddings={options['share_embeddings']!r}, width {width}"
+            )
+    projection = dense = None
+    if width != options["hidden_dim"]:
+        projection = _linear(width, dtype)
+    if not (tied or features_only):
+        dense = keras.layers.Dense(
+            tokens.vocabulary_size,
+            use_bias=False,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=width**-0.5),
+            dtype=dtype,
+            name="output_dense",
+        )
+    return VocabularyMap(projection, dense, tokens if tied else None)
+
+
+def make_final_norm(options: dict):
+    """The normalization behind a pre-norm stack, or None."""
+    if not (options["normalize_first"] and options["final_norm"]):
+        return None
+    return keras.layers.LayerNormalization(epsilon=1e-5, dtype=options["dtype"])
+
+
+def _linear(units, dtype):
+    """A linear map without bias, Glorot-uniform as in fairseq."""
+    return keras.layers.Dense(units, use_bias=False, dtype=dtype)
+
+
+# --- Old spellings ---
+
+# Options of all mixers, which were arguments of the models once.
+_ONCE_ARGUMENTS = (
+    "num_conv_heads", "conv_dim", "query_dim", "gate", "query_groups",
+    "permute_channels", "compat", "kernel_softmax", "weight_dropout_mask",
+    "input_dropout",
+)  # fmt: skip
+
+
+def current_arguments(config: dict) -> dict:
+    """A model's configuration, also of a file of an older version, in today's words.
+
+    Options of the mixers stood beside `mixer` (and `use_glu` and `gate` were one),
+    `max_length` beside `positions`, and special ids were four arguments.
+    """
+    config = dict(config)
+    ids = {k: config.pop(f"{k}_id") for k in SPECIAL_IDS if f"{k}_id" in config}
+    if ids:
+        config["special_ids"] = ids
+    if "convolutions" in config:
+        return config
+    options = {key: config.pop(key) for key in _ONCE_ARGUMENTS if key in config}
+    max_length = config.pop("max_length", None)
+
+    def by_side(value_of):
+        if "vocabulary_size" in config:  # a language model
+            return value_of(None)
+        values = {side: value_of(side) for side in SIDES}
+        same = values["encoder"] == values["decoder"]
+        return values["encoder"] if same else values
+
+    def mixers(side):
+        chosen = {key: of_side(key, value, side) for key, value in options.items()}
+        mixer = of_side("mixer", config.get("mixer", "dynamic_conv"), side)
+        if isinstance(mixer, (list, tuple)):
+            return [_with_options(kind, chosen) for kind in mixer]
+        return _with_options(mixer, chosen)
+
+    def positions(side):
+        kind = of_side("positions", config["positions"], side)
+        length = of_side("max_length", max_length, side)
+        return {"kind": kind, "max_length": length} if kind == "learned" else kind
+
+    if options:
+        config["mixer"] = by_side(mixers)
+    if max_length is not None and "positions" in config:
+        config["positions"] = by_side(positions)
+    return config
+
+
+def _with_options(kind, options):
+    """A mixer with those of the options that it knows."""
+    if kind == "attention":
+        return kind
+    gate = options.get("gate", "glu")
+    options = {
+        **options,
+        "num_heads": options.get("num_conv_heads"),
+        "gate": gate,
+        "use_glu": gate == "glu",
+    }
+    names = _parameters(_maker(kind, kind))
+    known = {k: v for k, v in options.items() if k in names and v is not None}
+    return {"kind": kind, **known}
