@@ -243,8 +243,8 @@ def constructor_arguments(variables: dict) -> dict:
     for key in kwargs:
         if key not in ("name", "dtype"):
             raise TypeError(
-                f"{type(variables['self']).__name__} has no argument `{key}`. "
-                f"Received: {key}={kwargs[key]!r}"
+                f"{type(variables['self']).__name__}() got an unexpected keyword "
+                f"argument '{key}'. Received: {key}={kwargs[key]!r}"
             )
     config |= kwargs
     _check_ids(config)
