@@ -9,7 +9,7 @@ import random
 import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
-from keras_seqconv.models.named import from_preset
+from keras_seqconv.models import from_preset
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training_options import TrainingOptions
 
