@@ -28,6 +28,7 @@ _RECIPES = {
         "English-German as tokenized by Google",
         "the folder that holds wmt16_en_de.tar.gz or its files, or the archive",
     ),
+    "corpus": ("any parallel files", None),
 }
 
 
@@ -35,16 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recipes = parser.add_subparsers(
         dest="recipe", required=True, metavar="RECIPE", parser_class=Parser
     )
-    for name, (text, data) in _RECIPES.items():
-        one = recipes.add_parser(name, help=text, description=f"Prepare {text}.")
-        one.add_argument("data", metavar="DATA", help=data)
-        _add_common(one)
-        add = one.add_argument
-        source, target = ("de", "en") if name == "iwslt14" else ("en", "de")
-        _add_languages(one, source, target)
+    for recipe, (text, data) in _RECIPES.items():
+        command = recipes.add_parser(recipe, help=text, description=f"Prepare {text}.")
+        add = command.add_argument
+        if data is None:
+            _add_languages(add, None, None)
+            _add_corpus(add)
+            _add_common(add)
+            continue
+        add("data", metavar="DATA", help=data)
+        command.set_defaults(positional=("data",))
+        _add_common(add)
+        _add_languages(add, *(("de", "en") if recipe == "iwslt14" else ("en", "de")))
         add("--list", action="store_true", help="list the files it reads, and end")
-        one.set_defaults(positional=("data",))
-        if name == "wmt14":
+        if recipe == "wmt14":
             add(
                 "--news-commentary",
                 choices=("v9", "v12"),
@@ -56,121 +61,87 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 action="store_false",
                 help="a dictionary for each side, for models that share no embeddings",
             )
-    text = "any parallel files"
-    _add_corpus(recipes.add_parser("corpus", help=text, description=f"Prepare {text}."))
 
 
-def _add_languages(parser, *defaults: str) -> None:
-    for number, side in enumerate(("source", "target")):
-        default = defaults[number] if defaults else None
-        parser.add_argument(
+def _add_languages(add, *defaults: str | None) -> None:
+    for side, default in zip(("source", "target"), defaults, strict=True):
+        add(
             f"--{side}-language",
             f"--{side}",
             dest=side,
-            required=not defaults,
+            required=default is None,
             default=default,
             metavar="xx",
             help=f"default {default}" if default else "language, two or three letters",
         )
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_common(add) -> None:
     add("--output", metavar="DIR", help="the folder to make")
     add(
         "--tokenized",
         action="store_true",
         help="write tokens, as fairseq has them, instead of plain text",
     )
+    processors = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        processors = len(os.sched_getaffinity(0))
     add(
         "--workers",
         type=positive_integer,
-        default=_processors(),
+        default=processors,
         metavar="N",
         help="processes for Moses (default: one for each processor)",
     )
 
 
-def _add_corpus(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_languages(parser)
-    for split, needed in (("train", True), ("valid", False), ("test", False)):
+def _add_corpus(add) -> None:
+    def number(flag, text, default=None, kind=positive_integer):
+        add(flag, type=kind, default=default, metavar="N", help=text)
+
+    def switch(flag, text, action="store_true", **more):
+        add(flag, action=action, help=text, **more)
+
+    for split in ("train", "valid", "test"):
         add(
             f"--{split}",
             nargs=2,
             action="append",
             default=[],
-            required=needed,
+            required=split == "train",
             metavar=("SOURCE", "TARGET"),
             help="parallel files, plain or compressed; may be given several times",
         )
     for split in ("valid", "test"):
-        add(
-            f"--{split}-every",
-            type=positive_integer,
-            metavar="N",
-            help=f"take every N-th training line for {split} instead",
-        )
+        number(f"--{split}-every", f"take every N-th training line for {split} instead")
     add(
         "--tokenizer",
         default="moses+bpe",
         choices=("none", "moses", "moses+bpe", "sentencepiece"),
         help="default moses+bpe; none leaves it to train",
     )
-    add("--normalize", action="store_true", help="normalize punctuation, with Moses")
-    add(
-        "--remove-nonprinting",
-        action="store_true",
-        help="make blanks of control characters and the like",
-    )
-    add(
-        "--no-dash-splits",
-        dest="aggressive_dash_splits",
-        action="store_false",
-        help="leave x-y one token (Moses without -a)",
-    )
-    add("--lowercase", action="store_true", help="lower-case the text")
+    switch("--normalize", "normalize punctuation, with Moses")
+    switch("--remove-nonprinting", "make blanks of control characters and the like")
+    text = "leave x-y one token (Moses without -a)"
+    switch("--no-dash-splits", text, "store_false", dest="aggressive_dash_splits")
+    switch("--lowercase", "lower-case the text")
     add("--ratio", type=float, metavar="R", help="most words for a word of the other")
-    add(
-        "--least", type=positive_integer, default=1, metavar="N", help="words of a line"
-    )
-    add("--most", type=positive_integer, metavar="N", help="most words")
-    add("--deduplicate", action="store_true", help="leave out doubles of pairs")
-    add(
-        "--merges",
-        type=positive_integer,
-        default=10000,
-        metavar="N",
-        help="byte pairs to learn, on both sides together (default 10000)",
-    )
-    add(
-        "--vocabulary-size",
-        type=positive_integer,
-        default=10000,
-        metavar="N",
-        help="of sentencepiece (default 10000)",
-    )
-    add(
-        "--separate-dictionaries",
-        dest="joined",
-        action="store_false",
-        help="a dictionary or sentencepiece model for each side",
-    )
-    add("--threshold", type=int, default=-1, metavar="N", help="rarer tokens: unknown")
-    add("--nwords", type=int, default=-1, metavar="N", help="most dictionary entries")
+    number("--least", "words of a line", 1)
+    number("--most", "most words")
+    switch("--deduplicate", "leave out doubles of pairs")
+    text = "byte pairs to learn, on both sides together (default 10000)"
+    number("--merges", text, 10000)
+    number("--vocabulary-size", "of sentencepiece (default 10000)", 10000)
+    text = "a dictionary or sentencepiece model for each side"
+    switch("--separate-dictionaries", text, "store_false", dest="joined")
+    number("--threshold", "rarer tokens: unknown", -1, int)
+    number("--nwords", "most dictionary entries", -1, int)
     add(
         "--on-error",
         default="raise",
         choices=("raise", "skip"),
         help="skip: leave out and count pairs that are not UTF-8 (default raise)",
     )
-    _add_common(parser)
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def run(options: argparse.Namespace) -> int:
@@ -180,8 +151,8 @@ def run(options: argparse.Namespace) -> int:
     for name in ("command", "positional"):
         given.pop(name, None)
     name, data = given.pop("recipe"), given.pop("data", ".")
-    output, tokenized = given.pop("output"), given.pop("tokenized")
-    workers, only_list = given.pop("workers"), given.pop("list", False)
+    output, only_list = given.pop("output"), given.pop("list", False)
+    how = {name: given.pop(name) for name in ("tokenized", "workers")}
     recipe = getattr(preparation, name)(**given)
     if only_list:
         print("\n".join(preparation.listing(recipe, data)))
@@ -189,18 +160,12 @@ def run(options: argparse.Namespace) -> int:
     if output is None:
         raise ValueError("`output` must be given: the folder to make.")
     try:
-        preparation.locate(recipe, data)
+        report = preparation.prepare(recipe, data, output, **how, log=_log)
     except FileNotFoundError:
         print("\n".join(preparation.listing(recipe, data)), file=sys.stderr)
         raise
-    try:
-        report = preparation.prepare(
-            recipe, data, output, tokenized=tokenized, workers=workers, log=_log
-        )
     except (KeyboardInterrupt, SystemExit):
-        print(
-            "\nThe finished stages are kept; the same command goes on.", file=sys.stderr
-        )
+        _log("\nThe finished stages are kept; the same command goes on.")
         raise
     print(summary(report, output))
     return 0
@@ -212,34 +177,30 @@ def _log(text: str) -> None:
 
 def summary(report: dict, output: str) -> str:
     """The counts of a preparation, and what to do next."""
+    counted = {f"{part['part']} ({part['split']})": part for part in report["parts"]}
+    counted |= {
+        f"written to {name}": report["splits"][name] for name in report["splits"]
+    }
+    counted |= {"vocabulary": report["vocabulary"]} if report["vocabulary"] else {}
     lines = []
-    for part in report["parts"]:
-        lines.append(f"{part['part']} ({part['split']})")
-        lines += _counts(part)
-    for split, counts in report["splits"].items():
-        lines.append(f"written to {split}")
-        lines += _counts(counts)
-    if vocabulary := report["vocabulary"]:
-        lines.append("vocabulary")
-        lines += _counts(vocabulary)
-    tokenizer = f" --tokenizer {output}" if vocabulary else ""
+    for title, counts in counted.items():
+        lines.append(title)
+        lines += [
+            f"  {name:<52}{number:>12,}"
+            for name, number in counts.items()
+            if isinstance(number, int) and not isinstance(number, bool)
+        ]
+    recipe = report["recipe"]
+    scoring = recipe["scoring"] or "-"
+    tokenizer = f" --tokenizer {output}" if report["vocabulary"] else ""
     return "\n".join(
         [
             *lines,
-            f"text: {report['text']}; scores of this recipe: "
-            f"{report['recipe']['scoring'] or '-'}",
+            f"text: {report['text']}; scores of this recipe: {scoring}",
             f"written to {output}",
             "",
             "Next:",
             f"  keras-seqconv train --dataset {output}{tokenizer} --source-language "
-            f"{report['recipe']['source']} --preset NAME --workdir RUN",
+            f"{recipe['source']} --preset NAME --workdir RUN",
         ]
     )
-
-
-def _counts(counts: dict) -> list[str]:
-    return [
-        f"  {name:<52}{number:>12,}"
-        for name, number in counts.items()
-        if isinstance(number, int) and not isinstance(number, bool)
-    ]

@@ -1,15 +1,12 @@
 """`keras_seqconv.preparation`: each step against text and loops written here."""
 
+import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,11 +21,10 @@ from keras_seqconv.preparation import (
     wmt14,
     wmt16,
 )
-from keras_seqconv.preparation.byte_pairs import Pieces
-from keras_seqconv.preparation.cleaning import Rule
-from keras_seqconv.preparation.text import Steps, remove_nonprinting, segment
-from keras_seqconv.preparation.workers import applied
-from keras_seqconv.tokenizers import DictionaryTokenizer, load_tokenizer
+from keras_seqconv.preparation.reading import segment
+from keras_seqconv.preparation.recipes import Rule
+from keras_seqconv.preparation.steps import steps, without_nonprinting
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
 
 NOUNS = [("Haus", "house"), ("Baum", "tree"), ("Hund", "dog"), ("Vogel", "bird"),
@@ -53,6 +49,14 @@ def write(path, lines):
     path.write_bytes("".join(line + "\n" for line in lines).encode())
 
 
+def parallel(folder, pairs, stem="train"):
+    """Writes files of both sides; returns their paths."""
+    files = tuple(folder / f"{stem}.{lang}" for lang in ("de", "en"))
+    for side, path in enumerate(files):
+        write(path, [pair[side] for pair in pairs])
+    return files
+
+
 def pack(archive, folder, names):
     with tarfile.open(archive, "w:gz") as stream:
         for name in names:
@@ -68,96 +72,60 @@ def contents(folder):
     }
 
 
+def words_of(rows):
+    return Counter(word for row in rows for text in row for word in text.split())
+
+
 # --- Rules and steps. ---
 
 
-def test_cleaning_is_that_of_moses():
+@pytest.mark.parametrize(
+    ("source", "target", "problem"),
+    [
+        ("a b", "a b c", None),  # 1.5 itself is kept
+        ("a b c", "a b", None),
+        ("a b c d", "a b c d e f", None),
+        ("a b c d", "a b", "length ratio above 1.5"),
+        ("a", "a b", "length ratio above 1.5"),
+        ("", "a", "empty"),
+        ("a", " \t", "empty"),
+        ("a b c d e f g", "a b c d e f", "more than 6 words"),
+        ("x" * 1000, "a", None),
+        ("a", "x" * 1001, "word of more than 1000 characters"),
+        ("x" * 600 + "|" + "x" * 600, "a", None),
+    ],
+)
+def test_cleaning_is_that_of_moses(source, target, problem):
     rule = Rule(1.5, 1, 6)
-    assert rule.problem("a b", "a b c") is None  # 1.5 itself is kept
-    assert rule.problem("a b c", "a b") is None
-    assert rule.problem("a b c d", "a b c d e f") is None
-    assert rule.problem("a b c d", "a b") == "length ratio above 1.5"
-    assert rule.problem("a", "a b") == "length ratio above 1.5"
-    assert rule.problem("", "a") == rule.problem("a", " \t") == "empty"
-    assert rule.problem("a b c d e f g", "a b c d e f") == "more than 6 words"
-    assert rule.problem("x" * 1000, "a") is None
-    assert rule.problem("a", "x" * 1001) == "word of more than 1000 characters"
-    assert rule.problem("x" * 600 + "|" + "x" * 600, "a") is None
-    assert Rule(least=2).problem("a", "a b") == "fewer than 2 words"
-    assert set(rule.problems) == {
+    assert rule.problem(source, target) == problem
+    assert rule.problems == [
         "empty", "more than 6 words", "fewer than 1 words", "length ratio above 1.5",
         "word of more than 1000 characters",
-    }  # fmt: skip
+    ]  # fmt: skip
+    assert Rule(least=2).problem("a", "a b") == "fewer than 2 words"
+    assert Rule().problems == ["empty", "word of more than 1000 characters"]
 
 
-def test_steps_are_those_of_the_tokenizer():
-    texts = ["Herr Müller sagte: „It's a x-y test“ …", "(a) , b ' & <c> | 3,14 %", ""]
-    for moses in (
+@pytest.mark.parametrize(
+    "moses",
+    [
         {"moses": True, "lowercase": True, "aggressive_dash_splits": False},
         {"moses": True, "normalize": True},
-    ):
-        from keras_seqconv.tokenizers import Dictionary
-
-        tokenizer = DictionaryTokenizer(Dictionary(), language="de", **moses)
-        steps = Steps(language="de", **moses)
-        for text in texts:
-            assert steps(text).split() == tokenizer.split(text)
-    assert Steps(lowercase=True)("A  B") == "a  b"
+    ],
+)
+def test_steps_are_those_of_the_tokenizer(moses):
+    tokenizer = DictionaryTokenizer(Dictionary(), language="de", **moses)
+    for text in ("Herr Müller sagte: „It's a x-y test“ …", "(a) , b ' <c> | 3,14 %"):
+        assert steps(text, language="de", **moses).split() == tokenizer.split(text)
 
 
 def test_markup_and_characters():
-    assert (
-        segment('  <seg id="12">  He\u2019s here &amp; </seg> ') == "  He's here &amp;"
-    )
-    assert remove_nonprinting("a\u00adb\x07c\u200bd e\u00a0f") == "a b c d e\u00a0f"
-
-
-def test_byte_pairs_are_those_of_subword_nmt(tmp_path):
-    text = [sentence(i)[0] for i in range(60)]
-    write(tmp_path / "text", text)
-    program = Path(sys.executable).parent / "subword-nmt"
-    subprocess.run(
-        [program, "learn-bpe", "-s", "40", "-i", "text", "-o", "codes"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    codes = learn_codes(Counter(" ".join(text).split()), 40)
-    assert codes == (tmp_path / "codes").read_text()
-    subprocess.run(
-        [program, "apply-bpe", "-c", "codes", "-i", "text", "-o", "pieces"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    pieces = Pieces(codes)
-    assert [pieces.join(line) for line in text] == lines_of(tmp_path / "pieces")
-    counts = Counter(" ".join(lines_of(tmp_path / "pieces")).split())
-    assert pieces.counts(Counter(" ".join(text).split())) == counts
-
-
-def test_workers_keep_the_order():
-    chunks = [[[f"A{i} b", "c"], [f"D{i}"]] for i in range(9)]
-    sides = [{"lowercase": True}, {"moses": True, "language": "en"}]
-    with applied(sides, 2) as through:
-        found = list(through(iter(chunks)))
-    assert [chunk for chunk, _ in found] == chunks
-    assert [done for _, done in found] == [
-        [[f"a{i} b", "c"], [f"D{i}"]] for i in range(9)
-    ]
-
-
-def test_worker_that_is_killed_is_an_error(monkeypatch):
-    from keras_seqconv.preparation import workers
-
-    started = []
-    start = workers._start
-    monkeypatch.setattr(
-        workers, "_start", lambda sides: started.append(start(sides)) or started[-1]
-    )
-    with applied([{"lowercase": True}] * 2, 2) as through:
-        for process in started:
-            process.kill()
-            process.wait()
-        with pytest.raises(OSError, match="ended too early"):
-            list(through([[["a"], ["b"]]] * 9))
-    assert all(process.poll() is not None for process in started)
+    line = '  <seg id="12">  He\u2019s here &amp; </seg> '
+    assert segment(line.encode()) == b"  He's here &amp;"
+    text = "a\u00adb\x07c\u200bd e\u00a0f"
+    assert without_nonprinting(text) == "a b c d e\u00a0f"
+    assert steps(text, remove_nonprinting=True) == "a b c d e\u00a0f"
+    assert steps("A  B", lowercase=True) == "a  b"
 
 
 # --- IWSLT. ---
@@ -170,15 +138,11 @@ def iwslt(tmp_path_factory):
     marked, plain = ([], []), []
     for talk in range(4):
         for side, text in enumerate(("Titel der Rede", "Title of the talk")):
-            marked[side].extend(
-                [
-                    "<url>http://x</url>",
-                    "<keywords>a, b</keywords>",
-                    "<talkid>7</talkid>",
-                    f"<title>{text} {talk}</title>",
-                    f"<description>{text}: {talk}</description>",
-                ]
-            )
+            marked[side].extend([
+                "<url>http://x</url>", "<keywords>a, b</keywords>",
+                "<talkid>7</talkid>", f"<title>{text} {talk}</title>",
+                f"<description>{text}: {talk}</description>",
+            ])  # fmt: skip
         plain += [
             (f"Titel der Rede {talk}", f"Title of the talk {talk}"),
             (f"Titel der Rede: {talk}", f"Title of the talk: {talk}"),
@@ -251,7 +215,7 @@ def test_iwslt_as_fairseq_has_it(iwslt, tmp_path):
     assert counts["to train"] == len(train) and counts["to valid"] == len(valid) == 3
     assert report["splits"]["test"] == {"kept": 5}
     # The merges of the command line, learnt on both sides.
-    words = Counter(word for _, row in train for text in row for word in text.split())
+    words = words_of(row for _, row in train)
     codes = (out / "tokenizers/source/bpe.codes").read_text()
     assert codes == learn_codes(words, 10000)
     assert codes == (out / "tokenizers/target/bpe.codes").read_text()
@@ -269,47 +233,33 @@ def test_iwslt_as_fairseq_has_it(iwslt, tmp_path):
 
 def test_plain_text_gives_the_same_ids(iwslt, tmp_path):
     folder, plain = iwslt
-    archive = folder.parent / "de-en.tgz"
-    for name, data, options in (
-        ("plain", archive, {}),
-        ("again", archive, {"workers": 2}),
-        ("tokens", folder, {"tokenized": True}),
-    ):
-        prepare(iwslt14(), data, tmp_path / name, **options)
+    prepare(iwslt14(), folder.parent / "de-en.tgz", tmp_path / "plain")
+    prepare(iwslt14(), folder, tmp_path / "tokens", tokenized=True)
     train, _ = fairseq_iwslt(plain)
     # As it was, but without markup.
     assert lines_of(tmp_path / "plain/train.de") == [
         plain[number][0].strip() for number, _ in train
     ]
     for side, lang in (("source", "de"), ("target", "en")):
-        load = {
-            name: load_tokenizer(tmp_path / name / folder / side)
-            for name, folder in (
-                ("plain", "tokenizers"),
-                ("tokens", "tokenizers"),
+        ids = [
+            load_tokenizer(tmp_path / name / "tokenizers" / side).tokenize(
+                lines_of(tmp_path / name / f"train.{lang}")
             )
-        }
-        ids = {
-            name: tokenizer.tokenize(lines_of(tmp_path / name / f"train.{lang}"))
-            for name, tokenizer in load.items()
-        }
-        assert ids["plain"] == ids["tokens"]
-        assert not any(3 in row for row in ids["plain"])
+            for name in ("plain", "tokens")
+        ]
+        assert ids[0] == ids[1]
+        assert not any(3 in row for row in ids[0])
         # To be put in place of the other when the model is to take plain text.
-        names = ("dict.txt", "bpe.codes", "settings.json")
-        for name in names:
-            assert (tmp_path / "tokens/raw_tokenizers" / side / name).read_bytes() == (
-                tmp_path / "plain/tokenizers" / side / name
-            ).read_bytes()
-    # The same bytes whatever the number of processes; report and all.
-    assert contents(tmp_path / "plain") == contents(tmp_path / "again")
+        raw = contents(tmp_path / "tokens/raw_tokenizers" / side)
+        assert raw == contents(tmp_path / "plain/tokenizers" / side)
+        assert set(raw) == {"dict.txt", "bpe.codes", "settings.json"}
     report = json.loads((tmp_path / "plain/preparation.json").read_bytes())
     for file in report["outputs"]:
         content = (tmp_path / "plain" / file["file"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == file["sha256"]
         assert len(content) == file["bytes"]
     assert report["inputs"][0]["file"] == "de-en.tgz"
-    assert not (tmp_path / "plain.part").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "tokens"]
 
 
 def test_other_direction_has_the_same_pairs(iwslt, tmp_path):
@@ -362,14 +312,16 @@ def test_wmt14_from_archives(tmp_path):
     rows = list(enumerate(rows, 1))
     train = [row for number, row in rows if number % 100 != 0]
     valid = [row for number, row in rows if number % 100 == 0]
-    words = Counter(word for row in train for text in row for word in text.split())
-    codes = learn_codes(words, 40000)
+    codes = learn_codes(words_of(train), 40000)
     assert (out / "tokenizers/source/bpe.codes").read_text() == codes
-    pieces, seen = Pieces(codes), Counter()
+    split_word, seen = (
+        DictionaryTokenizer(Dictionary(), bpe_codes=codes).split,
+        Counter(),
+    )
     for split, lines in (("train", train), ("valid", valid)):
         kept = []
         for row in lines:
-            lengths = [len(pieces.join(text).split()) for text in row]
+            lengths = [len(split_word(text)) for text in row]
             if not min(lengths) or max(lengths) > 250:
                 continue
             if max(lengths) / min(lengths) <= 1.5:
@@ -377,9 +329,8 @@ def test_wmt14_from_archives(tmp_path):
         for side, lang in enumerate(("en", "de")):
             assert lines_of(out / f"{split}.{lang}") == [row[side] for row in kept]
         if split == "train":
-            seen.update(
-                piece for row in kept for t in row for piece in pieces.join(t).split()
-            )
+            pieces = [split_word(text) for row in kept for text in row]
+            seen.update(itertools.chain(*pieces))
     assert report["splits"]["train"]["more than 250 words, after byte pairs"] == 1
     assert report["splits"]["train"]["empty, after byte pairs"] == 1
     assert [part["to valid"] for part in report["parts"][:2]] == [1, 1]
@@ -442,14 +393,8 @@ def test_wmt16_takes_splits_and_pieces_as_they_are(tmp_path):
     assert lines_of(out / "test.de") == ["neu"]
     assert report["text"] == "pieces"
     tokenizer = load_tokenizer(out / "tokenizers/source")
-    assert tokenizer.dictionary.symbols[4:10] == (
-        "b",
-        "Hau@@",
-        "hou@@",
-        "s",
-        "se",
-        "x@@",
-    )
+    symbols = ("b", "Hau@@", "hou@@", "s", "se", "x@@")
+    assert tokenizer.dictionary.symbols[4:10] == symbols
     ids = tokenizer.tokenize(["hou@@ se"])
     assert tokenizer.detokenize(ids) == ["house"]
     raw = load_tokenizer(out / "raw_tokenizers/source")
@@ -459,23 +404,14 @@ def test_wmt16_takes_splits_and_pieces_as_they_are(tmp_path):
 # --- Any corpus. ---
 
 
-def parallel(folder, pairs, stem="train"):
-    files = []
-    for side, lang in enumerate(("de", "en")):
-        files.append(folder / f"{stem}.{lang}")
-        write(files[-1], [pair[side] for pair in pairs])
-    return tuple(files)
-
-
 def test_corpus_splits_filters_and_doubles(tmp_path):
     pairs = [(f"a{i} b", f"c{i} d") for i in range(12)]
     pairs[3] = pairs[2]
     pairs[4] = ("a", "b c")
     pairs[5] = ("a b c d", "a b c d")
-    files = parallel(tmp_path, pairs)
     recipe = corpus(
-        "de", "en", [files], tokenizer="none", ratio=1.5, most=3, deduplicate=True,
-        valid_every=4, test_every=4,
+        "de", "en", [parallel(tmp_path, pairs)], tokenizer="none", ratio=1.5, most=3,
+        deduplicate=True, valid_every=4, test_every=4,
     )  # fmt: skip
     out = tmp_path / "out"
     report = prepare(recipe, ".", out)
@@ -512,11 +448,13 @@ def test_corpus_of_several_files_and_its_use(tmp_path):
     prepare(recipe, ".", out)
     assert lines_of(out / "train.de") == [sentence(i)[0] for i in range(20)]
     assert lines_of(out / "valid.de") == ["Neu\u2028es."]
+    assert not (out / "test.de").exists()
     tokenizer = load_tokenizer(out / "tokenizers/target")
     assert tokenizer.vocabulary_size == 24 and tokenizer.bpe_codes is None
     assert tokenizer.split("The House.") == ["the", "house", "."]
-    sources = pytest.importorskip("keras_seqconv.data.corpora")
-    opened = sources.open_corpus(str(out), source_language="de", target_language="en")
+    from keras_seqconv.data import open_corpus
+
+    opened = open_corpus(str(out), source_language="de", target_language="en")
     assert set(opened.splits) == {"train", "validation"}
 
 
@@ -534,72 +472,52 @@ def test_corpus_with_sentencepiece(tmp_path):
 # --- Interruptions. ---
 
 
-def test_goes_on_after_an_interruption(iwslt, tmp_path, monkeypatch):
+@contextlib.contextmanager
+def failing(name, error, when=lambda *_: True):
+    """A function of the preparation raises an error."""
+    original = getattr(preparation, name)
+
+    def fail(*arguments):
+        if when(*arguments):
+            raise error
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(type(error)):
+        patched.setattr(preparation, name, fail)
+        yield
+
+
+def test_goes_on_after_an_interruption(iwslt, tmp_path):
     folder, _ = iwslt
     whole, out = tmp_path / "whole", tmp_path / "out"
     prepare(iwslt14(), folder, whole)
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(preparation, "learn_codes", stop)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(iwslt14(), folder, out)
+    with failing("learn_codes", KeyboardInterrupt()):
+        prepare(iwslt14(), folder, out)
     assert not out.exists() and (tmp_path / "out.part").is_dir()
     with pytest.raises(ValueError, match="other inputs, options or packages"):
         prepare(iwslt14(), folder, out, tokenized=True)
-    with monkeypatch.context() as patched:
-        patched.setattr(preparation, "read_pairs", stop)  # nothing is read again
+    with failing("count_pieces", KeyboardInterrupt()):
+        prepare(iwslt14(), folder, out)
+    assert not out.exists()
+    with pytest.MonkeyPatch.context() as patched:  # nothing is done again
+        for name in ("read_pairs", "learn_codes"):
+            patched.delattr(preparation, name)
         prepare(iwslt14(), folder, out)
     assert contents(out) == contents(whole)
-    assert not (tmp_path / "out.part").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
 
 
-def test_doubles_are_known_after_an_interruption(tmp_path, monkeypatch):
+def test_doubles_and_line_numbers_are_known_after_an_interruption(tmp_path):
     first = parallel(tmp_path, [("a", "b"), ("c", "d")], "a")
-    second = parallel(tmp_path, [("c", "d"), ("e", "f")], "b")
-    recipe = corpus("de", "en", [first, second], tokenizer="none", deduplicate=True)
-    read = preparation.read_pairs
-
-    def broken(located, *arguments):
-        if located.part.name == "b.de":
-            raise OSError("disk")
-        return read(located, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(preparation, "read_pairs", broken)
-        with pytest.raises(OSError, match="disk"):
-            prepare(recipe, ".", tmp_path / "out")
-    prepare(recipe, ".", tmp_path / "out")
-    assert lines_of(tmp_path / "out/train.de") == ["a", "c", "e"]
-
-
-@pytest.mark.slow
-def test_interrupted_process_leaves_its_stages(tmp_path):
-    """Ctrl-C, with processes: ends at once, and the same call goes on."""
-    small = parallel(tmp_path, [sentence(i) for i in range(40)], "a")
-    large = parallel(tmp_path, [sentence(i) for i in range(120_000)], "b")
-    program = (
-        "import sys; from keras_seqconv.preparation import corpus, prepare; "
-        f"prepare(corpus('de', 'en', {[tuple(map(str, p)) for p in (small, large)]}), "
-        "'.', 'out', workers=2, log=lambda text: print(text, flush=True))"
+    second = parallel(tmp_path, [("c", "d"), ("e", "f"), ("g", "h")], "b")
+    recipe = corpus(
+        "de", "en", [first, second], tokenizer="none", deduplicate=True, valid_every=3
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )  # fmt: skip
-    assert b"a.de: 40 pairs" in process.stdout.readline()
-    time.sleep(0.5)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=20) != 0
-    assert sorted(path.name for path in (tmp_path / "out.part").iterdir()) == [
-        "00-train", "01-train.part", "lock", "plan.json"
-    ]  # fmt: skip
-    with pytest.raises(ProcessLookupError):
-        time.sleep(0.2)
-        os.killpg(process.pid, 0)  # no process of it is left
+    with failing("read_pairs", OSError(), lambda places, *_: "b.de" in str(places)):
+        prepare(recipe, ".", tmp_path / "out")
+    prepare(recipe, ".", tmp_path / "out")
+    assert lines_of(tmp_path / "out/train.de") == ["a", "c", "g"]
+    assert lines_of(tmp_path / "out/valid.de") == ["e"]
 
 
 # --- Wrong inputs. ---
@@ -624,9 +542,13 @@ def test_missing_files_are_named_with_their_source(iwslt, tmp_path):
 def test_files_of_different_length_give_both_counts(tmp_path):
     files = parallel(tmp_path, [("a", "b")] * 5000)
     write(files[1], ["b"] * 4001)
-    with pytest.raises(ValueError, match=r"de has 5,000, .*en has 4,001"):
-        prepare(corpus("de", "en", [files]), ".", tmp_path / "out")
-    assert not list(tmp_path.glob("out*"))
+    for pair, numbers in (
+        (files, r"de has 5,000, .*en has 4,001"),
+        (files[::-1], r"en has 4,001, .*de has 5,000"),
+    ):
+        with pytest.raises(ValueError, match=numbers):
+            prepare(corpus("de", "en", [pair]), ".", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.de", "train.en"]
 
 
 def test_text_that_is_not_utf8(tmp_path):
@@ -645,12 +567,28 @@ def test_output_and_empty_results(tmp_path):
     recipe = corpus("de", "en", [files], tokenizer="none", ratio=2)
     with pytest.raises(ValueError, match="keep at least one pair.*ratio above 2 3"):
         prepare(recipe, ".", tmp_path / "out")
-    with pytest.raises(ValueError, match="must not exist or be empty"):
+    with pytest.raises(ValueError, match="must be empty, not exist"):
         prepare(recipe, ".", tmp_path)
-    broken = tmp_path / "de-en.tgz"
-    broken.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="complete tar file"):
-        prepare(iwslt14(), broken, tmp_path / "out2")
+    for content in (b"no archive", gzip.compress(b"x" * 9999)[:20]):
+        (tmp_path / "de-en.tgz").write_bytes(content)
+        with pytest.raises(ValueError, match="complete tar file"):
+            prepare(iwslt14(), tmp_path / "de-en.tgz", tmp_path / "out2")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(b"a b\n" * 9999)[:40], "breaks off after line"),
+        (gzip.compress(b"\xff\xfea\0"), "line 1, must be UTF-8"),
+        (gzip.compress(b"x" * (17 << 20)), "line 1, must not be longer than 16 MiB"),
+    ],
+)
+def test_broken_files_are_named(tmp_path, content, words):
+    files = [tmp_path / "a.de.gz", tmp_path / "a.en.gz"]
+    for file in files:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"a.de.gz.*{words}"):
+        prepare(corpus("de", "en", [files]), ".", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -664,6 +602,7 @@ def test_output_and_empty_results(tmp_path):
         ({"target": "de"}, "must differ"),
         ({"source": "../x"}, "source"),
         ({"valid": [("a", "b")], "valid_every": 9}, "not both"),
+        ({"train": [("a.sgm", "b")]}, "both text or both segments"),
     ],
 )
 def test_wrong_arguments(arguments, problem):

@@ -1,16 +1,8 @@
 """Corpora of the papers from the files one downloads: `keras-seqconv prepare`.
 
-| module        | what                                                             |
-|---------------|------------------------------------------------------------------|
-| `recipes`     | what each recipe reads and does: data                            |
-| `files`       | where files lie; their lines, also in archives                   |
-| `reading`     | pairs of lines, without markup                                   |
-| `text`        | steps on a line: Moses, lower case                               |
-| `cleaning`    | which pairs are kept                                             |
-| `byte_pairs`  | merges of counted words                                          |
-| `workers`     | many processes, one order                                        |
-| `stages`      | work that goes on after an interruption                          |
-| `preparation` | all of it in its order: `prepare`                                |
+`recipes` says as data what each recipe reads and does, `reading` finds the files and
+reads pairs of lines, `steps` makes tokens of them in several processes, and
+`preparation` does it all in its order.
 """
 
 from keras_seqconv.preparation.preparation import REPORT, prepare

@@ -2,34 +2,32 @@
 
 import contextlib
 import dataclasses
+import functools
+import hashlib
 import importlib.metadata
+import itertools
+import json
 import os
 import shutil
 import sys
 import time
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_seqconv.preparation.byte_pairs import (
-    Pieces,
-    read_counts,
-    read_lines,
-    write_counts,
+from keras_seqconv.preparation.reading import find, lines, read_pairs
+from keras_seqconv.preparation.recipes import Recipe, locate
+from keras_seqconv.preparation.steps import (
+    executor_of,
+    with_tokens,
+    without_nonprinting,
 )
-from keras_seqconv.preparation.cleaning import Rule
-from keras_seqconv.preparation.files import describe, find, lines
-from keras_seqconv.preparation.reading import read_pairs
-from keras_seqconv.preparation.recipes import Located, Recipe, locate
-from keras_seqconv.preparation.stages import Stages, workplace
-from keras_seqconv.preparation.text import remove_nonprinting
-from keras_seqconv.preparation.workers import applied
 from keras_seqconv.support.arguments import check_boolean, check_positive_integer
 from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import atomic_directory, read_json, write_json
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, train_tokenizers
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
+from keras_seqconv.tokenizers.moses_bpe import count_pieces
 
 REPORT = "preparation.json"
 SPLITS = ("train", "valid", "test")
@@ -38,6 +36,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 _DOUBLE = "double of an earlier pair"
 _AFTER = ", after byte pairs"
 _PACKAGES = ("sacremoses", "subword-nmt", "sentencepiece")
+_writing = functools.partial(open, mode="w", encoding="utf-8", newline="\n")
 
 
 def prepare(
@@ -61,17 +60,18 @@ def prepare(
     the files hold what fairseq's scripts write before byte pairs, the tokenizers do
     byte pairs only, and `raw_tokenizers` holds those that take plain text.
 
-    The same inputs give the same bytes, whatever `workers` is. Work is done in stages
-    in `<output>.part`; after an interruption the same call goes on after the last
-    finished one. Memory grows with the number of different words only (and 16 to 100
-    bytes for each pair with `deduplicate`).
+    The same inputs give the same bytes, whatever `workers` is. Parts of the corpus and
+    merges that are finished are kept in `<output>.part`; after an interruption the same
+    call goes on after them. Memory grows with the number of different words only (and
+    with `deduplicate` by about 60 bytes for each pair).
 
     Args:
-        recipe: of `keras_seqconv.preparation.recipes`.
+        recipe: of `keras_seqconv.preparation`.
         data: folder with the files of the recipe, or their archive.
         output: folder to make; must not exist or be empty.
         tokenized: write tokens instead of plain text.
-        workers: number of processes for Moses.
+        workers: number of processes for Moses. They are spawned: with more than one, a
+            script must call this below `if __name__ == "__main__":`.
         log: is told of progress, a line now and then.
 
     Returns:
@@ -92,168 +92,160 @@ def prepare(
     """
     check_boolean("tokenized", tokenized)
     check_positive_integer("workers", workers)
-    _require_packages(recipe)
-    located = locate(recipe, data)
+    needed = {
+        "sacremoses": recipe.tokenizer.startswith("moses") or recipe.normalize,
+        "subword_nmt": recipe.merges is not None,
+        "sentencepiece": recipe.tokenizer == "sentencepiece",
+    }
+    for package in needed:
+        if needed[package]:
+            require(package, "mt")
+    job = _Preparation(recipe, Path(data), tokenized, log or (lambda text: None))
     output = Path(os.path.realpath(output))
-    _check_free(output)
-    part = output.with_name(f"{output.name}.part")
-    with workplace(part):
-        plan = {
-            "format_version": _FORMAT_VERSION,
-            "recipe": dataclasses.asdict(recipe),
-            "tokenized": tokenized,
-            "packages": _versions(),
-            "inputs": [_state(path) for path in _input_files(recipe, located, data)],
-        }
-        job = _Job(recipe, data, located, tokenized, workers, log or (lambda _: None))
-        stages = Stages(part, plan)
-        if stages.finished:
-            job.log(f"going on in {part}, finished: {', '.join(stages.finished)}")
-        made, report = job.run(stages)
-        _check_free(output)
-        if output.exists():
-            output.rmdir()
-        made.rename(output)
-        shutil.rmtree(part, ignore_errors=True)
+    stages = output.with_name(f"{output.name}.part")
+    with atomic_directory(output) as folder:
+        job.check_plan(stages)
+        try:
+            with executor_of(workers if needed["sacremoses"] else 1) as executor:
+                job.clean(stages, executor)
+            codes = job.learn(stages)
+            report = job.write(stages, codes, folder)
+        finally:
+            if not _finished(stages):
+                shutil.rmtree(stages, ignore_errors=True)
+    shutil.rmtree(stages, ignore_errors=True)
     return report
 
 
-def _check_free(output: Path):
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise ValueError(f"`output` must not exist or be empty. Received: {output}")
+def _finished(stages: Path) -> list[str]:
+    """Names of the stages that are finished."""
+    return sorted(path.name for path in stages.glob("[!.]*") if path.is_dir())
 
 
-def _require_packages(recipe: Recipe):
-    if recipe.tokenizer.startswith("moses") or recipe.normalize:
-        require("sacremoses", "mt")
-    if recipe.merges is not None:
-        require("subword_nmt", "mt")
-    if recipe.tokenizer == "sentencepiece":
-        require("sentencepiece", "mt")
+@contextlib.contextmanager
+def _stage(path: Path) -> Iterator[Path]:
+    """Yields the new folder of a stage, which is there when it is finished."""
+    with atomic_directory(path) as folder:
+        yield folder
+        _to_disk(folder)
 
 
-def _versions() -> dict:
-    versions = {"python": sys.version.split()[0]}
-    for name in ("keras-seqconv", *_PACKAGES):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+def _to_disk(folder: Path):
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb+") as stream:
+                os.fsync(stream.fileno())
 
 
-def _input_files(recipe, located, data) -> list[Path]:
-    paths = {place.path: None for one in located for place in one.places}
-    if recipe.codes is not None and (codes := find(recipe.codes, Path(data))):
-        paths[codes.path] = None
-    return list(paths)
+class _Preparation:
+    """One recipe on its files, in stages, each a folder in the folder `stages`.
 
+    A part of the corpus is a stage: `counts.json`, and in `<split>.jsonl` its rows,
+    [source tokens, target tokens, source, target]. The last one is `merges`.
+    """
 
-def _state(path: Path) -> list:
-    state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
-
-
-class _Job:
-    """The stages of one preparation."""
-
-    def __init__(self, recipe, data, located, tokenized, workers, log):
-        self.recipe = recipe
-        self.data = Path(data)
-        self.located = located
-        self.tokenized = tokenized
-        self.workers = workers
-        self.log = log
+    def __init__(self, recipe: Recipe, data: Path, tokenized: bool, log: Callable):
+        self.recipe, self.data, self.tokenized, self.log = recipe, data, tokenized, log
+        self.parts = locate(recipe, data)
         self.languages = (recipe.source, recipe.target)
-        moses = recipe.tokenizer.startswith("moses")
+        self.moses = recipe.tokenizer.startswith("moses")
         # Whether the files hold something other than what the filters look at.
-        self.keeps_raw = moses and not tokenized
-        self.steps = {
-            "normalize": recipe.normalize,
-            "remove_nonprinting": recipe.remove_nonprinting,
-            "moses": moses,
+        self.keeps_raw = self.moses and not tokenized
+        self.codes_of_pieces = (
+            None if recipe.codes is None else find(recipe.codes, data)
+        )
+        places = [place for _, places in self.parts for place in places]
+        places += [self.codes_of_pieces] * (self.codes_of_pieces is not None)
+        self.inputs = list(dict.fromkeys(place.path for place in places))
+        self.names = [
+            f"{number:02d}-{part.split}" for number, (part, _) in enumerate(self.parts)
+        ]
+
+    def check_plan(self, stages: Path):
+        """Finished stages of other inputs, options or packages are refused."""
+        plan = {
+            "format_version": _FORMAT_VERSION,
+            "recipe": dataclasses.asdict(self.recipe),
+            "tokenized": self.tokenized,
+            "packages": _versions(),
+            "inputs": [
+                [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns]
+                for path in self.inputs
+            ],
+        }
+        plan, path = json.loads(json.dumps(plan)), stages / "plan.json"
+        stages.mkdir(parents=True, exist_ok=True)
+        if not (finished := _finished(stages)):
+            write_json(path, plan)
+        elif not path.exists() or read_json(path) != plan:
+            raise ValueError(
+                f"{stages} holds the stages of a preparation with other inputs, "
+                "options or packages. Delete it, or choose another `output`."
+            )
+        else:
+            self.log(f"going on in {stages}, finished: {', '.join(finished)}")
+
+    # --- Clean the parts: tokens, filters, splits. ---
+
+    def clean(self, stages: Path, executor):
+        lines, seen = 0, set()
+        for (part, places), name in zip(self.parts, self.names, strict=True):
+            train, folder = part.split == "train", stages / name
+            if not folder.exists():
+                with _stage(folder) as new:
+                    counts = self._clean(part, places, executor, lines, seen, new)
+                    write_json(new / "counts.json", counts)
+            elif train and self.recipe.deduplicate:
+                for split in SPLITS:
+                    rows = self._rows(stages, split, [name])
+                    seen.update(_digest(row[2:]) for row in rows)
+            if train:
+                counts = read_json(folder / "counts.json")
+                lines += sum(counts.get(f"to {split}", 0) for split in SPLITS)
+
+    def _clean(self, part, places, executor, lines: int, seen: set, folder) -> dict:
+        recipe, train = self.recipe, part.split == "train"
+        rule = recipe.rule if train and recipe.rule_on == "words" else None
+        deduplicate = train and recipe.deduplicate
+        counts = Counter(dict.fromkeys(rule.problems if rule else (), 0))
+        counts.update({_DOUBLE: 0} if deduplicate else {})
+        pairs = read_pairs(places, part.markup, recipe.on_error, counts)
+        rows = with_tokens(pairs, self._steps(train), executor)
+        with contextlib.ExitStack() as stack:
+            files = {
+                split: stack.enter_context(_writing(folder / f"{split}.jsonl"))
+                for split in SPLITS
+            }
+            for tokens, texts in self._logged(part.name, rows):
+                problem = rule.problem(*tokens) if rule else None
+                if problem is None and deduplicate:
+                    digest = _digest(texts)
+                    problem = _DOUBLE if digest in seen else None
+                    seen.add(digest)
+                if problem is not None:
+                    counts[problem] += 1
+                    continue
+                lines += train
+                split = self._split(lines) if train else part.split
+                counts[f"to {split}"] += 1
+                row = json.dumps([*tokens, *texts], ensure_ascii=False)
+                files[split].write(row + "\n")
+        return {"part": part.name, "split": part.split, **_in_order(counts)}
+
+    def _steps(self, train: bool) -> list[dict]:
+        """Arguments of `steps` for both sides of a part."""
+        recipe = self.recipe
+        if self.keeps_raw and not train:
+            return [{}, {}]  # nothing looks at the tokens of these
+        all_steps = train or recipe.normalize_tests
+        shared = {
+            "normalize": recipe.normalize and all_steps,
+            "remove_nonprinting": recipe.remove_nonprinting and all_steps,
+            "moses": self.moses,
             "aggressive_dash_splits": recipe.aggressive_dash_splits,
             "lowercase": recipe.lowercase,
         }
-
-    def run(self, stages: Stages) -> tuple[Path, dict]:
-        folders, counts, lines, seen = [], [], 0, set()
-        for number, located in enumerate(self.located):
-            name = f"{number:02d}-{located.part.split}"
-            folder, report = stages.run(
-                name,
-                lambda folder, located=located, lines=lines: self._clean(
-                    located, folder, lines, seen
-                ),
-            )
-            if self.recipe.deduplicate:
-                seen.update(_read_digests(folder))
-            lines = report["lines_so_far"]
-            folders.append(folder)
-            counts.append(report["counts"])
-        codes = None
-        if self.recipe.merges is not None:
-            folder, _ = stages.run(
-                "merges", lambda folder: self._learn(folders, folder)
-            )
-            codes = folder / "codes"
-        return stages.run(
-            "output",
-            lambda folder: self._write(folders, counts, codes, folder),
-            REPORT,
-        )
-
-    # --- Clean a part: tokens, filters, splits. ---
-
-    def _clean(self, located: Located, folder: Path, lines: int, seen: set) -> dict:
-        part, recipe = located.part, self.recipe
-        train = part.split == "train"
-        digests, words = array("Q"), Counter()
-        rule = recipe.rule if train and recipe.rule_on == "words" else None
-        known = (seen, digests) if train and recipe.deduplicate else None
-        counts = Counter(dict.fromkeys(rule.problems, 0) if rule else {})
-        counts.update({_DOUBLE: 0} if known else {})
-        chunks = read_pairs(located, recipe.on_error, counts)
-        progress = _Progress(self.log, part.name)
-        with _Files(folder) as files, applied(self._sides(train), self.workers) as map_:
-            for raw, tokens in map_(chunks):
-                progress.add(len(raw[0]))
-                problems = _problems(raw, tokens, rule, known)
-                for problem, *row in zip(problems, *tokens, *raw, strict=True):
-                    if problem is not None:
-                        counts[problem] += 1
-                        continue
-                    lines += train
-                    split = self._split(lines) if train else part.split
-                    counts[f"to {split}"] += 1
-                    self._keep(files, split, row)
-                    if split == "train" and recipe.merges is not None:
-                        words.update(row[0].split())
-                        words.update(row[1].split())
-        progress.end()
-        write_counts(folder / "words", words)
-        if recipe.deduplicate:
-            (folder / "digests").write_bytes(digests.tobytes())
-        named = {"part": part.name, "split": part.split, **_in_order(counts)}
-        return {"counts": named, "lines_so_far": lines}
-
-    def _keep(self, files: "_Files", split: str, row: list[str]):
-        """Writes tokens of both sides, and their texts where these are wanted."""
-        for language, tokens, raw in zip(self.languages, row[:2], row[2:], strict=True):
-            files.write(f"{split}.tokens.{language}", tokens)
-            if self.keeps_raw:
-                if self.recipe.remove_nonprinting:
-                    # The tokenizer does not do this.
-                    raw = remove_nonprinting(raw).strip()
-                files.write(f"{split}.raw.{language}", raw)
-
-    def _sides(self, train: bool) -> list[dict]:
-        """Arguments of `Steps` for the lines of a part."""
-        steps = dict(self.steps)
-        if not train and self.keeps_raw:
-            # Nothing looks at the tokens of these.
-            return [{}, {}]
-        if not train and not self.recipe.normalize_tests:
-            steps.update(normalize=False, remove_nonprinting=False)
-        return [{**steps, "language": language} for language in self.languages]
+        return [{"language": language, **shared} for language in self.languages]
 
     def _split(self, number: int) -> str:
         """Of the training line with a number, from 1."""
@@ -265,218 +257,217 @@ class _Job:
             return "test"
         return "train"
 
+    def _rows(self, stages: Path, split: str, names=None) -> Iterator[list[str]]:
+        for name in names or self.names:
+            yield from map(json.loads, _lines(stages / name / f"{split}.jsonl"))
+
+    def _logged(self, name: str, rows: Iterable) -> Iterator:
+        """Tells of rows and their rate now and then, and at the end."""
+        start = last = time.perf_counter()
+        number = 0
+
+        def tell():
+            rate = number / max(time.perf_counter() - start, 1e-9)
+            self.log(f"{name}: {number:,} pairs, {rate:,.0f} a second")
+
+        for number, row in enumerate(rows, 1):  # noqa: B007
+            yield row
+            if time.perf_counter() - last > _SECONDS_BETWEEN_LINES:
+                last = time.perf_counter()
+                tell()
+        tell()
+
     # --- Learn merges. ---
 
-    def _learn(self, folders: list[Path], folder: Path) -> dict:
-        words = Counter()
-        for one in folders:
-            words.update(read_counts(one / "words"))
-        self.log(f"learning {self.recipe.merges:,} merges of {len(words):,} words")
-        codes = learn_codes(words, self.recipe.merges)
-        (folder / "codes").write_text(codes, encoding="utf-8", newline="\n")
-        return {"merges": codes.count("\n") - 1, "words": len(words)}
+    def learn(self, stages: Path) -> str | None:
+        """The codes file of the merges, None where the recipe has none."""
+        if self.recipe.merges is None:
+            return None
+        folder = stages / "merges"
+        if not folder.exists():
+            words = Counter()
+            for row in self._rows(stages, "train"):
+                words.update(row[0].split())
+                words.update(row[1].split())
+            self.log(f"learning {self.recipe.merges:,} merges of {len(words):,} words")
+            with _stage(folder) as new:
+                codes = learn_codes(words, self.recipe.merges)
+                (new / "codes").write_bytes(codes.encode())
+        return (folder / "codes").read_bytes().decode()
 
     # --- Write the corpus. ---
 
-    def _write(self, folders, counts, codes: Path | None, folder: Path) -> dict:
-        recipe = self.recipe
-        merges = None if codes is None else codes.read_text(encoding="utf-8")
-        pieces = None if merges is None else Pieces(merges)
-        words, final = (Counter(), Counter()), {}
-        with _Files(folder) as files:
-            for split in SPLITS:
-                final[split] = self._write_split(split, folders, files, pieces, words)
-        if not final["train"].get("kept"):
+    def write(self, stages: Path, codes: str | None, folder: Path) -> dict:
+        recipe, split_word, words = self.recipe, None, (Counter(), Counter())
+        if codes is not None:
+            bpe = DictionaryTokenizer(Dictionary(), bpe_codes=codes)
+            split_word = functools.cache(bpe.split)
+        parts = [read_json(stages / name / "counts.json") for name in self.names]
+        splits = {
+            split: self._write_split(stages, split, split_word, words, folder)
+            for split in SPLITS
+        }
+        if not splits["train"].get("kept"):
+            counts = [
+                f"{name} {count}"
+                for found in (*parts, splits["train"])
+                for name, count in found.items()
+                if isinstance(count, int)
+            ]
             raise ValueError(
                 "The training set must keep at least one pair. Received: "
-                + "; ".join(f"{name} {n}" for name, n in _problems_of(counts, final))
+                + "; ".join(counts)
             )
-        symbols = [side if pieces is None else pieces.counts(side) for side in words]
-        vocabulary = self._write_tokenizers(symbols, merges, folder)
-        return {
+        if split_word is not None:
+            words = [count_pieces(side, split_word) for side in words]
+        vocabulary = self._write_tokenizers(words, codes, folder)
+        self.log("SHA-256 of inputs and outputs")
+        text = "tokens" if self.tokenized and self.moses else "plain"
+        text = "pieces" if recipe.tokenizer == "pieces" else text
+        base = self.data if self.data.is_dir() else self.data.parent
+        report = {
             "format_version": _FORMAT_VERSION,
             "recipe": _described(recipe),
-            "text": self._kind_of_text(),
+            "text": text,
             "packages": _versions(),
-            "inputs": self._inputs(),
-            "parts": counts,
-            "splits": {split: one for split, one in final.items() if "kept" in one},
+            "inputs": [_file(path, base) for path in self.inputs],
+            "parts": parts,
+            "splits": {
+                name: counts for name, counts in splits.items() if "kept" in counts
+            },
             "vocabulary": vocabulary,
             "outputs": [
-                describe(path, path.relative_to(folder).as_posix())
+                _file(path, folder)
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             ],
         }
+        write_json(folder / REPORT, report)
+        _to_disk(folder)
+        return report
 
-    def _kind_of_text(self) -> str:
-        if self.recipe.tokenizer == "pieces":
-            return "pieces"
-        return "tokens" if self.tokenized and self.steps["moses"] else "plain"
+    def _write_split(self, stages, split: str, split_word, words, folder) -> dict:
+        """Writes the files of a split, if it has lines; returns the counts.
 
-    def _write_split(self, split, folders, files, pieces, words) -> dict:
-        """Writes the lines of a split; returns the counts."""
+        `words`, of source and target, go up by the training words where a dictionary
+        is to be made of them.
+        """
         recipe, counts, rule = self.recipe, Counter(), None
         if recipe.rule_on == "pieces" and split in ("train", "valid"):
             rule = recipe.rule
             counts.update({problem + _AFTER: 0 for problem in rule.problems})
         counted = split == "train" and recipe.tokenizer not in ("none", "sentencepiece")
-        progress = _Progress(self.log, f"writing {split}")
-        for row in self._stored(folders, split):
-            progress.add(1)
-            tokens, shown = row[:2], row[-2:]
-            if rule is not None:
-                problem = rule.problem(*map(pieces.join, tokens))
-                if problem is not None:
-                    counts[problem + _AFTER] += 1
-                    continue
-            counts["kept"] += 1
-            for side, language in enumerate(self.languages):
-                files.write(f"{split}.{language}", shown[side])
+
+        def joined(text):
+            return " ".join(itertools.chain(*map(split_word, text.split())))
+
+        paths = [folder / f"{split}.{language}" for language in self.languages]
+        with _writing(paths[0]) as source, _writing(paths[1]) as target:
+            rows = self._rows(stages, split)
+            for row in self._logged(f"writing {split}", rows):
+                tokens, texts = row[:2], row[2:] if self.keeps_raw else row[:2]
+                if rule is not None:
+                    problem = rule.problem(*map(joined, tokens))
+                    if problem is not None:
+                        counts[problem + _AFTER] += 1
+                        continue
+                counts["kept"] += 1
+                if self.keeps_raw and recipe.remove_nonprinting:
+                    # The tokenizer does not do this.
+                    texts = [without_nonprinting(text).strip() for text in texts]
+                source.write(texts[0] + "\n")
+                target.write(texts[1] + "\n")
                 if counted:
-                    words[side].update(tokens[side].split())
-        progress.end()
+                    words[0].update(tokens[0].split())
+                    words[1].update(tokens[1].split())
+        if not counts["kept"]:
+            del counts["kept"]
+            for path in paths:
+                path.unlink()
         return _in_order(counts)
 
-    def _stored(self, folders: list[Path], split: str) -> Iterator[tuple[str, ...]]:
-        """Rows of tokens of both sides, and of the texts if they were kept."""
-        forms = ("tokens", "raw") if self.keeps_raw else ("tokens",)
-        for folder in folders:
-            paths = [
-                folder / f"{split}.{form}.{language}"
-                for form in forms
-                for language in self.languages
-            ]
-            if paths[0].exists():
-                yield from zip(*map(read_lines, paths), strict=True)
-
-    def _inputs(self) -> list[dict]:
-        base = self.data if self.data.is_dir() else self.data.parent
-        found = []
-        for path in _input_files(self.recipe, self.located, self.data):
-            self.log(f"SHA-256 of {path}")
-            inside = path.is_relative_to(base)
-            found.append(
-                describe(path, str(path.relative_to(base) if inside else path))
-            )
-        return found
-
-    # --- Tokenizers. ---
-
-    def _write_tokenizers(self, symbols, merges: str | None, folder: Path) -> dict:
-        recipe = self.recipe
+    def _write_tokenizers(self, words, codes: str | None, folder: Path) -> dict:
+        """Writes the tokenizers of both sides; returns their sizes."""
+        recipe, made = self.recipe, {}
         if recipe.tokenizer == "none":
             return {}
         if recipe.tokenizer == "sentencepiece":
-            return self._write_sentencepiece(folder)
-        if recipe.joined:
-            symbols = (symbols[0] + symbols[1],) * 2
-        dictionaries = [
-            Dictionary.from_counts(one, recipe.threshold, recipe.nwords)
-            for one in symbols
-        ]
-        for name, raw in self._tokenizer_folders():
-            for side, dictionary, language in zip(
-                ("source", "target"), dictionaries, self.languages, strict=True
-            ):
-                tokenizer = self._tokenizer(dictionary, language, merges, raw)
+            self.log(f"training SentencePiece, {recipe.vocabulary_size:,} entries")
+            made["tokenizers"] = train_tokenizers(
+                "sentencepiece_bpe",
+                *(_lines(folder / f"train.{language}") for language in self.languages),
+                vocabulary_size=recipe.vocabulary_size,
+                joint=recipe.joined,
+            )
+        else:
+            both = [words[0] + words[1]] * 2 if recipe.joined else words
+            dictionaries = [
+                Dictionary.from_counts(counts, recipe.threshold, recipe.nwords)
+                for counts in both
+            ]
+            plain = {"tokenizers": self.keeps_raw}
+            if (self.moses or self.codes_of_pieces is not None) and not self.keeps_raw:
+                plain["raw_tokenizers"] = True
+            for name in plain:
+                made[name] = [
+                    self._tokenizer(*pair, codes, plain[name])
+                    for pair in zip(dictionaries, self.languages, strict=True)
+                ]
+        for name, pair in made.items():
+            for side, tokenizer in zip(("source", "target"), pair, strict=True):
                 tokenizer.save(folder / name / side)
-        sizes = [len(one) for one in dictionaries]
-        found = {"source": sizes[0], "target": sizes[1], "joined": recipe.joined}
-        return found if merges is None else {"merges": merges.count("\n") - 1, **found}
+        source, target = (one.vocabulary_size for one in made["tokenizers"])
+        merges = {} if codes is None else {"merges": codes.count("\n") - 1}
+        return {**merges, "source": source, "target": target, "joined": recipe.joined}
 
-    def _tokenizer_folders(self):
-        """(folder, whether its tokenizers take plain text)."""
-        yield "tokenizers", self.keeps_raw
-        moses = self.steps["moses"] or self._codes_of_pieces() is not None
-        if moses and not self.keeps_raw:
-            yield "raw_tokenizers", True
-
-    def _tokenizer(self, dictionary, language, merges, raw: bool):
-        if self.recipe.tokenizer == "pieces":
-            if not raw:
-                return DictionaryTokenizer(dictionary, remove_bpe=True)
-            merges = self._codes_of_pieces()
-        if not raw:
-            return DictionaryTokenizer(dictionary, bpe_codes=merges)
-        steps = {**self.steps, "moses": True}
-        del steps["remove_nonprinting"]
+    def _tokenizer(self, dictionary, language: str, codes: str | None, plain: bool):
+        """One that takes plain text, or one that takes what the files hold."""
+        recipe, pieces = self.recipe, self.recipe.tokenizer == "pieces"
+        if not plain:
+            joins = pieces or codes is not None
+            return DictionaryTokenizer(dictionary, bpe_codes=codes, remove_bpe=joins)
+        if pieces:
+            found = lines(self.codes_of_pieces)
+            codes = "".join(line.decode() + "\n" for line in found)
         return DictionaryTokenizer(
-            dictionary, language=language, bpe_codes=merges, **steps
+            dictionary,
+            language=language,
+            normalize=recipe.normalize,
+            moses=True,
+            aggressive_dash_splits=recipe.aggressive_dash_splits,
+            lowercase=recipe.lowercase,
+            bpe_codes=codes,
         )
 
-    def _codes_of_pieces(self) -> str | None:
-        if self.recipe.codes is None:
-            return None
-        place = find(self.recipe.codes, self.data)
-        if place is None:
-            return None
-        return "".join(line.decode() + "\n" for line in lines(place))
 
-    def _write_sentencepiece(self, folder: Path) -> dict:
-        texts = [
-            read_lines(folder / f"train.{language}") for language in self.languages
-        ]
-        self.log(f"training SentencePiece, {self.recipe.vocabulary_size:,} entries")
-        tokenizers = train_tokenizers(
-            "sentencepiece_bpe",
-            *texts,
-            vocabulary_size=self.recipe.vocabulary_size,
-            joint=self.recipe.joined,
-        )
-        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-            tokenizer.save(folder / "tokenizers" / side)
-        sizes = [one.vocabulary_size for one in tokenizers]
-        return {"source": sizes[0], "target": sizes[1], "joined": self.recipe.joined}
+def _lines(path: Path) -> Iterator[str]:
+    with open(path, encoding="utf-8", newline="\n") as stream:
+        for line in stream:
+            yield line.removesuffix("\n")
 
 
-# --- Small things. ---
+def _versions() -> dict:
+    versions = {"python": sys.version.split()[0]}
+    for name in ("keras-seqconv", *_PACKAGES):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
-def _problems(raw, tokens, rule: Rule | None, known) -> Iterator[str | None]:
-    """What speaks against each pair of a chunk.
-
-    Args:
-        raw, tokens: columns.
-        rule: for the tokens, or None.
-        known: (set, array) of digests of the pairs so far, both go up; or None.
-    """
-    for source, target, *pair in zip(*raw, *tokens, strict=True):
-        problem = None if rule is None else rule.problem(*pair)
-        if problem is None and known is not None:
-            text = f"{source}\n{target}".encode()
-            digest = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-            if digest in known[0]:
-                problem = _DOUBLE
-            else:
-                known[0].add(digest)
-                known[1].append(digest)
-        yield problem
-
-
-def _read_digests(folder: Path) -> array:
-    digests = array("Q")
-    digests.frombytes((folder / "digests").read_bytes())
-    return digests
+def _digest(texts: list[str]) -> bytes:
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest()
 
 
 def _in_order(counts: Counter) -> dict:
     """What was read first, then what was left out, then what is left."""
-    first = [name for name in ("lines", "pairs") if name in counts]
-    last = [f"to {split}" for split in SPLITS if f"to {split}" in counts]
-    last += ["kept"] * ("kept" in counts)
-    between = [name for name in counts if name not in {*first, *last}]
-    return {name: counts[name] for name in (*first, *between, *last)}
-
-
-def _problems_of(parts: list[dict], splits: dict):
-    for found in (*parts, splits["train"]):
-        yield from (item for item in found.items() if isinstance(item[1], int))
+    first, last = ("lines", "pairs"), (*(f"to {split}" for split in SPLITS), "kept")
+    between = [name for name in counts if name not in (*first, *last)]
+    return {name: counts[name] for name in (*first, *between, *last) if name in counts}
 
 
 def _described(recipe: Recipe) -> dict:
-    described = dataclasses.asdict(recipe)
-    described["parts"] = [
+    """The recipe as the report shows it: files by their names."""
+    parts = [
         {
             "name": part.name,
             "split": part.split,
@@ -484,48 +475,13 @@ def _described(recipe: Recipe) -> dict:
         }
         for part in recipe.parts
     ]
-    described["codes"] = recipe.codes and recipe.codes.names[0]
-    return described
+    codes = recipe.codes and recipe.codes.names[0]
+    return {**dataclasses.asdict(recipe), "parts": parts, "codes": codes}
 
 
-class _Files:
-    """Text files of a folder by name, opened when first written to."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._streams = {}
-        self._stack = contextlib.ExitStack()
-
-    def write(self, name: str, line: str):
-        if name not in self._streams:
-            self._streams[name] = self._stack.enter_context(
-                open(  # noqa: SIM115
-                    self._folder / name, "w", encoding="utf-8", newline="\n"
-                )
-            )
-        self._streams[name].write(line + "\n")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._stack.close()
-
-
-class _Progress:
-    """Tells of lines and their rate now and then, and at the end."""
-
-    def __init__(self, log: Callable[[str], None], name: str):
-        self._log, self._name, self._lines = log, name, 0
-        self._start = self._last = time.perf_counter()
-
-    def add(self, lines: int):
-        self._lines += lines
-        now = time.perf_counter()
-        if now - self._last > _SECONDS_BETWEEN_LINES:
-            self._last = now
-            self.end()
-
-    def end(self):
-        rate = self._lines / max(time.perf_counter() - self._start, 1e-9)
-        self._log(f"{self._name}: {self._lines:,} pairs, {rate:,.0f} a second")
+def _file(path: Path, folder: Path) -> dict:
+    """Size and SHA-256 of a file, and its name in a folder."""
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    name = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return {"file": name.as_posix(), "bytes": path.stat().st_size, "sha256": digest}

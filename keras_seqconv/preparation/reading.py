@@ -1,26 +1,144 @@
-"""Pairs of lines of a part of a corpus, in chunks."""
+"""Where the files of a corpus lie, and their pairs of lines without markup.
 
+Files are plain, compressed or in archives, which are read where they are: nothing is
+unpacked to the disk.
+"""
+
+import bz2
+import contextlib
+import dataclasses
+import functools
+import gzip
 import itertools
+import lzma
+import re
+import tarfile
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from keras_seqconv.preparation import text
-from keras_seqconv.preparation.files import Place, lines
-from keras_seqconv.preparation.recipes import Located
-from keras_seqconv.preparation.workers import Columns
-
-PAIRS_AT_ONCE = 2000
+LONGEST_LINE = 16 << 20  # bytes; a longer one is hardly text
+_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_BROKEN = (
+    EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError
+)  # fmt: skip
 _DROPPED = (b"<url>", b"<talkid>", b"<keywords>")
-_DELETED = (b"<title>", b"</title>", b"<description>", b"</description>")
-_INVALID = "not UTF-8"
+_DELETED = re.compile(rb"</?title>|</?description>")
+_SEGMENT_TAGS = re.compile(rb'<seg id="[0-9]*">\s*|\s*</seg>\s*')
 
 
-def read_pairs(located: Located, on_error: str, counts: Counter) -> Iterator[Columns]:
-    """Chunks of [source lines, target lines], without blanks at the ends of lines.
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A file that a recipe reads.
+
+    Attributes:
+        names: where it may lie in the folder or archive; the first one found is taken,
+            also with .gz, .bz2 or .xz after it.
+        archive: name of the tar file that holds it, when it was not unpacked, or None.
+        url: where to get it.
+    """
+
+    names: tuple[str, ...]
+    archive: str | None = None
+    url: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A file that was found: at `path`, or a member of the archive there."""
+
+    path: Path
+    member: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.member}" if self.member else str(self.path)
+
+
+def find(wanted: Wanted, data: Path) -> Place | None:
+    """Looks in the folder `data`, or in the archive `data`, or in archives there."""
+    names = [name + end for name in wanted.names for end in ("", *_OPENERS)]
+    archive = data
+    if data.is_dir():
+        for name in names:
+            if (data / name).is_file():
+                return Place(data / name)
+        archive = data / (wanted.archive or "")
+    if archive.is_file():
+        members = _members(archive)
+        for name in names:
+            if name in members:
+                return Place(archive, name)
+    return None
+
+
+@functools.lru_cache
+def _members(archive: Path) -> frozenset[str]:
+    try:
+        with tarfile.open(archive, "r|*") as stream:
+            return frozenset(_name(member) for member in stream if member.isreg())
+    except _BROKEN as error:
+        raise ValueError(f"{archive} must be a complete tar file ({error}).") from None
+
+
+def _name(member: tarfile.TarInfo) -> str:
+    return member.name.removeprefix("./")
+
+
+def lines(place: Place) -> Iterator[bytes]:
+    """Lines without LF at their ends; LF alone ends a line, not U+2028 nor a lone CR.
+
+    Raises:
+        ValueError: a broken compressed file, a line of more than 16 MiB, UTF-16.
+    """
+    number = 0
+    try:
+        with _opened(place) as stream:
+            while line := stream.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise ValueError(
+                        f"{place}, line {number:,}, must not be longer than "
+                        f"{LONGEST_LINE >> 20} MiB. Is it text, one sentence a line?"
+                    )
+                if number == 1:
+                    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise ValueError(
+                            f"{place}, line 1, must be UTF-8. It starts like UTF-16."
+                        )
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                yield line.removesuffix(b"\n")
+    except _BROKEN as error:
+        raise ValueError(
+            f"{place} must be a complete file. It breaks off after line {number:,}: "
+            f"{error}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _opened(place: Place):
+    opener = _OPENERS.get(Path(place.member or place.path.name).suffix)
+    with contextlib.ExitStack() as stack:
+        if place.member is None:
+            yield stack.enter_context((opener or open)(place.path, "rb"))
+            return
+        archive = stack.enter_context(tarfile.open(place.path, "r|*"))
+        for member in archive:
+            if member.isreg() and _name(member) == place.member:
+                stream = stack.enter_context(archive.extractfile(member))
+                yield stack.enter_context(opener(stream, "rb")) if opener else stream
+                return
+    raise FileNotFoundError(f"No such file: {place}")
+
+
+def read_pairs(
+    places: Sequence[Place], markup: str, on_error: str, counts: Counter
+) -> Iterator[list[str]]:
+    """Pairs of lines, without markup and without blanks at their ends.
 
     Args:
-        located: the part.
-        on_error: what is done to lines that are not UTF-8, see `Recipe`.
+        places: the files of source and target.
+        markup, on_error: see `Part` and `Recipe`.
         counts: goes up by what was read and left out, of the source's file.
 
     Raises:
@@ -28,37 +146,46 @@ def read_pairs(located: Located, on_error: str, counts: Counter) -> Iterator[Col
             not UTF-8 and `on_error` is "raise".
     """
     sides = [
-        _marked_lines(place, located.part.markup, counts if side == 0 else Counter())
-        for side, place in enumerate(located.places)
+        _without_markup(place, markup, counter)
+        for place, counter in zip(places, (counts, Counter()), strict=True)
     ]
-    number = 0
-    while True:
-        chunk = [list(itertools.islice(side, PAIRS_AT_ONCE)) for side in sides]
-        if len(chunk[0]) != len(chunk[1]):
-            _raise_unequal(located, chunk, sides, number)
-        if not chunk[0]:
-            return
-        counts["pairs"] += len(chunk[0])
-        yield _decoded(chunk, located.places, number, on_error, counts)
-        number += len(chunk[0])
+    for number, pair in enumerate(itertools.zip_longest(*sides), 1):
+        if None in pair:
+            what = {"tags": "lines of text", "segments": "lines of <seg id"}
+            totals = [
+                f"{place} has {number - (line is None) + sum(1 for _ in side):,}"
+                for place, line, side in zip(places, pair, sides, strict=True)
+            ]
+            raise ValueError(
+                "Parallel files must have the same number of "
+                f"{what.get(markup, 'lines')}: {', '.join(totals)}"
+            )
+        counts["pairs"] += 1
+        bad = [place for place, line in zip(places, pair, strict=True) if _bad(line)]
+        if bad and on_error == "raise":
+            raise ValueError(
+                f"{bad[0]}, pair {number:,}, is not valid UTF-8. "
+                'Correct it, or leave out such pairs: `on_error` "skip".'
+            )
+        if bad:
+            replaced = on_error == "replace"
+            counts["not UTF-8, repaired" if replaced else "not UTF-8"] += 1
+            if not replaced:
+                continue
+        # NUL would not come back from a dataset of texts.
+        texts = (line.decode(errors="replace").replace("\0", " ") for line in pair)
+        yield [text.strip() for text in texts]
 
 
-def _raise_unequal(located, chunk, sides, number):
-    totals = [
-        number + len(got) + sum(1 for _ in side)
-        for got, side in zip(chunk, sides, strict=True)
-    ]
-    what = {"plain": "lines", "tags": "lines of text", "segments": "lines of <seg id"}
-    raise ValueError(
-        f"Parallel files must have the same number of {what[located.part.markup]}: "
-        + ", ".join(
-            f"{place} has {total:,}"
-            for place, total in zip(located.places, totals, strict=True)
-        )
-    )
+def _bad(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
-def _marked_lines(place: Place, markup: str, counts: Counter) -> Iterator[bytes]:
+def _without_markup(place: Place, markup: str, counts: Counter) -> Iterator[bytes]:
     for line in lines(place):
         counts["lines"] += 1
         if markup == "tags":
@@ -66,46 +193,18 @@ def _marked_lines(place: Place, markup: str, counts: Counter) -> Iterator[bytes]
             if dropped:
                 counts[f"lines with {dropped[0].decode()}"] += 1
                 continue
-            for tag in _DELETED:
-                line = line.replace(tag, b"")
+            line = _DELETED.sub(b"", line)
         elif markup == "segments":
             if b"<seg id" not in line:
                 counts["lines without <seg id"] += 1
                 continue
-            # Bytes that are no UTF-8 come through, and are looked at later.
-            line = text.segment(line.decode(errors="surrogateescape"))
-            line = line.encode(errors="surrogateescape")
+            line = segment(line)
         yield line
 
 
-def _decoded(chunk, places, number, on_error, counts) -> Columns:
-    try:
-        columns = [[line.decode() for line in column] for column in chunk]
-    except UnicodeDecodeError:
-        columns = _repaired(chunk, places, number, on_error, counts)
-    # NUL would not come back from a dataset of texts.
-    return [[line.replace("\0", " ").strip() for line in column] for column in columns]
+def segment(line: bytes) -> bytes:
+    """The text in a line `<seg id="1"> text </seg>`; nothing is unescaped.
 
-
-def _repaired(chunk, places, number, on_error, counts) -> Columns:
-    bad = set()
-    for place, column in zip(places, chunk, strict=True):
-        for row, line in enumerate(column):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                if on_error == "raise":
-                    raise ValueError(
-                        f"{place}, pair {number + row + 1:,}, is not valid UTF-8. "
-                        'Correct it, or leave out such pairs: `on_error` "skip".'
-                    ) from None
-                bad.add(row)
-    counts[_INVALID + (", repaired" if on_error == "replace" else "")] += len(bad)
-    return [
-        [
-            line.decode(errors="replace")
-            for row, line in enumerate(column)
-            if on_error == "replace" or row not in bad
-        ]
-        for column in chunk
-    ]
+    As fairseq's `sed` does: typographic apostrophes become plain ones.
+    """
+    return _SEGMENT_TAGS.sub(b"", line).replace("\u2019".encode(), b"'")

@@ -9,8 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from keras_seqconv.preparation.cleaning import Rule
-from keras_seqconv.preparation.files import Place, Wanted, find
+from keras_seqconv.preparation.reading import Place, Wanted, find
 from keras_seqconv.support.arguments import (
     check_choice,
     check_positive_integer,
@@ -18,6 +17,61 @@ from keras_seqconv.support.arguments import (
 )
 
 TOKENIZERS = ("none", "moses", "moses+bpe", "sentencepiece")
+_LONG_WORD = re.compile(r"[^\s|]{1001}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Which pairs are kept: the rules of Moses' clean-corpus-n.perl, in its order.
+
+    Neither side is empty; none has more than `most` words, none fewer than `least`;
+    neither has more than `ratio` times as many words as the other; no word has more
+    than 1,000 characters (`|` ends a word there). Words are what blanks separate. None:
+    no such limit.
+
+    Moses also deletes each `|` from the text, unless the first line holds one. After
+    its own tokenisation there is none left (it is written `&#124;`), and otherwise it
+    is not done here.
+    """
+
+    ratio: float | None = None
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """What can speak against a pair, in the order of the tests."""
+        limits = (True, self.most, self.least, self.ratio, True)
+        return [
+            name for name, limit in zip(self._names(), limits, strict=True) if limit
+        ]
+
+    def problem(self, source: str, target: str) -> str | None:
+        """What speaks against a pair, of `problems`; None when nothing does."""
+        first, second = len(source.split()), len(target.split())
+        if not first or not second:
+            return self._names()[0]
+        if self.most is not None and max(first, second) > self.most:
+            return self._names()[1]
+        if self.least is not None and min(first, second) < self.least:
+            return self._names()[2]
+        # Division, as Moses: a product would round otherwise at the limit.
+        if self.ratio is not None and (
+            second / first > self.ratio or first / second > self.ratio
+        ):
+            return self._names()[3]
+        if _LONG_WORD.search(source) or _LONG_WORD.search(target):
+            return self._names()[4]
+        return None
+
+    def _names(self) -> tuple[str, ...]:
+        return (
+            "empty",
+            f"more than {self.most} words",
+            f"fewer than {self.least} words",
+            f"length ratio above {self.ratio or 0:g}",
+            "word of more than 1000 characters",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +104,7 @@ class Recipe:
         source, target: languages, two or three letters.
         parts: what is read, in this order.
         tokenizer: of `TOKENIZERS`; or "pieces", when the files hold byte pairs.
-        normalize, remove_nonprinting, lowercase: steps, see `text.Steps`.
+        normalize, remove_nonprinting, lowercase: steps; what Moses' scripts do.
         normalize_tests: whether the first two are also done to parts other than
             training (fairseq's scripts leave test sets as they are).
         aggressive_dash_splits: of Moses' tokenizer.
@@ -97,30 +151,27 @@ class Recipe:
     scoring: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Located:
-    """A part with the places of its files."""
-
-    part: Part
-    places: tuple[Place, Place]
-
-
 def listing(recipe: Recipe, data: str | os.PathLike) -> list[str]:
     """The files of a recipe: found where, or missing and where to get them."""
+    files = [(wanted, part.optional) for part in recipe.parts for wanted in part.wanted]
+    files += [(recipe.codes, True)] * (recipe.codes is not None)
     shown = []
-    for part, wanted in _all_files(recipe):
-        place = find(wanted, Path(data))
-        if place is not None:
-            shown.append(f"found    {place}")
-            continue
+    for wanted, optional in files:
         where = f" (in {wanted.archive})" if wanted.archive else ""
-        missing = "optional" if part is None or part.optional else "missing "
-        shown.append(f"{missing} {wanted.names[0]}{where}, from {wanted.url or '?'}")
+        missing = "optional" if optional else "missing "
+        place = find(wanted, Path(data))
+        shown.append(
+            f"found    {place}"
+            if place is not None
+            else f"{missing} {wanted.names[0]}{where}, from {wanted.url or '?'}"
+        )
     return shown
 
 
-def locate(recipe: Recipe, data: str | os.PathLike) -> tuple[Located, ...]:
-    """Finds the files of a recipe.
+def locate(
+    recipe: Recipe, data: str | os.PathLike
+) -> list[tuple[Part, tuple[Place, Place]]]:
+    """The parts of a recipe that are there, with the files of source and target.
 
     Raises:
         FileNotFoundError: names those that are missing, and where to get them.
@@ -131,29 +182,29 @@ def locate(recipe: Recipe, data: str | os.PathLike) -> tuple[Located, ...]:
     located, missing = [], []
     for part in recipe.parts:
         places = tuple(find(wanted, data) for wanted in part.wanted)
-        lacking = [
-            wanted
-            for wanted, place in zip(part.wanted, places, strict=True)
-            if place is None
-        ]
-        if not lacking:
-            located.append(Located(part, places))
-        elif not part.optional or len(lacking) == 1:
-            missing += lacking
+        if None not in places:
+            located.append((part, places))
+        elif not part.optional or places != (None, None):
+            missing += [
+                wanted
+                for wanted, place in zip(part.wanted, places, strict=True)
+                if place is None
+            ]
     if missing:
         names = ", ".join(wanted.names[0] for wanted in missing)
-        urls = list(dict.fromkeys(one.url for one in missing if one.url))
+        urls = list(dict.fromkeys(wanted.url for wanted in missing if wanted.url))
         get = f" Get them from: {', '.join(urls)}" if urls else ""
         raise FileNotFoundError(f"In {data} there must be: {names}.{get}")
-    return tuple(located)
+    return located
 
 
-def _all_files(recipe: Recipe):
-    for part in recipe.parts:
-        for wanted in part.wanted:
-            yield part, wanted
-    if recipe.codes is not None:
-        yield None, recipe.codes
+def _part(name: str, split: str, names, sides, archive: str, url: str, **more) -> Part:
+    """A part whose files have what `sides` says in place of the {} of `names`."""
+    wanted = tuple(
+        Wanted(tuple(name.format(side) for name in names), archive, url)
+        for side in sides
+    )
+    return Part(name, split, wanted, **more)
 
 
 # --- IWSLT ----------------------------------------------------------------------------
@@ -183,23 +234,22 @@ def iwslt14(source: str = "de", target: str = "en") -> Recipe:
     pair = f"{target}-{source}" if source == "en" else f"{source}-{target}"
     known = pair == "de-en"
     url = _IWSLT_URL if known else f"{_WIT3_URL} ({pair}.tgz)"
+    where = (source, target), f"{pair}.tgz", url
 
-    def wanted(file):
-        return Wanted((f"{pair}/{file}", file), f"{pair}.tgz", url)
+    def names(file):
+        return f"{pair}/{file}", file
 
-    def part(name, split, markup, pattern, optional=False):
-        files = tuple(wanted(pattern.format(lang)) for lang in (source, target))
-        return Part(name, split, files, markup, optional)
-
-    tests = [
-        part(name, "test", "segments", f"IWSLT14.{name}.{pair}.{{}}.xml", not known)
-        for name in _IWSLT_TESTS
-    ]
+    train = names(f"train.tags.{pair}.{{}}")
+    parts = [_part("train.tags", "train", train, *where, markup="tags")]
+    for name in _IWSLT_TESTS:
+        test = names(f"IWSLT14.{name}.{pair}.{{}}.xml")
+        markup = {"markup": "segments", "optional": not known}
+        parts.append(_part(name, "test", test, *where, **markup))
     return Recipe(
         "iwslt14",
         source,
         target,
-        (part("train.tags", "train", "tags", f"train.tags.{pair}.{{}}"), *tests),
+        tuple(parts),
         lowercase=True,
         aggressive_dash_splits=False,
         rule=Rule(1.5, 1, 175),
@@ -213,23 +263,22 @@ def iwslt14(source: str = "de", target: str = "en") -> Recipe:
 # --- WMT ------------------------------------------------------------------------------
 
 _STATMT = "http://statmt.org"
-_TEST_URL = f"{_STATMT}/wmt14/test-full.tgz"
-# name, prefix of the files, archive, where it is from
-_EUROPARL = ("europarl-v7", "training/europarl-v7.{}",
-             "training-parallel-europarl-v7.tgz", f"{_STATMT}/wmt13/")  # fmt: skip
-_COMMON_CRAWL = ("commoncrawl", "commoncrawl.{}",
-                 "training-parallel-commoncrawl.tgz", f"{_STATMT}/wmt13/")  # fmt: skip
-_NEWS = {
-    "v9": ("news-commentary-v9", "training/news-commentary-v9.{}",
-           "training-parallel-nc-v9.tgz", f"{_STATMT}/wmt14/"),
-    "v12": ("news-commentary-v12", "training/news-commentary-v12.{}",
-            "training-parallel-nc-v12.tgz",
-            "http://data.statmt.org/wmt17/translation-task/"),
+# Name: pattern of the files, archive, where that is.
+_WMT_TRAINING = {
+    "europarl-v7": ("training/europarl-v7.{}-en.{{}}",
+                    "training-parallel-europarl-v7.tgz", f"{_STATMT}/wmt13/"),
+    "commoncrawl": ("commoncrawl.{}-en.{{}}",
+                    "training-parallel-commoncrawl.tgz", f"{_STATMT}/wmt13/"),
+    "un": ("un/undoc.2000.{}-en.{{}}",
+           "training-parallel-un.tgz", f"{_STATMT}/wmt13/"),
+    "news-commentary-v9": ("training/news-commentary-v9.{}-en.{{}}",
+                           "training-parallel-nc-v9.tgz", f"{_STATMT}/wmt14/"),
+    "news-commentary-v12": ("training/news-commentary-v12.{}-en.{{}}",
+                            "training-parallel-nc-v12.tgz",
+                            "http://data.statmt.org/wmt17/translation-task/"),
+    "giga": ("giga-fren.release2.fixed.{{}}",
+             "training-giga-fren.tar", f"{_STATMT}/wmt10/"),
 }  # fmt: skip
-_UN = ("un", "un/undoc.2000.{}", "training-parallel-un.tgz",
-       f"{_STATMT}/wmt13/")  # fmt: skip
-_GIGA = ("giga", "giga-fren.release2.fixed", "training-giga-fren.tar",
-         f"{_STATMT}/wmt10/")  # fmt: skip
 
 
 def wmt14(
@@ -256,27 +305,32 @@ def wmt14(
             "v9" (fairseq's `--icml17`, the data of ConvS2S); with French only "v9".
         joined: one dictionary, as tables that are shared need (spec 8.1).
     """
-    if sorted((source, target)) not in (["de", "en"], ["en", "fr"]):
-        raise ValueError(
-            "`source` and `target` must be en and de, or en and fr, in either order. "
-            f"Received: source={source!r}, target={target!r}"
-        )
+    _check_languages(source, target, ("de", "fr"))
     other = target if source == "en" else source
     french = other == "fr"
     news_commentary = news_commentary or ("v9" if french else "v12")
-    check_choice(
-        "news_commentary", news_commentary, ("v9",) if french else tuple(_NEWS)
-    )
-    corpora = [_EUROPARL, _COMMON_CRAWL, _NEWS[news_commentary]]
+    versions = ("v9",) if french else ("v9", "v12")
+    check_choice("news_commentary", news_commentary, versions)
+    names = ["europarl-v7", "commoncrawl", f"news-commentary-{news_commentary}"]
     if french:
-        corpora[2:2] = [_UN]
-        corpora.append(_GIGA)
-    parts = [_training(*corpus, f"{other}-en", source, target) for corpus in corpora]
+        names[2:2] = ["un"]
+        names.append("giga")
+    parts = []
+    for name in names:
+        file, archive, folder = _WMT_TRAINING[name]
+        file = file.format(other)
+        files = file, os.path.basename(file)
+        where = (source, target), archive, folder + archive
+        parts.append(_part(name, "train", files, *where))
+    file = f"newstest2014-{other}en-{{}}.sgm"
+    files, sides = (f"test-full/{file}", file), (f"src.{source}", f"ref.{target}")
+    where = sides, "test-full.tgz", f"{_STATMT}/wmt14/test-full.tgz"
+    parts.append(_part("newstest2014", "test", files, *where, markup="segments"))
     return Recipe(
         "wmt14",
         source,
         target,
-        (*parts, _newstest2014(source, target, other)),
+        tuple(parts),
         normalize=True,
         remove_nonprinting=True,
         normalize_tests=False,
@@ -289,62 +343,33 @@ def wmt14(
     )
 
 
-def _training(name, prefix, archive, base, pair, source, target) -> Part:
-    stem = prefix.format(pair)
-    files = tuple(
-        Wanted((f"{stem}.{lang}", f"{Path(stem).name}.{lang}"), archive, base + archive)
-        for lang in (source, target)
-    )
-    return Part(name, "train", files)
-
-
-def _newstest2014(source: str, target: str, other: str) -> Part:
-    def wanted(kind, lang):
-        name = f"newstest2014-{other}en-{kind}.{lang}.sgm"
-        return Wanted((f"test-full/{name}", name), "test-full.tgz", _TEST_URL)
-
-    files = (wanted("src", source), wanted("ref", target))
-    return Part("newstest2014", "test", files, "segments")
-
-
-_WMT16_URL = (
-    "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8"
-)
-
-
 def wmt16(source: str = "en", target: str = "de") -> Recipe:
     """WMT 2016 English-German, with Google's tokens and byte pairs, as fairseq uses it.
 
     Nothing is tokenised or filtered. Validation newstest2013, test newstest2014; one
     dictionary, 32,768 symbols at most, the four special ones included.
     """
-    if sorted((source, target)) != ["de", "en"]:
-        raise ValueError(
-            "`source` and `target` must be en and de, in either order. "
-            f"Received: source={source!r}, target={target!r}"
-        )
-
-    def wanted(name):
-        names = (name, f"wmt16_en_de_bpe32k/{name}", f"wmt16_en_de/{name}")
-        return Wanted(names, "wmt16_en_de.tar.gz", _WMT16_URL)
-
-    def part(split, stem):
-        files = tuple(wanted(f"{stem}.{lang}") for lang in (source, target))
-        return Part(stem, split, files)
-
+    _check_languages(source, target, ("de",))
+    folders = ("", "wmt16_en_de_bpe32k/", "wmt16_en_de/")
+    archive = "wmt16_en_de.tar.gz"
+    url = "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8"
+    parts = []
+    for split, stem in (
+        ("train", "train.tok.clean.bpe.32000"),
+        ("valid", "newstest2013.tok.bpe.32000"),
+        ("test", "newstest2014.tok.bpe.32000"),
+    ):
+        files = [f"{folder}{stem}.{{}}" for folder in folders]
+        parts.append(_part(stem, split, files, (source, target), archive, url))
     return Recipe(
         "wmt16",
         source,
         target,
-        (
-            part("train", "train.tok.clean.bpe.32000"),
-            part("valid", "newstest2013.tok.bpe.32000"),
-            part("test", "newstest2014.tok.bpe.32000"),
-        ),
+        tuple(parts),
         tokenizer="pieces",
         aggressive_dash_splits=False,
         nwords=32768,
-        codes=wanted("bpe.32000"),
+        codes=Wanted(tuple(f"{folder}bpe.32000" for folder in folders), archive, url),
         scoring="BLEU of tokens, cased, compounds split",
     )
 
@@ -359,23 +384,14 @@ def corpus(
     *,
     valid: list = (),
     test: list = (),
-    valid_every: int | None = None,
-    test_every: int | None = None,
     tokenizer: str = "moses+bpe",
-    normalize: bool = False,
-    remove_nonprinting: bool = False,
-    aggressive_dash_splits: bool = True,
-    lowercase: bool = False,
     ratio: float | None = None,
     least: int = 1,
     most: int | None = None,
-    deduplicate: bool = False,
     merges: int = 10000,
     vocabulary_size: int = 10000,
-    joined: bool = True,
-    threshold: int = -1,
-    nwords: int = -1,
     on_error: str = "raise",
+    **options,
 ) -> Recipe:
     """Any parallel files.
 
@@ -387,55 +403,44 @@ def corpus(
         source, target: languages, two or three letters.
         train, valid, test: pairs of paths, (source, target); several are joined.
             A name with .sgm or .xml holds segments.
-        The others: see `Recipe`.
+        ratio, least, most: see `Rule`.
+        merges: for the tokenizer "moses+bpe".
+        vocabulary_size: for the tokenizer "sentencepiece".
+        on_error: "raise" or "skip".
+        tokenizer, **options: see `Recipe`.
     """
     _check_languages(source, target)
     check_choice("tokenizer", tokenizer, TOKENIZERS)
     check_choice("on_error", on_error, ("raise", "skip"))
-    for name, value in (("valid_every", valid_every), ("test_every", test_every)):
-        if value is not None and check_positive_integer(name, value) < 2:
-            raise ValueError(f"`{name}` must be at least 2. Received: {name}={value}")
-    for name, value in (
-        ("most", most),
-        ("merges", merges),
-        ("least", least),
-        ("vocabulary_size", vocabulary_size),
-    ):
-        if value is not None:
-            check_positive_integer(name, value)
+    for name, files in (("valid", valid), ("test", test)):
+        every = options.get(f"{name}_every")
+        if every is not None and check_positive_integer(f"{name}_every", every) < 2:
+            raise ValueError(
+                f"`{name}_every` must be at least 2. Received: {name}_every={every}"
+            )
+        if files and every is not None:
+            raise ValueError(f"Give `{name}` or `{name}_every`, not both.")
+    if most is not None:
+        check_positive_integer("most", most)
+    check_positive_integer("least", least)
+    check_positive_integer("merges", merges)
+    check_positive_integer("vocabulary_size", vocabulary_size)
     if ratio is not None and (not is_number(ratio) or ratio < 1):
         raise ValueError(f"`ratio` must be at least 1. Received: ratio={ratio!r}")
     if not train:
         raise ValueError("`train` must name at least one pair of files.")
-    for name, files, every in (
-        ("valid", valid, valid_every),
-        ("test", test, test_every),
-    ):
-        if files and every is not None:
-            raise ValueError(f"Give `{name}` or `{name}_every`, not both.")
-    groups = (("train", train), ("valid", valid), ("test", test))
-    parts = [_part_of(split, *files) for split, pairs in groups for files in pairs]
-    bpe = tokenizer == "moses+bpe"
+    splits = {"train": train, "valid": valid, "test": test}
     return Recipe(
         "corpus",
         source,
         target,
-        tuple(parts),
+        tuple(_part_of(split, *pair) for split in splits for pair in splits[split]),
         tokenizer=tokenizer,
-        normalize=normalize,
-        remove_nonprinting=remove_nonprinting,
-        lowercase=lowercase,
-        aggressive_dash_splits=aggressive_dash_splits,
         rule=Rule(ratio, least, most),
-        deduplicate=deduplicate,
-        valid_every=valid_every,
-        test_every=test_every,
-        merges=merges if bpe else None,
+        merges=merges if tokenizer == "moses+bpe" else None,
         vocabulary_size=vocabulary_size if tokenizer == "sentencepiece" else None,
-        joined=joined,
-        threshold=threshold,
-        nwords=nwords,
         on_error=on_error,
+        **options,
     )
 
 
@@ -452,7 +457,13 @@ def _part_of(split: str, source, target) -> Part:
     return Part(name, split, wanted, markup.pop())
 
 
-def _check_languages(source: str, target: str):
+def _check_languages(source: str, target: str, with_english: tuple[str, ...] = ()):
+    pairs = {f"en and {other}": {"en", other} for other in with_english}
+    if pairs and {source, target} not in pairs.values():
+        raise ValueError(
+            f"`source` and `target` must be {', or '.join(pairs)}, in either order. "
+            f"Received: source={source!r}, target={target!r}"
+        )
     for name, value in (("source", source), ("target", target)):
         if not isinstance(value, str) or not re.fullmatch("[a-z]{2,3}", value):
             raise ValueError(

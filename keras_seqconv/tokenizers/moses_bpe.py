@@ -9,7 +9,7 @@ import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from keras_seqconv.support.arguments import (
@@ -227,7 +227,8 @@ class DictionaryTokenizer(Tokenizer):
         codes = None
         if merges is not None:
             codes = learn_codes(sum(counts, Counter()), merges)
-            counts = [count_pieces(words, codes) for words in counts]
+            split = cls(Dictionary(), bpe_codes=codes).split
+            counts = [count_pieces(words, split) for words in counts]
         if joined_dictionary:
             counts = [sum(counts, Counter())] * len(counts)
         return [
@@ -326,9 +327,9 @@ class DictionaryTokenizer(Tokenizer):
         return cls(dictionary, bpe_codes=codes, **settings)
 
 
-def count_pieces(words: Mapping[str, int], codes: str) -> Counter:
-    """Occurrences of byte pairs, from those of words."""
-    split, pieces = DictionaryTokenizer(Dictionary(), bpe_codes=codes).split, Counter()
+def count_pieces(words: Mapping[str, int], split: Callable) -> Counter:
+    """Occurrences of the pieces that `split` makes of words."""
+    pieces = Counter()
     for word, count in words.items():
         for piece in split(word):
             pieces[piece] += count

@@ -1,9 +1,18 @@
-"""`keras-seqconv prepare`: flags, what it prints, how it refuses."""
+"""`keras-seqconv prepare`: flags, what it prints, how it refuses, its processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import keras_seqconv_cli as cli
+from keras_seqconv.preparation.steps import executor_of, with_tokens
 from keras_seqconv.tokenizers import load_tokenizer
+from tests.test_prepare import contents, iwslt, parallel, sentence  # noqa: F401
 
 
 def prepare(*arguments):
@@ -77,3 +86,67 @@ def test_unknown_recipe(capsys):
     with pytest.raises(SystemExit):
         prepare("wmt99")
     assert "wmt99" in capsys.readouterr().err
+
+
+# --- Processes. ---
+
+
+def start(*arguments):
+    """The program in a session of its own, where importing Keras would fail."""
+    program = Path(sys.executable).parent / "keras-seqconv"
+    return subprocess.Popen(
+        [program, "prepare", *map(str, arguments)],
+        env={**os.environ, "KERAS_BACKEND": "none"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_workers_give_the_same_bytes_and_load_no_keras(iwslt, tmp_path):  # noqa: F811
+    data = iwslt[0].parent / "de-en.tgz"
+    process = start("iwslt14", data, "--output", tmp_path / "two", "--workers", 2)
+    assert prepare("iwslt14", data, "--output", tmp_path / "one", "--workers", 1) == 0
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
+def test_ended_process_leaves_its_stages(number, tmp_path):
+    """It ends at once, with all of its processes, and the same call goes on."""
+    small = parallel(tmp_path, [sentence(i) for i in range(40)], "a")
+    large = parallel(tmp_path, [sentence(i) for i in range(120_000)], "b")
+    arguments = ["corpus", "--source", "de", "--target", "en", "--train", *small,
+                 "--train", *large, "--output", tmp_path / "out"]  # fmt: skip
+    process = start(*arguments, "--workers", 2)
+    assert "a.de: 40 pairs" in process.stderr.readline()
+    time.sleep(0.5)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=20)
+    stages = {path.name for path in (tmp_path / "out.part").glob("[!.]*")}
+    assert stages == {"00-train", "plan.json"} and not (tmp_path / "out").exists()
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        lines = list(filter(None, errors.split("\n")))
+        assert lines[0].startswith("The finished stages are kept")
+        assert lines[1:] == ["Interrupted."]
+    with pytest.raises(ProcessLookupError):  # no process of it is left
+        for _ in range(50):
+            time.sleep(0.1)
+            os.killpg(process.pid, 0)
+    large[0].parent.joinpath("b.de").touch()
+    assert prepare(*arguments, "--workers", 2) == 2  # the input is another one
+
+
+@pytest.mark.slow
+def test_worker_that_is_killed_is_an_error():
+    with executor_of(2) as executor:
+        executor.submit(os._exit, 1)
+        with pytest.raises(OSError, match="ended too early"):
+            list(with_tokens(iter([["a", "b"]] * 9999), [{}, {}], executor))
