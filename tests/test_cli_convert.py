@@ -8,12 +8,16 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import keras_seqconv as ks
 import keras_seqconv_cli as cli
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from tests.convert.random_checkpoints import (
+    TARGET_VOCABULARY,
+    random_convolutional,
+    write_checkpoint,
+)
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -57,37 +61,14 @@ def archive(golden, tmp_path):
 
 
 @pytest.fixture
-def language_model(tmp_path, golden):
-    """A folder with a language model: the decoder of a translation model has no such
-    form, so the arrays are made here, under fairseq's names for `fconv_lm`."""
+def language_model(tmp_path):
     folder = tmp_path / "language"
     folder.mkdir()
-    draw = np.random.default_rng(0)
-
-    def normal(prefix, *shape):
-        return {
-            f"{prefix}.weight_g": np.ones((shape[0], *[1] * (len(shape) - 1)), "f4"),
-            f"{prefix}.weight_v": draw.normal(size=shape).astype("f4"),
-            f"{prefix}.bias": np.zeros(shape[0], "f4"),
-        }
-
-    convolution = normal("decoder.convolutions.0", 3, 6, 12)
-    convolution["decoder.convolutions.0.weight_g"] = np.ones((1, 1, 12), "f4")
-    convolution["decoder.convolutions.0.bias"] = np.zeros(12, "f4")
-    weights = {
-        "decoder.embed_tokens.weight": draw.normal(size=(9, 6)).astype("f4"),
-        **normal("decoder.fc1", 6, 6),
-        **convolution,
-        **normal("decoder.fc2", 6, 6),
-        **normal("decoder.fc3", 9, 6),
-        "decoder.version": np.array([2.0], "f4"),
-    }
-    np.savez(folder / "weights.npz", **weights)
     options = dict(arch="fconv_lm", decoder_embed_dim=6, decoder_layers="[(6, 3)]")
-    (folder / "args.json").write_text(
-        json.dumps({**options, "decoder_attention": "False"})
-    )
-    Dictionary((f"w{i}", 1) for i in range(5)).write(folder / "dict.txt")
+    options["decoder_attention"] = "False"
+    write_checkpoint(folder, random_convolutional(options), options)
+    words = TARGET_VOCABULARY - 4
+    Dictionary((f"w{i}", 1) for i in range(words)).write(folder / "dict.txt")
     return folder
 
 
@@ -316,33 +297,6 @@ def test_wrong_inputs(archive, golden, tmp_path, capsys):
         assert convert(*arguments) == 2
         assert "It holds: thesis.tex" in capsys.readouterr().err
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
-
-
-def test_damaged_checkpoints(golden, tmp_path, capsys):
-    pytest.importorskip("torch", reason="needs the extra convert (torch)")
-    source = golden / "transformer"
-    dictionaries = (
-        "--source-dictionary", source / "dict.s.txt",
-        "--target-dictionary", source / "dict.t.txt",
-    )  # fmt: skip
-    content = (source / "checkpoint.pt").read_bytes()
-    for damaged in (b"", b"text", content[:1000], content[: len(content) // 2]):
-        (tmp_path / "model.pt").write_bytes(damaged)
-        check_refused(
-            capsys, tmp_path / "x", [tmp_path / "model.pt", *dictionaries],
-            "cannot be read: it is damaged, cut off or no checkpoint",
-        )  # fmt: skip
-
-
-def test_missing_torch(golden, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    source = golden / "fconv"
-    arguments = [
-        source / "checkpoint.pt", "--source-dictionary", source / "dict.s.txt",
-        "--target-dictionary", source / "dict.t.txt",
-    ]  # fmt: skip
-    words = "pip install 'keras-seqconv[convert]'"
-    check_refused(capsys, tmp_path / "x", arguments, words)
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ AREAS = {
         ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_checkpointing.py"],
     ),
     "batches": (
-        ["batches.py", "data/shapes.py", "data/batches.py", "data/blocks.py"],
-        ["test_batches.py", *(f"data/test_{name}.py" for name in (
+        ["text_model.py", "data/shapes.py", "data/batches.py", "data/blocks.py"],
+        ["test_text_model.py", *(f"data/test_{name}.py" for name in (
             "shapes", "batches", "blocks"))],
     ),
     "export": (["export"], ["export", "cli/test_export.py"]),

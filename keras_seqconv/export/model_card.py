@@ -6,15 +6,66 @@ import json
 import platform
 from pathlib import Path
 
+import keras
+
 from keras_seqconv.export.servable import NOT_FOUND
 from keras_seqconv.export.signatures import inputs_of
 from keras_seqconv.version import __version__
 
-_LICENSE = (
-    "The code is under the Apache License 2.0. What may be done with the weights also "
-    "depends on the data that they were trained on: check its licence before you "
-    "publish or sell translations or the model."
-)
+_CARD = """\
+# {name}, version {version}
+
+## Model
+
+{model}
+
+## Data and scores
+
+{scores}
+
+## Search
+
+{search}
+
+Fixed at export: clients cannot change them.
+
+## Signatures
+
+| signature | inputs | outputs |
+|---|---|---|
+{signatures}
+
+## What a request costs
+
+- A {source} is cut to its first {max_source_length} tokens{end}; a text to score to \
+{max_target_length}; ids likewise. Nothing is refused for its length.
+- {empty}
+- Bytes that are not UTF-8 count as U+FFFD.{tokens}
+- A hypothesis that was not found is the empty text, score {not_found}.
+- A search takes at most {steps} steps of the decoder with {num_beams} beams for each \
+text.
+- Texts of a request are computed in chunks of at most {tokens_per_batch} tokens, \
+beams and padding counted (one long text may have more): its memory does not grow \
+with the number of texts, apart from inputs and outputs. The largest tensor, the \
+logits of a step, has at most about {logits:.0f} MB when texts have 16 tokens or more.
+- Weights: {size:.1f} MB on the disk and in memory.
+
+## Versions
+
+keras-seqconv {ours}, Keras {keras}, TensorFlow {tensorflow}, Python {python}; \
+exported {today}. Runs on TensorFlow Serving 2.18 and later, on 2.12 with \
+TF_ENABLE_ONEDNN_OPTS=0.
+
+## Licence
+
+The code is under the Apache License 2.0. What may be done with the weights also \
+depends on the data that they were trained on: check its licence before you publish \
+or sell translations or the model.
+"""
+_SHOWN = (
+    "mixer", "hidden_dim", "embedding_dim", "num_layers", "num_encoder_layers",
+    "num_decoder_layers", "num_heads", "share_embeddings", "dtype",
+)  # fmt: skip
 
 
 def model_card(name: str, version: int, owner, servable, signatures, run=None) -> str:
@@ -27,28 +78,56 @@ def model_card(name: str, version: int, owner, servable, signatures, run=None) -
         signatures: graphs by name.
         run: work folder of the training run, or None.
     """
-    sections = [
-        f"# {name}, version {version}",
-        _model(owner, servable),
-        "## Data and scores\n\n" + _scores(Path(run) if run is not None else None),
-        "## Search\n\n" + _search(servable.options),
-        "## Signatures\n\n" + _signatures(owner, signatures),
-        "## What a request costs\n\n" + _costs(owner, servable),
-        "## Versions\n\n" + _versions(),
-        "## Licence\n\n" + _LICENSE,
-    ]
-    return "\n\n".join(sections) + "\n"
+    import tensorflow as tf
+
+    options, translates = servable.options, servable.translates
+    steps = f"{options.max_length + 1}"
+    if options.max_length_ratio:
+        steps = f"{options.max_length_ratio} S + {steps} (S tokens of the source)"
+    rows = max(1, servable.tokens_per_batch // options.num_beams // 16)
+    logits = rows * options.num_beams * owner.model.target_vocabulary_size * 4
+    names = {"source": "source_tokenizer", "target": "target_tokenizer",
+             "text": "tokenizer"}  # fmt: skip
+    tokenizers = {side: getattr(owner, names[side], None) for side in names}
+    tokenizers = {side: one for side, one in tokenizers.items() if one is not None}
+    tokens = " Tokens that no text comes of are never chosen."
+    words = " Of a word of more than 1,000 characters only these are read."
+    pairs = any(getattr(one, "bpe_codes", None) for one in tokenizers.values())
+    return _CARD.format(
+        name=name,
+        version=version,
+        model=_model(owner, tokenizers, servable.xla),
+        scores=_scores(None if run is None else Path(run)),
+        search=_search(options),
+        signatures=_signatures(tokenizers, signatures),
+        source="source" if translates else "prompt",
+        max_source_length=servable.max_source_length,
+        end=", the end token as the last of them" if translates else "",
+        max_target_length=servable.max_target_length,
+        empty="A text that is empty or only ASCII white space becomes the empty text "
+        "with score 0."
+        if translates
+        else "An empty prompt is a prompt.",
+        tokens=tokens * bool(options.suppressed_ids) + words * pairs,
+        not_found=NOT_FOUND,
+        steps=steps,
+        num_beams=options.num_beams,
+        tokens_per_batch=servable.tokens_per_batch,
+        logits=logits / 1e6,
+        size=servable.size / 1e6,
+        ours=__version__,
+        keras=keras.__version__,
+        tensorflow=tf.__version__,
+        python=platform.python_version(),
+        today=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
 
 
-def _model(owner, servable) -> str:
-    models = getattr(owner.model, "models", [owner.model])
+def _model(owner, tokenizers: dict, xla: bool) -> str:
     lines = []
-    for model in models:
+    for model in getattr(owner.model, "models", [owner.model]):
         config = model.get_config()
-        shown = ("mixer", "hidden_dim", "embedding_dim", "num_layers",
-                 "num_encoder_layers", "num_decoder_layers", "num_heads",
-                 "share_embeddings", "dtype")  # fmt: skip
-        options = ", ".join(f"{key} {config[key]}" for key in shown if key in config)
+        options = ", ".join(f"{key} {config[key]}" for key in _SHOWN if key in config)
         lines.append(
             f"- {type(model).__name__}, {model.count_params():,} parameters: {options}"
         )
@@ -56,27 +135,21 @@ def _model(owner, servable) -> str:
         lines.append(f"- translates from {language} to {owner.target_language}")
     lines += [
         f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
-        for side, tokenizer in _tokenizers(owner)
+        for side, tokenizer in tokenizers.items()
     ]
-    if servable.xla:
-        lines.append("- search compiled by XLA")
-    return "## Model\n\n" + "\n".join(lines)
+    return "\n".join(lines + ["- search compiled by XLA"] * xla)
 
 
 def _scores(run: Path | None) -> str:
     if run is None or not (run / "run.json").is_file():
         return "Nothing was recorded about the training of this model."
-    record = json.loads((run / "run.json").read_text("utf-8"))
-    options = record.get("options", {})
+    options = json.loads((run / "run.json").read_text("utf-8")).get("options", {})
     lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset")]
     if (run / "scores.json").is_file():
         scores = json.loads((run / "scores.json").read_text("utf-8"))
         lines.append(f"- {scores['split']} split, {scores['sentences']:,} sentences:")
-        lines += [
-            f"  - `{value['line']}`"
-            for value in scores.values()
-            if isinstance(value, dict) and "line" in value
-        ]
+        scores = [one for one in scores.values() if isinstance(one, dict)]
+        lines += [f"  - `{one['line']}`" for one in scores if "line" in one]
         lines.append(
             "\nThe scores are those of the run's own search, in float32, before the "
             "export."
@@ -92,97 +165,32 @@ def _search(options) -> str:
         if field.name in always or value != field.default:
             shown = f"{len(value)} ids" if field.name == "suppressed_ids" else value
             lines.append(f"- {field.name}: {shown}")
-    return "\n".join(lines) + "\n\nFixed at export: clients cannot change them."
+    return "\n".join(lines)
 
 
-def _signatures(owner, signatures) -> str:
-    lines = ["| signature | inputs | outputs |", "|---|---|---|"]
-    for name, function in signatures.items():
-        inputs = _tensors(inputs_of(function))
-        outputs = _tensors(function.structured_outputs)
-        lines.append(f"| `{name}` | {inputs} | {outputs} |")
+def _signatures(tokenizers: dict, signatures: dict) -> str:
+    def shown(tensors):
+        described = []
+        for name, tensor in tensors.items():
+            sizes = ", ".join("?" if n is None else str(n) for n in tensor.shape)
+            described.append(f"`{name}` {tensor.dtype.name} [{sizes}]")
+        return ", ".join(described)
+
+    lines = [
+        f"| `{name}` | {shown(inputs_of(one))} | {shown(one.structured_outputs)} |"
+        for name, one in signatures.items()
+    ]
     if "serving_default" not in signatures:
         lines.append("\nThe model has no tokenizers: clients send and get ids.")
-    lines += [_moses(*pair) for pair in _tokenizers(owner)]
-    return "\n".join(filter(None, lines))
-
-
-def _moses(side: str, tokenizer) -> str:
-    """What stays outside of the graph."""
-    if not getattr(tokenizer, "needs_moses", False):
-        return ""
-    shown = ("language", "normalize", "moses", "aggressive_dash_splits", "escape")
-    options = ", ".join(f"{name} {getattr(tokenizer, name)}" for name in shown)
-    return (
+    # What stays outside of the graph.
+    names = ("language", "normalize", "moses", "aggressive_dash_splits", "escape")
+    lines += [
         f"\nText of the {side} must be tokenised: it is read and given as sacremoses "
-        f"makes it of plain text ({options}). Lower case and byte pairs are inside. "
-        "`examples/serve_client.py --moses` does this for clients, with `--normalize` "
-        "and `--no-dash-splits`."
-    )
-
-
-def _tokenizers(owner):
-    """(side, tokenizer) of those that there are."""
-    names = {"source": "source_tokenizer", "target": "target_tokenizer",
-             "text": "tokenizer"}  # fmt: skip
-    found = [(side, getattr(owner, name, None)) for side, name in names.items()]
-    return [(side, tokenizer) for side, tokenizer in found if tokenizer is not None]
-
-
-def _tensors(tensors: dict) -> str:
-    def shown(name, tensor):
-        sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
-        return f"`{name}` {tensor.dtype.name} [{sizes}]"
-
-    return ", ".join(shown(name, tensor) for name, tensor in tensors.items())
-
-
-def _costs(owner, servable) -> str:
-    search = servable.options
-    sources = hasattr(owner, "source_tokenizer")
-    what = "source" if sources else "prompt"
-    steps = search.max_length + 1
-    longest = f"{steps}"
-    if search.max_length_ratio:
-        longest = f"{search.max_length_ratio} S + {steps} (S tokens of the source)"
-    rows = max(1, servable.tokens_per_batch // search.num_beams // 16)
-    vocabulary = owner.model.target_vocabulary_size
-    logits = rows * search.num_beams * vocabulary * 4 / 1e6
-    return "\n".join(
-        [
-            f"- A {what} is cut to its first {servable.max_source_length} tokens"
-            + (", the end token as the last of them" if sources else "")
-            + f"; a text to score to {servable.max_target_length}; ids likewise. "
-            "Nothing is refused for its length.",
-            "- A text that is empty or only ASCII white space becomes the empty text "
-            "with score 0."
-            if sources
-            else "- An empty prompt is a prompt.",
-            "- Bytes that are not UTF-8 count as U+FFFD."
-            + " Tokens that no text comes of are never chosen."
-            * bool(search.suppressed_ids)
-            + " Of a word of more than 1,000 characters only these are read."
-            * any(getattr(one, "bpe_codes", None) for _, one in _tokenizers(owner)),
-            f"- A hypothesis that was not found is the empty text, score {NOT_FOUND}.",
-            f"- A search takes at most {longest} steps of the decoder with "
-            f"{search.num_beams} beams for each text.",
-            "- Texts of a request are computed in chunks of at most "
-            f"{servable.tokens_per_batch} tokens, beams and padding counted (one long "
-            "text may have more): its memory does not grow with the number of texts, "
-            "apart from inputs and outputs. The largest tensor, the logits of a step, "
-            f"has at most about {logits:.0f} MB when texts have 16 tokens or more.",
-            f"- Weights: {servable.size / 1e6:.1f} MB on the disk and in memory.",
-        ]
-    )
-
-
-def _versions() -> str:
-    import keras
-    import tensorflow as tf
-
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return (
-        f"keras-seqconv {__version__}, Keras {keras.__version__}, TensorFlow "
-        f"{tf.__version__}, Python {platform.python_version()}; exported {today}. Runs "
-        "on TensorFlow Serving 2.18 and later, on 2.12 with TF_ENABLE_ONEDNN_OPTS=0."
-    )
+        f"makes it of plain text "
+        f"({', '.join(f'{name} {getattr(tokenizer, name)}' for name in names)}). Lower "
+        "case and byte pairs are inside. `examples/serve_client.py --moses` does this "
+        "for clients, with `--normalize` and `--no-dash-splits`."
+        for side, tokenizer in tokenizers.items()
+        if getattr(tokenizer, "needs_moses", False)
+    ]
+    return "\n".join(lines)

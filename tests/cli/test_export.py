@@ -7,7 +7,6 @@ import keras
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.tokenizers import WordTokenizer
 from tests.cli.commands import call, refused
 from tests.export.models import make_translator
 from tests.full_disk import full_disk
@@ -104,7 +103,3 @@ def test_jax_is_told_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
         ks.export.saved_model(make_translator(), tmp_path / "m")
-
-
-def test_words_of_the_tokenizer_are_served(run_folder):
-    assert isinstance(ks.load(run_folder / "model").source_tokenizer, WordTokenizer)
