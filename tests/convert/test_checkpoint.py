@@ -201,12 +201,6 @@ def meters(monkeypatch):
         def __init__(self):
             self.sum = 3
 
-    class Slots:
-        __slots__ = ("sum",)
-
-        def __init__(self):
-            self.sum = 4
-
     class Reduced:
         def __reduce__(self):
             return Reduced, (1, "two"), {"state": 3}
@@ -214,7 +208,7 @@ def meters(monkeypatch):
         def __init__(self, *arguments):
             pass
 
-    for kind in (AverageMeter, Slots, Reduced):
+    for kind in (AverageMeter, Reduced):
         kind.__module__, kind.__qualname__ = "fairseq.meters", kind.__name__
         setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "fairseq", types.ModuleType("fairseq"))
@@ -223,7 +217,7 @@ def meters(monkeypatch):
 
 
 def test_classes_of_fairseq_become_inert(save, meters, monkeypatch):
-    objects = [meters.AverageMeter(), meters.Slots(), meters.Reduced(1)]
+    objects = [meters.AverageMeter(), meters.Reduced(1)]
     numbers = [np.float64(0.1), np.arange(6.0), np.dtype("f4")]
     given = argparse.Namespace(
         arch="fconv", meters=objects, kind=meters.AverageMeter, numbers=numbers
@@ -233,7 +227,7 @@ def test_classes_of_fairseq_become_inert(save, meters, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     options = read_checkpoint(path).options
     for name in ("meters", "numbers"):
-        assert [type(value) for value in options[name]] == [Inert] * 3
+        assert [type(value) for value in options[name]] == [Inert] * len(options[name])
     assert options["arch"] == "fconv" and type(options["kind"]) is Inert
     assert not any(name.split(".")[0] == "fairseq" for name in sys.modules)
 
