@@ -16,7 +16,7 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +34,18 @@ FALLBACK_FONTS = (
 COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
-# Label, key of the training records, key of the validation records.
+_NLL, _LOSS = "nll (nats per token)", "loss (nats per token)"
+# Label, keys of the records; a loss is drawn where there is no nll.
 _CURVES = (
-    ("nll (nats per token)", "nll", "val_nll"),
-    ("BLEU of validation", None, "val_bleu"),
+    (_NLL, "nll", "val_nll"),
+    (_LOSS, "loss", "val_loss"),
+    ("BLEU of validation", "val_bleu"),
     ("accuracy", "accuracy", "val_accuracy"),
-    ("learning rate", "learning_rate", None),
-    ("gradient norm", "gradient_norm", None),
-    ("tokens per second", "tokens_per_second", None),
+    ("learning rate", "learning_rate"),
+    ("gradient norm", "gradient_norm"),
+    ("tokens per second", "tokens_per_second"),
 )
+_VALIDATION = {"linestyle": "--", "marker": "o", "markersize": 3}
 _MOST_POINTS = 2000
 _LONGEST_LABEL = 24
 
@@ -70,10 +73,12 @@ def save(figure, path: str | os.PathLike) -> None:
         figure.savefig(
             part, format=path.suffix[1:].lower(), dpi=150, bbox_inches="tight"
         )
-    missing = {str(one.message) for one in caught if "missing from" in str(one.message)}
-    for one in caught:
-        if str(one.message) not in missing:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    missing = set()
+    for warning in caught:
+        if "missing from" in str(warning.message):
+            missing.add(str(warning.message))
+        else:
+            warnings.warn(warning.message, warning.category, stacklevel=2)
     if missing:
         warnings.warn(
             f"{len(missing)} characters in {path} are boxes, as no installed font has "
@@ -82,7 +87,12 @@ def save(figure, path: str | os.PathLike) -> None:
         )
 
 
-# --- Learning curves ---
+def to_image(figure) -> np.ndarray:
+    """A figure as pixels (height, width, 3), uint8, for TensorBoard."""
+    module = require("matplotlib.backends.backend_agg", "plot")
+    canvas = module.FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
@@ -101,102 +111,62 @@ def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
     Raises:
         ValueError: no record has any of them.
     """
-    panels = []
-    for label, train, validation in _CURVES:
-        keys = [key for key in (train, validation) if key]
-        curves = {name: [_curve(runs[name], key) for key in keys] for name in runs}
-        if train == "nll" and not _any(curves):
-            label, keys = "loss (nats per token)", ["loss", "val_loss"]
-            curves = {name: [_curve(runs[name], key) for key in keys] for name in runs}
-        if _any(curves):
-            panels.append((label, keys, curves))
-    if not panels:
+    drawn = {}
+    for label, *keys in _CURVES:
+        curves = [
+            (run, key, points)
+            for run, records in enumerate(runs.values())
+            for key in keys
+            if len(points := _points(records, key))
+        ]
+        if curves and not (label == _LOSS and _NLL in drawn):
+            drawn[label] = curves
+    if not drawn:
         raise ValueError("`runs` must hold records with something to draw; none has.")
-    columns = min(2, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    figure = _figure(5.0 * columns, 2.9 * rows + 0.4)
-    axes = figure.subplots(rows, columns, squeeze=False).reshape(-1)
-    validated = trained = False
-    for axis, (label, keys, curves) in zip(axes, panels, strict=False):
-        axis.set(xlabel="update", ylabel=label)
-        axis.grid(alpha=0.3)
-        axis.locator_params(axis="x", nbins=6)
-        for number, lines in enumerate(curves.values()):
-            for key, (updates, values) in zip(keys, lines, strict=True):
-                if not len(updates):
-                    continue
-                held_out = key.startswith("val_")
-                validated, trained = validated or held_out, trained or not held_out
-                axis.plot(updates, values, **_line(number, held_out))
-    for axis in axes[len(panels) :]:
-        axis.remove()
-    _curves_legend(figure, list(runs), trained and validated)
+    figure, panels = _panels(len(drawn), 2, 5.0, 2.9, 0.0, 0.4)
+    validated = set()
+    for axes, (label, curves) in zip(panels, drawn.items(), strict=True):
+        axes.set(xlabel="update", ylabel=label)
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", nbins=6)
+        for run, key, points in curves:
+            validated.add(key.startswith("val_"))
+            style = _VALIDATION if key.startswith("val_") else {}
+            color = COLORS[run % len(COLORS)]
+            axes.plot(*points.T, color=color, linewidth=1.3, **style)
+    # One legend below all panels: runs by colour, and what is dashed.
+    entries = []
+    if len(runs) > 1:
+        entries += [(_short(name, 40), color, {}) for name, color in _colored(runs)]
+    if len(validated) == 2:
+        grey = "0.35"
+        entries += [("training", grey, {}), ("validation", grey, _VALIDATION)]
+    if entries:
+        line = require("matplotlib.lines", "plot").Line2D
+        handles = [
+            line([], [], label=label, color=color, **style)
+            for label, color, style in entries
+        ]
+        columns = min(4, len(entries))
+        _legend(figure, handles=handles, loc="outside lower center", ncols=columns)
     return figure
 
 
-def _curve(records, key) -> tuple[np.ndarray, np.ndarray]:
+def _points(records, key: str) -> np.ndarray:
+    """(N, 2): updates and values."""
     points = [
         (record["update"], record[key])
         for record in records
-        if _number(record.get("update")) and _number(record.get(key))
+        if _is_number(record.get("update")) and _is_number(record.get(key))
     ]
     # A run that was resumed repeats updates; the later record counts.
     points = np.array(sorted(dict(points).items()), "float64").reshape(-1, 2)
-    points = points[:: max(1, math.ceil(len(points) / _MOST_POINTS))]
-    return points[:, 0], points[:, 1]
+    return points[:: max(1, math.ceil(len(points) / _MOST_POINTS))]
 
 
-def _number(value) -> bool:
+def _is_number(value) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and math.isfinite(value)
-
-
-def _any(curves) -> bool:
-    return any(len(updates) for lines in curves.values() for updates, _ in lines)
-
-
-def _line(number, held_out) -> dict:
-    style = {"color": COLORS[number % len(COLORS)], "linewidth": 1.3}
-    if held_out:
-        return {**style, "linestyle": "--", "marker": "o", "markersize": 3}
-    return style
-
-
-def _curves_legend(figure, names, both):
-    """One legend below all panels: runs by colour, and what is dashed."""
-    lines = require("matplotlib.lines", "plot")
-    entries = []
-    if len(names) > 1:
-        entries = [
-            lines.Line2D([], [], label=_short(name, 40), color=color)
-            for name, color in zip(names, itertools.cycle(COLORS), strict=False)
-        ]
-    if both:
-        grey = {"color": "0.35"}
-        entries.append(lines.Line2D([], [], **grey, label="training"))
-        entries.append(
-            lines.Line2D(
-                [], [], **grey, linestyle="--", marker="o", markersize=3,
-                label="validation",
-            )
-        )  # fmt: skip
-    if entries:
-        legend = figure.legend(
-            handles=entries, loc="outside lower center", ncols=min(4, len(entries)),
-            frameon=False,
-        )  # fmt: skip
-        _plain(legend.get_texts())
-
-
-def to_image(figure) -> np.ndarray:
-    """A figure as pixels (height, width, 3), uint8, for TensorBoard."""
-    module = require("matplotlib.backends.backend_agg", "plot")
-    canvas = module.FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
-# --- Attention ---
 
 
 def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str]):
@@ -217,21 +187,21 @@ def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str
             f"source token. Received: shape {weights.shape}, {len(target_tokens)} and "
             f"{len(source_tokens)} tokens"
         )
-    cell = 0.26
-    width, height = cell * len(source_tokens) + 2.2, cell * len(target_tokens) + 1.6
+    width, height = 0.26 * weights.shape[1] + 2.2, 0.26 * weights.shape[0] + 1.6
     figure = _figure(max(3.2, width), max(2.6, height))
-    axis = figure.subplots()
-    image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="equal")
-    _token_labels(axis.xaxis, source_tokens, rotation=90)
-    _token_labels(axis.yaxis, target_tokens)
-    axis.xaxis.tick_top()
-    _cells(axis, weights.shape)
-    bar = figure.colorbar(image, ax=axis, shrink=0.8, fraction=0.04, pad=0.02)
+    axes = figure.subplots()
+    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+    _token_labels(axes.xaxis, source_tokens, rotation=90)
+    _token_labels(axes.yaxis, target_tokens)
+    axes.xaxis.tick_top()
+    # Thin lines between the cells.
+    axes.set_xticks(np.arange(weights.shape[1] + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(weights.shape[0] + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="0.9", linewidth=0.5)
+    axes.tick_params(which="minor", length=0)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.04, pad=0.02)
     bar.set_label("attention")
     return figure
-
-
-# --- Kernels ---
 
 
 def light_conv_kernels(kernels: Sequence[tuple]):
@@ -241,27 +211,22 @@ def light_conv_kernels(kernels: Sequence[tuple]):
         kernels: (name, values (H, K), P) of each layer, as
             `keras_seqconv.inspection.light_conv_kernels` returns them; tap j looks at
             the position that is j - P after its own.
+
+    Raises:
+        ValueError: there are none.
     """
     kernels = list(kernels)
     if not kernels:
         raise ValueError("`kernels` must hold a layer at least. Received: none")
-    columns = min(4, len(kernels))
-    rows = math.ceil(len(kernels) / columns)
     heads = max(np.shape(values)[0] for _, values, _ in kernels)
-    figure = _figure(3.0 * columns + 0.8, rows * (1.2 + 0.14 * heads))
-    axes = figure.subplots(rows, columns, squeeze=False).reshape(-1)
-    scale = _scale([values for _, values, _ in kernels])
-    for axis, (name, values, left) in zip(axes, kernels, strict=False):
-        image = axis.imshow(values, aspect="auto", interpolation="nearest", **scale)
-        axis.set_title(name, fontsize=10)
-        _offsets(axis, np.shape(values)[1], left)
-        _heads(axis, np.shape(values)[0])
-    for axis in axes[len(kernels) :]:
-        axis.remove()
+    figure, panels = _panels(len(kernels), 4, 3.0, 1.2 + 0.14 * heads, 0.8, 0.0)
+    _kernel_images(figure, panels, [(values, left) for _, values, left in kernels])
+    for axes, (name, values, _) in zip(panels, kernels, strict=True):
+        axes.set_title(name, fontsize=10)
+        places = range(0, len(values), max(1, math.ceil(len(values) / 8)))
+        axes.set_yticks(places, [str(place + 1) for place in places], fontsize=8)
     figure.supxlabel("position relative to the output", fontsize=10)
     figure.supylabel("head", fontsize=10)
-    bar = figure.colorbar(image, ax=list(axes[: len(kernels)]), fraction=0.03, pad=0.02)
-    bar.set_label("weight")
     return figure
 
 
@@ -284,53 +249,37 @@ def dynamic_conv_kernels(values, tokens: Sequence[str], left: int, title: str = 
             f"Received: shape {values.shape}, {len(tokens)} tokens"
         )
     length, heads, taps = values.shape
-    columns = min(4, heads)
-    rows = math.ceil(heads / columns)
-    width = min(3.2, 1.0 + 0.1 * taps)
-    figure = _figure(columns * width + 2.4, rows * max(1.4, 0.19 * length + 0.6) + 0.6)
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).reshape(-1)
-    scale = _scale([values])
-    for head, axis in enumerate(axes[:heads]):
-        image = axis.imshow(
-            values[:, head], aspect="auto", interpolation="nearest", **scale
-        )
-        axis.set_title(f"head {head + 1}", fontsize=9)
-        _offsets(axis, taps, left)
-        if head % columns == 0:
-            _token_labels(axis.yaxis, tokens)
-    for axis in axes[heads:]:
-        axis.remove()
+    width, height = min(3.2, 1.0 + 0.1 * taps), max(1.4, 0.19 * length + 0.6)
+    figure, panels = _panels(heads, 4, width, height, 2.4, 0.6, sharey=True)
+    _kernel_images(figure, panels, [(values[:, head], left) for head in range(heads)])
+    for head, axes in enumerate(panels):
+        axes.set_title(f"head {head + 1}", fontsize=9)
+        if head % 4 == 0:
+            _token_labels(axes.yaxis, tokens)
     if title:
         _plain([figure.suptitle(title, fontsize=11)])
     figure.supxlabel("position relative to the token", fontsize=10)
-    bar = figure.colorbar(image, ax=list(axes[:heads]), fraction=0.03, pad=0.02)
-    bar.set_label("weight")
     return figure
 
 
-def _scale(arrays) -> dict:
-    """One map for all panels; small weights of long kernels can be seen beside 1."""
+def _kernel_images(figure, panels, images) -> None:
+    """Draws pairs (values (rows, K), P) with one map of colours, and its bar."""
     colors = require("matplotlib.colors", "plot")
-    lowest = min(float(np.min(values)) for values in arrays)
-    largest = max(float(np.max(np.abs(values))) for values in arrays) or 1.0
+    lowest = min(float(np.min(values)) for values, _ in images)
+    largest = max(float(np.max(np.abs(values))) for values, _ in images) or 1.0
     if lowest < 0:  # kernels without softmax
-        return {"cmap": "PuOr", "norm": colors.Normalize(-largest, largest)}
-    return {"cmap": "Blues", "norm": colors.PowerNorm(0.5, 0.0, largest)}
-
-
-def _offsets(axis, taps: int, left: int):
-    step = max(1, math.ceil(taps / 7))
-    places = [place for place in range(taps) if (place - left) % step == 0]
-    labels = [f"{place - left:+d}" if place != left else "0" for place in places]
-    axis.set_xticks(places, labels, fontsize=8)
-
-
-def _heads(axis, heads: int):
-    places = range(0, heads, max(1, math.ceil(heads / 8)))
-    axis.set_yticks(list(places), [str(place + 1) for place in places], fontsize=8)
-
-
-# --- BLEU by length ---
+        scale = {"cmap": "PuOr", "norm": colors.Normalize(-largest, largest)}
+    else:  # small weights of long kernels can be seen beside 1
+        scale = {"cmap": "Blues", "norm": colors.PowerNorm(0.5, 0.0, largest)}
+    for axes, (values, left) in zip(panels, images, strict=True):
+        image = axes.imshow(values, aspect="auto", interpolation="nearest", **scale)
+        taps = np.shape(values)[1]
+        step = max(1, math.ceil(taps / 7))
+        offsets = [n - left for n in range(taps) if (n - left) % step == 0]
+        labels = [f"{offset:+d}" if offset else "0" for offset in offsets]
+        axes.set_xticks([left + offset for offset in offsets], labels, fontsize=8)
+    bar = figure.colorbar(image, ax=panels, fraction=0.03, pad=0.02)
+    bar.set_label("weight")
 
 
 def bleu_by_length(
@@ -346,34 +295,27 @@ def bleu_by_length(
     Raises:
         ValueError: the systems have not as many values as there are groups.
     """
-    for system, found in values.items():
-        if len(found) != len(names):
+    for system, scores in values.items():
+        if len(scores) != len(names):
             raise ValueError(
                 "`values` must hold a value for each group of each system. "
-                f"Received: {len(found)} for {system}, {len(names)} groups"
+                f"Received: {len(scores)} for {system}, {len(names)} groups"
             )
     figure = _figure(max(5.0, 1.1 * len(names) + 1), 3.6)
-    axis = figure.subplots()
+    axes = figure.subplots()
     width = 0.8 / max(1, len(values))
-    for number, (system, found) in enumerate(values.items()):
+    for number, (system, color) in enumerate(_colored(values)):
         places = np.arange(len(names)) + (number - (len(values) - 1) / 2) * width
-        axis.bar(
-            places,
-            np.nan_to_num(np.asarray(found, "float64")),
-            0.92 * width,
-            color=COLORS[number % len(COLORS)],
-            label=_short(system, 40),
-        )
+        heights = np.nan_to_num(np.asarray(values[system], "float64"))
+        label = _short(system, 40)
+        axes.bar(places, heights, 0.92 * width, color=color, label=label)
     labels = [f"{name}\n({count:,})" for name, count in zip(names, counts, strict=True)]
-    axis.set_xticks(range(len(names)), labels)
-    axis.set(xlabel="words of the source (sentences)", ylabel="BLEU")
-    axis.grid(axis="y", alpha=0.3)
-    axis.set_axisbelow(True)
+    axes.set_xticks(range(len(names)), labels)
+    axes.set(xlabel="words of the source (sentences)", ylabel="BLEU")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
     if len(values) > 1:
-        legend = figure.legend(
-            loc="outside upper center", ncols=min(3, len(values)), frameon=False
-        )
-        _plain(legend.get_texts())
+        _legend(figure, loc="outside upper center", ncols=min(3, len(values)))
     return figure
 
 
@@ -383,6 +325,25 @@ def bleu_by_length(
 def _figure(width: float, height: float):
     module = require("matplotlib.figure", "plot")
     return module.Figure(figsize=(width, height), layout="constrained")
+
+
+def _panels(count, columns, width, height, more_width, more_height, **options):
+    """A figure and `count` axes in rows, each of so many inches, and more for all."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = _figure(columns * width + more_width, rows * height + more_height)
+    panels = figure.subplots(rows, columns, squeeze=False, **options).reshape(-1)
+    for axes in panels[count:]:
+        axes.remove()
+    return figure, list(panels[:count])
+
+
+def _colored(names) -> Iterator[tuple[str, str]]:
+    return zip(names, itertools.cycle(COLORS), strict=False)
+
+
+def _legend(figure, **options):
+    _plain(figure.legend(frameon=False, **options).get_texts())
 
 
 def _token_labels(axis, tokens: Sequence[str], **options):
@@ -403,11 +364,3 @@ def _plain(texts):
 def _short(text: str, most: int) -> str:
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _cells(axis, shape):
-    """Thin lines between the cells of a matrix."""
-    axis.set_xticks(np.arange(shape[1] + 1) - 0.5, minor=True)
-    axis.set_yticks(np.arange(shape[0] + 1) - 0.5, minor=True)
-    axis.grid(which="minor", color="0.9", linewidth=0.5)
-    axis.tick_params(which="minor", length=0)
