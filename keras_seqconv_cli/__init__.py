@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from keras_seqconv.version import __version__
 from keras_seqconv_cli.signals import endable
 
 early.loaded()
@@ -84,9 +85,8 @@ def _parser(arguments: Sequence[str]) -> "Parser":
     )
     parser.add_argument(
         "--version",
-        action=_Version,
-        nargs=0,
-        default=argparse.SUPPRESS,
+        action="version",
+        version=__version__,
         help="show the version of the package and end",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -123,14 +123,6 @@ def load_quietly() -> None:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser, *_):
-        from importlib.metadata import version
-
-        print(version("keras-seqconv"))
-        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):

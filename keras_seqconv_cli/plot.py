@@ -91,21 +91,23 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-# --- Learning curves ---
-
-
 def _curves(options):
     from keras_seqconv import plots
+    from keras_seqconv.callbacks.reporting import read_log
 
     files = [_log(run) for run in options.runs]
-    names = options.names or [
-        path.parent.name if path.name == "log.jsonl" else path.stem for path in files
-    ]
-    _check_names(names, files, "runs")
-    runs = {name: _records(path) for name, path in zip(names, files, strict=True)}
+    names = _names(
+        options,
+        "runs",
+        [path.parent.name if path.name == "log.jsonl" else path.stem for path in files],
+    )
     try:
-        return plots.learning_curves(runs)
+        return plots.learning_curves(
+            dict(zip(names, map(read_log, files), strict=True))
+        )
     except ValueError as error:
+        if not str(error).startswith("`runs`"):
+            raise
         files = ", ".join(map(str, files))
         raise ValueError(f"{files} must hold records with an update; none has.") from (
             error
@@ -120,53 +122,39 @@ def _log(run: str) -> Path:
     return path
 
 
-def _records(path: Path) -> list[dict]:
-    lines = path.read_text(encoding="utf-8").split("\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line) if line.strip() else {}
-            records.append(record if isinstance(record, dict) else {})
-        except ValueError as error:
-            if number == len(lines):  # a run that was killed as it wrote, or goes on
-                break
-            raise ValueError(f"Line {number} of {path} must be JSON: {error}") from None
-    return records
-
-
-def _check_names(names, things, what):
-    if len(names) != len(things):
+def _names(options, what: str, default: list[str]) -> list[str]:
+    names = options.names or default
+    if len(names) != len(default):
         raise ValueError(
             f"`names` must be as many as there are {what}. "
-            f"Received: {len(names)} and {len(things)}"
+            f"Received: {len(names)} and {len(default)}"
         )
     if len(set(names)) != len(names):
         raise ValueError(
             f"The {what} must have different names: give `names`. "
             f"Received: {', '.join(names)}"
         )
-
-
-# --- Models ---
+    return names
 
 
 def _attention(options):
-    from keras_seqconv import plots
+    from keras import ops
 
-    if options.translations is not None:
-        if options.model or options.text:
-            raise ValueError("Give a MODEL and `text`, or `translations`, not both.")
-        return plots.attention(*_written_attention(options))
-    if not options.model or options.text is None:
+    from keras_seqconv import load, plots
+
+    from_model = options.model is not None and options.text is not None
+    if from_model == (options.translations is not None):
         raise ValueError("Give a MODEL and `text`, or `translations`.")
-    import numpy as np
-
-    translator = _translator(options)
+    if options.translations is not None:
+        return plots.attention(*_written_attention(options))
+    translator = load(options.model)
+    if hasattr(translator, "tokenizer"):
+        raise ValueError(f"{options.model} is a language model, without a source.")
     if not hasattr(translator.model, "attention_weights"):
         raise ValueError(f"{options.model} has no attention.")
     inputs, source, target = _sentence(translator, options)
-    weights = np.array(translator.model.attention_weights(inputs))[0]
-    return plots.attention(weights, source, [*target[1:], "</s>"])
+    weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
+    return plots.attention(weights[0], source, [*target[1:], "</s>"])
 
 
 def _written_attention(options):
@@ -209,62 +197,50 @@ def _dynamic_kernels(options):
 
     loaded = load(options.model)
     if hasattr(loaded, "tokenizer"):
-        ids = loaded.tokenizer.tokenize([options.text])[0]
-        target = ["</s>", *_tokens(loaded.tokenizer, ids)]
-        inputs = {"target_ids": _padded([[loaded.model.start_id, *ids[:-1]]])}
-        tokens = {"layer": target, "decoder": target}
+        ids, target = _decoder_side(loaded.model, loaded.tokenizer, options.text)
+        inputs, tokens = {"target_ids": ids}, {"layer": target, "decoder": target}
     else:
         inputs, source, target = _sentence(loaded, options)
         tokens = {"encoder": source, "decoder": target}
-    found = inspection.dynamic_conv_kernels(loaded.model, inputs)
-    names = [one.name for one in found]
-    name = names[0] if options.layer is None else options.layer
-    if name not in names:
+    layers = inspection.dynamic_conv_kernels(loaded.model, inputs)
+    known = {layer.name: layer for layer in layers}
+    name = layers[0].name if options.layer is None else options.layer
+    if name not in known:
         raise ValueError(
-            f"`layer` must be one of {', '.join(names)}. Received: {name!r}"
+            f"`layer` must be one of {', '.join(known)}. Received: {name!r}"
         )
-    chosen = found[names.index(name)]
     side = tokens[name.partition(" ")[0]]
-    return plots.dynamic_conv_kernels(chosen.values[0], side, chosen.left, name)
-
-
-def _translator(options):
-    from keras_seqconv import load
-
-    translator = load(options.model)
-    if hasattr(translator, "tokenizer"):
-        raise ValueError(f"{options.model} is a language model, without a source.")
-    return translator
+    values, left = known[name].values[0], known[name].left
+    return plots.dynamic_conv_kernels(values, side, left, name)
 
 
 def _sentence(translator, options):
     """Inputs of the model, tokens of the source, and those that the decoder sees."""
-    if translator.source_tokenizer is None:
+    tokenizer = translator.source_tokenizer
+    if tokenizer is None:
         raise ValueError(f"{options.model} has no tokenizers.")
-    source_ids = translator.source_tokenizer.tokenize([options.text])[0]
+    ids = tokenizer.tokenize([options.text])[0]
     translation = options.translation
     if translation is None:
         translation = translator.translate([options.text])[0]
-    target_ids = translator.target_tokenizer.tokenize([translation])[0]
-    inputs = {
-        "source_ids": _padded([source_ids]),
-        "target_ids": _padded([[translator.model.start_id, *target_ids[:-1]]]),
-    }
-    source = [*_tokens(translator.source_tokenizer, source_ids), "</s>"]
-    return inputs, source, ["</s>", *_tokens(translator.target_tokenizer, target_ids)]
+    target_ids, target = _decoder_side(
+        translator.model, translator.target_tokenizer, translation
+    )
+    inputs = {"source_ids": _row(ids), "target_ids": target_ids}
+    return inputs, [*tokenizer.to_tokens(ids), "</s>"], target
 
 
-def _tokens(tokenizer, ids) -> list[str]:
-    return list(tokenizer.to_tokens(ids))
+def _decoder_side(model, tokenizer, text: str):
+    """Ids (1, T) that a decoder sees when it predicts a text, and their tokens."""
+    ids = tokenizer.tokenize([text])[0]
+    tokens = ["</s>", *tokenizer.to_tokens(ids)]
+    return _row([model.start_id, *ids[:-1]]), tokens
 
 
-def _padded(rows):
-    import numpy as np
+def _row(ids: list[int]):
+    from keras import ops
 
-    return np.array(rows, "int32")
-
-
-# --- BLEU by length ---
+    return ops.convert_to_tensor([ids], "int32")
 
 
 def _bleu_by_length(options):
@@ -272,17 +248,15 @@ def _bleu_by_length(options):
     from keras_seqconv.evaluation import bleu_by_length
     from keras_seqconv.support.lines import read_lines
 
-    names = options.names or [Path(file).stem for file in options.hypotheses]
-    _check_names(names, options.hypotheses, "hypotheses")
-    sources = read_lines(options.source)
-    references = [read_lines(file) for file in options.reference]
+    names = _names(
+        options, "hypotheses", [Path(file).stem for file in options.hypotheses]
+    )
+    files = [options.source, *options.reference]
+    sources, *references = known = [read_lines(file) for file in files]
     values, groups, counts = {}, [], []
     for name, file in zip(names, options.hypotheses, strict=True):
         texts = read_lines(file)
-        for other, lines in (
-            (options.source, sources),
-            *zip(options.reference, references, strict=True),
-        ):
+        for other, lines in zip(files, known, strict=True):
             if len(lines) != len(texts):
                 raise ValueError(
                     f"{file} and {other} must have as many lines. "
