@@ -1,6 +1,5 @@
 """Files of any size: order, formats, resumed runs that end as if nothing had been."""
 
-import functools
 import gzip
 import io
 import json
@@ -8,42 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
 import keras_seqconv as ks
 from keras_seqconv import translate_files
-from keras_seqconv.decoding import Ensemble
 from keras_seqconv.support import progress
 from keras_seqconv.support.lines import read_lines
-from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from keras_seqconv.tokenizers import DictionaryTokenizer
 from keras_seqconv.translate_files import translate_file
-from keras_seqconv.translator import load_ensemble
+from tests.cli.commands import TOKENIZER, WORDS, make_language_model, make_translator
 
-WORDS = [f"w{number}" for number in range(26)]
-TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
 ROOT = Path(__file__).parents[1]
-
-
-@functools.cache
-def make_translator(seed=3, **changes):
-    model = ks.models.EncoderDecoder(
-        30, 30, hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
-        num_decoder_layers=1, kernel_sizes=[3], seed=seed, **changes,
-    )  # fmt: skip
-    for weight in model.trainable_weights:  # clear preferences, so no ties
-        weight.assign(2.5 * weight)
-    return ks.Translator(model, TOKENIZER, TOKENIZER, {"num_beams": 2, "max_length": 8})
 
 
 @pytest.fixture(scope="module")
 def translator():
-    keras.utils.set_random_seed(1)
     return make_translator()
 
 
@@ -61,19 +43,28 @@ def known(translator):
     return lines, translator.translate(lines)
 
 
-def fails(translator, calls, error=RuntimeError):
-    """A translator that breaks off after some calls."""
-    broken = ks.Translator(translator.model, TOKENIZER, TOKENIZER, translator.search)
-    original, left = broken.translate_n_best, [calls]
+def calling(translator, before):
+    """A translator that calls `before` with the number of each call, from 1."""
+    other = ks.Translator(translator.model, TOKENIZER, TOKENIZER, translator.search)
+    original, calls = other.translate_n_best, []
 
     def translate_n_best(*arguments, **options):
-        left[0] -= 1
-        if left[0] < 0:
-            raise error("broken off")
+        calls.append(True)
+        before(len(calls))
         return original(*arguments, **options)
 
-    broken.translate_n_best = translate_n_best
-    return broken
+    other.translate_n_best = translate_n_best
+    return other
+
+
+def fails(translator, calls):
+    """A translator that breaks off after some calls."""
+
+    def before(call):
+        if call > calls:
+            raise RuntimeError("broken off")
+
+    return calling(translator, before)
 
 
 def write(path, lines):
@@ -131,23 +122,18 @@ def test_translations_hold_no_line_breaks(translator):
         assert len(text.splitlines()) == 2 and text.count("\t") == 2 * tabs
 
 
-def test_n_best_with_scores(translator):
+def test_formats(translator):
     lines = ["w1 w2 w3", "", "w4"]
-    options = {"n_best": 3, "format": "tsv", "num_beams": 4}
-    text, _ = translated(translator, "\n".join(lines).encode(), **options)
+    content = "\n".join(lines).encode()
+    text, _ = translated(translator, content, n_best=3, format="tsv", num_beams=4)
     rows = [line.split("\t") for line in text.splitlines()]
-    expected = translator.translate_n_best(lines, 3, 4)
-    assert [row[0] for row in rows] == ["1"] * 3 + ["2"] + ["3"] * 3
-    flat = [best for row in expected for best in row]
-    assert [row[2] for row in rows] == [best.text for best in flat]
+    best = translator.translate_n_best(lines, 3, 4)
+    flat = [(str(n), one) for n, row in enumerate(best, 1) for one in row]
+    assert [(row[0], row[2]) for row in rows] == [(n, one.text) for n, one in flat]
     scores = [float(row[1]) for row in rows]
-    assert scores == pytest.approx([best.score for best in flat], abs=1e-4)
-
-
-def test_objects_with_attention(translator):
-    lines = ["w1 w2 w3", "", "w4"]
+    assert scores == pytest.approx([one.score for _, one in flat], abs=1e-4)
     options = {"n_best": 2, "format": "jsonl", "attention": True}
-    text, _ = translated(translator, "\n".join(lines).encode(), **options)
+    text, _ = translated(translator, content, **options)
     records = [json.loads(line) for line in text.splitlines()]
     assert [record["line"] for record in records] == [1, 2, 3]
     assert [record["source"] for record in records] == lines
@@ -155,9 +141,8 @@ def test_objects_with_attention(translator):
     best = translator.translate_n_best(lines, 2, return_attention=True)[0][1]
     found = records[0]["translations"][1]
     assert found["text"] == best.text and found["tokens"] == list(best.tokens)
-    assert found["score"] == pytest.approx(best.score, abs=1e-4)
-    assert np.allclose(found["positional_scores"], best.positional_scores, atol=1e-4)
-    assert np.allclose(found["attention"], best.attention, atol=1e-4)
+    for name in ("score", "positional_scores", "attention"):
+        assert np.allclose(found[name], getattr(best, name), atol=1e-4)
     assert np.shape(found["attention"]) == (len(best.tokens) + 1, 4)
     assert records[1]["translations"][0]["text"] == ""
 
@@ -169,23 +154,17 @@ def test_long_lines_are_cut_and_counted():
     assert (report.cut, report.first_cut) == (2, 2)
 
 
-@pytest.mark.slow
-def test_ensembles(translator, tmp_path):
-    other = make_translator(seed=4)
-    translator.save(tmp_path / "a"), other.save(tmp_path / "b")
-    both = load_ensemble([tmp_path / "a", tmp_path / "b"])
-    expected = ks.Translator(
-        Ensemble([translator.model, other.model]), TOKENIZER, TOKENIZER,
-        translator.search,
-    ).translate(["w1 w2", "w9"])  # fmt: skip
-    assert translated(both, b"w1 w2\nw9\n")[0].splitlines() == expected
-    assert type(load_ensemble([tmp_path / "a"]).model) is type(other.model)
-    words = DictionaryTokenizer(Dictionary((f"v{n}", 1) for n in range(26)))
-    ks.Translator(other.model, TOKENIZER, words).save(tmp_path / "c")
-    with pytest.raises(ValueError, match="same target tokenizer; those of .*a and .*c"):
-        load_ensemble([tmp_path / "a", tmp_path / "c"])
-    with pytest.raises(ValueError, match="Received: none"):
-        load_ensemble([])
+def test_a_window_is_read_at_a_time(translator):
+    """However long the input is."""
+    source, written = io.BytesIO(b"w1\n" * 40), []
+
+    class Output(io.BytesIO):
+        def write(self, content):
+            written.append(source.tell() // 3)
+            return super().write(content)
+
+    translate_file(translator, source, Output(), window=10)
+    assert written == [10, 20, 30, 40]
 
 
 # --- Runs that break off ---
@@ -281,18 +260,15 @@ def test_an_older_file_stays_until_the_new_one_is_complete(translator, tmp_path)
 @pytest.mark.parametrize("resume", (False, True))
 def test_a_second_run_with_the_same_output_ends(translator, tmp_path, resume):
     source, target = write(tmp_path / "in", ["w1"] * 9), tmp_path / "out"
-    second = ks.Translator(translator.model, TOKENIZER, TOKENIZER, translator.search)
-    original, ended = second.translate_n_best, []
+    calls = []
 
-    def translate_n_best(*arguments, **options):
+    def before(call):
+        calls.append(call)
         with pytest.raises(ValueError, match="out.part is being written by"):
             translate_file(translator, source, target, resume=resume)
-        ended.append(True)
-        return original(*arguments, **options)
 
-    second.translate_n_best = translate_n_best
-    translate_file(second, source, target, window=4)
-    assert len(ended) == 3 and len(read_lines(target)) == 9
+    translate_file(calling(translator, before), source, target, window=4)
+    assert calls == [1, 2, 3] and len(read_lines(target)) == 9
     assert names(tmp_path) == ["in", "out"]
 
 
@@ -324,12 +300,9 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
 
 
 KILLED = """
-    import sys
-    sys.path.insert(0, {root!r})
-    from tests.test_translate_files import make_translator, translate_file
-    import keras
-    keras.utils.set_random_seed(1)
-    translate_file(make_translator(), sys.argv[1], sys.argv[2], window=50, resume=True)
+import sys
+from tests.test_translate_files import make_translator, translate_file
+translate_file(make_translator(), sys.argv[1], sys.argv[2], window=50, resume=True)
 """
 
 
@@ -337,12 +310,11 @@ KILLED = """
 def test_killed_again_and_again(translator, tmp_path):
     lines = random_lines(3000)
     source, target = write(tmp_path / "in", lines), tmp_path / "out"
-    code = textwrap.dedent(KILLED.format(root=str(ROOT)))
     # By lines and not by seconds: machines differ in speed.
     for kill_behind in (1, 700, 1600, None):
         process = subprocess.Popen(
-            [sys.executable, "-c", code, str(source), str(target)],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            [sys.executable, "-c", KILLED, str(source), str(target)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
         )
         while kill_behind is not None and process.poll() is None:
             part = tmp_path / "out.part"
@@ -354,40 +326,6 @@ def test_killed_again_and_again(translator, tmp_path):
         assert target.exists() == (kill_behind is None)
     assert read_lines(target) == translator.translate(lines)
     assert names(tmp_path) == ["in", "out"]
-
-
-# --- Memory ---
-
-ECHOES = """
-import resource, sys
-from keras_seqconv.translator import Translation, Translator
-from keras_seqconv_cli import main
-
-def echo(self, texts, *_, **__):
-    return [[Translation(text, 0.0, (), ())] for text in texts]
-
-Translator.translate_n_best = echo
-for name in ("few", "many"):
-    files = ["--input", name, "--output", f"{name}.out"]
-    assert main(["translate", "model", *files, "--quiet"]) == 0
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(translator, tmp_path):
-    """60 MB in a process of its own; what is translated is not the point."""
-    translator.save(tmp_path / "model")
-    for name, count in (("few", 20_000), ("many", 200_000)):
-        write(tmp_path / name, (f"{number:>300}" for number in range(count)))
-    done = subprocess.run(
-        [sys.executable, "-c", ECHOES], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "many.out").read_bytes() == (tmp_path / "many").read_bytes()
-    few, many = map(int, done.stdout.split())  # KB
-    assert many - few < 20_000
 
 
 # --- Progress ---
@@ -482,9 +420,7 @@ def test_wrong_options(translator, options, words):
 
 
 def test_language_models_and_texts_are_refused(translator):
-    model = ks.models.ConvLanguageModel(30, embedding_dim=4, convolutions="[(4, 2)]")
-    generator = ks.LanguageGenerator(model, TOKENIZER)
     with pytest.raises(ValueError, match="Received: LanguageGenerator"):
-        translated(generator, b"")
+        translated(make_language_model(), b"")
     with pytest.raises(ValueError, match="`input` must be a binary stream"):
         translate_file(translator, io.StringIO(), io.BytesIO())
