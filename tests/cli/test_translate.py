@@ -2,21 +2,21 @@
 
 import dataclasses
 import io
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import keras_seqconv as ks
 from keras_seqconv.cpu import available_cores
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import load_ensemble
 from keras_seqconv_cli.translate import SEARCH
 from tests.cli.commands import (
+    TOKENIZER,
     call,
     loaded_once,  # noqa: F401
     make_language_model,
@@ -139,38 +139,57 @@ sys.exit(status)
     assert done.stdout == f"{expected}\n"
 
 
-def test_n_best_scores_and_attention(folder, translator, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "flags, first",
+    (
+        (("--n-best", 2), "1\t-"),
+        (("--scores",), "1\t-"),
+        (("--attention",), '{"line": 1, "source": "w1 w2 w3", "source_tokens": ["w1",'),
+        (("--format", "jsonl"), '{"line": 1, "source": "w1 w2 w3", "translations": ['),
+    ),
+)
+def test_formats(folder, tmp_path, capsys, flags, first):
     output = tmp_path / "out"
-    options = ["translate", folder / "model", "--input", folder / "in.txt",
-               "--output", output, "--quiet"]  # fmt: skip
-    assert call(capsys, *options, "--n-best", 2).status == 0
-    rows = [line.split("\t") for line in output.read_text().splitlines()]
-    best = translator.translate_n_best(LINES, 2)
-    flat = [(n, one) for n, row in enumerate(best, 1) for one in row]
-    assert [(int(row[0]), row[2]) for row in rows] == [(n, o.text) for n, o in flat]
-    assert call(capsys, *options, "--scores").status == 0
-    assert len(output.read_text().splitlines()) == 4
-    assert call(capsys, *options, "--attention").status == 0
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    found = records[0]["translations"][0]
-    assert np.shape(found["attention"])[1] == len(records[0]["source_tokens"]) == 4
+    options = ["--input", folder / "in.txt", "--output", output, "--quiet", *flags]
+    assert call(capsys, "translate", folder / "model", *options).status == 0
+    assert output.read_text().startswith(first)
+
+
+def test_unknown_words(folder, translator, tmp_path, capsys):
+    source, output = write(tmp_path / "in", "w1 odd", "odd"), tmp_path / "out"
+    dictionary = write(tmp_path / "pairs", "odd seltsam", "w1 W")
+    done = call(
+        capsys, "translate", folder / "model", "--input", source, "--output", output,
+        "--replace-unknowns", "--alignment-dictionary", dictionary,
+    )  # fmt: skip
+    assert done.status == 0
+    words = {"odd": "seltsam", "w1": "W"}
+    assert output.read_text().split("\n")[:-1] == translator.translate(
+        ["w1 odd", "odd"], replace_unknowns=True, alignment_dictionary=words
+    )
 
 
 @pytest.mark.slow
-def test_ensemble(folder, tmp_path, capsys):
-    output = tmp_path / "out"
+def test_ensembles(folder, translator, tmp_path, capsys):
+    output, other = tmp_path / "out", make_translator(seed=4)
     done = call(capsys, "translate", folder / "model", folder / "other", "--input",
                 folder / "in.txt", "--output", output)  # fmt: skip
-    assert done.status == 0 and len(output.read_text().splitlines()) == 4
-
-
-def test_unknown_words(folder, tmp_path, capsys):
-    source, output = write(tmp_path / "in", "odd odd odd"), tmp_path / "out"
-    dictionary = write(tmp_path / "pairs", "odd seltsam")
-    options = ["translate", folder / "model", "--input", source, "--output", output]
-    done = call(capsys, *options, "--replace-unknowns", "--alignment-dictionary",
-                dictionary)  # fmt: skip
-    assert done.status == 0 and "<unk>" not in output.read_text()
+    both = ks.decoding.Ensemble([translator.model, other.model])
+    expected = ks.Translator(both, TOKENIZER, TOKENIZER, translator.search)
+    assert done.status == 0, done.errors
+    assert output.read_text().split("\n")[:-1] == expected.translate(LINES)
+    words = DictionaryTokenizer(Dictionary((f"v{n}", 1) for n in range(26)))
+    turned = ks.Translator(other.model, TOKENIZER, TOKENIZER, languages=("xx", "en"))
+    turned.save(tmp_path / "turned")
+    ks.Translator(other.model, TOKENIZER, words).save(tmp_path / "words")
+    for name, message in (
+        ("turned", "model from en to xx, .*turned from xx to en"),
+        ("words", "same target tokenizer. Received: .*model .*words "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_ensemble([folder / "model", tmp_path / name])
+    with pytest.raises(ValueError, match="Received: none"):
+        load_ensemble([])
 
 
 @pytest.mark.slow
@@ -209,20 +228,6 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([], "MODEL"),
     ):
         assert words in refused(capsys, "translate", *arguments), arguments
-
-
-def test_models_of_two_directions_are_no_ensemble(tmp_path):
-    one, other = make_translator(), make_translator(seed=4)
-    one.save(tmp_path / "one")
-    turned = ("xx", "en")
-    ks.Translator(
-        other.model, other.source_tokenizer, other.target_tokenizer, languages=turned
-    ).save(tmp_path / "turned")
-    found = ks.load(tmp_path / "turned")
-    assert (found.source_language, found.target_language) == turned
-    assert "xx → en" in repr(found)
-    with pytest.raises(ValueError, match="one from en to xx, .*turned from xx to en"):
-        load_ensemble([tmp_path / "one", tmp_path / "turned"], None)
 
 
 def test_generate(folder, capsys):
