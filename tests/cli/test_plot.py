@@ -113,7 +113,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([], "KIND"),
         (["curves", folder / "one", "--output", "a.gif"], "--output must end in one"),
         (["curves", tmp_path / "none", *output], "none does not exist"),
-        (["curves", tmp_path / "broken.jsonl", *output], "broken.jsonl, line 1: must be"),
+        (["curves", tmp_path / "broken.jsonl", *output], "jsonl, line 1: must be"),
         (["curves", tmp_path / "bare.jsonl", *output], "records with an update"),
         (["curves", *[folder / "one"] * 2, *output], "different names: give --names"),
         (["curves", folder / "one", "--names", "a", "b", *output], "Received: 2 and 1"),
