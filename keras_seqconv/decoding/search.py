@@ -32,6 +32,8 @@ from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
 # state once, which costs less than one step. (Other parts were not tried.)
 _SHRINK_AT = 0.75
+# In the place of what a loop does not carry: None is no loop variable.
+_NOTHING = ()
 
 
 class Hypotheses(NamedTuple):
@@ -71,8 +73,8 @@ class _Backpointers(NamedTuple):
 
     tokens: (L, B, G) int32: G * token + parent.
     sums: (L, B, G) float32: cumulative scores.
-    attention: (L, R, S + 1) float32 or (); a column more, because nothing can be
-        written to empty rows.
+    attention: (L, R, S + 1) float32 or nothing; a column more, because TensorFlow
+        cannot write to empty rows.
     """
 
     tokens: object
@@ -81,13 +83,13 @@ class _Backpointers(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """What goes from step to step. () is what is not needed: None is no loop variable.
+    """What goes from step to step.
 
     step: int32 scalar.
-    sentences: (b,) int32, those that are left; () where all stay.
+    sentences: (b,) int32, those that are left; nothing where all stay.
     ids: (r, 1) int32, the last token of each beam.
     scores: (b, G) float32, cumulative; -inf for beams that do not go on.
-    history: (r, L) int32, all tokens of each beam, or ().
+    history: (r, L) int32, all tokens of each beam, or nothing.
     state: of the model, r rows.
     finished, backpointers: of all sentences.
     """
@@ -124,24 +126,19 @@ def search(
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
         num_hypotheses: N, at most G.
     """
-    num_beams = strategy.num_beams
-    with_history = constraints.options.no_repeat_ngram_size > 0
-    with_attention = constraints.options.return_attention
-    num_rows = ops.shape(constraints.limits)[0]
-    batch_size = num_rows // num_beams
-    sentences_leave = may_resize(batch_size)
+    num_beams, options = strategy.num_beams, constraints.options
+    start = _start(state, strategy, constraints, num_steps)
+    sentences_leave = start.sentences is not _NOTHING
 
     def advance(now: _Progress) -> _Progress:
         """One step of all beams that are left."""
-        sentences = rows = None  # all of them
-        here = constraints
+        sentences, rows, here = None, None, constraints  # None: all of them
         if sentences_leave:
             sentences = now.sentences
             rows = _rows_of(sentences, num_beams)
             here = constraints.of_rows(rows)
         logits, state = step(now.ids, now.state)
-        history = now.history if with_history else None
-        following = here.next_tokens(logits, now.step, history)
+        following = here.next_tokens(logits, now.step, now.history)
         choice = strategy.choose(following, now.scores, now.step, rows)
 
         finished = _take_rows(now.finished, sentences)
@@ -149,34 +146,31 @@ def search(
         is_done = _is_done(finished, choice, now.step, strategy, here, num_hypotheses)
         scores = ops.where(is_done, NEVER, choice.scores)
 
-        links = now.backpointers
-        tokens = choice.tokens * num_beams + choice.parents
-        attention = ()
-        if with_attention:
-            attention = ops.cast(state["beams"]["attention"], "float32")
-            attention = ops.pad(attention, [(0, 0), (0, 1)])
-            attention = _write(links.attention, now.step, attention, rows)
-        ids = ops.reshape(choice.tokens, (-1, 1))
+        tokens, sums, attention = now.backpointers
+        links = choice.tokens * num_beams + choice.parents
+        tokens = _write(tokens, now.step, links, sentences)
+        sums = _write(sums, now.step, choice.scores, sentences)
+        if options.return_attention:
+            weights = ops.cast(state["beams"]["attention"], "float32")
+            weights = ops.pad(weights, [(0, 0), (0, 1)])
+            attention = _write(attention, now.step, weights, rows)
+
+        ids, history = ops.reshape(choice.tokens, (-1, 1)), now.history
         if strategy.reorders:
             order = _row_numbers(choice.parents)
-            state = {**state, "beams": _take_rows(state["beams"], order)}
-            history = ops.take(history, order, axis=0) if with_history else None
-        if with_history:
+            beams, history = _take_rows((state["beams"], history), order)
+            state = {**state, "beams": beams}
+        if options.no_repeat_ngram_size:
             is_now = ops.arange(ops.shape(history)[1]) == now.step
             history = ops.where(is_now, ids, history)
-        return _Progress(
+        return now._replace(
             step=now.step + 1,
-            sentences=now.sentences,
             ids=ids,
             scores=scores,
-            history=history if with_history else (),
+            history=history,
             state=state,
             finished=_replace_rows(now.finished, finished, sentences),
-            backpointers=_Backpointers(
-                tokens=_write(links.tokens, now.step, tokens, sentences),
-                sums=_write(links.sums, now.step, choice.scores, sentences),
-                attention=attention,
-            ),
+            backpointers=_Backpointers(tokens, sums, attention),
         )
 
     def body(now):
@@ -188,18 +182,28 @@ def search(
     def is_unfinished(now):
         return (now.step < num_steps) & ops.any(now.scores > NEVER)
 
+    # In a tuple: Keras' loop passes a tuple's members to the functions.
+    (end,) = ops.while_loop(is_unfinished, body, (start,))
+    return _best_hypotheses(end, constraints, num_beams, num_steps, num_hypotheses)
+
+
+def _start(state, strategy, constraints, num_steps) -> _Progress:
+    model, options = constraints.model, constraints.options
+    num_rows, num_beams = ops.shape(constraints.limits)[0], strategy.num_beams
+    batch_size = num_rows // num_beams
     by_step = (num_steps, batch_size, num_beams)
-    attention, history = (), ()
-    if with_attention:
+    sentences = history = attention = _NOTHING
+    if may_resize(batch_size):
+        sentences = ops.arange(batch_size, dtype="int32")
+    if options.no_repeat_ngram_size:
+        history = ops.full((num_rows, num_steps), model.pad_id, dtype="int32")
+    if options.return_attention:
         width = ops.shape(state["beams"]["attention"])[-1] + 1
         attention = ops.zeros((num_steps, num_rows, width))
-    if with_history:
-        pad_id = constraints.model.pad_id
-        history = ops.full((num_rows, num_steps), pad_id, dtype="int32")
-    start = _Progress(
+    return _Progress(
         step=ops.convert_to_tensor(0, "int32"),
-        sentences=ops.arange(batch_size, dtype="int32") if sentences_leave else (),
-        ids=ops.full((num_rows, 1), constraints.model.start_id, dtype="int32"),
+        sentences=sentences,
+        ids=ops.full((num_rows, 1), model.start_id, dtype="int32"),
         scores=strategy.first_scores(batch_size),
         history=history,
         state=state,
@@ -208,14 +212,9 @@ def search(
             origins=ops.zeros((batch_size, num_beams), "int32"),
         ),
         backpointers=_Backpointers(
-            tokens=ops.zeros(by_step, "int32"),
-            sums=ops.zeros(by_step),
-            attention=attention,
+            ops.zeros(by_step, "int32"), ops.zeros(by_step), attention
         ),
     )
-    # In a tuple: Keras' loop passes a tuple's members to the functions.
-    (end,) = ops.while_loop(is_unfinished, body, (start,))
-    return _best_hypotheses(end, constraints, num_beams, num_steps, num_hypotheses)
 
 
 # Hypotheses that end
