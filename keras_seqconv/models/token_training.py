@@ -9,7 +9,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_seqconv.losses import LabelSmoothedCrossentropy
+from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.optimizers import TokenNormalized
 
@@ -198,12 +198,7 @@ def _token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
     """
     labels = ops.cast(labels, "int32")
     real = ops.not_equal(labels, model.pad_id)
-    weight = ops.cast(real, "float32")
-    if sample_weight is not None:
-        sample_weight = ops.cast(sample_weight, "float32")
-        if len(sample_weight.shape) == 1:
-            sample_weight = sample_weight[:, None]
-        weight = weight * sample_weight
+    weight = token_weights(labels, model.pad_id, sample_weight)
     outputs = model(inputs, training=training)
     objective, nll, correct = _weighted(model, outputs, labels, real, weight, training)
     tokens = ops.sum(weight)

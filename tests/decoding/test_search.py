@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
@@ -161,8 +161,28 @@ OURS = {
 }  # fmt: skip
 
 
+def prefixed(prefix, limits, **options):
+    """A case with a prefix that is seldom drawn."""
+    defaults = dict(
+        beams=3, groups=1, strength=0.0, exponent=1.0, kind="power", normalize=True,
+        stopping="first", min_length=1, unk_penalty=0.0, temperature=1.0,
+        suppressed=(), ngram=0,
+    )  # fmt: skip
+    sources = np.array([[4, 5], [6, 7]])
+    return Recurrent(14, 6), sources, limits, np.array(prefix), {**defaults, **options}
+
+
 @MANY
 @given(searches())
+# At an end token the best beam ends, and is the only result; 0 is a token too; what is
+# forced is taken although suppressed, unknown or repeated; the limit cuts a prefix.
+@example(prefixed([[9, END, 5], [PAD, END, PAD]], [6, 6]))
+@example(prefixed([[9, 0, 0], [0, PAD, 8]], [4, 5], stopping="optimal"))
+@example(
+    prefixed(
+        [[13, 4, 4], [9, 3, PAD]], [5, 2], suppressed=(13,), ngram=1, unk_penalty=2.0
+    )
+)
 def test_equals_the_reference(case):
     """Lengths, penalties, prefixes, n-grams, groups, both ways of stopping: the rules,
     and which comes before which."""
