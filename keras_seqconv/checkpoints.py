@@ -34,7 +34,7 @@ _NAME = re.compile(r"update-(\d{8,})\.npz")
 _BEFORE = re.compile(r"update-(\d{8,})\.h5")
 # What comes of reading a file that is damaged, cut off or something else.
 _ERRORS = (
-    OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError,
+    OSError, RuntimeError, LookupError, TypeError, ValueError, EOFError, AttributeError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
@@ -208,7 +208,9 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
             file.writestr("header.json", content)
             for group, variables in groups.items():
                 for number, variable in enumerate(variables):
-                    _write(file, f"{group}/{number}.npy", variable)
+                    value = np.asarray(ops.convert_to_numpy(variable))
+                    with file.open(f"{group}/{number}.npy", "w", force_zip64=True) as f:
+                        np.lib.format.write_array(f, value, allow_pickle=False)
         _sync(path.parent)
     except OSError as error:
         reason = f"the checkpoint could not be written ({error})"
@@ -222,14 +224,14 @@ def read_state(path: str | os.PathLike) -> dict:
         FileNotFoundError: there is no such file.
         ValueError: it is damaged or no checkpoint; names the file.
     """
-    with _opened(path) as file:
+    with _opened(path, whole=False) as file:
         return file.header["state"]
 
 
 def check(path: str | os.PathLike) -> None:
     """Reads a checkpoint whole. ValueError, naming it, where it is damaged."""
-    with _opened(path) as file:
-        file.check()
+    with _opened(path):
+        pass
 
 
 def restore(
@@ -264,18 +266,15 @@ def restore(
     ```
     """
     with _opened(path) as file, _scope(model):
-        file.check()
-        if weights_only:
-            groups = {"model": model.variables}
-        else:
+        groups = {"model": list(model.variables)}
+        if not weights_only:
             _build_optimizer(file, model)
             groups = _variables(model)
         for group, variables in groups.items():
             file.compare(group, variables)
         for group, variables in groups.items():
             for number, variable in enumerate(variables):
-                value = file.read(group, number)
-                variable.assign(_fitting(file, value, variable))
+                file.assign(variable, file.read(group, number))
         return file.header["state"]
 
 
@@ -301,19 +300,13 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
         files = [stack.enter_context(_opened(path)) for path in paths]
         stack.enter_context(_scope(model))
         for file in files:
-            file.check()
             file.compare("model", model.variables)
         for number, variable in enumerate(model.variables):
-            value = _mean(files, number)
-            variable.assign(_fitting(files[-1], value, variable))
-
-
-def _mean(files: list["_File"], number: int) -> np.ndarray:
-    newest = files[-1].read("model", number)
-    if "float" not in newest.dtype.name:
-        return newest
-    values = (file.read("model", number).astype("float64") for file in files)
-    return np.asarray(sum(values) / len(files)).astype(newest.dtype)
+            value = files[-1].read("model", number)
+            if "float" in (dtype := value.dtype).name:
+                values = (f.read("model", number).astype("float64") for f in files)
+                value = np.asarray(sum(values) / len(files)).astype(dtype)
+            files[-1].assign(variable, value)
 
 
 # --- Variables ---
@@ -331,15 +324,6 @@ def _variables(model) -> dict[str, list]:
 def _entry(variable) -> dict:
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return {"path": variable.path, "dtype": dtype, "shape": list(variable.shape)}
-
-
-def _fitting(file: "_File", value: np.ndarray, variable) -> np.ndarray:
-    """Integers in the width of the variable."""
-    dtype = keras.backend.standardize_dtype(variable.dtype)
-    converted = value if value.dtype.name == dtype else value.astype(dtype)
-    if converted is not value and not np.array_equal(converted, value):
-        raise _wrong(file.path, f"{variable.path} does not fit into {dtype}")
-    return converted
 
 
 def _build_optimizer(file: "_File", model) -> None:
@@ -369,45 +353,34 @@ def _scope(model):
 # --- The archive ---
 
 
-def _write(file: zipfile.ZipFile, name: str, variable) -> None:
-    value = np.asarray(ops.convert_to_numpy(variable))
-    with file.open(name, "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, value, allow_pickle=False)
-
-
 class _File:
-    """A checkpoint that is open for reading."""
+    """A checkpoint that is open for reading; ValueError where it is damaged."""
 
-    def __init__(self, path: Path, archive: zipfile.ZipFile):
-        self.path, self.archive = path, archive
-        self.header = json.loads(archive.read("header.json"))
+    def __init__(self, path: Path, file, whole: bool):
+        self.path, self._file = path, file
+        self.header = json.loads(file["header.json"])
         if self.header["format_version"] != FORMAT_VERSION:
             raise ValueError(
                 f"its `format_version` must be {FORMAT_VERSION}. "
                 f"Received: {self.header['format_version']!r}"
             )
-
-    def check(self) -> None:
-        """ValueError where a byte is not as it was written."""
-        with _naming_damage(self.path):
-            if (name := self.archive.testzip()) is not None:
-                raise ValueError(f"checksum of {name}")
+        if whole and (name := file.zip.testzip()) is not None:
+            raise ValueError(f"checksum of {name}")
 
     def read(self, group: str, number: int) -> np.ndarray:
-        with _naming_damage(self.path):
-            with self.archive.open(f"{group}/{number}.npy") as member:
-                value = np.lib.format.read_array(member, allow_pickle=False)
-            entry = self.header[group][number]
-            if (
-                value.dtype.kind == "V"
-            ):  # bfloat16 and other dtypes that are not NumPy's
-                value = value.view(entry["dtype"])
-            if (
-                value.dtype.name != entry["dtype"]
-                or list(value.shape) != entry["shape"]
-            ):
-                raise ValueError(f"{group}/{number} is not as the header has it")
-            return value
+        value = self._file[f"{group}/{number}"]
+        if value.dtype.kind == "V":  # bfloat16, which NumPy does not know
+            value = value.view(self.header[group][number]["dtype"])
+        return value
+
+    def assign(self, variable, value: np.ndarray) -> None:
+        """Integers in the width of the variable."""
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        if value.dtype.name != dtype:
+            value, given = value.astype(dtype), value
+            if not np.array_equal(value, given):
+                raise _wrong(self.path, f"{variable.path} does not fit into {dtype}")
+        variable.assign(value)
 
     def compare(self, group: str, variables: list) -> None:
         """ValueError unless shapes and dtypes are those of the variables."""
@@ -438,26 +411,19 @@ def _words(entry: dict) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike) -> Iterator[_File]:
+def _opened(path: str | os.PathLike, whole: bool = True) -> Iterator[_File]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint {path}.")
     if _BEFORE.fullmatch(path.name):
         raise _of_earlier_version(path)
     with contextlib.ExitStack() as stack:
-        with _naming_damage(path):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            file = _File(path, archive)
+        try:
+            file = _File(path, stack.enter_context(np.load(path)), whole)
+        except _ERRORS as error:
+            reason = f"it is damaged, cut off or no checkpoint ({error})"
+            raise _wrong(path, reason) from error
         yield file
-
-
-@contextlib.contextmanager
-def _naming_damage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except _ERRORS as error:
-        reason = f"it is damaged, cut off or no checkpoint ({error})"
-        raise _wrong(path, reason) from error
 
 
 def _sync(directory: Path) -> None:

@@ -10,7 +10,6 @@ from keras_seqconv.support.arguments import (
     check_integer,
     check_number,
     check_positive_integer,
-    is_number,
 )
 
 
@@ -55,18 +54,18 @@ class _Schedule(CountingCallback):
 
 
 class FixedSchedule(_Schedule):
-    """A rate for each epoch, shrunk from a chosen epoch on (fairseq's `fixed`).
+    """A rate that shrinks each epoch from a chosen one on (fairseq's `fixed`).
 
-    With epochs e = 1, 2, ..., the last rate L of the list and f = force_anneal:
+    With epochs e = 1, 2, ..., and f = force_anneal:
 
-        rate(e) = L shrink^(e + 1 - f)  for e >= f,  else the e-th of the list (or L)
+        rate(e) = learning_rate shrink^(e + 1 - f)  for e >= f,  else learning_rate
 
     times (n + 1) / warmup_steps for the update after n < warmup_steps updates
     (`warmup_start` = 0; else on the straight line from there). The optimizer must have
     a plain number as its learning rate, not a schedule.
 
     Args:
-        learning_rate: a number, or a list of numbers for the first epochs.
+        learning_rate: a number.
         force_anneal: the first epoch (from 1) with a shrunk rate, or None.
         shrink: factor for each epoch.
         warmup_steps: updates.
@@ -80,41 +79,32 @@ class FixedSchedule(_Schedule):
 
     def __init__(
         self,
-        learning_rate: float | list[float],
+        learning_rate: float,
         force_anneal: int | None = None,
         shrink: float = 0.1,
         warmup_steps: int = 0,
         warmup_start: float = 0.0,
     ):
         super().__init__(warmup_steps, warmup_start)
-        rates = learning_rate
-        if not isinstance(rates, (list, tuple)):
-            rates = [rates]
-        if not rates:
-            raise ValueError("`learning_rate` must not be empty. Received: []")
-        self.rates = [check_number("learning_rate", rate) for rate in rates]
+        self.learning_rate = check_number("learning_rate", learning_rate)
         if force_anneal is not None:
             check_positive_integer("force_anneal", force_anneal)
         self.force_anneal = force_anneal
         self.shrink = check_number("shrink", shrink)
 
-    def rate(self, epoch: int) -> float:
-        """The rate of an epoch (from 1) after the warm-up."""
-        if self.force_anneal is None or epoch < self.force_anneal:
-            return self.rates[min(epoch, len(self.rates)) - 1]
-        return self.rates[-1] * self.shrink ** (epoch + 1 - self.force_anneal)
-
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
-        self._rate = self.rate(epoch + 1)
+        self._rate = self.learning_rate
+        if self.force_anneal is not None:
+            self._rate *= self.shrink ** max(epoch + 2 - self.force_anneal, 0)
         self._set()
 
 
 class ReduceOnPlateau(_Schedule):
     """Shrinks the rate when validation no longer gets better (PyTorch's rule).
 
-    Once at the end of each epoch: a value v is better than the best b if v < b (1 - t)
-    (mode "min") or v > b (1 + t). After more than `patience` epochs in a row without a
+    Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
+    (mode "min") or v > 1.0001 b. After more than `patience` epochs in a row without a
     better one the rate is multiplied by `shrink`, and the count begins anew. Before,
     optionally, the rate goes along a line from `warmup_start` to `learning_rate`;
     epochs that end in the warm-up are not looked at, as in fairseq. The optimizer must
@@ -126,8 +116,6 @@ class ReduceOnPlateau(_Schedule):
         patience: epochs without a better value that are let pass.
         monitor: key of the logs, put there by `Validate` or `validation_data`.
         mode: "min" or "max".
-        threshold: t above.
-        minimum: the rate never gets smaller.
         warmup_steps: updates.
         warmup_start: rate of the first update.
 
@@ -143,8 +131,6 @@ class ReduceOnPlateau(_Schedule):
         *,
         monitor: str = "val_nll",
         mode: str = "min",
-        threshold: float = 1e-4,
-        minimum: float = 0.0,
         warmup_steps: int = 0,
         warmup_start: float = 0.0,
     ):
@@ -155,14 +141,10 @@ class ReduceOnPlateau(_Schedule):
         self.patience = check_integer("patience", patience, 0)
         self.monitor = monitor
         self.mode = check_choice("mode", mode, ("min", "max"))
-        self.threshold = check_number("threshold", threshold)
-        self.minimum = check_number("minimum", minimum)
         self._rate, self._best, self._bad = learning_rate, None, 0
 
     def get_state(self) -> dict:
-        # JSON has no infinity, the best value before any that is a number.
-        best = self._best if is_number(self._best) else None
-        return {"rate": self._rate, "best": best, "bad_epochs": self._bad}
+        return {"rate": self._rate, "best": self._best, "bad_epochs": self._bad}
 
     def set_state(self, state: dict) -> None:
         self._rate, self._best = state["rate"], state["best"]
@@ -178,20 +160,17 @@ class ReduceOnPlateau(_Schedule):
         value = (logs or {}).get(self.monitor)
         if value is None or self._warming_up or not self.epoch_complete:
             return
-        value, rate = float(value), self._rate
-        if self._is_better(value):
-            self._best, self._bad = value, 0
+        if self._is_better(float(value)):
+            self._best, self._bad = float(value), 0
         elif self._bad < self.patience:
             self._bad += 1
         else:
-            rate, self._bad = rate * self.shrink, 0
-        self._rate = max(rate, self.minimum)
+            self._rate, self._bad = self._rate * self.shrink, 0
         self._set()
 
     def _is_better(self, value: float) -> bool:
-        """Whether it is below (or above) the best by the threshold; NaN never is."""
+        if self._best is None or math.isnan(value):
+            return not math.isnan(value)
         if self.mode == "max":
-            best = -math.inf if self._best is None else self._best
-            return value > best * (1 + self.threshold)
-        best = math.inf if self._best is None else self._best
-        return value < best * (1 - self.threshold)
+            return value > self._best * (1 + 1e-4)
+        return value < self._best * (1 - 1e-4)

@@ -142,36 +142,25 @@ class EarlyStopping(CountingCallback):
         patience: validations.
         monitor: "val_nll", "val_bleu" or any other key of the logs.
         mode: "min", "max", or "auto": "max" for accuracy and BLEU.
-        minimum_change: smaller improvements do not count.
 
     Attributes: `best`, `bad_validations`, `stopped` (whether this ended the training).
     """
 
-    def __init__(
-        self,
-        patience: int,
-        monitor: str = "val_nll",
-        mode: str = "auto",
-        minimum_change: float = 0.0,
-    ):
+    def __init__(self, patience: int, monitor: str = "val_nll", mode: str = "auto"):
         super().__init__()
         self.patience = check_positive_integer("patience", patience)
         self.monitor = monitor
         check_choice("mode", mode, ("auto", "min", "max"))
         if mode == "auto":
-            upwards = ("accuracy", "bleu", "chrf")
-            mode = "max" if monitor.lower().endswith(upwards) else "min"
+            upwards = monitor.lower().endswith(("accuracy", "bleu", "chrf"))
+            mode = "max" if upwards else "min"
         self.mode = mode
-        self.minimum_change = check_number("minimum_change", minimum_change)
         self.best, self.bad_validations, self.stopped = None, 0, False
-        self._seen = None
+        self._seen = None  # the last update with a result
 
     def get_state(self) -> dict:
-        return {
-            "best": self.best,
-            "bad_validations": self.bad_validations,
-            "seen": self._seen,
-        }
+        bad, seen = self.bad_validations, self._seen
+        return {"best": self.best, "bad_validations": bad, "seen": seen}
 
     def set_state(self, state: dict) -> None:
         self.best, self.bad_validations = state["best"], state["bad_validations"]
@@ -179,31 +168,25 @@ class EarlyStopping(CountingCallback):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._stop_if_patient()
+        self._look({})
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        self._look(logs)
+        self._look(logs or {})
 
     def on_epoch_end(self, epoch, logs=None):
-        self._look(logs)
+        self._look(logs or {})
 
     def _look(self, logs):
-        value = (logs or {}).get(self.monitor)
-        if value is None or self.update == self._seen:
-            return
-        self._seen, value = self.update, float(value)
-        change = 0 if self.best is None else value - self.best
-        if self.mode == "min":
-            change = -change
-        first = self.best is None and not math.isnan(value)
-        if first or change > self.minimum_change:
-            self.best, self.bad_validations = value, 0
-        else:
+        value = logs.get(self.monitor)
+        if value is not None and self.update != self._seen:
+            self._seen, value = self.update, float(value)
             self.bad_validations += 1
-        self._stop_if_patient()
-
-    def _stop_if_patient(self):
+            sign = -1 if self.mode == "min" else 1
+            if not math.isnan(value) and (
+                self.best is None or sign * value > sign * self.best
+            ):
+                self.best, self.bad_validations = value, 0
         self.stopped = self.bad_validations >= self.patience
         if self.stopped:
             self.stop_training()
@@ -240,44 +223,42 @@ class StopOnNaN(CountingCallback):
         self.minimum_loss_scale = check_number("minimum_loss_scale", minimum_loss_scale)
         self.directory = directory
         self.message = None
-        self._scaled = False
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self.message = None
-        self._scaled = _loss_scale(self.model.optimizer) is not None
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        free = isinstance(logs, dict) and not self._scaled
-        if free or self.batches % self.every == 0:
+        if isinstance(logs, dict) or self.batches % self.every == 0:
             self._look(logs or {})
 
     def on_epoch_end(self, epoch, logs=None):
         self._look(logs or {})
 
     def _look(self, logs):
-        if self.message is not None:
-            return
-        reason = self._overflow(logs) if self._scaled else self._not_finite(logs)
+        reason = self._reason(logs) if self.message is None else None
         if reason is not None:
             self.message = self._describe(reason)
             self.stop_training()
             sys.stderr.write(f"\n{self.message}\n")
 
-    def _not_finite(self, logs) -> str | None:
-        for name in ("loss", "gradient_norm"):
-            if name in logs and not math.isfinite(float(logs[name])):
-                return f"{name} is {float(logs[name])}"
-        return None
-
-    def _overflow(self, logs) -> str | None:
-        scale = _loss_scale(self.model.optimizer)
+    def _reason(self, logs) -> str | None:
+        infinite = [
+            f"{name} is {float(logs[name])}"
+            for name in ("loss", "gradient_norm")
+            if name in logs and not math.isfinite(float(logs[name]))
+        ]
+        kind = keras.optimizers.LossScaleOptimizer
+        scaled = [o for o in nested(self._model.optimizer) if isinstance(o, kind)]
+        if not scaled:
+            return infinite[0] if infinite else None
+        model = self.model  # on JAX, this brings the state into the variables
+        scale = float(ops.convert_to_numpy(scaled[0].dynamic_scale))
         if scale < self.minimum_loss_scale:
             return f"the scale of the loss fell to {scale:.1e}"
-        if not math.isfinite(float(logs.get("loss", 0))):
-            return "weights are not finite" if weights_not_finite(self.model) else None
-        return None
+        bad = infinite and weights_not_finite(model)
+        return "weights are not finite" if bad else None
 
     def _describe(self, reason: str) -> str:
         bad = weights_not_finite(self.model)
@@ -292,12 +273,3 @@ class StopOnNaN(CountingCallback):
             "`mixed_bfloat16` or float32 instead of float16; "
             "`tf.debugging.enable_check_numerics()` names the operation."
         )
-
-
-def _loss_scale(optimizer) -> float | None:
-    """The scale of a LossScaleOptimizer, perhaps inside of another optimizer."""
-    for inner in nested(optimizer):
-        if isinstance(inner, keras.optimizers.LossScaleOptimizer):
-            scale = inner.dynamic_scale if inner.built else inner.initial_scale
-            return float(ops.convert_to_numpy(scale))
-    return None

@@ -9,11 +9,7 @@ from keras import ops
 
 from keras_seqconv.callbacks.counting import CountingCallback
 from keras_seqconv.replicas import for_replicas
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_number,
-    check_positive_integer,
-)
+from keras_seqconv.support.arguments import check_boolean, check_positive_integer
 from keras_seqconv.support.extras import require
 
 
@@ -117,10 +113,6 @@ class ValidationBLEU(_Validation):
         references: one for each.
         every_updates, every_epoch: as of `Validate`.
         max_sentences: the first so many are translated, None: all.
-        seconds: a validation that takes longer ends after the chunk at hand; its
-            score, and all later ones (also after a restart), are of so many sentences
-            as were done, so that the scores can be compared.
-        chunk: sentences translated at once.
         search: keyword arguments of `translate`, {"num_beams": 1} for example.
 
     Attributes: `signature` of sacreBLEU, after the first score; `translations`, the
@@ -140,8 +132,6 @@ class ValidationBLEU(_Validation):
         every_updates: int | None = None,
         every_epoch: bool = True,
         max_sentences: int | None = None,
-        seconds: float | None = None,
-        chunk: int = 64,
         search: dict | None = None,
     ):
         super().__init__(every_updates, every_epoch)
@@ -152,36 +142,18 @@ class ValidationBLEU(_Validation):
             )
         if max_sentences is not None:
             check_positive_integer("max_sentences", max_sentences)
-        if seconds is not None:
-            check_number("seconds", seconds)
         require("sacrebleu", "mt")
         self._translate = getattr(translator, "translate", translator)
-        self._sources, self._references = list(sources), list(references)
-        self._count = min(max_sentences or len(sources), len(sources))
-        self._seconds = seconds
-        self._chunk = check_positive_integer("chunk", chunk)
+        self._sources = list(sources)[:max_sentences]
+        self._references = list(references)[:max_sentences]
         self._search = dict(search or {})
         self.signature = None
         self.translations = []
 
-    def get_state(self) -> dict:
-        return {"sentences": self._count}
-
-    def set_state(self, state: dict) -> None:
-        self._count = min(state["sentences"], len(self._sources))
-
     def _results(self) -> dict[str, float]:
-        start, done = time.perf_counter(), []
-        while len(done) < self._count:
-            end = min(len(done) + self._chunk, self._count)
-            done += self._translate(self._sources[len(done) : end], **self._search)
-            if self._seconds is not None and (
-                time.perf_counter() - start > self._seconds
-            ):
-                self._count = len(done)
-        self.translations = done
+        self.translations = self._translate(self._sources, **self._search)
         metric = require("sacrebleu", "mt").BLEU()
-        score = metric.corpus_score(done, [self._references[: len(done)]])
+        score = metric.corpus_score(self.translations, [self._references])
         self.signature = str(metric.get_signature())
         return {"val_bleu": score.score}
 

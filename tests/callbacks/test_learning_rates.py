@@ -34,10 +34,10 @@ def sgd():
 
 def test_fixed_schedule_with_warm_up_and_force_anneal():
     rates = Rates()
-    schedule = FixedSchedule([0.4, 0.2], force_anneal=4, shrink=0.5, warmup_steps=4)
+    schedule = FixedSchedule(0.4, force_anneal=4, shrink=0.5, warmup_steps=4)
     fit(sgd(), [schedule, rates], max_epochs=5, stream=Stream(2))
     # Two updates an epoch; (n + 1) / 4 in the first four.
-    wanted = [0.1, 0.2, 0.15, 0.2, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05]
+    wanted = [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
     np.testing.assert_allclose(rates.rates, wanted, rtol=1e-6)
 
 
@@ -93,5 +93,3 @@ def test_wrong_arguments():
         ReduceOnPlateau(patience=-1)
     with pytest.raises(ValueError, match="`force_anneal` must be"):
         FixedSchedule(0.1, force_anneal=0)
-    with pytest.raises(ValueError, match="`learning_rate` must not be empty"):
-        FixedSchedule([])

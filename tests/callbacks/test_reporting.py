@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv.callbacks import LogFile, Progress, TensorBoard, Validate
-from keras_seqconv.callbacks.reporting import Interval, read_log
+from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.fitting import FetchedLogs
 from tests.callbacks.small import Stream, fit, make_model
 from tests.full_disk import full_disk
@@ -19,26 +19,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_interval_takes_means_apart():
-    interval = Interval()
-    first = interval.read({"loss": 4.0, "nll": 2.0, "tokens": 100.0, "accuracy": 0.5})
+def test_means_are_of_the_batches_since_the_reading_before():
+    log = LogFile("log")
+    log.set_model(make_model())
+    first = log.read({"loss": 4.0, "nll": 2.0, "tokens": 100.0, "accuracy": 0.5})
     assert first["loss"] == 4.0 and first["perplexity"] == pytest.approx(np.exp(2))
     # 300 more tokens with a mean of 2: (400 + 600) / 400 = 2.5.
-    second = interval.read({"loss": 2.5, "tokens": 400.0, "gradient_norm": 7.0})
+    second = log.read({"loss": 2.5, "tokens": 400.0, "gradient_norm": 7.0})
     assert second["loss"] == pytest.approx(2.0) and second["gradient_norm"] == 7.0
     assert second["tokens_per_second"] == pytest.approx(300 / second["seconds"])
-    state = interval.get_state()
-    interval.start_epoch()
-    assert interval.read({"loss": 1.0, "tokens": 10.0})["loss"] == 1.0
-    # From a checkpoint at 500 tokens on; 60 s of the interval were before it.
-    resumed = Interval()
-    state["seconds"] += 60
-    resumed.start_epoch({"loss": 2.4, "tokens": 500.0}, state)
-    found = resumed.read({"loss": 2.0, "tokens": 800.0})
-    assert found["loss"] == pytest.approx((2.0 * 800 - 2.5 * 400) / 400)
-    assert found["seconds"] == pytest.approx(60, abs=5)
-    resumed.start_epoch({"loss": 0.0, "tokens": 0.0}, state)  # at the end of an epoch
-    assert resumed.read({"loss": 1.0, "tokens": 10.0})["loss"] == 1.0
+    assert second["learning_rate"] == pytest.approx(0.05)
 
 
 def test_log_file(tmp_path):
@@ -96,12 +86,13 @@ def test_progress_on_a_terminal(monkeypatch):
     fit(make_model(), [progress, Validate(Stream())], updates=7)
     text = stream.getvalue()
     assert text.endswith("\n") and text.count("\r") >= 7
-    shown = [line.split("\x1b")[0] for line in text.replace("\n", "").split("\r")]
-    assert all(len(line) <= 60 for line in shown if "val_" not in line)
+    shown = [line.strip() for line in text.split("\r\x1b[K")]
+    assert all(len(line) < 60 for line in shown if "val_" not in line)
     assert any("update 6/7  epoch 2  loss" in line for line in shown)
     assert any(line.endswith("left") for line in shown)
-    # Results of validations stay: each on a line of its own.
-    assert sum("val_loss" in line for line in text.splitlines()) == 2
+    # Ends of epochs and results of validations stay: each on a line of its own.
+    stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
+    assert stays == ["update 5/7", "update 5", "update 7/7", "update 7", ""]
 
 
 def test_progress_elsewhere_writes_plain_lines():

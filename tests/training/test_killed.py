@@ -27,7 +27,8 @@ def run(folder, starts, **changes):
     corpus = write_corpus(folder / "corpus")
     for path in corpus.glob("test.*"):  # nothing is translated at the end
         path.unlink()
-    options = options_for(corpus, "", checkpoint_every=2, average=2, **changes)
+    often = dict(checkpoint_every=2, validate_every=3)
+    options = options_for(corpus, "", average=2, **often, **changes)
     config = folder / "options.json"
     config.write_text(json.dumps(options.model_dump(exclude_unset=True)))
     places = json.dumps([(str(folder / name), *death) for name, *death in starts])
