@@ -302,11 +302,15 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
         for file in files:
             file.compare("model", model.variables)
         for number, variable in enumerate(model.variables):
-            value = files[-1].read("model", number)
-            if "float" in (dtype := value.dtype).name:
-                values = (f.read("model", number).astype("float64") for f in files)
-                value = np.asarray(sum(values) / len(files)).astype(dtype)
-            files[-1].assign(variable, value)
+            files[-1].assign(variable, _mean(files, number))
+
+
+def _mean(files: list["_File"], number: int) -> np.ndarray:
+    newest = files[-1].read("model", number)
+    if "float" not in newest.dtype.name:
+        return newest
+    values = (file.read("model", number).astype("float64") for file in files)
+    return np.asarray(sum(values) / len(files)).astype(newest.dtype)
 
 
 # --- Variables ---

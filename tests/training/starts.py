@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import matplotlib.backends.backend_agg  # noqa: F401
+import numpy as np
 import tensorflow  # noqa: F401
 
 import keras_seqconv.training  # noqa: F401
@@ -25,7 +26,7 @@ from keras_seqconv_cli import main
 PLACES = {
     "ids": (ids, "write_json", "before"),
     "update": (callbacks.Progress, "on_train_batch_end", "before"),
-    "array of a checkpoint": (checkpoints, "_write", "before"),
+    "array of a checkpoint": (np.lib.format, "write_array", "before"),
     "end of an epoch": (callbacks.Checkpoints, "on_epoch_end", "before"),
     "checkpoint of an epoch": (callbacks.Checkpoints, "on_epoch_end", "after"),
     "mean of an array": (checkpoints, "_mean", "before"),
