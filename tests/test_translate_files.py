@@ -375,10 +375,8 @@ def test_input_that_is_no_text(translator, tmp_path):
     text, _ = translated(translator, b"w1\nw2 \xff\n", on_error="replace")
     assert text.splitlines() == translator.translate(["w1", "w2 \ufffd"])
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"w1\n" * 5000)[:-9])
-    (tmp_path / "no.gz").write_bytes(b"w1\n")
-    for name in ("cut.gz", "no.gz"):
-        with pytest.raises(ValueError, match=f"{name} is damaged or cut off"):
-            translate_file(translator, tmp_path / name, io.BytesIO())
+    with pytest.raises(ValueError, match="cut.gz is damaged or cut off"):
+        translate_file(translator, tmp_path / "cut.gz", io.BytesIO())
 
 
 def test_wrong_files(translator, tmp_path):

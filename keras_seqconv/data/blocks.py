@@ -23,7 +23,6 @@ def blocks(
     *,
     break_mode: str = "none",
     context_window: int = 0,
-    long_lines: str = "keep",
     end_id: int = 2,
     pad_id: int = 1,
 ) -> Iterator[dict[str, np.ndarray]]:
@@ -50,9 +49,6 @@ def blocks(
         tokens_per_sample: longest row, but for long lines.
         break_mode: see above.
         context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
-        long_lines: what to do with a line longer than a piece in the modes that keep
-            lines whole: "keep" it as one long piece, as fairseq does, or "cut" it
-            into pieces that are not longer.
         end_id: id of the end token.
         pad_id: id of padding.
 
@@ -75,7 +71,6 @@ def blocks(
     """
     check_positive_integer("tokens_per_sample", tokens_per_sample)
     check_choice("break_mode", break_mode, BREAK_MODES)
-    check_choice("long_lines", long_lines, ("keep", "cut"))
     check_integer("end_id", end_id, 0)
     check_integer("pad_id", pad_id, 0)
     if check_integer("context_window", context_window, 0) >= tokens_per_sample:
@@ -89,8 +84,7 @@ def blocks(
         pieces = _fixed_pieces(lines, size)
     else:
         limit = 0 if break_mode in ("eos", "sentence") else size
-        longest = size if long_lines == "cut" else None
-        pieces = _whole_lines(lines, limit, break_mode == "complete_doc", longest)
+        pieces = _whole_lines(lines, limit, break_mode == "complete_doc")
     return _with_inputs(pieces, tokens_per_sample, context_window, end_id, pad_id)
 
 
@@ -130,23 +124,17 @@ def _fixed_pieces(lines, size) -> Iterator[np.ndarray]:
         yield np.concatenate(waiting)
 
 
-def _whole_lines(lines, limit, documents, longest) -> Iterator[np.ndarray]:
-    """Pieces of whole lines up to `limit` tokens; 0: one line each.
-
-    Lines of more than `longest` tokens, if that is given, are cut before.
-    """
+def _whole_lines(lines, limit: int, documents: bool) -> Iterator[np.ndarray]:
+    """Pieces of whole lines up to `limit` tokens; 0: one line each."""
     waiting, length = [], 0
     for line in lines:
         divides = documents and len(line) == 1
-        step = longest or len(line)
-        for start in range(0, len(line), step):
-            part = line[start : start + step]
-            if length and (divides or length + len(part) > limit):
-                yield np.concatenate(waiting)
-                waiting, length = [], 0
-            if not divides:
-                waiting.append(part)
-                length += len(part)
+        if length and (divides or length + len(line) > limit):
+            yield np.concatenate(waiting)
+            waiting, length = [], 0
+        if not divides:
+            waiting.append(line)
+            length += len(line)
     if length:
         yield np.concatenate(waiting)
 

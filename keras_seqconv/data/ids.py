@@ -8,11 +8,12 @@ endian) and `<key>.offsets` (int64: where each begins, and the end of the last),
 `settings.json`, which is written last.
 """
 
+import collections
 import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def encode(
     max_length: int | None = None,
     max_ratio: float | None = None,
     truncate_source: int | None = None,
-    counts: MutableMapping | None = None,
+    counts: collections.Counter | None = None,
 ) -> Iterator[dict[str, list[int]]]:
     """Rows of pairs of texts whose lengths are right, one after the other.
 
@@ -75,29 +76,24 @@ def encode(
         )
     if truncate_source is not None:
         check_integer("truncate_source", truncate_source, 2)
-    counts = {} if counts is None else counts
+    counts = collections.Counter() if counts is None else counts
 
-    def problem(lengths: tuple[int, int]) -> str | None:
-        if min(lengths) < min_length:
+    def problem(short: int, long: int) -> str | None:
+        if short < min_length:
             return "too_short"
-        if max_length is not None and max(lengths) > max_length:
+        if max_length is not None and long > max_length:
             return "too_long"
-        if max_ratio is not None and max(lengths) > min(lengths) * max_ratio:
-            return "ratio"
-        return None
+        return "ratio" if max_ratio is not None and long > short * max_ratio else None
 
     def rows():
         for sources, targets in blocks:
-            for source, target in zip(
-                source_tokenizer.tokenize(sources),
-                target_tokenizer.tokenize(targets),
-                strict=True,
-            ):
+            ids = source_tokenizer.tokenize(sources), target_tokenizer.tokenize(targets)
+            for source, target in zip(*ids, strict=True):
                 if truncate_source is not None and len(source) > truncate_source:
                     source = [*source[: truncate_source - 1], source[-1]]
-                    counts["truncated"] = counts.get("truncated", 0) + 1
-                if why := problem((len(source) - 1, len(target) - 1)):
-                    counts[why] = counts.get(why, 0) + 1
+                    counts["truncated"] += 1
+                if why := problem(*sorted((len(source) - 1, len(target) - 1))):
+                    counts[why] += 1
                 else:
                     yield {"source_ids": source, "target_ids": target}
 
@@ -247,7 +243,7 @@ class IdStore:
                     for key, column in columns.items()
                 },
                 "counts": dict(counts or {}),
-                "fingerprint": dict(fingerprint or {}),
+                "fingerprint": _as_json(fingerprint or {}),
             }
             write_json(folder / "settings.json", settings)
         return cls.open(directory, fingerprint)
@@ -270,17 +266,29 @@ class IdStore:
         settings = read_json(directory / "settings.json")
         if {name: settings.get(name) for name in _FORMAT} != _FORMAT:
             raise ValueError(f"{directory}/settings.json must have {_FORMAT}.")
+        values, offsets = {}, {}
         try:
             written, counts = dict(settings["fingerprint"]), dict(settings["counts"])
-            arrays = {
-                key: _map(directory, key, **about, rows=settings["rows"])
-                for key, about in settings["keys"].items()
-            }
+            for key, about in settings["keys"].items():
+                path, dtype = directory / f"{key}.ids", np.dtype(about["dtype"])
+                values[key] = _map(path, dtype.newbyteorder("<"), about["ids"])
+                path = path.with_suffix(".offsets")
+                offsets[key] = ends = _map(path, _OFFSET, settings["rows"] + 1)
+                if ends[0] or ends[-1] != about["ids"] or (ends[1:] <= ends[:-1]).any():
+                    raise ValueError(f"{path} must start at 0 and grow: it is damaged.")
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"{directory}/settings.json is damaged.") from None
-        if fingerprint is not None:
-            _compare(directory, written, json.loads(json.dumps(dict(fingerprint))))
-        values, offsets = ({k: pair[i] for k, pair in arrays.items()} for i in (0, 1))
+        wanted = written if fingerprint is None else _as_json(fingerprint)
+        if written != wanted:
+            raise ValueError(
+                f"{directory} must have been written with the fingerprint that is "
+                "wanted. Different: "
+                + ", ".join(
+                    f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
+                    for name in sorted(written.keys() | wanted.keys())
+                    if written.get(name) != wanted.get(name)
+                )
+            )
         return cls(values, offsets, counts)
 
 
@@ -358,41 +366,18 @@ def _joined(key: str, vectors: list) -> tuple[np.ndarray, np.ndarray]:
     return values.astype("int32", copy=False), lengths
 
 
-def _map(directory: Path, key: str, dtype: str, ids: int, rows: int):
-    """Values and offsets of a key."""
-    found = []
-    for name, size, count in (
-        (f"{key}.ids", np.dtype(dtype).newbyteorder("<"), ids),
-        (f"{key}.offsets", _OFFSET, rows + 1),
-    ):
-        path, expected = directory / Path(name).name, count * size.itemsize
-        length = path.stat().st_size if path.is_file() else "no file"
-        if length != expected:
-            raise ValueError(
-                f"{path} must have {expected} bytes, as settings.json says: the store "
-                f"is damaged. Received: {length}"
-            )
-        found.append(np.memmap(path, size, "r"))
-    ends = found[1]
-    if ends[0] or ends[-1] != ids or (ends[1:] <= ends[:-1]).any():
+def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    size = path.stat().st_size if path.is_file() else "no file"
+    if size != count * dtype.itemsize:
         raise ValueError(
-            f"{path} must start at 0, grow, and end at the number of ids, {ids}: the "
-            "store is damaged."
+            f"{path} must have {count * dtype.itemsize} bytes, as settings.json says: "
+            f"the store is damaged. Received: {size}"
         )
-    return found
+    return np.memmap(path, dtype, "r")
 
 
-def _compare(directory: Path, written: dict, wanted: dict) -> None:
-    different = [
-        f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
-        for name in sorted(written.keys() | wanted.keys())
-        if (name in written, written.get(name)) != (name in wanted, wanted.get(name))
-    ]
-    if different:
-        raise ValueError(
-            f"{directory} must have been written with the fingerprint that is wanted. "
-            f"Different: {', '.join(different)}"
-        )
+def _as_json(value: Mapping) -> dict:
+    return json.loads(json.dumps(dict(value)))
 
 
 def _is_store(path: Path) -> bool:

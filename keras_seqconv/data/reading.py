@@ -4,27 +4,15 @@ A row is a sentence of each language, or a line of text alone; a *column* holds 
 texts of one language. Rows are handled some thousands at a time.
 """
 
-import bz2
 import collections
-import gzip
 import itertools
-import lzma
-import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from keras_seqconv.support.lines import iterate_lines
+
 ROWS_AT_ONCE = 8192
-# A longer "line" is hardly text, and would have to be held in memory.
-LONGEST_LINE = 16 << 20
-# By content, not by name: a file may have been renamed, and a text may begin with BZh.
-_COMPRESSED = (
-    (rb"\x1f\x8b\x08", gzip.open),
-    (rb"BZh\d1AY&SY", bz2.open),
-    (rb"\xfd7zXZ\x00", lzma.open),
-)
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 # What is wrong with a row, as a key of the counts -> in words.
 _PROBLEMS = {
     "empty": "has no text",
@@ -37,57 +25,13 @@ class Rows(NamedTuple):
     """Some rows, unchecked.
 
     Attributes:
-        columns: for each column, the UTF-8 texts of the rows.
+        columns: for each column, the texts of the rows; what is not UTF-8 in them as
+            lone surrogates.
         place: (column, row) -> where that text is from, in words.
     """
 
-    columns: Sequence[Sequence[bytes]]
+    columns: Sequence[Sequence[str]]
     place: Callable[[int, int], str]
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, plain or compressed with gzip, bzip2 or xz.
-
-    A line ends with LF or CRLF and nothing else (not with U+2028, not with a lone CR);
-    the last line needs no end. A byte order mark is left out. Every other byte of a
-    line is kept.
-
-    Raises:
-        ValueError: while reading, with file and line: a broken compressed file, a line
-            of more than 16 MiB, UTF-16.
-    """
-    number = 0
-    with _opener(path)(path, "rb") as stream:
-        lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
-        try:
-            for number, line in enumerate(lines, 1):
-                if number == 1:
-                    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                        raise ValueError(
-                            f"{path}, line 1, must be UTF-8. It starts like UTF-16: "
-                            "convert it, for example with iconv -f UTF-16 -t UTF-8."
-                        )
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if len(line) > LONGEST_LINE:
-                    raise ValueError(
-                        f"{path}, line {number:,}, must not be longer than "
-                        f"{LONGEST_LINE >> 20} MiB. Is it text, one sentence a line?"
-                    )
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
-        except _BROKEN as error:
-            raise ValueError(
-                f"{path} must be a complete compressed file. It breaks off after "
-                f"line {number:,}: {error}"
-            ) from error
-
-
-def _opener(path: Path) -> Callable:
-    with open(path, "rb") as stream:
-        start = stream.read(10)
-    for magic, opener in _COMPRESSED:
-        if re.match(magic, start):
-            return opener
-    return open
 
 
 def read_parallel(
@@ -95,11 +39,15 @@ def read_parallel(
 ) -> Iterator[Rows]:
     """The rows of parallel files, a column each.
 
+    A line ends with LF or CRLF and nothing else (not with U+2028, not with a lone CR);
+    the last line needs no end. A byte order mark is left out.
+
     Raises:
-        ValueError: one has more lines than another, unless `on_error` is "skip"; then
+        ValueError: a broken compressed file; a line of more than 16 MiB; one file
+            has more lines than another, unless `on_error` is "skip"; then
             these lines are counted as "unpaired".
     """
-    readers = [read_lines(path) for path in paths]
+    readers = [iterate_lines(path, "keep") for path in paths]
     done = 0  # rows
     while True:
         columns = [[*itertools.islice(one, ROWS_AT_ONCE)] for one in readers]
@@ -134,15 +82,15 @@ def read_tsv(path: Path) -> Iterator[Rows]:
     What stands behind a second tab is left out; a line without a tab has no target.
     """
     for (lines,), place in read_parallel([path], "raise", collections.Counter()):
-        rows = [line.split(b"\t", 2) for line in lines]
-        columns = [[row[0] for row in rows], [b"".join(row[1:2]) for row in rows]]
+        rows = [line.split("\t", 2) for line in lines]
+        columns = [[row[0] for row in rows], ["".join(row[1:2]) for row in rows]]
         yield Rows(columns, lambda _, row, place=place: place(0, row))
 
 
 def checked(
     parts: Iterable[Rows], on_error: str, keep_empty: bool, counts: collections.Counter
 ) -> Iterator[list[list[str]]]:
-    """The columns of the rows that can be used, as strings; never empty.
+    """The columns of the rows that can be used; never empty.
 
     Args:
         parts: of the corpus.
@@ -154,47 +102,52 @@ def checked(
         ValueError: the first row that cannot be used, with its place.
     """
     for columns, place in parts:
-        texts = [_decoded(column, keep_empty) for column in columns]
-        if None in texts:
-            texts = _without_bad(columns, place, on_error, keep_empty, counts)
-        counts["kept"] += len(texts[0])
-        if texts[0]:
-            yield texts
+        bad = set()
+        for column, texts in enumerate(columns):
+            if _all_good(texts, keep_empty):
+                continue
+            for row, text in enumerate(texts):
+                problem = _problem(text, keep_empty)
+                if problem is None or row in bad:
+                    continue
+                if on_error == "raise":
+                    raise ValueError(
+                        f"{place(column, row)} {_PROBLEMS[problem]}. Correct it, or "
+                        "leave out such rows (`on_error`='skip')."
+                    )
+                bad.add(row)
+                counts[problem] += 1
+        if bad:
+            columns = [
+                [text for row, text in enumerate(texts) if row not in bad]
+                for texts in columns
+            ]
+        counts["kept"] += len(columns[0])
+        if columns[0]:
+            yield columns
 
 
-def _decoded(column: Sequence[bytes], keep_empty: bool) -> list[str] | None:
-    """All texts, or None if one is bad; some fifty times as fast as one by one."""
-    try:
-        joined = b"\n".join(column).decode()
-    except UnicodeDecodeError:
-        return None
-    texts = joined.split("\n")
-    good = "\0" not in joined and (keep_empty or all(map(str.strip, texts)))
-    return texts if good else None
+def _all_good(texts: Sequence[str], keep_empty: bool) -> bool:
+    """All at once, which is much faster than text by text."""
+    joined = "".join(texts)
+    return (
+        "\0" not in joined
+        and _is_unicode(joined)
+        and (keep_empty or all(map(str.strip, texts)))
+    )
 
 
-def _without_bad(columns, place, on_error, keep_empty, counts) -> list[list[str]]:
-    kept = []
-    for row, texts in enumerate(zip(*columns, strict=True)):
-        problems = [_problem(text, keep_empty) for text in texts]
-        if not any(problems):
-            kept.append([text.decode() for text in texts])
-            continue
-        column, problem = next((c, p) for c, p in enumerate(problems) if p)
-        if on_error == "raise":
-            raise ValueError(
-                f"{place(column, row)} {_PROBLEMS[problem]}. Correct it, or leave out "
-                "such rows (`on_error`='skip')."
-            )
-        counts[problem] += 1
-    return [list(texts) for texts in zip(*kept, strict=True)] or [[] for _ in columns]
-
-
-def _problem(text: bytes, keep_empty: bool) -> str | None:
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError:
+def _problem(text: str, keep_empty: bool) -> str | None:
+    if not _is_unicode(text):
         return "invalid_utf8"
-    if "\0" in decoded:
+    if "\0" in text:
         return "nul"
-    return None if keep_empty or decoded.strip() else "empty"
+    return None if keep_empty or text.strip() else "empty"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True

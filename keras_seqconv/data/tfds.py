@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 import sys
-import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import locked
 
 _ROWS_AT_ONCE = 1024
-_LINE_BREAKS = re.compile(rb"[ \t]*[\r\n][ \t\r\n]*")
+_LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 
 def builder_of(name: str, source: str | None, target: str | None, data_dir: str | None):
@@ -44,20 +43,14 @@ def builder_of(name: str, source: str | None, target: str | None, data_dir: str 
         name = f"{name}/{fitting[0]}"
     try:
         return tfds.builder(name, data_dir=data_dir)
-    except tfds.core.DatasetNotFoundError:
-        known = tfds.list_builders(with_community_datasets=False)
-        close = difflib.get_close_matches(base, known, 5, 0.6)
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+        close = configs
+        if not 0 < len(configs) <= 20:
+            known = configs or tfds.list_builders(with_community_datasets=False)
+            close = difflib.get_close_matches(asked if configs else base, known, 9)
         raise ValueError(
-            f"TensorFlow Datasets has no {name!r}"
-            + (f"; close: {', '.join(close)}" if close else "")
-        ) from None
-    except ValueError as error:
-        if len(configs) > 20:
-            configs = difflib.get_close_matches(asked, configs, 20, 0.3)
-        known = f"; configurations: {', '.join(configs)}" if configs else ""
-        raise ValueError(
-            f"TensorFlow Datasets cannot open {name!r}{known} "
-            f"({str(error).splitlines()[0]})"
+            f"TensorFlow Datasets cannot open {name!r} ({str(error).splitlines()[0]}); "
+            f"close: {', '.join(close) or 'nothing'}"
         ) from error
 
 
@@ -76,52 +69,43 @@ def prepare(builder, manual_dir: str | os.PathLike | None = None) -> None:
         ConnectionError: tfds cannot download. Both name the builder, tfds' reason and
             how to supply the data by hand.
     """
-    if _is_prepared(builder):
-        return
     tfds = require("tensorflow_datasets", "tfds")
-    requests = require("requests", "tfds")  # with which tfds downloads
     config = tfds.download.DownloadConfig(
         manual_dir=None if manual_dir is None else os.fspath(manual_dir)
     )
-    root = os.fspath(builder.data_dir_root)
-    with contextlib.ExitStack() as stack:
-        if "://" not in root:
-            # Two processes would generate twice, and one fail at the end.
-            Path(root).mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(Path(root) / f".{builder.name}.lock"))
-        if _is_prepared(builder):  # by the process that held the lock
+    if os.path.isdir(builder.data_dir) and builder.is_prepared():
+        return
+    root = Path(builder.data_dir_root)
+    root.mkdir(parents=True, exist_ok=True)
+    # Two processes would generate twice, and one fail at the end.
+    with locked(root / f".{builder.name}.lock"):
+        if os.path.isdir(builder.data_dir) and builder.is_prepared():
             builder.info.read_from_directory(builder.data_dir)
             return
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()  # whose lines are kilobytes in a file
         try:
             builder.download_and_prepare(download_config=config)
-        except AssertionError as error:  # of files that must be put there by hand
-            raise FileNotFoundError(_unavailable(builder, error)) from error
-        except (requests.RequestException, urllib.error.URLError) as error:
-            raise ConnectionError(_unavailable(builder, error)) from error
         except Exception as error:
-            # tfds' own errors (of checksums, ...) have no class in common.
-            if not type(error).__module__.startswith("tensorflow_datasets"):
-                raise
-            raise ConnectionError(_unavailable(builder, error)) from error
-
-
-def _is_prepared(builder) -> bool:
-    # tfds warns of a folder that is not there.
-    folder = os.fspath(builder.data_dir)
-    return ("://" in folder or os.path.isdir(folder)) and builder.is_prepared()
+            # tfds asserts that there are files which must be put there by hand. Its
+            # other errors, and those of what it downloads with, have no common class.
+            by_hand = isinstance(error, AssertionError)
+            package = type(error).__module__.partition(".")[0]
+            if by_hand or package in ("tensorflow_datasets", "requests", "urllib"):
+                kind = FileNotFoundError if by_hand else ConnectionError
+                raise kind(_unavailable(builder, error)) from error
+            raise
 
 
 def _unavailable(builder, error: Exception) -> str:
-    languages = [f"train.{name}" for name in _names(builder)[:2]]
+    files = [f"train.{name}" for name in _names(builder)[:2]]
     return (
         f"{builder.info.full_name} is not prepared in {builder.data_dir_root}, and "
         f"cannot be: {' '.join(str(error).split())} What helps: put what it is made "
         "from, fetched elsewhere, into a folder and give it as `manual_dir`; or copy "
         f"the prepared data set from another machine to {builder.data_dir}; or give "
         "the `data_dir` that holds it; or give the text as files instead, a folder "
-        f"with {', '.join(languages)}"
+        f"with {', '.join(files)}"
     )
 
 
@@ -213,7 +197,10 @@ def read_split(
 
     for batch in tfds.as_numpy(examples.map(choose).batch(_ROWS_AT_ONCE)):
         columns = [
-            [_LINE_BREAKS.sub(b" ", text).strip() for text in texts.tolist()]
+            [
+                _LINE_BREAKS.sub(" ", text.decode(errors="surrogateescape")).strip()
+                for text in texts.tolist()
+            ]
             for texts in batch
         ]
         numbers = range(first, first + len(columns[0]))

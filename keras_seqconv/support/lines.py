@@ -1,15 +1,25 @@
 """Lines of text files and streams of any size."""
 
+import bz2
 import contextlib
 import gzip
+import lzma
 import os
+import re
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 # A line with more bytes is no sentence: perhaps the file is no text.
 _LONGEST = 1 << 24
+# By content, not by name: a file may have been renamed, and a text may begin with BZh.
+_COMPRESSED = (
+    (rb"\x1f\x8b\x08", gzip.open),
+    (rb"BZh\d1AY&SY", bz2.open),
+    (rb"\xfd7zXZ\x00", lzma.open),
+)
+_CODEC = {"replace": "replace", "keep": "surrogateescape"}
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 class LineReader:
@@ -22,7 +32,7 @@ class LineReader:
         stream: is read from where it stands.
         name: of the stream, for errors.
         on_error: where a line is not UTF-8: "raise", or "replace" what is wrong by
-            U+FFFD.
+            U+FFFD, or "keep" it, as Python's "surrogateescape" does.
 
     Attributes:
         count: lines that have been read.
@@ -43,7 +53,7 @@ class LineReader:
     def __next__(self) -> str:
         try:
             line = self._stream.readline(_LONGEST + 1)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except _BROKEN as error:
             raise ValueError(
                 f"{self._name} is damaged or cut off after line {self.count} ({error})"
             ) from error
@@ -62,8 +72,8 @@ class LineReader:
         try:
             return line.decode()
         except UnicodeDecodeError as error:
-            if self._on_error == "replace":
-                return line.decode(errors="replace")
+            if self._on_error != "raise":
+                return line.decode(errors=_CODEC[self._on_error])
             raise ValueError(
                 f"{self._name} must be UTF-8; line {self.count} has the byte "
                 f"0x{line[error.start]:02x} at position {error.start + 1} "
@@ -75,9 +85,17 @@ class LineReader:
 def open_lines(
     path: str | os.PathLike, on_error: str = "raise"
 ) -> Iterator[LineReader]:
-    """The lines of a file (`.gz`: compressed); OSError where it cannot be read."""
-    opened = gzip.open if Path(path).suffix == ".gz" else open
-    with opened(path, "rb") as stream:
+    """The lines of a file, plain or compressed with gzip, bzip2 or xz.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(path, "rb"))
+        start = stream.peek(10)  # a pipe cannot be read twice
+        for magic, opened in _COMPRESSED:
+            if re.match(magic, start):
+                stream = stack.enter_context(opened(stream))
         yield LineReader(stream, str(path), on_error)
 
 

@@ -68,19 +68,6 @@ def test_lines_longer_than_a_block():
         ([2, 6, 7, 8, 9], [6, 7, 8, 9, 2]),  # fairseq keeps it whole
         ([2, 10], [10, 2]),
     ]
-    cut = [
-        ([2, 5], [5, 2]),
-        ([2, 6, 7, 8], [6, 7, 8, 9]),
-        ([9, 2, 10], [2, 10, 2]),
-    ]
-    assert rows(lines, 4, break_mode="complete", long_lines="cut") == cut
-    # The end token left over is no empty line.
-    assert rows(lines, 4, break_mode="complete_doc", long_lines="cut") == cut
-    assert rows(lines, 4, break_mode="eos", long_lines="cut") == [
-        *cut[:2],
-        ([9], [2]),
-        ([2, 10], [10, 2]),
-    ]
 
 
 def test_context_window():
@@ -148,16 +135,9 @@ some_lines = st.lists(
     size=st.integers(1, 9),
     window=st.integers(0, 7),
     mode=st.sampled_from(BREAK_MODES),
-    long_lines=st.sampled_from(["keep", "cut"]),
 )
-def test_every_token_is_scored_once(lines, size, window, mode, long_lines):
-    found = rows(
-        lines,
-        size + window,
-        break_mode=mode,
-        context_window=window,
-        long_lines=long_lines,
-    )
+def test_every_token_is_scored_once(lines, size, window, mode):
+    found = rows(lines, size + window, break_mode=mode, context_window=window)
     stream = [
         t for line in lines if mode != "complete_doc" or line != [2] for t in line
     ]
@@ -168,15 +148,13 @@ def test_every_token_is_scored_once(lines, size, window, mode, long_lines):
         # The inputs are the stream before: the end token, then what was scored.
         past = [2, *scored, *labels[known:-1]]
         assert inputs == past[-len(inputs) :]
-        kept_whole = long_lines == "keep" and mode != "none"
-        assert len(inputs) <= size + window or (kept_whole and known == 0)
+        assert len(inputs) <= size + window or (mode != "none" and known == 0)
         room = size + window - (len(labels) - known)
         assert known == max(0, min(window, len(scored), room))
         scored += labels[known:]
     assert scored == stream
-    if long_lines == "keep":
-        pieces = [[label for label in labels if label != 1] for _, labels in found]
-        assert pieces == slow_pieces(lines, size, mode)
+    pieces = [[label for label in labels if label != 1] for _, labels in found]
+    assert pieces == slow_pieces(lines, size, mode)
 
 
 def test_endless_lines_in_little_memory():
@@ -194,7 +172,6 @@ def test_endless_lines_in_little_memory():
         ({"break_mode": "lines"}, "`break_mode` must be one of"),
         ({"context_window": -1}, "`context_window` must be an integer >= 0"),
         ({"context_window": 8}, "`context_window` must be smaller than"),
-        ({"long_lines": "drop"}, "`long_lines` must be one of"),
         ({"pad_id": -1}, "`pad_id` must be an integer >= 0"),
         ({"end_id": None}, "`end_id` must be an integer >= 0"),
     ],
