@@ -18,8 +18,8 @@ class Tokenizer:
     """Text to ids and back; the contract is that of `keras_seqconv.tokenizers`.
 
     A kind says how a valid text is taken apart and put together again, in Python
-    (`_split`, `join`) and in a graph (`_split_tensor`, `_join_tensor`), and which files
-    and settings make it up (`_files`, `_settings`, `_read`).
+    (`_split`, `join`) and in a graph (`_split_tensor`, `_join_tensor`), which files and
+    settings make it up (`_files`, `_settings`), and what arguments these are (`_read`).
 
     Args:
         symbols: symbol of every id.
@@ -115,7 +115,8 @@ class Tokenizer:
         Raises:
             FileNotFoundError: names the file that is missing.
             ValueError: names the file that is damaged, of a newer format, of another
-                kind, or holds a setting that the kind does not have.
+                kind, or holds a setting that the kind does not have; or the folder
+                whose files do not fit the kind.
             ImportError: the kind needs a package that is not installed.
         """
         directory = Path(directory)
@@ -128,7 +129,11 @@ class Tokenizer:
                 f"unknown settings {unknown}"
             )
         given = {key: settings[key] for key in cls._settings if key in settings}
-        return cls._read(directory, given)
+        arguments = cls._read(directory, given)
+        try:
+            return cls(**arguments)
+        except ValueError as error:
+            raise ValueError(f"{directory}: {error}") from None
 
 
 def read_settings(directory: Path) -> dict:

@@ -313,18 +313,16 @@ class DictionaryTokenizer(Tokenizer):
         files = {"dict.txt": self.dictionary.to_text().encode()}
         return files | ({"bpe.codes": self.bpe_codes.encode()} if self.bpe else {})
 
-    @classmethod
-    def _read(cls, directory: Path, settings: dict) -> "DictionaryTokenizer":
-        codes = None
+    @staticmethod
+    def _read(directory: Path, settings: dict) -> dict:
+        codes, path = None, directory / "bpe.codes"
         if check_boolean("bpe", settings.pop("bpe", False)):
             try:
-                codes = (directory / "bpe.codes").read_bytes().decode()
+                codes = path.read_bytes().decode()
             except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{directory / 'bpe.codes'} must be valid UTF-8 ({error})."
-                ) from None
+                raise ValueError(f"{path} must be valid UTF-8 ({error}).") from None
         dictionary = Dictionary.read(directory / "dict.txt")
-        return cls(dictionary, bpe_codes=codes, **settings)
+        return {"dictionary": dictionary, "bpe_codes": codes, **settings}
 
 
 def count_pieces(words: Mapping[str, int], split: Callable) -> Counter:

@@ -232,13 +232,9 @@ class SentencePieceTokenizer(Tokenizer):
     def _files(self) -> dict[str, bytes]:
         return {_MODEL_FILE: self.model}
 
-    @classmethod
-    def _read(cls, directory: Path, settings: dict) -> "SentencePieceTokenizer":
-        model = (directory / _MODEL_FILE).read_bytes()
-        try:
-            return cls(model)
-        except ValueError as error:
-            raise ValueError(f"{directory / _MODEL_FILE}: {error}") from None
+    @staticmethod
+    def _read(directory: Path, settings: dict) -> dict:
+        return {"model": (directory / _MODEL_FILE).read_bytes()}
 
     def __reduce__(self):
         return type(self), (self.model,)

@@ -93,14 +93,9 @@ class _VocabularyTokenizer(Tokenizer):
         text = json.dumps(self.tokens, indent=1, ensure_ascii=False) + "\n"
         return {_VOCABULARY_FILE: text.encode()}
 
-    @classmethod
-    def _read(cls, directory: Path, settings: dict):
-        path = directory / _VOCABULARY_FILE
-        tokens = read_json(path, list)
-        try:
-            return cls(tokens)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+    @staticmethod
+    def _read(directory: Path, settings: dict) -> dict:
+        return {"tokens": read_json(directory / _VOCABULARY_FILE, list)}
 
 
 class WordTokenizer(_VocabularyTokenizer):

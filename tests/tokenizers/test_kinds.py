@@ -1,6 +1,9 @@
-"""Tokenizers for both sides by the name of their kind, saved and read back."""
+"""All kinds by their names: trained for both sides, kept in folders, read elsewhere."""
 
+import ast
+import inspect
 import json
+import pickle
 import re
 
 import pytest
@@ -14,7 +17,6 @@ from keras_seqconv.tokenizers import (
     load_tokenizer,
     train_tokenizers,
 )
-from tests.cases import all_but
 from tests.tokenizers.test_sentencepiece import TEXTS
 
 ENGLISH, GERMAN = [*TEXTS[:2], TEXTS[4]], TEXTS[2:4]
@@ -53,49 +55,98 @@ def test_joint_and_separate(kind):
         assert source.vocabulary_size == OPTIONS[kind]["vocabulary_size"]
 
 
-@pytest.mark.parametrize("kind", all_but(KINDS[:1], KINDS))
-def test_kept_with_the_model(kind, tmp_path):
-    import keras_seqconv as ks
+FILES = {
+    SentencePieceTokenizer: ["sentencepiece.model"],
+    WordTokenizer: ["vocabulary.json"],
+    CharacterTokenizer: ["vocabulary.json"],
+    DictionaryTokenizer: ["bpe.codes", "dict.txt"],
+}
 
-    source, target = train(kind, False)
-    model = ks.models.EncoderDecoder(
-        source.vocabulary_size, target.vocabulary_size, hidden_dim=8,
-        intermediate_dim=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
-    )  # fmt: skip
-    translator = ks.Translator(model, source, target, search={"max_length": 5})
-    translator.save(tmp_path / "model")
-    loaded = ks.load(tmp_path / "model")
-    assert type(loaded.source_tokenizer) is CLASSES[kind]
-    assert loaded.source_tokenizer.tokenize(ENGLISH) == source.tokenize(ENGLISH)
-    assert loaded.target_tokenizer.tokenize(GERMAN) == target.tokenize(GERMAN)
-    if kind == "sentencepiece_bpe":
-        texts = ["the  park", "green", ""]
-        assert loaded.translate(texts) == translator.translate(texts)
-    for path in (tmp_path / "model" / "source_tokenizer").iterdir():
-        content = path.read_bytes()
-        path.write_bytes(b"\xff{")
-        with pytest.raises(ValueError, match=re.escape(path.name)):
-            ks.load(tmp_path / "model")
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_folders_and_pickles(kind, tmp_path):
+    tokenizer, _ = train(kind, True)
+    folder = tmp_path / "deep" / "source"
+    tokenizer.save(folder)
+    names = sorted([*FILES[CLASSES[kind]], "settings.json"])
+    assert sorted(path.name for path in folder.iterdir()) == names
+    texts = ["the  park", "grün <unk> \u2028", ""]
+    for again in (load_tokenizer(folder), pickle.loads(pickle.dumps(tokenizer))):
+        assert type(again) is CLASSES[kind]
+        ids = again.tokenize(texts)
+        assert ids == tokenizer.tokenize(texts)
+        assert again.detokenize(ids) == tokenizer.detokenize(ids)
+        assert again.unspellable_ids == tokenizer.unspellable_ids
+        again.save(tmp_path / "again")
+        for name in names:
+            content = (tmp_path / "again" / name).read_bytes()
+            assert content == (folder / name).read_bytes()
+    # Damaged and missing files are named, or the folder of what does not fit.
+    for path in folder.iterdir():
+        content, damages = path.read_bytes(), [b"\xff{", b"["]
+        if path.suffix in (".json", ".model"):
+            damages += [b"", b"[" * 100_000, content[: len(content) // 2]]
+        for damage in damages:
+            path.write_bytes(damage)
+            with pytest.raises(ValueError, match=re.escape(str(folder))):
+                load_tokenizer(folder)
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=re.escape(path.name)):
+            load_tokenizer(folder)
         path.write_bytes(content)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "change",
+    ("change", "words"),
     [
-        {"model": "/etc/passwd"},
-        {"vocabulary": "../../other.json"},
-        {"kind": "keras_seqconv.tokenizers.common"},
-        {"kind": None},
-        {"format_version": 99},
+        ({"model": "/etc/passwd"}, "unknown settings ['model']"),
+        ({"bpe_codes": "../../other"}, "unknown settings ['bpe_codes']"),
+        ({"kind": "keras_seqconv.tokenizers.common"}, "kind='keras_seqconv.tok"),
+        ({"kind": ["words"]}, "kind=['words']"),
+        ({"kind": None}, "kind=None"),
+        ({"format_version": 99}, "format_version=99"),
     ],
 )
-def test_settings_of_strangers(kind, change, tmp_path):
+def test_settings_of_strangers(kind, change, words, tmp_path):
     train(kind, True)[0].save(tmp_path)
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=re.escape(str(path))):
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
         load_tokenizer(tmp_path)
+    assert str(path) in str(error.value)
+
+
+def outcome(texts, folders):
+    """Models and ids, as plain values."""
+    found = []
+    for kind, size in (("bpe", 300), ("unigram", 295)):
+        model = SentencePieceTokenizer.train(texts, size, kind, max_texts=4, seed=3)
+        found.append(model.model)
+    for folder in folders:
+        tokenizer = load_tokenizer(folder)
+        ids = tokenizer.tokenize(["the young  Mann", ""])
+        found.append([type(tokenizer).__name__, ids, tokenizer.detokenize(ids)])
+    return found
+
+
+CODE = """
+import sys
+
+from keras_seqconv.tokenizers import SentencePieceTokenizer, load_tokenizer
+{outcome}
+print(outcome({texts}, sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_another_process_does_the_same(tmp_path, fresh_process):
+    folders = [str(tmp_path / kind) for kind in KINDS]
+    for kind, folder in zip(KINDS, folders, strict=True):
+        train(kind, True)[0].save(folder)
+    code = CODE.format(outcome=inspect.getsource(outcome), texts=TEXTS)
+    found = ast.literal_eval(fresh_process(code, *folders))
+    assert found == outcome(TEXTS, folders)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import io
 import os
-import pickle
 import re
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.tokenizers import SentencePieceTokenizer, load_tokenizer
+from keras_seqconv.tokenizers import SentencePieceTokenizer
 from tests.cases import quick_and_slow
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs the extra mt")
@@ -73,6 +72,10 @@ def test_padding_end_and_foreign_ids(kind):
     assert tokenizer.detokenize([[*the, -1], [*the, 10**6]]) == ["the<unk>"] * 2
     assert tokenizer.to_tokens([3, 10**6]) == ["<unk>", "<unk>"]
     assert tokenizer.detokenize([]) == tokenizer.tokenize([]) == []
+    with pytest.raises(ValueError, match="must be a list of texts"):
+        tokenizer.tokenize("the")
+    with pytest.raises(ValueError, match="must hold texts. Received: None"):
+        tokenizer.tokenize(["the", None])
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -97,11 +100,6 @@ def test_any_text_comes_back(kind, text):
 def test_without_bytes_known_characters_come_back(kind, text):
     tokenizer = MODELS[kind, False]
     assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_unknown_characters_without_bytes(kind):
-    tokenizer = MODELS[kind, False]
     ids = tokenizer.tokenize(["the 😀😀 a"])
     assert tokenizer.detokenize(ids) == ["the <unk> a"]
     assert tokenizer.split("the 😀😀 a")[-2:] == ["😀😀", "▁a"]
@@ -164,11 +162,6 @@ def test_every_line_of_multi30k_comes_back(kind, side, multi30k):
     for name in names:
         ids = tokenizer.tokenize(lines[name])
         assert tokenizer.detokenize(ids) == lines[name], name
-
-
-def test_a_pickled_copy_does_the_same():
-    copy = pickle.loads(pickle.dumps(MODELS["unigram", True]))
-    assert copy.tokenize(TEXTS) == MODELS["unigram", True].tokenize(TEXTS)
 
 
 # --- Training ---
@@ -252,15 +245,7 @@ def test_an_error_of_the_texts_is_passed_on():
         SentencePieceTokenizer.train(texts(), 300)
 
 
-def test_one_text_instead_of_a_list_is_refused():
-    tokenizer = MODELS["bpe", True]
-    with pytest.raises(ValueError, match="must be a list of texts"):
-        tokenizer.tokenize("the")
-    with pytest.raises(ValueError, match="must hold texts. Received: None"):
-        tokenizer.tokenize(["the", None])
-
-
-# --- Folders ---
+# --- Models of others ---
 
 
 def foreign_model(**options):
@@ -300,23 +285,6 @@ def test_a_fitting_model_of_others_can_be_used():
     tokenizer = SentencePieceTokenizer(foreign_model(**IDS, **KEPT))
     text = "the  young garden"
     assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-
-
-def test_folder_round_trip(tmp_path):
-    tokenizer = MODELS["unigram", True]
-    tokenizer.save(tmp_path / "deep" / "source")
-    folder = tmp_path / "deep" / "source"
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["sentencepiece.model", "settings.json"]
-    assert (folder / "sentencepiece.model").read_bytes() == tokenizer.model
-    again = load_tokenizer(folder)
-    assert type(again) is SentencePieceTokenizer and again.model == tokenizer.model
-    (folder / "sentencepiece.model").write_bytes(tokenizer.model[:1000])
-    with pytest.raises(ValueError, match=r"source/sentencepiece\.model"):
-        load_tokenizer(folder)
-    (folder / "sentencepiece.model").unlink()
-    with pytest.raises(FileNotFoundError, match=r"sentencepiece\.model"):
-        load_tokenizer(folder)
 
 
 def test_missing_package_names_the_extra(monkeypatch):

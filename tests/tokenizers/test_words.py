@@ -1,18 +1,13 @@
 """Words and characters."""
 
 import json
-import pickle
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.tokenizers import (
-    CharacterTokenizer,
-    WordTokenizer,
-    load_tokenizer,
-)
+from keras_seqconv.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
 
 CLASSES = (WordTokenizer, CharacterTokenizer)
 WORDS = WordTokenizer.train(["the house", "the big house of the king"])
@@ -24,20 +19,12 @@ def test_words_by_count_and_code_points():
     assert WORDS.vocabulary_size == 9
     assert WordTokenizer.train(["b b a c c"], 6).tokens == ("b", "c")
     assert WordTokenizer.train(["b b a c c"], min_count=2).tokens == ("b", "c")
-    assert WORDS.tokenize([" the\t\thouse \n", "castle", ""]) == [
-        [4, 5, 2],
-        [3, 2],
-        [2],
-    ]
-    assert WORDS.detokenize([[4, 5, 1, 2, 4], [0, 4, 99, -1, 3], []]) == [
-        "the house",
-        "the <unk> <unk> <unk>",
-        "",
-    ]
+    ids = WORDS.tokenize([" the\t\thouse \n", "castle", ""])
+    assert ids == [[4, 5, 2], [3, 2], [2]]
+    rows = [[4, 5, 1, 2, 4], [0, 4, 99, -1, 3], []]
+    assert WORDS.detokenize(rows) == ["the house", "the <unk> <unk> <unk>", ""]
     assert WORDS.unspellable_ids == CHARACTERS.unspellable_ids == [0, 1]
-
-
-def test_only_ascii_white_space_separates_words():
+    # Only ASCII white space separates words.
     assert WORDS.split("a\u00a0b c\u2003d\x1ce") == ["a\u00a0b", "c\u2003d\x1ce"]
 
 
@@ -54,48 +41,30 @@ def test_special_symbols_in_a_text_are_text(cls):
 
 
 @settings(deadline=None)
-@given(text=st.text("einHäus \t\n", max_size=30))
-def test_known_characters_come_back(text):
-    ids = CHARACTERS.tokenize([text])
-    assert len(ids[0]) == len(text) + 1
-    assert CHARACTERS.detokenize(ids) == [text]
-    assert CHARACTERS.join(CHARACTERS.split(text)) == text
-
-
-@settings(deadline=None)
 @given(texts=st.lists(st.text(), min_size=1))
 def test_every_training_text_of_characters_comes_back(texts):
     if "".join(texts):
         tokenizer = CharacterTokenizer.train(texts)
-        assert tokenizer.detokenize(tokenizer.tokenize(texts)) == texts
+        ids = tokenizer.tokenize(texts)
+        assert [len(row) - 1 for row in ids] == [len(text) for text in texts]
+        assert tokenizer.detokenize(ids) == texts
+        assert [tokenizer.join(tokenizer.split(text)) for text in texts] == texts
 
 
-def test_characters_of_multi30k(multi30k):
+def test_lines_of_multi30k_come_back(multi30k):
     lines = multi30k("valid.de")
-    tokenizer = CharacterTokenizer.train(lines)
-    assert tokenizer.detokenize(tokenizer.tokenize(lines)) == lines
-    words = WordTokenizer.train(lines)
-    assert words.detokenize(words.tokenize(lines)) == [
-        " ".join(line.split(" ")).strip(" ") for line in lines
-    ]
+    for cls in CLASSES:
+        tokenizer = cls.train(lines)
+        expected = lines
+        if cls is WordTokenizer:
+            expected = [line.strip(" ") for line in lines]
+        assert tokenizer.detokenize(tokenizer.tokenize(lines)) == expected
 
 
 def test_what_is_not_utf8():
     tokenizer = CharacterTokenizer.train(["a\ufffd"])
-    assert tokenizer.detokenize(tokenizer.tokenize([b"a\xff\xfe", "\ud800"])) == [
-        "a\ufffd\ufffd",
-        "\ufffd" * 3,
-    ]
-
-
-@pytest.mark.parametrize("tokenizer", [WORDS, CHARACTERS])
-def test_folder_and_pickle(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["settings.json", "vocabulary.json"]
-    for again in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
-        assert type(again) is type(tokenizer) and again.tokens == tokenizer.tokens
-        assert again.tokenize(["the Häus\n"]) == tokenizer.tokenize(["the Häus\n"])
+    texts = tokenizer.detokenize(tokenizer.tokenize([b"a\xff\xfe", "\ud800"]))
+    assert texts == ["a\ufffd\ufffd", "\ufffd" * 3]
 
 
 @pytest.mark.parametrize(
@@ -117,20 +86,8 @@ def test_bad_vocabularies(cls, tokens, words, tmp_path):
     with pytest.raises(ValueError, match=re.escape(words)):
         cls(tokens)
     cls.train(["a"]).save(tmp_path)
-    path = tmp_path / "vocabulary.json"
-    path.write_text(json.dumps(tokens))
-    with pytest.raises(ValueError, match=re.escape(str(path))):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"[", b"\xff", b"[" * 100_000])
-def test_damaged_vocabularies(content, tmp_path):
-    WORDS.save(tmp_path)
-    (tmp_path / "vocabulary.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"vocabulary\.json"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "vocabulary.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"vocabulary\.json"):
+    (tmp_path / "vocabulary.json").write_text(json.dumps(tokens))
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
         load_tokenizer(tmp_path)
 
 
