@@ -63,16 +63,6 @@ def test_repeated_ids_of_an_embedding_are_summed_first():
     assert_same_weights(sparse, trained(AdamW(1e-2)), rtol=2e-4, atol=2e-6)
 
 
-def test_mixed_precision():
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = trained(AdamW(1e-2))
-    finally:
-        keras.config.set_dtype_policy(before)
-    assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
-
-
 @pytest.mark.parametrize(
     "make",
     [

@@ -1,6 +1,5 @@
 """The search against fairseq's vectors, a reference in plain Python, brute force."""
 
-import itertools
 import json
 
 import keras
@@ -199,36 +198,6 @@ def test_equals_the_reference(case):
         assert_same(hypotheses, sentence, expected)
 
 
-def all_sequences(model, source, limit, exponent):
-    """Every complete target of at most `limit` tokens and its score, best first."""
-    words = [
-        token for token in range(model.target_vocabulary_size) if token not in (1, 2)
-    ]
-    sequences = []
-    for length in range(limit + 1):
-        for tokens in itertools.product(words, repeat=length):
-            tokens = [*tokens, END]
-            total = sum(
-                model.log_probs(source, tokens[:place])[token]
-                for place, token in enumerate(tokens)
-            )
-            sequences.append((tokens, total / (length + 1) ** exponent))
-    return sorted(sequences, key=lambda pair: -pair[1])
-
-
-@pytest.mark.parametrize("exponent", quick_and_slow([1.0, -1.0], [0.0, 2.0]))
-def test_optimal_search_finds_the_best_of_all_sequences(exponent):
-    """27 beams miss nothing: three words, at most three of them."""
-    model = Recurrent(5, 1, scale=1.0)
-    best = all_sequences(model, [4, 4], 3, exponent)[:6]
-    found = run(model, [[4, 4]], beams=27, limits=[3], length_penalty=exponent,
-                stopping="optimal", min_length=0, number=6)  # fmt: skip
-    ids, scores = map(ops.convert_to_numpy, (found.ids, found.scores))
-    for rank, (tokens, score) in enumerate(best):
-        assert ids[0, rank].tolist() == tokens + [PAD] * (4 - len(tokens))
-        np.testing.assert_allclose(scores[0, rank], score, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
@@ -286,10 +255,10 @@ def test_first_keeps_what_came_first():
 def test_one_beam_is_greedy_search():
     model = Recurrent(9, seed=5)
     sources = np.array([[4, 6], [8, 5], [7, 7]])
-    ids, scores = decoding.greedy(model, sources, max_length=10)
-    for row, score, source in zip(
-        ops.convert_to_numpy(ids), scores, sources, strict=True
-    ):
+    ids, scores = map(
+        ops.convert_to_numpy, decoding.greedy(model, sources, max_length=10)
+    )
+    for row, score, source in zip(ids, scores, sources, strict=True):
         tokens, total = [], 0.0
         while not tokens or tokens[-1] != END:
             log_probs = model.log_probs(source, tokens)
