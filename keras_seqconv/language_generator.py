@@ -51,7 +51,7 @@ class LanguageGenerator(TextModel):
         parallel_batches: int | None = None,
     ):
         models = getattr(model, "models", [model])
-        if any(hasattr(one, "source_embedder") for one in models):
+        if any(hasattr(member, "source_embedder") for member in models):
             raise ValueError(
                 "`model` must be a language model; others go into Translator. "
                 f"Received: {type(model).__name__}"
@@ -176,11 +176,11 @@ class LanguageGenerator(TextModel):
         results = [""] * len(prompts)
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
-        for batch, found in self._searched(
+        for batch, hypotheses in self._searched(
             run, prefixes, lengths, num_beams, max(1, most), parallel
         ):
             ids = [
-                found.ids[place, 0, : found.lengths[place, 0]].tolist()
+                hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]].tolist()
                 for place in range(len(batch.indices))
             ]
             texts = self.tokenizer.detokenize(ids)

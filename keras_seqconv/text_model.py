@@ -119,11 +119,11 @@ class TextModel:
         """Pairs of each batch of `rows` (ids) and what `run` finds, as arrays."""
 
         def search(batch):
-            found = run(batch.padded(rows, self.model.pad_id))
-            return type(found)(
+            hypotheses = run(batch.padded(rows, self.model.pad_id))
+            return type(hypotheses)(
                 *(
                     None if value is None else keras.ops.convert_to_numpy(value)
-                    for value in found
+                    for value in hypotheses
                 )
             )
 
@@ -153,16 +153,16 @@ class TextModel:
                 most = self.max_source_length
                 source_ids = batch.padded(sources, model.pad_id, most)
             target_ids = batch.padded(targets, model.pad_id, model.max_target_length)
-            found = decoding.score(model, source_ids, target_ids, **options)
-            return keras.ops.convert_to_numpy(found.scores)
+            scored = decoding.score(model, source_ids, target_ids, **options)
+            return keras.ops.convert_to_numpy(scored.scores)
 
         scores, parallel = [0.0] * len(targets), self._parallel()
         tokens = _LOGITS // model.target_vocabulary_size // parallel
         tokens = min(self.tokens_per_batch, tokens)
         parts = batches(lengths, tokens, None, parallel)
-        for batch, found in side_by_side(score, parts, parallel):
+        for batch, row in side_by_side(score, parts, parallel):
             for place, index in enumerate(batch.indices):
-                scores[index] = float(found[place])
+                scores[index] = float(row[place])
         return scores
 
 

@@ -110,7 +110,7 @@ class Translator(TextModel):
         languages: tuple[str | None, str | None] = (None, None),
     ):
         models = getattr(model, "models", [model])
-        if not all(hasattr(one, "source_embedder") for one in models):
+        if not all(hasattr(member, "source_embedder") for member in models):
             raise ValueError(
                 "`model` must have a source; language models go into LanguageGenerator."
                 f" Received: {type(model).__name__}"
@@ -125,7 +125,7 @@ class Translator(TextModel):
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         embedders = [member.source_embedder for member in models]
-        limits = [one.max_length for one in embedders if one.max_length is not None]
+        limits = [each.max_length for each in embedders if each.max_length is not None]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
         self.max_source_length = min(limits, default=None)
@@ -157,8 +157,8 @@ class Translator(TextModel):
         Raises:
             ValueError, TypeError: see `translate_n_best`.
         """
-        found = self.translate_n_best(texts, 1, num_beams, **options)
-        return [best[0].text if best else "" for best in found]
+        n_best = self.translate_n_best(texts, 1, num_beams, **options)
+        return [best[0].text if best else "" for best in n_best]
 
     def translate_n_best(
         self,
@@ -211,12 +211,12 @@ class Translator(TextModel):
         def run(source_ids):
             return decoding.beam_search_hypotheses(self.model, source_ids, **options)
 
-        for batch, found in self._searched(
+        for batch, hypotheses in self._searched(
             run, sources, lengths, options["num_beams"], self.max_source_length,
             self._parallel(),
         ):  # fmt: skip
             for place, index in enumerate(batch.indices):
-                results[index] = self._read(found, place, lengths[index])
+                results[index] = self._read(hypotheses, place, lengths[index])
         for text, row in zip(texts, results, strict=True):
             for rank, best in enumerate(row):
                 if replace_unknowns and best.tokens:
@@ -302,23 +302,23 @@ class Translator(TextModel):
             )
         return sources
 
-    def _read(self, found, place: int, length: int) -> list[Translation]:
-        """The translations in one row of what was found, for a source of length S."""
-        count = int((found.lengths[place] > 0).sum())
+    def _read(self, hypotheses, place: int, length: int) -> list[Translation]:
+        """The translations in one row of hypotheses, for a source of length S."""
+        count = int((hypotheses.lengths[place] > 0).sum())
         rows = [
-            found.ids[place, n, : found.lengths[place, n]].tolist()
+            hypotheses.ids[place, n, : hypotheses.lengths[place, n]].tolist()
             for n in range(count)
         ]
         texts = self.target_tokenizer.detokenize(rows)
         return [
             Translation(
                 texts[n],
-                float(found.scores[place, n]),
+                float(hypotheses.scores[place, n]),
                 tuple(self.target_tokenizer.to_tokens(ids)),
-                found.positional_scores[place, n, : len(ids)],
+                hypotheses.positional_scores[place, n, : len(ids)],
                 None
-                if found.attention is None
-                else found.attention[place, n, : len(ids), :length],
+                if hypotheses.attention is None
+                else hypotheses.attention[place, n, : len(ids), :length],
             )
             for n, ids in enumerate(rows)
         ]

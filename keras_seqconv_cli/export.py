@@ -88,15 +88,15 @@ def run(options: argparse.Namespace) -> int:
         "num_beams", "length_penalty", "max_length", "max_source_length", "n_best",
         "tokens_per_batch", "xla", "version",
     )  # fmt: skip
-    owner = load(folder)
+    translator = load(folder)
     path = saved_model(
-        owner,
+        translator,
         output,
         warmup_texts=_lines(options.warmup_texts),
         run=work_folder,
         **{name: getattr(options, name) for name in names},
     )
-    print(_summary(path, owner))
+    print(_summary(path, translator))
     return 0
 
 
@@ -110,13 +110,13 @@ def _lines(path: str | None) -> list[str] | None:
     return lines
 
 
-def _summary(path: Path, owner) -> str:
+def _summary(path: Path, translator) -> str:
     """What was written, and what to paste next."""
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     name = path.parent.name
     mount = shlex.quote(f"{path.parent}:/models/{name}")
-    request = shlex.quote(json.dumps(_request(owner)))
-    tokenised = getattr(_tokenizer(owner), "needs_moses", False)
+    request = shlex.quote(json.dumps(_request(translator)))
+    tokenised = getattr(_tokenizer(translator), "needs_moses", False)
     return "\n".join(
         [
             f"written to  {path}  ({size / 1e6:.1f} MB)",
@@ -132,16 +132,18 @@ def _summary(path: Path, owner) -> str:
     )
 
 
-def _tokenizer(owner):
+def _tokenizer(translator):
     """Of what clients send."""
-    return getattr(owner, "source_tokenizer", getattr(owner, "tokenizer", None))
+    return getattr(
+        translator, "source_tokenizer", getattr(translator, "tokenizer", None)
+    )
 
 
-def _request(owner) -> dict:
+def _request(translator) -> dict:
     """One that every such export answers."""
     names = ("translate_ids", "source_ids"), ("generate_ids", "prefix_ids")
-    signature, ids = names[not hasattr(owner, "source_tokenizer")]
-    if _tokenizer(owner) is None:
-        inputs = {ids: [[owner.model.end_id]], "lengths": [1]}
+    signature, ids = names[not hasattr(translator, "source_tokenizer")]
+    if _tokenizer(translator) is None:
+        inputs = {ids: [[translator.model.end_id]], "lengths": [1]}
         return {"signature_name": signature, "inputs": inputs}
     return {"instances": ["..."]}

@@ -171,15 +171,15 @@ def _torch():
     try:
         import torch
     except ImportError:
-        found = "none"
+        version = "none"
     else:
         if torch.__version__ >= "2.6":
             return torch
-        found = torch.__version__
+        version = torch.__version__
     # `weights_only` of older ones can be made to execute code (CVE-2025-32434).
     raise ImportError(
         "Reading fairseq's checkpoints needs torch 2.6 or newer: "
-        f"pip install 'keras-seqconv[convert]'. Received: {found}"
+        f"pip install 'keras-seqconv[convert]'. Received: {version}"
     )
 
 

@@ -275,7 +275,7 @@ def _mixers(weights, first, kinds, input_dropout, kernel_softmax) -> list[dict]:
 def _kernel_sizes(options, weights, side, layers, kinds, heads, mixers) -> list[int]:
     """Taps, from the shapes of the tensors."""
     groups = mixers[0].get("query_groups", 1)
-    found = [
+    sizes = [
         weights.size(f"{layer}.conv.weight", -1)
         if kind == "light_conv"
         else weights.size(f"{layer}.conv.weight_linear.weight", 0) // (groups * heads)
@@ -285,11 +285,11 @@ def _kernel_sizes(options, weights, side, layers, kinds, heads, mixers) -> list[
     declared = options.get(name, integers)
     if declared is not None:
         declared = declared * len(layers) if len(declared) == 1 else declared
-        options.must_be(name, found, declared)
+        options.must_be(name, sizes, declared)
         if len(declared) == len(layers) and max(declared) < 1000:
             # Where they differ, the tensor that is wrong is named when it does not fit.
             return declared
-    return found
+    return sizes
 
 
 def _vocabulary(weights, side) -> tuple[int, int]:

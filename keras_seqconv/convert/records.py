@@ -80,12 +80,13 @@ class Options:
                     f"option {name}={self._options[name]!r} is not supported"
                 )
 
-    def must_be(self, name: str, found, declared=None) -> None:
+    def must_be(self, name: str, stored, declared=None) -> None:
         """Note an option, if it is set, that is not what the tensors say."""
         declared = self.get(name, integer) if declared is None else declared
-        if declared is not None and declared != found:
+        if declared is not None and declared != stored:
             self._problems.append(
-                f"option {name}={declared!r} contradicts the tensors, which say {found}"
+                f"option {name}={declared!r} contradicts the tensors, which say "
+                f"{stored}"
             )
 
     def check_all_understood(self) -> None:
@@ -177,8 +178,8 @@ class Weights:
 
     def count(self, pattern: str) -> int:
         """Entries of a list: different numbers that `pattern` (a group) finds."""
-        found = [re.match(pattern, name) for name in self._arrays]
-        return len({match[1] for match in found if match})
+        matches = [re.match(pattern, name) for name in self._arrays]
+        return len({match[1] for match in matches if match})
 
     def first(self, *names: str) -> str:
         """The first of the names that exists; the first of all when none does."""

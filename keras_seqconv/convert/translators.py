@@ -80,9 +80,9 @@ def translator_from_fairseq(
     content = read_checkpoint(path)
     languages = {"source": source_language, "target": target_language}
     for side in languages:
-        found = content.options.get(f"{side}_lang")
-        if languages[side] is None and isinstance(found, str) and found.isalnum():
-            languages[side] = found
+        language = content.options.get(f"{side}_lang")
+        if languages[side] is None and isinstance(language, str) and language.isalnum():
+            languages[side] = language
     if folder.is_dir():
         _complete(folder, files, languages)
         _check_choice(files)

@@ -68,12 +68,14 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def model_card(name: str, version: int, owner, servable, signatures, run=None) -> str:
+def model_card(
+    name: str, version: int, translator, servable, signatures, run=None
+) -> str:
     """The text of the card.
 
     Args:
         name, version: of the model, as clients call it.
-        owner: the `Translator` or `LanguageGenerator`.
+        translator: the `Translator` or `LanguageGenerator`.
         servable: `servable.Servable`.
         signatures: graphs by name.
         run: work folder of the training run, or None.
@@ -85,18 +87,20 @@ def model_card(name: str, version: int, owner, servable, signatures, run=None) -
     if options.max_length_ratio:
         steps = f"{options.max_length_ratio} S + {steps} (S tokens of the source)"
     rows = max(1, servable.tokens_per_batch // options.num_beams // 16)
-    logits = rows * options.num_beams * owner.model.target_vocabulary_size * 4
+    logits = rows * options.num_beams * translator.model.target_vocabulary_size * 4
     names = {"source": "source_tokenizer", "target": "target_tokenizer",
              "text": "tokenizer"}  # fmt: skip
-    tokenizers = {side: getattr(owner, names[side], None) for side in names}
-    tokenizers = {side: one for side, one in tokenizers.items() if one is not None}
+    tokenizers = {side: getattr(translator, names[side], None) for side in names}
+    tokenizers = {
+        side: value for side, value in tokenizers.items() if value is not None
+    }
     tokens = " Tokens that no text comes of are never chosen."
     words = " Of a word of more than 1,000 characters only these are read."
-    pairs = any(getattr(one, "bpe_codes", None) for one in tokenizers.values())
+    pairs = any(getattr(value, "bpe_codes", None) for value in tokenizers.values())
     return _CARD.format(
         name=name,
         version=version,
-        model=_model(owner, tokenizers, servable.xla),
+        model=_model(translator, tokenizers, servable.xla),
         scores=_scores(None if run is None else Path(run)),
         search=_search(options),
         signatures=_signatures(tokenizers, signatures),
@@ -123,16 +127,16 @@ def model_card(name: str, version: int, owner, servable, signatures, run=None) -
     )
 
 
-def _model(owner, tokenizers: dict, xla: bool) -> str:
+def _model(translator, tokenizers: dict, xla: bool) -> str:
     lines = []
-    for model in getattr(owner.model, "models", [owner.model]):
+    for model in getattr(translator.model, "models", [translator.model]):
         config = model.get_config()
         options = ", ".join(f"{key} {config[key]}" for key in _SHOWN if key in config)
         lines.append(
             f"- {type(model).__name__}, {model.count_params():,} parameters: {options}"
         )
-    if language := getattr(owner, "source_language", None):
-        lines.append(f"- translates from {language} to {owner.target_language}")
+    if language := getattr(translator, "source_language", None):
+        lines.append(f"- translates from {language} to {translator.target_language}")
     lines += [
         f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
         for side, tokenizer in tokenizers.items()
@@ -148,8 +152,8 @@ def _scores(run: Path | None) -> str:
     if (run / "scores.json").is_file():
         scores = json.loads((run / "scores.json").read_text("utf-8"))
         lines.append(f"- {scores['split']} split, {scores['sentences']:,} sentences:")
-        scores = [one for one in scores.values() if isinstance(one, dict)]
-        lines += [f"  - `{one['line']}`" for one in scores if "line" in one]
+        scores = [score for score in scores.values() if isinstance(score, dict)]
+        lines += [f"  - `{score['line']}`" for score in scores if "line" in score]
         lines.append(
             "\nThe scores are those of the run's own search, in float32, before the "
             "export."
@@ -177,8 +181,8 @@ def _signatures(tokenizers: dict, signatures: dict) -> str:
         return ", ".join(described)
 
     lines = [
-        f"| `{name}` | {shown(inputs_of(one))} | {shown(one.structured_outputs)} |"
-        for name, one in signatures.items()
+        f"| `{name}` | {shown(inputs_of(graph))} | {shown(graph.structured_outputs)} |"
+        for name, graph in signatures.items()
     ]
     if "serving_default" not in signatures:
         lines.append("\nThe model has no tokenizers: clients send and get ids.")

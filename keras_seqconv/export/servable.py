@@ -34,12 +34,12 @@ class Servable:
     none). Anything else than a length for each row is an error of the server.
 
     Args:
-        owner: a `Translator` or `LanguageGenerator`.
+        translator: a `Translator` or `LanguageGenerator`.
         search, max_source_length, tokens_per_batch, xla: see `saved_model`; options
-            by name, and None for those of the owner.
+            by name, and None for those of the translator.
 
     Attributes:
-        model: that of the owner, without weight normalisation.
+        model: that of the translator, without weight normalisation.
         options: `BeamOptions`, with `num_hypotheses` as of `translate_n_best`.
         max_source_length: tokens of a source that are read, its end counted. Of a
             language model: tokens of a prompt.
@@ -53,14 +53,14 @@ class Servable:
 
     def __init__(
         self,
-        owner,
+        translator,
         search: Mapping,
         max_source_length: int | None = None,
         tokens_per_batch: int | None = None,
         xla: bool = False,
     ):
         check_boolean("xla", xla)
-        options = owner.search_options(search)
+        options = translator.search_options(search)
         if options["max_length_rule"] == "batch":
             raise ValueError(
                 "`max_length_rule` must be 'sentence' in an export: a server puts the "
@@ -68,22 +68,22 @@ class Servable:
             )
         self.xla = xla
         self.options = BeamOptions(**options)
-        self.options.check_model(owner.model)
+        self.options.check_model(translator.model)
         if tokens_per_batch is None:
-            tokens_per_batch = owner.tokens_per_batch
+            tokens_per_batch = translator.tokens_per_batch
         check_positive_integer("tokens_per_batch", tokens_per_batch)
         self.tokens_per_batch = tokens_per_batch
         if max_source_length is None:
             max_source_length = LONGEST_SOURCE
         # One of them for the end token.
         check_integer("max_source_length", max_source_length, 2)
-        target, longest = owner.model.max_target_length, self.options.max_length
+        target, longest = translator.model.max_target_length, self.options.max_length
         # A prompt leaves room for the end token.
         prompt = longest if target is None else min(longest, target - 1)
-        most = getattr(owner, "max_source_length", prompt)
+        most = getattr(translator, "max_source_length", prompt)
         self.max_source_length = _limited(max_source_length, most)
         self.max_target_length = _limited(max(LONGEST_SOURCE, longest + 1), target)
-        self.model = _folded(owner.model)
+        self.model = _folded(translator.model)
         self._store_weights()
 
     def _store_weights(self):
@@ -91,7 +91,7 @@ class Servable:
         import tensorflow as tf
 
         models = getattr(self.model, "models", [self.model])
-        weights = {id(weight): weight for one in models for weight in one.weights}
+        weights = {id(weight): weight for member in models for weight in member.weights}
         self._weights = list(weights.values())
         self.variables = [
             tf.Variable(weight.value, trainable=False, name=f"weight_{number}")
@@ -101,7 +101,7 @@ class Servable:
         self.source_size = self.model.target_vocabulary_size
         if self.translates:
             self.source_size = min(
-                one.source_embedder.tokens.vocabulary_size for one in models
+                member.source_embedder.tokens.vocabulary_size for member in models
             )
 
     @property
@@ -143,10 +143,10 @@ class Servable:
         most = self.model.max_target_length
         longest = self.options.length_limits(lengths, width, most)[1] + 1
         fixed = isinstance(longest, int)
-        found = tf.fill(tf.stack([rows, count, longest]), pad_id)
+        empty = tf.fill(tf.stack([rows, count, longest]), pad_id)
         if fixed:
-            found = tf.ensure_shape(found, (None, count, longest))
-        initial = (found, tf.fill(tf.stack([rows, count]), NOT_FOUND))
+            empty = tf.ensure_shape(empty, (None, count, longest))
+        initial = (empty, tf.fill(tf.stack([rows, count]), NOT_FOUND))
 
         def run(chosen, chunk_width):
             found_ids, scores = search(tf.gather(ids, chosen)[:, :chunk_width])
@@ -170,10 +170,10 @@ class Servable:
         name = "source_ids" if self.translates else "prefix_ids"
 
         def search(ids):
-            found = decoding.beam_search_hypotheses(
+            hypotheses = decoding.beam_search_hypotheses(
                 self.model, **{name: ids}, **vars(self.options)
             )
-            return found.ids, found.scores
+            return hypotheses.ids, hypotheses.scores
 
         if not self.xla:
             return search
@@ -198,14 +198,14 @@ class Servable:
             rows = [None, tf.gather(targets, chosen)[:, :width]]
             if source_ids is not None:
                 rows[0] = tf.gather(sources, chosen)[:, :width]
-            found = decoding.score(
+            scored = decoding.score(
                 model,
                 *rows,
                 length_penalty=options.length_penalty,
                 length_penalty_kind=options.length_penalty_kind,
                 normalize=options.normalize,
             )
-            return (found.scores,)
+            return (scored.scores,)
 
         tokens = max(1, min(self.tokens_per_batch, _LOGITS // size))
         with self._scope():
@@ -278,7 +278,7 @@ def _limited(value: int, most: int | None) -> int:
 def _folded(model):
     """The model without weight normalisation; the one that is given stays as it is."""
     if isinstance(model, decoding.Ensemble):
-        return decoding.Ensemble([_folded(one) for one in model.models])
+        return decoding.Ensemble([_folded(member) for member in model.models])
     if not hasattr(model, "fold") or model.get_config().get("folded"):
         return model
     copy = type(model).from_config(model.get_config())
@@ -325,8 +325,8 @@ def in_chunks(lengths, tokens: int, initial: tuple, run: Callable) -> tuple:
         rows = tf.maximum(tokens // width, 1)
         chosen = order[start : tf.minimum(start + rows, count)]
         results = tuple(
-            tf.tensor_scatter_nd_update(result, chosen[:, None], found)
-            for result, found in zip(results, run(chosen, width), strict=True)
+            tf.tensor_scatter_nd_update(result, chosen[:, None], new)
+            for result, new in zip(results, run(chosen, width), strict=True)
         )
         return start + tf.size(chosen), results
 

@@ -23,17 +23,17 @@ from collections.abc import Callable
 from keras_seqconv.export.servable import Servable
 
 
-def make_signatures(owner, servable: Servable) -> dict:
+def make_signatures(translator, servable: Servable) -> dict:
     """Graphs of open shapes by name, the default one first.
 
     Args:
-        owner: the `Translator` or `LanguageGenerator`, for its tokenizers.
+        translator: the `Translator` or `LanguageGenerator`, for its tokenizers.
         servable: what computes on ids.
     """
     # One graph for all signatures that search.
     search = _graph(servable.search)
     make = _of_translations if servable.translates else _of_texts
-    functions = make(owner, servable, search)
+    functions = make(translator, servable, search)
     # Of one function under two names there is one graph.
     graphs = {
         function: _graph(function) for function in dict.fromkeys(functions.values())
@@ -46,10 +46,10 @@ def inputs_of(function) -> dict:
     return {spec.name: spec for spec in function.structured_input_signature[0]}
 
 
-def _of_translations(owner, servable, search) -> dict[str, Callable]:
+def _of_translations(translator, servable, search) -> dict[str, Callable]:
     import tensorflow as tf
 
-    source, target = owner.source_tokenizer, owner.target_tokenizer
+    source, target = translator.source_tokenizer, translator.target_tokenizer
 
     def translate_ids(source_ids, lengths):
         ids, scores = search(source_ids, lengths)
@@ -100,8 +100,8 @@ def _of_translations(owner, servable, search) -> dict[str, Callable]:
     return of_texts | of_ids
 
 
-def _of_texts(owner, servable, search) -> dict[str, Callable]:
-    tokenizer = owner.tokenizer
+def _of_texts(translator, servable, search) -> dict[str, Callable]:
+    tokenizer = translator.tokenizer
 
     def generate_ids(prefix_ids, lengths):
         ids, scores = search(prefix_ids, lengths)

@@ -62,47 +62,47 @@ def _varint(number: int) -> bytes:
     return bytes([*parts, number])
 
 
-def requests(signatures: dict, owner, texts: list[str] | None, most: int) -> list:
+def requests(signatures: dict, translator, texts: list[str] | None, most: int) -> list:
     """Requests of typical sizes for every signature, all sizes for the default one.
 
     Args:
         signatures: graphs by name.
-        owner: the `Translator` or `LanguageGenerator`.
+        translator: the `Translator` or `LanguageGenerator`.
         texts: what users send; None makes texts of random tokens.
         most: tokens of the longest source.
     """
-    found = []
+    requests = []
     for name, function in signatures.items():
         inputs = inputs_of(function)
-        sizes = _SIZES if name == "serving_default" or not found else _SIZES[1:4:2]
+        sizes = _SIZES if name == "serving_default" or not requests else _SIZES[1:4:2]
         for count, length in sizes:
             values = {}
             for key, spec in inputs.items():
-                values[key] = _value(owner, spec, count, min(length, most), texts)
-            found.append((name, values))
-    return found
+                values[key] = _value(translator, spec, count, min(length, most), texts)
+            requests.append((name, values))
+    return requests
 
 
-def _value(owner, spec, count: int, length: int, texts: list[str] | None):
+def _value(translator, spec, count: int, length: int, texts: list[str] | None):
     import numpy as np
 
     if spec.dtype.name == "string":
         if texts is None:
-            return _texts(owner, count, length)
+            return _texts(translator, count, length)
         return [texts[index % len(texts)].encode() for index in range(count)]
     if len(spec.shape) == 1:
         return np.full(count, length, "int32")
     rows = np.random.default_rng(0).integers(
-        4, max(owner.model.target_vocabulary_size, 5), (count, length)
+        4, max(translator.model.target_vocabulary_size, 5), (count, length)
     )
     return rows.astype("int32")
 
 
-def _texts(owner, count: int, length: int) -> list[bytes]:
+def _texts(translator, count: int, length: int) -> list[bytes]:
     """Texts of about so many tokens."""
     import numpy as np
 
-    tokenizer = getattr(owner, "source_tokenizer", None) or owner.tokenizer
+    tokenizer = getattr(translator, "source_tokenizer", None) or translator.tokenizer
     never = {*tokenizer.unspellable_ids, tokenizer.end_id, tokenizer.unk_id}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - never)
     drawn = np.random.default_rng(0).choice(ids, (count, max(1, length - 1)))

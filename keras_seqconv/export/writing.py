@@ -42,7 +42,7 @@ model_config_list {
 
 
 def saved_model(
-    owner,
+    translator,
     directory: str | os.PathLike,
     *,
     num_beams: int | None = None,
@@ -59,8 +59,8 @@ def saved_model(
     """Writes `directory/<version>/`, which a stock `tensorflow_model_server` serves.
 
     Text in, text out: tokenizer, search and detokenizer are inside. For every text the
-    answer is that of `owner.translate` (or `generate`), with the settings below; the
-    signatures and what a request costs are in `MODEL_CARD.md` of the version, beside
+    answer is that of `translate` (or `generate`), with the settings below; signatures
+    and what a request costs are in `MODEL_CARD.md` of the version, beside
     `batching_params.pbtxt` and requests to warm up with. `directory/models.config` is
     written where there is none.
 
@@ -68,14 +68,14 @@ def saved_model(
     server that watches `directory` loads it within seconds.
 
     Args:
-        owner: a `Translator` or `LanguageGenerator`. It stays as it is.
+        translator: a `Translator` or `LanguageGenerator`. It stays as it is.
         directory: the name of its last part is the name of the model.
-        num_beams, length_penalty, max_length: of the search, instead of the owner's.
+        num_beams, length_penalty, max_length: of the search, instead of its own.
         max_source_length: tokens of a source (a prompt), its end counted, that are
             read; the rest is ignored. 512 by default, less if the model takes no more.
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
-        tokens_per_batch: tokens times beams that are computed at once, the owner's by
-            default: bounds the memory of a request.
+        tokens_per_batch: tokens times beams that are computed at once, by default the
+            translator's own: bounds the memory of a request.
         xla: compile the search with XLA: for servers that are started with
             `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
         version: a positive integer; None is one more than the largest there is.
@@ -108,7 +108,7 @@ def saved_model(
         )  # .../hund/1
     ```
     """
-    _check_owner(owner)
+    _check_owner(translator)
     parent = Path(os.path.realpath(directory))
     version = _checked_version(parent, version)
     search = {
@@ -118,16 +118,18 @@ def saved_model(
     search = {name: value for name, value in search.items() if value is not None}
     # No op may choose XLA for itself: a stock server has none.
     with ops.jit_scope(False):
-        servable = Servable(owner, search, max_source_length, tokens_per_batch, xla)
-        signatures = make_signatures(owner, servable)
+        servable = Servable(
+            translator, search, max_source_length, tokens_per_batch, xla
+        )
+        signatures = make_signatures(translator, servable)
     requests = warmup.requests(
-        signatures, owner, warmup_texts, servable.max_source_length
+        signatures, translator, warmup_texts, servable.max_source_length
     )
-    card = model_card(parent.name, version, owner, servable, signatures, run)
+    card = model_card(parent.name, version, translator, servable, signatures, run)
     path = parent / str(version)
     # Its name while it is written is no number: no server looks at it.
     with _named(path), atomic_directory(path) as folder:
-        _save(owner, servable, signatures, folder)
+        _save(translator, servable, signatures, folder)
         warmup.write(folder, requests, parent.name)
         (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         (folder / "batching_params.pbtxt").write_text(_BATCHING)
@@ -146,7 +148,7 @@ def next_version(directory: str | os.PathLike) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
 
-def _check_owner(owner):
+def _check_owner(translator):
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "A SavedModel is made on the TensorFlow backend: save the model as a "
@@ -154,10 +156,10 @@ def _check_owner(owner):
             "KERAS_BACKEND=tensorflow. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
-    if not (hasattr(owner, "translate") or hasattr(owner, "generate")):
+    if not (hasattr(translator, "translate") or hasattr(translator, "generate")):
         raise ValueError(
-            "`owner` must be a Translator or LanguageGenerator (keras_seqconv.load). "
-            f"Received: {type(owner).__name__}"
+            "`translator` must be a Translator or LanguageGenerator "
+            f"(keras_seqconv.load). Received: {type(translator).__name__}"
         )
 
 
@@ -185,25 +187,28 @@ def _named(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be written: {reason}") from error
 
 
-def _save(owner, servable: Servable, signatures: dict, folder: Path):
+def _save(translator, servable: Servable, signatures: dict, folder: Path):
     import tensorflow as tf
 
     module = tf.Module(name="keras_seqconv")
     module.weights = servable.variables
     names = ("source_tokenizer", "target_tokenizer", "tokenizer")
-    tokenizers = [getattr(owner, name, None) for name in names]
+    tokenizers = [getattr(translator, name, None) for name in names]
     module.tables = [
-        table for one in tokenizers if one is not None for table in one.trackables
+        table
+        for tokenizer in tokenizers
+        if tokenizer is not None
+        for table in tokenizer.trackables
     ]
     # Nobody trains what is served: no gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(folder), signatures, options)
     stock_ops.strip_names(folder)
-    found = stock_ops.offenders(folder, servable.xla)
-    if found:
+    offenders = stock_ops.offenders(folder, servable.xla)
+    if offenders:
         raise ValueError(
-            f"The graph holds {len(found)} nodes that a stock server cannot run: "
-            + "; ".join(found[:5])
+            f"The graph holds {len(offenders)} nodes that a stock server cannot run: "
+            + "; ".join(offenders[:5])
         )
 
 

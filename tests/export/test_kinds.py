@@ -85,6 +85,7 @@ def test_answers(kind, runtime, tmp_path):
 
     requests = warm_up_requests(path)
     assert {one.model_spec.signature_name for one in requests} == set(signatures)
+    assert {one.model_spec.name for one in requests} == {"m"}
     for request in requests:
         here, served = answers(request)
         assert set(here) == set(served)

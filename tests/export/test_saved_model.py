@@ -1,6 +1,5 @@
-"""What a server would load: the files, and the answers of a process of its own."""
+"""What a server would load: the answers and the files of a version."""
 
-import json
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import keras_seqconv as ks
 from keras_seqconv.export import stock_ops
-from tests.export.make_cases import cases_of, n_best_of
+from tests.export.make_cases import n_best_of
 from tests.export.models import (
     TEXTS,
     make_conv_s2s,
@@ -72,21 +71,6 @@ def decoded(texts):
     return np.vectorize(bytes.decode, otypes=[object])(texts.numpy()).tolist()
 
 
-# --- Without this package ---
-
-
-def run_alone(path: Path, cases: list, tmp_path: Path) -> str:
-    """Runs cases in a process with TensorFlow and tensorflow-text only."""
-    (tmp_path / "cases.json").write_text(json.dumps(cases))
-    script = Path(__file__).with_name("load_and_run.py")
-    done = subprocess.run(
-        [sys.executable, "-P", str(script), str(path), str(tmp_path / "cases.json")],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_answers_are_those_of_translate(pieces):
     """test_kinds.py has all kinds of models, and more texts."""
     translator, _, loaded = pieces
@@ -101,13 +85,6 @@ def test_answers_are_those_of_translate(pieces):
     np.testing.assert_allclose(
         found["score"], translator.score([*TEXTS, ""], reverse), atol=1e-4
     )
-
-
-@pytest.mark.slow
-def test_another_process_says_the_same(pieces, tmp_path):
-    translator, path, _ = pieces
-    cases = cases_of(translator, PIECES[:-1])
-    assert f"{len(cases)} cases as expected" in run_alone(path, cases, tmp_path)
 
 
 # --- Any text ---
@@ -400,7 +377,7 @@ def test_what_depends_on_other_requests_is_refused(tmp_path):
     parts = translator.model, translator.source_tokenizer, translator.target_tokenizer
     other = ks.Translator(*parts, {"max_length_rule": "batch"})
     for owner, words in (
-        (other, "strangers"), (translator.model, "`owner` must be a Translator")
+        (other, "strangers"), (translator.model, "`translator` must be a Translator")
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             ks.export.saved_model(owner, tmp_path)

@@ -2,19 +2,16 @@
 
 import importlib.util
 import io
-import json
 import resource
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.export import warmup
 from tests.export.models import (
     TEXTS,
     make_translator,
@@ -83,15 +80,6 @@ def test_all_signatures_for_texts(connection, exported):
     assert np.shape(connection.call("encode", text=TEXTS)["outputs"])[0] == 3
 
 
-def test_instances_by_rest(server, exported):
-    translator, folder = exported
-    connection = client.RestClient(folder.name, server.rest)
-    body = json.dumps({"instances": TEXTS}).encode()
-    with urllib.request.urlopen(f"{connection.url}:predict", body) as answer:
-        rows = json.load(answer)["predictions"]
-    assert [row["translation"] for row in rows] == translator.translate(TEXTS)
-
-
 def test_errors_are_told(server, exported):
     name = exported[1].name
     with pytest.raises(RuntimeError, match="not found"):
@@ -142,33 +130,6 @@ def test_program_says_in_a_line_what_is_wrong(
     assert run_program(monkeypatch, "pieces", flag, getattr(server, flag[2:])) == 1
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1 and "nothing" in errors[0] and "not found" in errors[0]
-
-
-def test_warm_up_records_are_the_official_messages(exported):
-    import tensorflow as tf
-    from tensorflow_serving.apis import prediction_log_pb2
-
-    path = exported[1] / "1" / warmup.FILE
-    logs = [
-        prediction_log_pb2.PredictionLog.FromString(record.numpy())
-        for record in tf.data.TFRecordDataset(str(path))
-    ]
-    requests = [log.predict_log.request for log in logs]
-    assert {one.model_spec.signature_name for one in requests} == {
-        "serving_default", "translate_n_best", "translate_ids", "score", "score_ids",
-        "encode",
-    }  # fmt: skip
-    default = [one for one in requests if one.model_spec.signature_name[0] == "s"]
-    assert tf.make_ndarray(default[0].inputs["text"]).tolist() == [TEXTS[0].encode()]
-    # Nothing is unknown to the official definition, and nothing is lost.
-    assert all(one.model_spec.name == "pieces" for one in requests)
-    for log, request in zip(logs, requests, strict=True):
-        inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
-        name = request.model_spec.signature_name
-        again = prediction_log_pb2.PredictionLog.FromString(
-            warmup.prediction_log("pieces", name, inputs)
-        )
-        assert again == log
 
 
 def memory() -> int:
