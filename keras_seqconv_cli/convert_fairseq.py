@@ -113,10 +113,10 @@ def _summary(translator, output: str) -> str:
 def _family(model) -> str:
     """The class, with the mixers of those that have a choice."""
 
-    def names(value):
-        if isinstance(value, dict):
-            value = list(value.values())
-        return {value} if isinstance(value, str) else set().union(*map(names, value))
+    def kinds(value):
+        if isinstance(value, dict):  # of a mixer, or of both sides
+            value = value.get("kind") or list(value.values())
+        return {value} if isinstance(value, str) else set().union(*map(kinds, value))
 
-    mixers = sorted(names(model.get_config().get("mixer", [])))
+    mixers = sorted(kinds(model.get_config().get("mixer", [])))
     return type(model).__name__ + (f" of {', '.join(mixers)}" if mixers else "")

@@ -320,8 +320,7 @@ def test_interrupted_by_signals(archive, tmp_path, number, status):
         "--output", tmp_path / "out" / "model", code=code,
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
-    (part,) = (tmp_path / "out").iterdir()
-    assert list(part.iterdir())
+    assert list((tmp_path / "out" / ".model.part").iterdir())
     process.send_signal(number)
     process.communicate(timeout=120)
     assert process.returncode == status
