@@ -67,6 +67,10 @@ class _Finished(NamedTuple):
     sums: object
     origins: object
 
+    def scores(self, options, num_beams: int):
+        lengths = self.origins // num_beams + 1
+        return self.sums / options.length_divisor(lengths)
+
 
 class _Backpointers(NamedTuple):
     """What happened, by step.
@@ -226,26 +230,22 @@ def _merge_finished(finished, choice, step, strategy, constraints) -> _Finished:
     sums = ops.concatenate([finished.sums, choice.end_scores], axis=1)
     origins = step * num_beams + choice.end_parents
     origins = ops.concatenate([finished.origins, origins], axis=1)
+    both = _Finished(sums, origins)
     if strategy.optimal:
-        lengths = origins // num_beams + 1
-        key = sums / constraints.options.length_divisor(lengths)
+        key = both.scores(constraints.options, num_beams)
     else:
         count = sums.shape[1]
         order = ops.cast(ops.arange(count, 0, -1), "float32")
         key = ops.where(sums > NEVER, order, 0.0)
     _, kept = top_k(key, num_beams)
-    return _Finished(
-        ops.take_along_axis(sums, kept, axis=1),
-        ops.take_along_axis(origins, kept, axis=1),
-    )
+    return _Finished(*(ops.take_along_axis(part, kept, axis=1) for part in both))
 
 
 def _is_done(finished, choice, step, strategy, constraints, num_hypotheses):
     """(B, 1): whether nothing that is unfinished counts any more."""
     if not strategy.optimal:
         return ops.all(finished.sums > NEVER, axis=1, keepdims=True)
-    lengths = finished.origins // strategy.num_beams + 1
-    scores = finished.sums / constraints.options.length_divisor(lengths)
+    scores = finished.scores(constraints.options, strategy.num_beams)
     worst = scores[:, num_hypotheses - 1 : num_hypotheses]
     best = ops.max(choice.scores, axis=1, keepdims=True)
     return _score_bound(best, step, strategy.num_beams, constraints) <= worst
@@ -312,8 +312,7 @@ def _best_hypotheses(
 ) -> Hypotheses:
     """Follow the backpointers from where the best hypotheses ended."""
     finished, backpointers, model = end.finished, end.backpointers, constraints.model
-    lengths = finished.origins // num_beams + 1
-    scores = finished.sums / constraints.options.length_divisor(lengths)
+    scores = finished.scores(constraints.options, num_beams)
     scores, best = top_k(scores, num_hypotheses)
     sums = ops.take_along_axis(finished.sums, best, axis=1)
     origins = ops.take_along_axis(finished.origins, best, axis=1)
