@@ -19,7 +19,7 @@ from keras_seqconv.support import progress
 from keras_seqconv.support.lines import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
 from keras_seqconv.translate_files import translate_file
-from tests.cli.commands import TOKENIZER, WORDS, make_language_model, make_translator
+from tests.cli.commands import TOKENIZER, WORDS, make_translator
 
 ROOT = Path(__file__).parents[1]
 
@@ -148,7 +148,7 @@ def test_formats(translator):
 
 
 def test_long_lines_are_cut_and_counted():
-    learned = make_translator(positions={"kind": "learned", "max_length": 6})
+    learned = make_translator(max_length=6)
     text = b"w1\nw1 w2 w3 w4 w5 w6 w7\n" + b"w1 w2 w3 w4 w5 w6\nw2\n"
     _, report = translated(learned, text)
     assert (report.cut, report.first_cut) == (2, 2)
@@ -381,12 +381,9 @@ def test_input_that_is_no_text(translator, tmp_path):
 
 def test_wrong_files(translator, tmp_path):
     source = write(tmp_path / "in", ["w1"])
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        translate_file(translator, tmp_path / "nowhere", io.BytesIO())
-    with pytest.raises(IsADirectoryError):
-        translate_file(translator, tmp_path, io.BytesIO())
-    with pytest.raises(IsADirectoryError):
-        translate_file(translator, source, tmp_path)
+    for wrong in ((tmp_path, io.BytesIO()), (source, tmp_path)):
+        with pytest.raises(IsADirectoryError):
+            translate_file(translator, *wrong)
     with pytest.raises(FileNotFoundError, match="The folder .* does not exist"):
         translate_file(translator, source, tmp_path / "no" / "out")
     with pytest.raises(ValueError, match="must not be the `input`"):
@@ -395,6 +392,8 @@ def test_wrong_files(translator, tmp_path):
     # A device is written to, not replaced.
     translate_file(translator, source, "/dev/null")
     assert Path("/dev/null").is_char_device()
+    with pytest.raises(ValueError, match="/dev/null is none"):
+        translate_file(translator, source, "/dev/null", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -409,16 +408,12 @@ def test_wrong_files(translator, tmp_path):
         ({"on_error": "skip"}, "`on_error` must be one of"),
         ({"resume": True}, "`resume` needs an `output`"),
         ({"num_beams": 0}, "`num_beams`"),
+        ({"translator": "runs/one"}, "Received: str"),
+        ({"input": io.StringIO()}, "`input` must be a binary stream"),
     ),
 )
 def test_wrong_options(translator, options, words):
+    given = {"input": io.BytesIO(b"w1\n"), "output": io.BytesIO(), **options}
     with pytest.raises(ValueError) as error:
-        translated(translator, b"w1\n", **options)
+        translate_file(**{"translator": translator, **given})
     assert words in str(error.value)
-
-
-def test_language_models_and_texts_are_refused(translator):
-    with pytest.raises(ValueError, match="Received: LanguageGenerator"):
-        translated(make_language_model(), b"")
-    with pytest.raises(ValueError, match="`input` must be a binary stream"):
-        translate_file(translator, io.StringIO(), io.BytesIO())

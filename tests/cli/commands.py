@@ -59,11 +59,14 @@ def loaded_once():
 
 
 @functools.cache
-def make_translator(mixer="dynamic_conv", seed=3, **changes):
+def make_translator(mixer="dynamic_conv", seed=3, max_length=None):
+    """With `max_length`, of learned positions."""
+    learned = {"kind": "learned", "max_length": max_length}
     keras.utils.set_random_seed(1)
     model = ks.models.EncoderDecoder(
         30, 30, hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
-        num_decoder_layers=1, kernel_sizes=[3], mixer=mixer, seed=seed, **changes,
+        num_decoder_layers=1, kernel_sizes=[3], mixer=mixer, seed=seed,
+        positions=learned if max_length else "sinusoidal",
     )  # fmt: skip
     for weight in model.trainable_weights:  # clear preferences, so no ties
         weight.assign(2.5 * weight)

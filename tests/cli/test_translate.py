@@ -194,9 +194,7 @@ def test_ensembles(folder, translator, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_cut_lines_are_named(tmp_path, capsys):
-    make_translator(positions={"kind": "learned", "max_length": 4}).save(
-        tmp_path / "model"
-    )
+    make_translator(max_length=4).save(tmp_path / "model")
     source = write(tmp_path / "in", "w1", "w1 w2 w3 w4 w5")
     done = call(capsys, "translate", tmp_path / "model", "--input", source, "--output",
                 tmp_path / "out", "--quiet")  # fmt: skip
