@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-import keras_seqconv.fitting as fitting
+from keras_seqconv.fitting import fit_stream
 
 
 def make_model(optimizer=None, compiled=True, run_eagerly=True):
@@ -47,7 +47,7 @@ class Stream:
 
 def variables(model) -> list[np.ndarray]:
     both = [*model.variables, *model.optimizer.variables]
-    return [keras.ops.convert_to_numpy(one) for one in both]
+    return [keras.ops.convert_to_numpy(variable) for variable in both]
 
 
 def same(first, second) -> bool:
@@ -70,8 +70,18 @@ class Probe(keras.callbacks.Callback):
             self.action()
 
 
-def fit(model, callbacks=(), updates=None, **options):
-    stream = options.pop("stream", None) or Stream()
-    return fitting.fit_stream(
-        model, stream, max_updates=updates, callbacks=callbacks, **options
+class Results(keras.callbacks.Callback):
+    """A validation's results at ends of epochs."""
+
+    def __init__(self, name: str, values):
+        super().__init__()
+        self.name, self.values = name, values
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs[self.name] = self.values[epoch]
+
+
+def fit(model, callbacks=(), updates=None, stream=None, **options):
+    return fit_stream(
+        model, stream or Stream(), max_updates=updates, callbacks=callbacks, **options
     )

@@ -15,7 +15,7 @@ from keras_seqconv.callbacks import (
 )
 from keras_seqconv.callbacks.counting import accumulation_steps
 from keras_seqconv.callbacks.reporting import read_log
-from tests.callbacks.small import Probe, Stream, fit, make_model, same
+from tests.callbacks.small import Probe, Results, Stream, fit, make_model, same
 
 
 class Killed(BaseException):
@@ -30,40 +30,9 @@ def updates(folder):
     return [checkpoints.update_of(path) for path in checkpoints.find(folder)]
 
 
-@pytest.fixture(scope="module")
-def whole():
-    model = make_model(run_eagerly=False)
-    history = fit(model, updates=13)
-    return model, history
-
-
-def test_resumed_training_is_the_uninterrupted_one(tmp_path, whole):
-    """Killed between two checkpoints, in the middle of epochs, with validation."""
-
-    def callbacks():
-        return [
-            LogFile(tmp_path / "log.jsonl", 1),
-            Checkpoints(tmp_path / "c", every_updates=3, monitor="val_loss"),
-            Validate(Stream(), every_updates=4),
-        ]
-
-    for batches in (4, 5):
-        with pytest.raises(Killed):
-            fit(
-                make_model(run_eagerly=False),
-                [*callbacks(), Probe(batches, kill)],
-                updates=13,
-                directory=tmp_path / "c",
-            )
-    model = make_model(run_eagerly=False)
-    history = fit(model, callbacks(), updates=13, directory=tmp_path / "c")
-    assert same(model, whole[0])
-    # The sums of the epoch in which it went on came back, too.
-    assert history.epoch == [1, 2]
-    np.testing.assert_array_equal(history.history["loss"], whole[1].history["loss"][1:])
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    trained = [line for line in lines if '"loss"' in line]
-    assert len(trained) == 13  # each update once
+def latest(folder, *keys):
+    state = checkpoints.read_state(checkpoints.latest(folder))
+    return tuple(state[key] for key in keys)
 
 
 class Tokens(keras.layers.Layer):
@@ -78,31 +47,45 @@ class Tokens(keras.layers.Layer):
         return inputs
 
 
-@pytest.mark.tensorflow
-def test_means_in_the_log_cover_all_since_the_record_before(tmp_path):
-    """Also those updates that were done before the checkpoint."""
+@pytest.mark.parametrize(
+    "counts", [False, pytest.param(True, marks=pytest.mark.tensorflow)]
+)
+def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts):
+    """Killed between two checkpoints, in the middle of epochs, with validation."""
 
     def train(folder, *more):
-        model = keras.Sequential([*make_model(compiled=False).layers, Tokens()])
-        model.compile("adam", "mse", run_eagerly=True)
-        found = [
-            LogFile(folder / "log.jsonl", 4),
-            Checkpoints(folder / "c", every_updates=3, monitor="loss"),
+        model = make_model(run_eagerly=False)
+        if counts:
+            model = keras.Sequential([*make_model(compiled=False).layers, Tokens()])
+            model.compile("adam", "mse", run_eagerly=True)
+        callbacks = [
+            LogFile(folder / "log.jsonl", 4 if counts else 1),
+            Checkpoints(folder / "c", every_updates=3, monitor="val_loss"),
+            *([] if counts else [Validate(Stream(), every_updates=4)]),
             *more,
         ]
-        fit(model, found, updates=13, directory=folder / "c")
-        timed = ("seconds", "tokens_per_second")
-        return [
+        history = fit(model, callbacks, updates=13, directory=folder / "c")
+        timed = ("seconds", "tokens_per_second", "val_seconds")
+        records = [
             {name: record[name] for name in record if name not in timed}
             for record in read_log(folder / "log.jsonl")
         ]
+        return model, history, records
 
-    for batches in (3, 5, 3):  # from 0 on, from 3 and from 6, of epochs of 5
+    whole, whole_history, whole_log = train(tmp_path / "whole")
+    for batches in (4, 5):
         with pytest.raises(Killed):
             train(tmp_path / "parts", Probe(batches, kill))
-    parts = train(tmp_path / "parts")
-    assert [record["update"] for record in parts] == [4, 5, 8, 10, 12, 13]
-    assert parts == train(tmp_path / "whole")
+    model, history, log = train(tmp_path / "parts")
+    assert same(model, whole)
+    # The sums of the epoch in which it went on came back, too.
+    assert history.epoch == [1, 2]
+    losses = whole_history.history["loss"]
+    np.testing.assert_array_equal(history.history["loss"], losses[1:])
+    trained = [record["update"] for record in log if "loss" in record]
+    assert trained == ([4, 5, 8, 10, 12, 13] if counts else [*range(1, 14)])
+    if counts:  # means are of all updates since the record before, also those before
+        assert log == whole_log
 
 
 def test_gradient_accumulation_is_never_half_saved(tmp_path):
@@ -111,49 +94,38 @@ def test_gradient_accumulation_is_never_half_saved(tmp_path):
     def make():
         return make_model(keras.optimizers.Adam(0.05, gradient_accumulation_steps=2))
 
-    assert accumulation_steps(make().optimizer) == 2
-    model = make()
+    model, other = make(), make()
+    assert accumulation_steps(model.optimizer) == 2
     fit(model, updates=7)
     with pytest.raises(Killed):
         fit(make(), [Checkpoints(tmp_path), Probe(9, kill)], updates=7)
-    state = checkpoints.read_state(checkpoints.latest(tmp_path))
-    assert (state["update"], state["position"], state["epoch"]) == (3, 6, 1)
-    other = make()
+    assert latest(tmp_path, "update", "position", "epoch") == (3, 6, 1)
     fit(other, [Checkpoints(tmp_path)], updates=7, directory=tmp_path)
     assert same(model, other)
-    state = checkpoints.read_state(checkpoints.latest(tmp_path))
-    assert (state["update"], state["position"], state["epoch"]) == (7, 14, 2)
+    assert latest(tmp_path, "update", "position", "epoch") == (7, 14, 2)
 
 
 def test_epoch_that_ends_inside_of_an_update_in_plain_fit(tmp_path):
     optimizer = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
-    callbacks = ordered([Checkpoints(tmp_path)])
     make_model(optimizer).fit(
         Stream().dataset(),
         steps_per_epoch=5,
         epochs=2,
-        callbacks=callbacks,
+        callbacks=ordered([Checkpoints(tmp_path)]),
         shuffle=False,
         verbose=0,
     )
-    first, second = (
-        checkpoints.read_state(path) for path in checkpoints.find(tmp_path)
-    )
+    first, second = map(checkpoints.read_state, checkpoints.find(tmp_path))
     assert (first["update"], first["position"], first["epoch_end"]) == (3, 6, True)
     assert (second["update"], second["position"], second["epoch_end"]) == (5, 10, True)
 
 
 def test_files_that_are_kept(tmp_path):
-    results = iter([5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
-
-    class Results(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            logs["val_nll"] = next(results)
-
+    results = Results("val_nll", [5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
     kept = Checkpoints(
         tmp_path, every_updates=1, keep_last=2, keep_updates=1, keep_best=1
     )
-    fit(make_model(), [Results(), kept], max_epochs=6, stream=Stream(2))
+    fit(make_model(), [results, kept], max_epochs=6, stream=Stream(2))
     # Ends of epochs 5 and 6, the best (epoch 2), the newest between (epoch 6).
     assert updates(tmp_path) == [4, 10, 11, 12]
     assert checkpoints.best(tmp_path, 1) == [checkpoints.path_of(tmp_path, 4)]
@@ -188,11 +160,10 @@ def test_states_of_callbacks(tmp_path):
     stop = EarlyStopping(10, "loss")
     callbacks = [stop, Checkpoints(tmp_path, recipe={"name": "small"})]
     fit(make_model(), callbacks, max_epochs=2)
-    state = checkpoints.read_state(checkpoints.latest(tmp_path))
-    assert state["recipe"] == {"name": "small"}
+    assert latest(tmp_path, "recipe") == ({"name": "small"},)
     again = [EarlyStopping(10, "loss"), Checkpoints(tmp_path)]
     returned = resume(make_model(), tmp_path, again)
-    assert returned == state
+    assert returned == checkpoints.read_state(checkpoints.latest(tmp_path))
     assert again[0].best == stop.best is not None
     assert resume(make_model(), tmp_path / "missing", again) is None
 

@@ -16,12 +16,12 @@ from keras_seqconv.callbacks import (
     StopOnNaN,
     Validate,
 )
-from tests.callbacks.small import Probe, Stream, fit, make_model
+from tests.callbacks.small import Probe, Results, Stream, fit, make_model
 
 
-def send(number):
+def send(number, times=1):
     # In this thread, at once: two that are sent to the process may arrive as one.
-    return lambda: signal.raise_signal(number)
+    return lambda: [signal.raise_signal(number) for _ in range(times)]
 
 
 def completed(model) -> int:
@@ -31,18 +31,16 @@ def completed(model) -> int:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_training_with_a_checkpoint(tmp_path, number, capfd):
     before = signal.getsignal(number)
-    stop, model = GracefulStop(), make_model()
-    callbacks = [
-        stop,
-        Checkpoints(tmp_path),
-        Validate(Stream()),
-        Probe(7, send(number)),
-    ]
-    fit(model, callbacks, max_epochs=9)
+    stop, model, validations = GracefulStop(), make_model(), []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: validations.append("val_loss" in logs)
+    )
+    callbacks = [Probe(7, send(number)), stop, Checkpoints(tmp_path), look]
+    fit(model, [*callbacks, Validate(Stream())], max_epochs=9)
     assert stop.signal == number and stop.exit_status == 128 + number
     state = checkpoints.read_state(checkpoints.latest(tmp_path))
-    assert (state["update"], state["epoch"], state["epoch_end"]) == (8, 1, False)
-    assert completed(model) == 8
+    assert (state["update"], state["epoch"], state["epoch_end"]) == (7, 1, False)
+    assert completed(model) == 7 and validations == [True, False]
     assert signal.getsignal(number) is before
     assert "stopping after this update" in capfd.readouterr().err
 
@@ -60,13 +58,9 @@ def test_signal_waits_for_the_end_of_the_update(tmp_path):
 
 
 def test_second_interrupt_aborts_at_once():
-    def twice():
-        send(signal.SIGINT)()
-        send(signal.SIGINT)()
-
     model = make_model()
     with pytest.raises(KeyboardInterrupt):
-        fit(model, [GracefulStop(), Probe(2, twice)], max_epochs=2)
+        fit(model, [GracefulStop(), Probe(2, send(signal.SIGINT, 2))], max_epochs=2)
     assert completed(model) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -80,21 +74,16 @@ def test_handlers_come_back_after_an_error_in_plain_fit():
 
     with GracefulStop() as stop, pytest.raises(RuntimeError, match="on purpose"):
         make_model().fit(
-            Stream().dataset().take(2),
-            callbacks=[stop, Probe(1, fail)],
-            verbose=0,
-            shuffle=False,
+            Stream().dataset().take(2), callbacks=[stop, Probe(1, fail)], shuffle=False
         )
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_graceful_stop_in_another_thread_does_nothing():
-    before = signal.getsignal(signal.SIGTERM)
-    found = []
+    before, found, stop = signal.getsignal(signal.SIGTERM), [], GracefulStop()
+    stop.set_model(make_model())
 
     def run():
-        stop = GracefulStop()
-        stop.set_model(make_model())
         stop.on_train_begin()
         found.append(signal.getsignal(signal.SIGTERM))
         stop.on_train_end()
@@ -105,41 +94,32 @@ def test_graceful_stop_in_another_thread_does_nothing():
     assert found == [before]
 
 
-def test_stop_at_update_in_plain_fit():
-    model = make_model()
-    model.fit(
-        Stream().dataset(),
-        steps_per_epoch=5,
-        epochs=3,
-        callbacks=[StopAtUpdate(7)],
-        shuffle=False,
-        verbose=0,
-    )
-    assert completed(model) == 7
-
-
 def test_nothing_is_trained_beyond_max_updates():
     model = make_model()
-    fit(model, updates=3)
-    fit(model, updates=3)
-    assert completed(model) == 3
+    settings = dict(steps_per_epoch=5, epochs=3, shuffle=False, verbose=0)
+    model.fit(Stream().dataset(), callbacks=[StopAtUpdate(7)], **settings)
+    assert completed(model) == 7
+    fit(model, updates=8)
+    fit(model, updates=8)
+    assert completed(model) == 8
+    with pytest.raises(ValueError, match="must say when training ends"):
+        fit(model)
 
 
 def test_early_stopping_counts_validations():
-    class Results(keras.callbacks.Callback):
-        values = [5.0, 6.0, 4.0, float("nan"), 4.5, 1.0]
-
-        def on_epoch_end(self, epoch, logs=None):
-            logs["val_bleu"] = -self.values[epoch]
-
-    stop = EarlyStopping(2, "val_bleu")
+    values = [-5.0, -6.0, -4.0, float("nan"), -4.5, -1.0]
+    stop, results = EarlyStopping(2, "val_bleu"), Results("val_bleu", values)
     assert stop.mode == "max"
-    history = fit(make_model(), [Results(), stop], max_epochs=6, stream=Stream(1))
+    history = fit(make_model(), [results, stop], max_epochs=6, stream=Stream(1))
     assert history.epoch == [0, 1, 2, 3, 4]
     assert stop.stopped and stop.best == -4.0
     again = EarlyStopping(2, "val_bleu")
     again.set_state(stop.get_state())
-    assert fit(make_model(), [Results(), again], max_epochs=6).epoch == []
+    assert fit(make_model(), [results, again], max_epochs=6).epoch == []
+    down = EarlyStopping(1, "val_nll")
+    results = Results("val_nll", [3.0, 2.0, 2.0, 1.0])
+    history = fit(make_model(), [results, down], max_epochs=4, stream=Stream(1))
+    assert history.epoch == [0, 1, 2] and down.best == 2.0
 
 
 def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
@@ -147,18 +127,16 @@ def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
         def dataset(self, position=0):
             import tensorflow as tf
 
-            spoil = tf.constant(float("nan"))
             numbers = tf.data.Dataset.counter(position)
             pairs = tf.data.Dataset.zip((super().dataset(position), numbers))
             return pairs.map(
-                lambda pair, n: (pair[0], tf.where(n == 7, spoil * pair[1], pair[1]))
+                lambda pair, n: (pair[0], pair[1] * tf.where(n == 7, np.nan, 1.0))
             )
 
     nan = StopOnNaN(every=1, directory=tmp_path)
     model = make_model()
-    callbacks = [nan, Checkpoints(tmp_path)]
     with pytest.warns(UserWarning, match="not finite"):
-        fit(model, callbacks, max_epochs=4, stream=Spoiled())
+        fit(model, [nan, Checkpoints(tmp_path)], max_epochs=4, stream=Spoiled())
     assert completed(model) == 8
     assert "stopped at update 8" in nan.message and "kernel" in nan.message
     assert "update-00000005.npz" in nan.message and "learning rate" in nan.message

@@ -3,7 +3,16 @@
 import keras
 import pytest
 
-from keras_seqconv.callbacks import EarlyStopping, Validate, ValidationBLEU, ordered
+from keras_seqconv.callbacks import (
+    Checkpoints,
+    EarlyStopping,
+    LogFile,
+    StopAtLearningRate,
+    StopAtUpdate,
+    Validate,
+    ValidationBLEU,
+    ordered,
+)
 from tests.callbacks.small import Stream, fit, make_model, same
 
 
@@ -60,11 +69,14 @@ def test_training_is_the_same_with_and_without_validation():
         assert plain.history[name] == validated.history[name]
 
 
-def test_order():
-    early, validate = EarlyStopping(1), Validate(Stream())
+def test_order(tmp_path):
     bleu = ValidationBLEU(lambda texts: texts, ["a"], ["a"])
-    own = keras.callbacks.LambdaCallback()
-    assert ordered([early, own, bleu, validate]) == [validate, bleu, early, own]
+    own, early = keras.callbacks.LambdaCallback(), EarlyStopping(1)
+    kept, log = Checkpoints(tmp_path), LogFile(tmp_path / "log")
+    wanted = [StopAtUpdate(1), Validate(Stream()), bleu, early, own]
+    wanted += [StopAtLearningRate(1.0), log, kept]
+    shuffled = [kept, early, own, log, bleu, *wanted[1::4], wanted[0]]
+    assert ordered(shuffled) == wanted and kept.others == wanted[:-1]
 
 
 def test_bleu():
@@ -77,26 +89,17 @@ def test_bleu():
         calls.append((len(texts), num_beams))
         return [text.lower().replace("home", "away") for text in texts]
 
-    bleu = ValidationBLEU(translate, sources, references, search={"num_beams": 3})
-    history = fit(make_model(), [bleu], max_epochs=1)
     metric = sacrebleu.BLEU()
-    wanted = metric.corpus_score(translate(sources, 1), [references]).score
-    assert 0 < wanted < 100
-    assert history.history["val_bleu"] == [wanted]
-    assert calls[0] == (3, 3)
-    assert bleu.signature == str(metric.get_signature())
-
-
-def test_bleu_limits():
-    texts = ["one two three four five"] * 10
-    counts = []
-
-    def translate(some):
-        counts.append(len(some))
-        return some
-
-    few = ValidationBLEU(translate, texts, texts, max_sentences=3)
-    fit(make_model(), [few], max_epochs=1)
-    assert counts == [3]
+    for most in (None, 2):
+        bleu = ValidationBLEU(
+            translate, sources, references, max_sentences=most, search={"num_beams": 3}
+        )
+        history = fit(make_model(), [bleu], max_epochs=1)
+        assert calls.pop() == (most or 3, 3)
+        hypotheses = translate(sources, 1)[:most]
+        wanted = metric.corpus_score(hypotheses, [references[:most]]).score
+        assert 0 < wanted < 100
+        assert history.history["val_bleu"] == [wanted]
+        assert bleu.signature == str(metric.get_signature())
     with pytest.raises(ValueError, match="same number of texts"):
-        ValidationBLEU(translate, texts, texts[:2])
+        ValidationBLEU(translate, sources, references[:2])
