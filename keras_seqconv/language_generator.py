@@ -161,8 +161,9 @@ class LanguageGenerator(TextModel):
         return cls(contents.model, contents.target_tokenizer, contents.search)
 
     @property
-    def output_tokenizer(self):
-        return self.tokenizer
+    def tokenizers(self) -> dict:
+        """That of "text"; empty in a model of ids only."""
+        return {} if self.tokenizer is None else {"text": self.tokenizer}
 
     def _continued(self, prompts, run, options, num_beams, parallel):
         """The best text of each prompt, of those that `run` finds for ids (B, T)."""

@@ -33,7 +33,8 @@ _FEWEST_ROWS = 8
 class TextModel:
     """What `Translator` and `LanguageGenerator` share.
 
-    `output_tokenizer` makes the texts that a search found, None in models of ids only.
+    `tokenizers` is a dict: of what is read first, of what is written last; empty in
+    models of ids only.
     """
 
     def __init__(self, model, search, tokens_per_batch, parallel_batches):
@@ -72,10 +73,10 @@ class TextModel:
             TypeError: for an unknown option.
         """
         options = _checked_options(cls, search, self.search, fixed)
-        tokenizer = self.output_tokenizer
-        if tokenizer is not None and tokenizer.in_graph:
-            never = {*options["suppressed_ids"], *tokenizer.unspellable_ids}
-            options["suppressed_ids"] = tuple(sorted(never))
+        for tokenizer in [*self.tokenizers.values()][-1:]:
+            if tokenizer.in_graph:
+                never = {*options["suppressed_ids"], *tokenizer.unspellable_ids}
+                options["suppressed_ids"] = tuple(sorted(never))
         return options
 
     @classmethod
@@ -97,18 +98,15 @@ class TextModel:
                 f"Received: {tokenizer.vocabulary_size}"
             )
         for special in ("pad_id", "start_id", "end_id", "unk_id"):
-            expected, received = (
-                getattr(self.model, special),
-                getattr(tokenizer, special),
-            )
-            if received != expected:
+            expected = getattr(self.model, special)
+            if getattr(tokenizer, special) != expected:
                 raise ValueError(
                     f"`{name}` must have the `{special}` of the model, {expected}. "
-                    f"Received: {received}"
+                    f"Received: {getattr(tokenizer, special)}"
                 )
 
     def _needs_tokenizers(self):
-        if self.output_tokenizer is None:
+        if not self.tokenizers:
             name = type(self).__name__
             raise ValueError(
                 "This model has no tokenizers: use keras_seqconv.decoding with its "

@@ -281,8 +281,11 @@ class Translator(TextModel):
         return cls(*parts, max_source_length=longest, languages=languages)
 
     @property
-    def output_tokenizer(self):
-        return self.target_tokenizer
+    def tokenizers(self) -> dict:
+        """By side, "source" and "target"; empty in a model of ids only."""
+        if self.source_tokenizer is None:
+            return {}
+        return {"source": self.source_tokenizer, "target": self.target_tokenizer}
 
     def _sources(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text with the end id, cut to what the model can take."""

@@ -116,7 +116,8 @@ def _summary(path: Path, translator) -> str:
     name = path.parent.name
     mount = shlex.quote(f"{path.parent}:/models/{name}")
     request = shlex.quote(json.dumps(_request(translator)))
-    tokenised = getattr(_tokenizer(translator), "needs_moses", False)
+    reads = [*translator.tokenizers.values()][:1]
+    tokenised = any(getattr(tokenizer, "needs_moses", False) for tokenizer in reads)
     return "\n".join(
         [
             f"written to  {path}  ({size / 1e6:.1f} MB)",
@@ -132,18 +133,11 @@ def _summary(path: Path, translator) -> str:
     )
 
 
-def _tokenizer(translator):
-    """Of what clients send."""
-    return getattr(
-        translator, "source_tokenizer", getattr(translator, "tokenizer", None)
-    )
-
-
 def _request(translator) -> dict:
     """One that every such export answers."""
     names = ("translate_ids", "source_ids"), ("generate_ids", "prefix_ids")
     signature, ids = names[not hasattr(translator, "source_tokenizer")]
-    if _tokenizer(translator) is None:
+    if not translator.tokenizers:
         inputs = {ids: [[translator.model.end_id]], "lengths": [1]}
         return {"signature_name": signature, "inputs": inputs}
     return {"instances": ["..."]}

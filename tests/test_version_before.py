@@ -1,13 +1,15 @@
 """What the version before the rebuilt house wrote is read forever.
 
 `files/version_before.tar.xz`: the model directory and the export of one small
-translator, written at ccd8bc0; `version_before.json`: what it said then.
+translator, and directories of models of other classes and arguments (ids only), written
+at ccd8bc0; `version_before.json`: what they said then.
 """
 
 import json
 import tarfile
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -43,6 +45,21 @@ def test_the_directory_still_loads(folder):
         )
     scores = translator.score(TEXTS, TEXTS[::-1])
     np.testing.assert_allclose(scores, EXPECTED["scores"], atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis")
+@pytest.mark.parametrize("name", EXPECTED["log_probs"])
+def test_all_classes_still_load(folder, name):
+    model = ks.load(folder / "models" / name).model
+    source_ids = np.array([[5, 6, 7, 2], [9, 2, 1, 1]])
+    target_ids = np.array([[2, 5, 6], [2, 7, 8]])
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    outputs = model({name: inputs[name] for name in model.input})
+    log_probs = model.log_prob(outputs, np.array([[5, 6, 2], [7, 8, 2]]))
+    expected = EXPECTED["log_probs"][name]
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(log_probs), expected, atol=1e-5
+    )
 
 
 @pytest.mark.tensorflow

@@ -88,12 +88,7 @@ def model_card(
         steps = f"{options.max_length_ratio} S + {steps} (S tokens of the source)"
     rows = max(1, servable.tokens_per_batch // options.num_beams // 16)
     logits = rows * options.num_beams * translator.model.target_vocabulary_size * 4
-    names = {"source": "source_tokenizer", "target": "target_tokenizer",
-             "text": "tokenizer"}  # fmt: skip
-    tokenizers = {side: getattr(translator, names[side], None) for side in names}
-    tokenizers = {
-        side: value for side, value in tokenizers.items() if value is not None
-    }
+    tokenizers = translator.tokenizers
     tokens = " Tokens that no text comes of are never chosen."
     words = " Of a word of more than 1,000 characters only these are read."
     pairs = any(getattr(value, "bpe_codes", None) for value in tokenizers.values())

@@ -102,7 +102,7 @@ def _texts(translator, count: int, length: int) -> list[bytes]:
     """Texts of about so many tokens."""
     import numpy as np
 
-    tokenizer = getattr(translator, "source_tokenizer", None) or translator.tokenizer
+    tokenizer = next(iter(translator.tokenizers.values()))
     never = {*tokenizer.unspellable_ids, tokenizer.end_id, tokenizer.unk_id}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - never)
     drawn = np.random.default_rng(0).choice(ids, (count, max(1, length - 1)))

@@ -192,12 +192,9 @@ def _save(translator, servable: Servable, signatures: dict, folder: Path):
 
     module = tf.Module(name="keras_seqconv")
     module.weights = servable.variables
-    names = ("source_tokenizer", "target_tokenizer", "tokenizer")
-    tokenizers = [getattr(translator, name, None) for name in names]
     module.tables = [
         table
-        for tokenizer in tokenizers
-        if tokenizer is not None
+        for tokenizer in translator.tokenizers.values()
         for table in tokenizer.trackables
     ]
     # Nobody trains what is served: no gradients.

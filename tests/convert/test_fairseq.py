@@ -383,85 +383,83 @@ def all_log_probs(model, outputs, shape):
     return to_numpy(model.log_prob(outputs, ids)).reshape(shape)
 
 
-def test_kernels_of_the_cuda_class_have_no_middle_axis(tmp_path):
-    options = lightconv(**LIGHT)
-    weights = random_blocks(options)
-    for name in weights:
-        if name.endswith("conv.weight"):
-            weights[name] = weights[name][:, 0]
-    model = from_fairseq(write_checkpoint(tmp_path, weights, options))
-    check_model(model, BlocksReference(weights, options))
+def without_middle_axis(weights):
+    return {n: w[:, 0] if n.endswith("conv.weight") else w for n, w in weights.items()}
 
 
-def test_tied_output_may_have_either_name_or_none(tmp_path):
-    options = lightconv(share_decoder_input_output_embed=True)
-    weights = random_blocks(options, "2019")
-    reference = BlocksReference(weights, options)
-    table = weights["decoder.embed_tokens.weight"]
-    for name in (None, "decoder.embed_out", "decoder.output_projection.weight"):
-        named = weights if name is None else weights | {name: table}
-        model = from_fairseq(write_checkpoint(tmp_path, named, options))
-        check_model(model, reference)
+def with_name(name):
+    table = "decoder.embed_tokens.weight"
+    return lambda weights: weights | {name: weights[table]}
 
 
-def test_copies_for_the_fast_path_of_fairseq_0_12_are_left_out(tmp_path):
-    options = transformer()
-    weights = random_blocks(options)
-    reference = BlocksReference(dict(weights), options)
-    for index in range(options["encoder_layers"]):
-        for name, shape in (("in_proj", 24), ("out_proj", 8), ("fc1", 12), ("fc2", 8)):
-            prefix = f"encoder.layers.{index}.{name}"
-            weights[f"{prefix}_weight"] = np.zeros((shape, 8), "float32")
-            weights[f"{prefix}_bias"] = np.zeros(shape, "float32")
-    model = from_fairseq(write_checkpoint(tmp_path, weights, options))
-    check_model(model, reference)
-
-
-def test_options_as_text(tmp_path):
-    options = lightconv(
-        encoder_kernel_size_list=[3, 3, 5],
-        encoder_layers=3,
-        share_all_embeddings=True,
-        decoder_normalize_before=True,
-    )
-    weights = random_blocks(options)
-    text = options | {
-        "encoder_kernel_size_list": "[3] * 2 + [5]",
-        "decoder_kernel_size_list": "[3, 15]",
-        "encoder_layers": "3",
-        "encoder_attention_heads": "4",
-        "share_all_embeddings": "True",
-        "decoder_normalize_before": "1",
-        "encoder_normalize_before": "False",
-        "no_token_positional_embeddings": "false",
-        "dropout": "0.3",
+def with_copies(weights):
+    shapes = {"in_proj": 24, "out_proj": 8, "fc1": 12, "fc2": 8}
+    return weights | {
+        f"encoder.layers.{layer}.{name}_{kind}": np.zeros(shape, "float32")
+        for layer in range(2)
+        for name, rows in shapes.items()
+        for kind, shape in (("weight", (rows, 8)), ("bias", (rows,)))
     }
-    model = from_fairseq(write_checkpoint(tmp_path, weights, text))
-    assert model.get_config()["dropout"] == 0.3
-    check_model(model, BlocksReference(weights, options))
 
 
-def test_options_in_sections_of_each_side(tmp_path):
-    options = transformer(**BOTH_FIRST, decoder_learned_pos=True)
+TIED_OUTPUT = lightconv(share_decoder_input_output_embed=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    {
+        "kernels of the CUDA class": (lightconv(**LIGHT), without_middle_axis),
+        "tied output without a name": (TIED_OUTPUT, lambda weights: weights),
+        "its name of 2018": (TIED_OUTPUT, with_name("decoder.embed_out")),
+        "its name today": (TIED_OUTPUT, with_name("decoder.output_projection.weight")),
+        "copies for the fast path of fairseq 0.12": (transformer(), with_copies),
+    }.values(),
+)
+def test_tensors_in_other_forms(tmp_path, options, change):
+    weights = random_blocks(options, "2019")
+    folder = write_checkpoint(tmp_path, change(weights), options)
+    check_model(from_fairseq(folder), BlocksReference(weights, options))
+
+
+IN_TEXT = lightconv(
+    encoder_kernel_size_list=[3, 3, 5],
+    encoder_layers=3,
+    share_all_embeddings=True,
+    decoder_normalize_before=True,
+)
+TEXT = IN_TEXT | {
+    "encoder_kernel_size_list": "[3] * 2 + [5]",
+    "decoder_kernel_size_list": "[3, 15]",
+    "encoder_layers": "3",
+    "encoder_attention_heads": "4",
+    "share_all_embeddings": "True",
+    "decoder_normalize_before": "1",
+    "encoder_normalize_before": "False",
+    "no_token_positional_embeddings": "false",
+    "dropout": "0.3",
+}
+IN_SECTIONS = transformer(**BOTH_FIRST, decoder_learned_pos=True)
+SECTIONS = {"arch": "transformer"} | {
+    side: {
+        name.removeprefix(f"{side}_"): value
+        for name, value in IN_SECTIONS.items()
+        if name.startswith(side)
+    }
+    for side in ("encoder", "decoder")
+}
+SECTIONS["encoder"] |= {"layerdrop": 0.1, "layers_to_keep": None}
+FEW = {name: SIDES[name] for name in SIDES if name.endswith("heads")}
+
+
+@pytest.mark.parametrize(
+    ("options", "stored"),
+    [(IN_TEXT, TEXT), (IN_SECTIONS, SECTIONS), (lightconv(), FEW)],
+    ids=["as text", "in sections of each side", "only what no tensor tells"],
+)
+def test_options_in_other_forms(tmp_path, options, stored):
     weights = random_blocks(options)
-    nested = {"arch": "transformer"}
-    for side in ("encoder", "decoder"):
-        prefix = f"{side}_"
-        nested[side] = {
-            name.removeprefix(prefix): options[name]
-            for name in options
-            if name.startswith(prefix)
-        }
-    nested["encoder"] |= {"layerdrop": 0.1, "layers_to_keep": None}
-    model = from_fairseq(write_checkpoint(tmp_path, weights, nested))
-    check_model(model, BlocksReference(weights, options))
-
-
-def test_few_options_are_needed(tmp_path):
-    options = lightconv()
-    weights = random_blocks(options)
-    few = {name: options[name] for name in options if name.endswith("heads")}
-    model = from_fairseq(write_checkpoint(tmp_path, weights, few))
+    model = from_fairseq(write_checkpoint(tmp_path, weights, stored))
+    assert model.get_config()["dropout"] == float(stored.get("dropout", 0.1))
     check_model(model, BlocksReference(weights, options))
 
 
