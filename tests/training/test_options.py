@@ -170,23 +170,15 @@ class TestRun:
             ValueError, match=r"missing: test\.de, train\.de, train1\.de$"
         ):
             note_corpus(run, {"train.de": "1", "train1.de": "1"})
-        # Without notes, as of a version before there were any.
-        notes = json.loads(run.settings.read_text())
-        assert notes.pop("corpus") == {"train.de": "2", "test.de": "1"}
-        run.settings.write_text(json.dumps(notes))
-        note_corpus(start(run.options), {"train.de": "3"})
-        assert json.loads(run.settings.read_text())["corpus"] == {"train.de": "3"}
 
-    def test_no_run_in_a_folder_of_others(self, tmp_path):
+    def test_one_training_at_a_time_in_a_folder(self, tmp_path):
+        folder = tmp_path / "run"
+        taken = pytest.raises(ValueError, match="nobody is training in now")
         (tmp_path / "letter.txt").write_text("dear")
         refused = pytest.raises(ValueError, match="`workdir` must be a folder of a run")
         with refused, sole_run(tmp_path):
             pytest.fail("the block ran")
         assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
-
-    def test_one_training_at_a_time_in_a_folder(self, tmp_path):
-        folder = tmp_path / "run"
-        taken = pytest.raises(ValueError, match="nobody is training in now")
         folder.mkdir()
         (folder / ".run.json.0123abcd.part").touch()  # of a start that was killed
         for _ in range(2):  # the end of the block lets the next one in
@@ -204,8 +196,24 @@ class TestRun:
         remove_run(folder)
         assert not folder.exists()
 
-    @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 9}'])
-    def test_damaged_notes(self, tmp_path, content):
-        (tmp_path / "run.json").write_text(content)
-        with pytest.raises(ValueError, match="run.json"):
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            ("{", "run.json"),
+            ("[]", "run.json"),
+            ({"format_version": 9}, "run.json"),
+            ({"options": {**BASE, "r_drop": 1.0}}, "`r_drop`: .* not permitted"),
+            ({"recipe": {"r_drop": 1.0}}, "`r_drop` is not in recipes"),
+        ],
+    )
+    def test_damaged_notes_and_those_of_earlier_versions(
+        self, tmp_path, content, words
+    ):
+        run = start(options(workdir=str(tmp_path)))
+        if isinstance(content, dict):
+            notes = json.loads(run.settings.read_text())
+            notes["recipe"] |= {"bpe_dropout": None, **content.pop("recipe", {})}
+            content = json.dumps({**notes, **content})
+        run.settings.write_text(content)
+        with pytest.raises(ValueError, match=words):
             read_run(tmp_path)
