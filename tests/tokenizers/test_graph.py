@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 
 import keras
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -36,7 +35,8 @@ TOKENIZERS = {
     ),
 }
 # Bytes of all kinds, and such as begin or continue a character.
-BYTES = st.lists(st.sampled_from([*range(256), *"  \u2581😀".encode()]))
+BYTES = st.lists(st.sampled_from([*range(256), *"  \u2581😀".encode()])).map(bytes)
+LIKELY = st.text("  thegardnäß😀\t\u2581")
 ROWS = st.lists(st.lists(st.integers(-3, 420) | st.just(8), max_size=9), max_size=5)
 EDGES = [
     b"", b" ", b"  two  blanks ", b"\0", b"a\0b", b"\xff", b"\xe2\x82", b"\xed\xa0\x80",
@@ -72,20 +72,14 @@ def same(tokenizer, graphs, texts, rows=()):
     assert back == tokenizer.detokenize(rows)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=25)
 @given(
-    texts=st.lists(BYTES.map(bytes) | st.text().map(str.encode), max_size=6), rows=ROWS
+    texts=st.lists(BYTES | (st.text() | LIKELY).map(str.encode), max_size=6), rows=ROWS
 )
 @example(texts=EDGES, rows=[[], [-1, 10**6, 0, 1, 3], [5, 2, 5]])
 @example(texts=[], rows=[])
 def test_any_bytes_and_ids(tokenizer, graphs, texts, rows):
     same(tokenizer, graphs, texts, rows)
-
-
-@settings(deadline=None, max_examples=15)
-@given(texts=st.lists(st.text("  thegardnäß😀\t\u2581"), max_size=6))
-def test_likely_texts(tokenizer, graphs, texts):
-    same(tokenizer, graphs, [text.encode() for text in texts])
 
 
 def test_lines_of_multi30k(tokenizer, graphs, multi30k):
@@ -111,27 +105,6 @@ def test_any_byte_pairs(version, pairs, words):
     tokenizer = DictionaryTokenizer(dictionary, bpe_codes=codes)
     texts = [*words, " ".join(words)]
     assert tokenizer.tokenize_tensor(texts).to_list() == tokenizer.tokenize(texts)
-
-
-@pytest.mark.slow
-def test_random_strings_and_multi30k_through_byte_pairs(multi30k):
-    lines = [*multi30k("test2016.de"), *multi30k("valid.lc.norm.tok.de")]
-    tokenizer = DictionaryTokenizer.train(lines, merges=2000, moses=False)
-    draw = np.random.default_rng(5)
-    letters = [
-        *map(chr, range(0x250)),
-        *" \u2003\u2028\u3000</w>@@Σ😀" * 9,
-        "</w>",
-        "@@",
-    ]
-    texts = ["".join(draw.choice(letters, draw.integers(40))) for _ in range(10_000)]
-    graphs = [
-        tf.function(function, input_signature=[spec]) for function, spec in (
-            (tokenizer.tokenize_tensor, tf.TensorSpec([None], tf.string)),
-            (tokenizer.detokenize_tensor, tf.TensorSpec([None, None], tf.int32)),
-        )
-    ]  # fmt: skip
-    same(tokenizer, graphs, [text.encode() for text in [*lines, *texts]])
 
 
 @pytest.mark.slow
@@ -202,24 +175,20 @@ for folder in sys.argv[1:]:
 TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["bpe+bytes", "words"],
-        pytest.param(["unigram", "nmt_nfkc", "characters"], marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.slow
-def test_exports_run_without_this_package(names, tmp_path, fresh_process):
+def test_exports_run_without_this_package(tmp_path, fresh_process):
     expected = []
+    names = ["bpe+bytes", "unigram", "nmt_nfkc", "words", "characters", "byte pairs"]
     for name in names:
         tokenizer = TOKENIZERS[name]
         module = tf.Module()
         module.tokenizer = tokenizer.trackables
-
         module.serve = served(tokenizer)
         tf.saved_model.save(module, tmp_path / name, module.serve)
-        assert ops_of(tmp_path / name) - core_ops() <= TEXT_OPS
+        assert ops_of(tmp_path / name) - set(dir(tf.raw_ops)) <= TEXT_OPS | {
+            "_Arg",
+            "_Retval",
+        }
         for texts in ([], ["the young garden  ä"], ["", "the garden", "x " * 10_000]):
             expected.append(str(tokenizer.detokenize(tokenizer.tokenize(texts))))
     printed = fresh_process(SERVE, *(tmp_path / name for name in names))
@@ -248,9 +217,3 @@ def ops_of(folder):
         ops |= {node.op for node in function.node_def}
     functions = {function.signature.name for function in graph.library.function}
     return ops - functions
-
-
-def core_ops():
-    """Ops that TensorFlow has without tensorflow-text."""
-    names = dir(tf.raw_ops)
-    return set(names) | {"_Arg", "_Retval"}
