@@ -89,25 +89,20 @@ def lines(place: Place) -> Iterator[bytes]:
     """Lines without LF at their ends; LF alone ends a line, not U+2028 nor a lone CR.
 
     Raises:
-        ValueError: a broken compressed file, a line of more than 16 MiB, UTF-16.
+        ValueError: a broken compressed file, or a line of more than 16 MiB.
     """
     number = 0
     try:
         with _opened(place) as stream:
-            while line := stream.readline(LONGEST_LINE + 1):
+            while line := stream.readline(LONGEST_LINE):
                 number += 1
-                if len(line) > LONGEST_LINE:
+                if len(line) == LONGEST_LINE:
                     raise ValueError(
-                        f"{place}, line {number:,}, must not be longer than "
+                        f"{place}, line {number:,}, must be shorter than "
                         f"{LONGEST_LINE >> 20} MiB. Is it text, one sentence a line?"
                     )
-                if number == 1:
-                    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                        raise ValueError(
-                            f"{place}, line 1, must be UTF-8. It starts like UTF-16."
-                        )
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                yield line.removesuffix(b"\n")
+                mark = b"\xef\xbb\xbf" if number == 1 else b""
+                yield line.removeprefix(mark).removesuffix(b"\n")
     except _BROKEN as error:
         raise ValueError(
             f"{place} must be a complete file. It breaks off after line {number:,}: "

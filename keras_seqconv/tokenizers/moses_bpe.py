@@ -34,6 +34,10 @@ from keras_seqconv.tokenizers.dictionary import Dictionary
 
 # Characters of a word that byte pairs are made of.
 _LONGEST_WORD = 1000
+# Arguments of `moses_steps`.
+_STEPS = (
+    "language", "normalize", "moses", "aggressive_dash_splits", "escape", "lowercase"
+)  # fmt: skip
 
 
 class DictionaryTokenizer(Tokenizer):
@@ -77,10 +81,7 @@ class DictionaryTokenizer(Tokenizer):
 
     kind = "dictionary"
     in_graph = False
-    _settings = (
-        "bpe", "language", "normalize", "moses", "aggressive_dash_splits", "escape",
-        "lowercase", "remove_bpe",
-    )  # fmt: skip
+    _settings = ("bpe", *_STEPS, "remove_bpe")
 
     def __init__(
         self,
@@ -104,27 +105,19 @@ class DictionaryTokenizer(Tokenizer):
         self.language = language
         self.normalize = check_boolean("normalize", normalize)
         self.moses = check_boolean("moses", moses)
-        self.aggressive_dash_splits = check_boolean(
-            "aggressive_dash_splits", aggressive_dash_splits
-        )
+        self.aggressive_dash_splits = aggressive_dash_splits
+        check_boolean("aggressive_dash_splits", aggressive_dash_splits)
         self.escape = check_boolean("escape", escape)
         self.lowercase = check_boolean("lowercase", lowercase)
         self.bpe_codes = bpe_codes
-        remove_bpe = bpe_codes is not None if remove_bpe is None else remove_bpe
+        remove_bpe = self.bpe if remove_bpe is None else remove_bpe
         self.remove_bpe = check_boolean("remove_bpe", remove_bpe)
         _check_language(language, self.needs_moses)
         if self.needs_moses:
             require("sacremoses", "mt")
-        self._steps = functools.partial(
-            moses_steps,
-            language=language,
-            normalize=normalize,
-            moses=moses,
-            aggressive_dash_splits=aggressive_dash_splits,
-            escape=escape,
-            lowercase=lowercase,
-        )
-        self._bpe = None if bpe_codes is None else read_codes(bpe_codes)
+        steps = {name: getattr(self, name) for name in _STEPS}
+        self._steps = functools.partial(moses_steps, **steps)
+        self._bpe = read_codes(bpe_codes) if self.bpe else None
         symbols = dictionary.symbols
         ids = {symbol: dictionary.id_of(symbol) for symbol in symbols}
         first = len(SPECIAL_SYMBOLS)
