@@ -263,6 +263,8 @@ class Progress(Reports):
 
     def _seconds_left(self) -> float | None:
         """At the speed so far."""
+        if self._first is None:
+            return None
         update, start, epoch = self._first
         if self.max_updates:
             done, total = self.update - update, self.max_updates - update

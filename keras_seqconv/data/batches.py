@@ -103,6 +103,7 @@ class BatchStream:
         self._columns = _columns(store)
         columns = [store.lengths[key] for key in self._columns]
         self._lengths = np.stack(columns, axis=1)
+        self._tokens = int(self._lengths.sum(dtype="int64"))
         shapes = choose_shapes(
             self._lengths, tokens_per_batch, max_shapes, num_replicas
         )
@@ -116,8 +117,7 @@ class BatchStream:
         self._batches = sum(
             -(-rows // shape.rows) for rows, shape in zip(filled, shapes, strict=True)
         )
-        tokens = int(self._lengths.sum(dtype="int64"))
-        self.padding_share = 1 - tokens / cells_of(counts, shapes)
+        self.padding_share = 1 - self._tokens / cells_of(counts, shapes)
         self._order = functools.lru_cache(_KEPT)(
             lambda epoch: order_epoch(self._assigned, shapes, self.seed, epoch)
         )
@@ -142,48 +142,36 @@ class BatchStream:
         return self._batches
 
     def get_state(self) -> dict:
-        """What the batches depend on beside the store, as JSON has it."""
-        shapes = [[shape.rows, list(shape.widths)] for shape in self.shapes]
-        return {"order": _ORDER, "seed": self.seed, "shapes": shapes}
+        """What the batches depend on, as JSON has it."""
+        return {
+            "order": _ORDER,
+            "seed": self.seed,
+            "tokens_per_batch": self.tokens_per_batch,
+            "num_replicas": self.num_replicas,
+            "rows": len(self.store),
+            "tokens": self._tokens,
+            "shapes": [[shape.rows, list(shape.widths)] for shape in self.shapes],
+        }
 
     def set_state(self, state: Mapping) -> None:
         """Takes over the shapes of an earlier run, from its `get_state`.
 
         Raises:
-            ValueError: that run had its batches in another order (another seed, or
-                another version of this package), or the shapes are not those of
-                this store and these arguments.
+            ValueError: other batches than that run's would come: of another store,
+                other arguments, or another version of this package.
         """
-        if state.get("order") != _ORDER or state.get("seed") != self.seed:
+        different = [
+            f"{name} was {state.get(name)} and is {value}"
+            for name, value in self.get_state().items()
+            if name != "shapes" and state.get(name) != value
+        ]
+        if different:
             raise ValueError(
-                "A training can only go on with the batches it began with, and these "
-                "are those of another seed or of another version of keras_seqconv. "
-                "Go on with that, or start anew in another folder. Received: order="
-                f"{state.get('order')} and seed={state.get('seed')}, not {_ORDER} and "
-                f"{self.seed}"
+                "A training can only go on with the batches it began with: give it what"
+                " it had (`order` tells versions of keras_seqconv apart), or start "
+                f"anew in another folder. Different: {'; '.join(different)}"
             )
-        shapes = tuple(Shape(rows, tuple(widths)) for rows, widths in state["shapes"])
-        for shape in shapes:
-            rows, rest = divmod(shape.rows, self.num_replicas)
-            cells = rows * max(shape.widths)
-            if (
-                len(shape.widths) != len(self._columns)
-                or rest
-                or not (0 < cells <= self.tokens_per_batch)
-            ):
-                raise ValueError(
-                    f"Each shape must have {len(self._columns)} widths, rows in "
-                    f"multiples of num_replicas={self.num_replicas}, and at most "
-                    f"tokens_per_batch={self.tokens_per_batch} for each replica. "
-                    f"Received: {shape}"
-                )
-        misfits = int((assign(self._lengths, shapes) < 0).sum())
-        if misfits:
-            raise ValueError(
-                "The shapes must hold every row of the store. Received: some that "
-                f"{misfits} of {len(self.store)} rows do not fit in"
-            )
-        self._use(shapes)
+        self._use(tuple(Shape(rows, tuple(widths)) for rows, widths in state["shapes"]))
 
     def batch(self, position: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The (inputs, labels) at a position, as NumPy arrays."""

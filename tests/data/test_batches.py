@@ -244,25 +244,24 @@ def test_state_keeps_the_batches_of_the_run_that_began():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changes", "message"),
+    ("changes", "message"),
     [
-        ({"seed": 2}, {}, "of another seed .* order=2 and seed=1, not 2 and 2"),
-        ({}, {"order": None}, "another version of keras_seqconv"),
-        ({}, {"shapes": [[8, [5, 5]]]}, "rows do not fit"),
-        ({}, {"shapes": [[8, [40, 40]]]}, "at most tokens_per_batch=300"),
-        ({}, {"shapes": [[1, [40]]]}, "2 widths"),
-        ({"num_replicas": 2}, {"shapes": [[9, [31, 31]]]}, "multiples of num_rep"),
+        ({"seed": 2}, "Different: seed was 1 and is 2$"),
+        ({"tokens_per_batch": 400}, "Different: tokens_per_batch was 300 and is 400$"),
+        ({"num_replicas": 2}, "Different: num_replicas was 1 and is 2$"),
+        ({"store": IdStore.from_rows(ROWS[1:])}, "rows was 200 and is 199; tokens was"),
     ],
 )
-def test_state_of_other_batches_is_refused(arguments, changes, message):
-    state = {**BatchStream(STORE, 300).get_state(), **changes}
+def test_state_of_other_batches_is_refused(changes, message):
+    state = BatchStream(STORE, 300).get_state()
+    arguments = {"store": STORE, "tokens_per_batch": 300, **changes}
     with pytest.raises(ValueError, match=message):
-        BatchStream(STORE, 300, **arguments).set_state(state)
+        BatchStream(**arguments).set_state(state)
 
 
 def test_state_of_the_version_before_is_refused():
     state = {"shapes": [[8, [31, 31]]], "batches_per_epoch": [25]}
-    with pytest.raises(ValueError, match="another version .* start anew"):
+    with pytest.raises(ValueError, match="start anew.*: order was None and is 2;"):
         BatchStream(STORE, 300).set_state(state)
 
 
