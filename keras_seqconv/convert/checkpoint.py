@@ -32,12 +32,8 @@ _INERT = re.compile(
     r"fairseq(\.\w+)+|numpy\.(dtype|ndarray|dtypes\.\w+)"
     r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)"
 )
-# The parts of cfg["task"] that say something about the model or its text.
-_TASK_OPTIONS = (
-    "source_lang", "target_lang", "left_pad_source", "left_pad_target",
-    "max_source_positions", "max_target_positions", "tokens_per_sample",
-    "add_bos_token",
-)  # fmt: skip
+# Of cfg["task"], what names the dictionaries.
+_TASK_OPTIONS = ("source_lang", "target_lang")
 
 
 @dataclass(frozen=True)
@@ -74,9 +70,8 @@ class Inert:
 def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Reads a checkpoint of fairseq, of any year, without running anything in it.
 
-    The options come from `args`, or else from `cfg["model"]` and what `cfg["task"]`
-    says about languages, padding and positions (`arch`, `task`, `criterion`, `bpe` and
-    `tokenizer` are the names of those sections). Tied tensors appear under every name.
+    The options come from `args`, or else from `cfg["model"]` (its name is `arch`), with
+    the languages of `cfg["task"]`. Tied tensors appear under every name.
 
     Args:
         path: a checkpoint file, in PyTorch's zip format or the one before it; or a
@@ -87,14 +82,6 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         ValueError: the file is no checkpoint, is damaged, or names globals that are
             not allowed (all of them are listed, and nothing was executed).
         ImportError: torch is not installed, or older than 2.6.
-
-    Example:
-
-    ```python
-    from keras_seqconv.convert.checkpoint import read_checkpoint
-    # checkpoint = read_checkpoint("checkpoint_best.pt")
-    # checkpoint.options["arch"], checkpoint.weights["encoder.embed_tokens.weight"]
-    ```
     """
     path = Path(path)
     if path.is_dir():
@@ -235,16 +222,11 @@ def _options(content) -> dict:
     if "model" not in configuration:
         raise ValueError('"cfg" has no "model"')
     options = _section(configuration["model"], "cfg.model")
-    task = configuration.get("task")
+    name, task = options.pop("_name", None), configuration.get("task")
+    more = {} if name is None else {"arch": name}
     if isinstance(task, dict):
-        known = {name: task[name] for name in _TASK_OPTIONS if name in task}
-        options = {**known, **options}
-    for name in ("model", "task", "criterion", "bpe", "tokenizer"):
-        section = configuration.get(name)
-        if isinstance(section, dict) and isinstance(section.get("_name"), str):
-            options.setdefault("arch" if name == "model" else name, section["_name"])
-    options.pop("_name", None)
-    return options
+        more |= {name: task[name] for name in _TASK_OPTIONS if name in task}
+    return {**more, **options}
 
 
 def _section(value, name: str) -> dict:

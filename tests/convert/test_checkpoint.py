@@ -167,9 +167,7 @@ def configuration(model):
         "common": {"seed": 1},
         "model": model,
         "task": {"_name": "translation", "source_lang": "de", "target_lang": "en",
-                 "left_pad_source": True, "max_source_positions": 9, "data": "/x"},
-        "criterion": {"_name": "label_smoothed_cross_entropy"},
-        "bpe": {"_name": "subword_nmt"},
+                 "max_source_positions": 9, "data": "/x"},
         "tokenizer": None,
     }  # fmt: skip
 
@@ -181,14 +179,10 @@ def test_options_of_cfg(save, kind):
     content = {"cfg": configuration(kind(**model)), "args": None, "model": {}}
     assert read_checkpoint(save(content)).options == {
         "arch": "lightconv_iwslt_de_en",
-        "max_source_positions": 1024,  # the model's own, not the task's
+        "max_source_positions": 1024,
         "glu": 1,
         "source_lang": "de",
         "target_lang": "en",
-        "left_pad_source": True,
-        "task": "translation",
-        "criterion": "label_smoothed_cross_entropy",
-        "bpe": "subword_nmt",
     }
 
 
