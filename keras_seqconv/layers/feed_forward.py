@@ -163,7 +163,9 @@ class Residual(SequenceLayer):
     ):
         super().__init__(**kwargs)
         if not isinstance(layer, keras.layers.Layer):
-            raise ValueError(f"`layer` must be a Keras layer. Received: layer={layer}")
+            raise ValueError(
+                f"`layer` must be a Keras layer. Received: layer={layer!r}"
+            )
         if isinstance(epsilon, bool) or not epsilon > 0:
             raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
         self.layer = layer

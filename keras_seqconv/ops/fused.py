@@ -26,10 +26,13 @@ BLOCK_SIZE = 2**23
 FEWEST_ROWS, MOST_ROWS = 64, 1024
 
 
+def _wide_dtype(values):
+    return keras.backend.result_type(values.dtype, "float32")
+
+
 def wide(values):
     """At least float32."""
-    kept = keras.backend.standardize_dtype(values.dtype) in ("float32", "float64")
-    return values if kept else ops.cast(values, "float32")
+    return ops.cast(values, _wide_dtype(values))
 
 
 def row_sums(rows):
@@ -188,7 +191,7 @@ def _keep_factor(seed, rows, rate):
     places = ops.cast(ops.arange(number * channels, dtype="int32"), "uint32")
     words = _mixed(_mixed(ops.bitwise_xor(places, _mixed(seed[0, 0]))) + seed[0, 1])
     kept = ops.reshape(words, (-1, channels)) >= _word(round(rate * 2**32))
-    return ops.where(kept, 1 / (1 - rate), 0.0)
+    return ops.cast(ops.where(kept, 1 / (1 - rate), 0.0), _wide_dtype(rows))
 
 
 def _mixed(words):

@@ -1,17 +1,15 @@
+"""The position-wise network and the residual wrapper against their formulas."""
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.layers.attention import MultiHeadAttention
-from keras_seqconv.layers.feed_forward import FeedForward, Residual
+from keras_seqconv.layers import FeedForward, MultiHeadAttention, Residual
 from tests.backends import modes, to_numpy
-from tests.cases import quick_and_slow
-from tests.layers.check_layer import check_layer, check_steps
-from tests.layers.values import lengths_mask, random, randomized
+from tests.layers.values import assert_close, lengths_mask, random, randomized
 
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
-CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
 def embedding():
@@ -37,26 +35,7 @@ class TestFeedForward:
         for b in range(BATCH):
             for t in range(TARGET):
                 expected[b, t] = np.maximum(inputs[b, t] @ w1 + b1, 0) @ w2 + b2
-        np.testing.assert_allclose(to_numpy(layer(inputs)), expected, **CLOSE)
-
-    def test_layer_manners(self):
-        inputs = random(BATCH, TARGET, CHANNELS)
-        check_layer(
-            lambda: FeedForward(12, activation="gelu", dropout=0.2, seed=1),
-            inputs,
-            inputs.shape,
-            trainable=4,
-            seed_generators=1,
-        )
-        check_steps(randomized(FeedForward(12), inputs.shape), inputs)
-
-    def test_the_mask_of_an_embedding_is_kept(self):
-        ids = np.array([[3, 4, 0, 0], [1, 2, 3, 4]])
-        embedded = embedding()(ids)
-        outputs = FeedForward(12)(embedded)
-        pooled = to_numpy(keras.layers.GlobalAveragePooling1D()(outputs))
-        real = to_numpy(outputs)[0, :2]
-        np.testing.assert_allclose(pooled[0], real.mean(0), **CLOSE)
+        assert_close(layer(inputs), expected)
 
     def test_initial_weights(self):
         layer = FeedForward(96)
@@ -83,20 +62,6 @@ class TestFeedForward:
         np.testing.assert_allclose(values, [1.0, 2.0])
         assert min(counts) > 60
         assert not hasattr(FeedForward(1), "seed_generator")
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            dict(intermediate_dim=0),
-            dict(intermediate_dim=True),
-            dict(intermediate_dim=2.0),
-            dict(intermediate_dim=2, dropout=1.0),
-        ],
-    )
-    def test_bad_arguments_are_named(self, arguments):
-        name = list(arguments)[-1]
-        with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
-            FeedForward(**arguments)
 
     def test_bad_shapes_are_refused(self):
         with pytest.raises(ValueError, match="`inputs` must have a known size"):
@@ -140,59 +105,7 @@ class TestResidual:
             expected = inputs + to_numpy(inner(x))
         else:
             expected = normalized(inputs + to_numpy(inner(inputs)), layer.layer_norm)
-        np.testing.assert_allclose(got, expected, **CLOSE)
-
-    @pytest.mark.parametrize("normalize_first", quick_and_slow([False], [True]))
-    def test_layer_manners(self, normalize_first):
-        inputs = random(BATCH, TARGET, CHANNELS)
-
-        def make():
-            attention = MultiHeadAttention(HEADS, use_causal_mask=True)
-            return Residual(
-                attention, dropout=0.1, normalize_first=normalize_first, seed=1
-            )
-
-        mask = lengths_mask([3, 5], TARGET)
-        check_layer(
-            make, inputs, inputs.shape, trainable=10, seed_generators=1, mask=mask
-        )
-        layer = randomized(
-            Residual(
-                MultiHeadAttention(HEADS, use_causal_mask=True),
-                normalize_first=normalize_first,
-            ),
-            inputs.shape,
-        )
-        check_steps(layer, inputs, max_length=TARGET)
-
-    @pytest.mark.parametrize("normalize_first", [False, True])
-    def test_each_call_drops_others(self, normalize_first):
-        inputs = random(BATCH, TARGET, CHANNELS)
-        inner = FeedForward(12)
-        layer = Residual(inner, dropout=0.5, normalize_first=normalize_first)
-        layer = randomized(layer, inputs.shape)
-        one, other = (to_numpy(layer(inputs, training=True)) for _ in range(2))
-        assert np.abs(one - other).max() > 1e-3
-
-    @pytest.mark.slow
-    def test_layer_manners_with_cross_attention(self):
-        inputs = random(BATCH, TARGET, CHANNELS)
-        check_layer(
-            lambda: Residual(MultiHeadAttention(HEADS), normalize_first=True),
-            inputs,
-            inputs.shape,
-            call_kwargs=dict(
-                value=random(BATCH, SOURCE, 7),
-                value_mask=lengths_mask([4, 6], SOURCE),
-            ),
-            trainable=10,
-        )
-
-    def test_feed_forward_steps_have_no_state(self):
-        inputs = random(BATCH, TARGET, CHANNELS)
-        layer = randomized(Residual(FeedForward(12)), inputs.shape)
-        assert layer.get_initial_state(BATCH, max_length=3) == {}
-        check_steps(layer, inputs)
+        assert_close(got, expected)
 
     @pytest.mark.parametrize("normalize_first", [False, True])
     def test_attached_masks_reach_the_attention(self, normalize_first, tmp_path):
@@ -218,21 +131,8 @@ class TestResidual:
         model.save(tmp_path / "model.keras")
         for case in (model, keras.saving.load_model(tmp_path / "model.keras")):
             got, mean = case.predict([source_ids, target_ids], verbose=0)
-            np.testing.assert_allclose(got, expected, **CLOSE)
-            np.testing.assert_allclose(mean[0], expected[0, :2].mean(0), **CLOSE)
-
-    def test_attached_mask_beside_another_tensor(self):
-        """Keras fills `mask` only where there is one tensor."""
-        ids = np.array([[1, 2, 0, 0, 0], [1, 2, 3, 4, 5]])
-        embedded = embedding()(ids)
-        layer = Residual(MultiHeadAttention(HEADS))
-        attention_mask = np.tri(TARGET, dtype=bool)[::-1].copy()
-        got = layer(embedded, attention_mask=attention_mask)
-        given = layer(to_numpy(embedded), mask=ids != 0, attention_mask=attention_mask)
-        np.testing.assert_allclose(to_numpy(got), to_numpy(given), **CLOSE)
-        inner = layer.layer(embedded, attention_mask=attention_mask)
-        expected = normalized(to_numpy(embedded) + to_numpy(inner), layer.layer_norm)
-        np.testing.assert_allclose(to_numpy(got), expected, **CLOSE)
+            assert_close(got, expected)
+            assert_close(mean[0], expected[0, :2].mean(0))
 
     def test_arguments_go_where_they_are_accepted(self):
         inputs = random(BATCH, TARGET, CHANNELS)
@@ -241,7 +141,7 @@ class TestResidual:
         layer = Residual(Halved())
         plain = to_numpy(layer(inputs))
         expected = normalized(1.5 * inputs, layer.layer_norm)
-        np.testing.assert_allclose(plain, expected, **CLOSE)
+        assert_close(plain, expected)
         np.testing.assert_array_equal(to_numpy(layer(inputs, **further)), plain)
         seen = {}
         layer = Residual(Noted(seen))
@@ -264,12 +164,10 @@ class TestResidual:
         norm.build(inputs.shape)  # gamma 1, beta 0
         first = normalized(inputs + to_numpy(attention(inputs, value)), norm)
         second = normalized(first + to_numpy(dense(first)), norm)
-        np.testing.assert_allclose(got, second, **CLOSE)
+        assert_close(got, second)
         model.save(tmp_path / "model.keras")
         again = keras.saving.load_model(tmp_path / "model.keras")
-        np.testing.assert_allclose(
-            again.predict([inputs, value], verbose=0), got, **CLOSE
-        )
+        assert_close(again.predict([inputs, value], verbose=0), got)
 
     @pytest.mark.parametrize("normalize_first", [False, True])
     def test_attend_equals_call(self, normalize_first):
@@ -284,7 +182,7 @@ class TestResidual:
         memory = inner.project_memory(value)
         for name, function in modes(layer.attend).items():
             got = to_numpy(function(ops.convert_to_tensor(inputs), memory, mask))
-            np.testing.assert_allclose(got, to_numpy(expected), err_msg=name, **CLOSE)
+            assert_close(got, to_numpy(expected), err_msg=name)
 
     @pytest.mark.parametrize("normalize_first", [False, True])
     def test_memory_weights_are_those_that_attend_uses(self, normalize_first):
@@ -304,7 +202,7 @@ class TestResidual:
         shown[..., :SOURCE] += weights[:, 0]
         expected = shown if normalize_first else normalized(shown, layer.layer_norm)
         got = to_numpy(layer.attend(inputs, memory, mask))
-        np.testing.assert_allclose(got, expected, **CLOSE)
+        assert_close(got, expected)
 
     @pytest.mark.parametrize("normalize_first", [False, True])
     def test_dropout_on_the_sub_layer_only(self, normalize_first):
@@ -341,39 +239,12 @@ class TestResidual:
         moved, _ = layer.stateless_call(*weights, inputs, training=True)
         assert np.abs(to_numpy(moved) - still).max() > 0.1
 
-    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-    @pytest.mark.parametrize("normalize_first", [False, True])
-    def test_half_precision_steps(self, policy, normalize_first):
-        inner = MultiHeadAttention(HEADS, use_causal_mask=True, dtype=policy)
-        layer = Residual(inner, normalize_first=normalize_first, dtype=policy)
-        inputs = random(BATCH, TARGET, CHANNELS)
-        layer = randomized(layer, inputs.shape)
-        state = layer.get_initial_state(BATCH, max_length=TARGET)
-        first, state = layer.step(inputs[:, :2], state)
-        second, state = layer.step(inputs[:, 2:], state)
-        assert keras.backend.standardize_dtype(second.dtype) == policy[6:]
-        got = np.concatenate([to_numpy(first), to_numpy(second)], 1)
-        np.testing.assert_allclose(got, to_numpy(layer(inputs)), rtol=0.01, atol=0.02)
-
     def test_a_layer_that_changes_the_width_is_refused(self):
         for inner in (keras.layers.Dense(7), MultiHeadAttention(HEADS, output_dim=4)):
             with pytest.raises(ValueError, match="`layer` must keep the shape"):
                 Residual(inner)(random(BATCH, TARGET, CHANNELS))
         with pytest.raises(ValueError, match="`layer` must keep the shape"):
             Residual(keras.layers.LSTM(CHANNELS))(keras.Input((None, CHANNELS)))
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            dict(layer="relu"),
-            dict(layer=FeedForward(3), dropout=1.0),
-            dict(layer=FeedForward(3), epsilon=0),
-        ],
-    )
-    def test_bad_arguments_are_named(self, arguments):
-        name = list(arguments)[-1]
-        with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
-            Residual(**arguments)
 
 
 @pytest.mark.parametrize("name", ["value", "key", "attention_mask"])

@@ -1,4 +1,4 @@
-"""Every layer in one model: reloaded in a fresh process, exported without XLA."""
+"""Every layer in one model: in a fresh process, exported without XLA, padded."""
 
 import os
 import subprocess
@@ -12,7 +12,9 @@ import pytest
 from keras import ops
 
 from keras_seqconv import layers
+from keras_seqconv.models import EncoderDecoder
 from tests.backends import cheaply, to_numpy
+from tests.layers.values import assert_close
 from tests.saved_models import compiled_functions
 
 ROOT = Path(__file__).parents[2]
@@ -140,3 +142,24 @@ def test_every_layer_trains_together_in_half_precision(policy):
     losses = model.fit(IDS, target, epochs=8, verbose=0).history["loss"]
     assert np.all(np.isfinite(losses))
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])
+def test_padding_ids_reach_no_logits(mixer):
+    """Whatever stands in the row of the padding, also NaN."""
+    model = EncoderDecoder(
+        *(9, 9), hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=mixer,
+        num_encoder_layers=2, num_decoder_layers=1, kernel_sizes=70,
+    )  # fmt: skip
+    inputs = {
+        "source_ids": np.array([[5, 6, 2, 1, 1], [1, 1, 5, 6, 2]]),
+        "target_ids": np.array([[2, 7, 1], [2, 7, 8]]),
+    }
+    expected = to_numpy(model(inputs))
+    for embedder in (model.source_embedder, model.target_embedder):
+        table = embedder.tokens.embeddings
+        table.assign(np.where(np.arange(9)[:, None] == 1, np.nan, to_numpy(table)))
+    assert_close(model(inputs)[:, :2], expected[:, :2])
+    state = model.get_initial_state(inputs["source_ids"], max_length=3)
+    logits, _ = model.step(inputs["target_ids"][:, :2], state)
+    assert_close(logits, expected[:, 1])

@@ -1,0 +1,229 @@
+"""One row for every layer, and for options that change the way through its code."""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_seqconv import layers
+from tests.cases import quick_and_slow
+from tests.layers.values import lengths_mask, random
+
+B, T, S, C = 2, 7, 5, 6
+INPUTS, VALUE = random(B, T, C), random(B, S, 4, seed=1)
+IDS = np.array([[3, 0, 10, 3, 1, 9, 7], [9, 1, 1, 8, 2, 2, 5]], "int32")
+MASKS = {
+    "mask": lengths_mask([4, 7], T),
+    "value_mask": lengths_mask([5, 2], S),
+    "keys_mask": lengths_mask([5, 2], S),
+}
+HIDDEN = {
+    "mask": ["inputs"], "value_mask": ["value", "key"], "keys_mask": ["keys", "values"],
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Row:
+    """One layer: how it is made (from a dtype policy), called and what it returns."""
+
+    make: Callable
+    weights: int
+    channels: int = C
+    further: dict = dataclasses.field(default_factory=dict)  # arguments by name
+    inputs: np.ndarray = dataclasses.field(default_factory=lambda: INPUTS)
+    masks: tuple = ()
+    steps: bool = False
+    seeds: int = 0
+
+    def arguments(self):
+        return {"inputs": self.inputs, **self.further}
+
+
+def of(name, *arguments, **options):
+    """How the layer of that name is made."""
+    return lambda **dtype: getattr(layers, name)(*arguments, **options, **dtype)
+
+
+def residual(*arguments, mixer="MultiHeadAttention", **options):
+    inner = of(mixer, *arguments)
+    if options.pop("causal", False):
+        inner = of(mixer, *arguments, use_causal_mask=True)
+    return lambda **dtype: layers.Residual(inner(**dtype), **options, **dtype)
+
+
+HALF = {"weight_dropout": 0.5, "seed": 1}
+CAUSAL = {"padding": "causal"}
+MASKED = {"masks": ("mask",)}
+STEPS = {"steps": True}
+SOURCE = {"target_embeddings": random(B, T, 4, seed=2), "keys": VALUE,
+          "values": random(B, S, 3, seed=3)}  # fmt: skip
+ADAPTIVE = {"cutoffs": (4, 8), "factor": 2.0}
+
+ROWS = {
+    "glu": Row(of("GLU"), 0, 3),
+    "light": Row(of("LightConv", 3, 4, use_bias=True), 2, **MASKED),
+    "light causal": Row(
+        of("LightConv", 2, 9, use_bias=True, **CAUSAL), 2, **MASKED, **STEPS
+    ),
+    "light, dropped by position": Row(
+        of("LightConv", 3, 4, weight_dropout_mask="position", **HALF),
+        1, seeds=1, **MASKED,
+    ),
+    "depthwise": Row(
+        of("LightConv", 6, 3, kernel_softmax=False, **HALF), 1, seeds=1, **MASKED
+    ),
+    "dynamic": Row(
+        of("DynamicConv", 3, 4, use_bias=True, **HALF), 2, seeds=1, **MASKED
+    ),
+    "dynamic causal": Row(
+        of("DynamicConv", 3, 4, use_bias=True, **CAUSAL), 2, **MASKED, **STEPS
+    ),
+    "dynamic, long": Row(of("DynamicConv", 2, 70, **CAUSAL), 1, **MASKED, **STEPS),
+    "dynamic, one tap": Row(of("DynamicConv", 2, 1, kernel_softmax=False, **CAUSAL), 1,
+                            **STEPS),
+    "dynamic, dropped alike": Row(
+        of("DynamicConv", 3, 4, weight_dropout_mask="shared", **HALF), 1, seeds=1
+    ),
+    "renormalized": Row(
+        of("DynamicConv", 3, 4, renormalize_padding=True, use_kernel_bias=True),
+        2, **MASKED,
+    ),
+    "renormalized causal": Row(
+        of("DynamicConv", 3, 5, renormalize_padding=True, **CAUSAL),
+        1, **MASKED, **STEPS,
+    ),
+    "query": Row(
+        of("DynamicConv", 6, 3, query_groups=2),
+        1, further={"query": random(B, T, 4, seed=1)},
+    ),
+    "query groups": Row(
+        of("DynamicConv", 6, 3, query_groups=3, **CAUSAL), 1, **MASKED, **STEPS
+    ),
+    "surplus": Row(
+        of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **MASKED, **STEPS
+    ),
+    "light module": Row(
+        of("LightConvModule", 2, 3, conv_dim=4, input_dropout=0.5, **HALF),
+        5, seeds=2, **MASKED,
+    ),
+    "light module causal": Row(
+        of("LightConvModule", 2, 4, **CAUSAL), 5, **MASKED, **STEPS
+    ),
+    "dynamic module": Row(
+        of("DynamicConvModule", 2, 4, use_glu=False, **CAUSAL), 5, **MASKED, **STEPS
+    ),
+    "query module": Row(
+        of("QueryConvModule", 2, 3, conv_dim=8, query_dim=4, gate="gau", query_groups=2,
+           permute_channels=True, **CAUSAL),
+        7, **MASKED, **STEPS,
+    ),
+    "query module, compatible": Row(
+        of("QueryConvModule", 1, 3, gate="glu", query_groups=2, compat=True,
+           input_dropout=0.5, **HALF),
+        7, seeds=2, **MASKED,
+    ),
+    "dense": Row(of("WeightNormDense", 5), 3, 5),
+    "dense, folded": Row(of("WeightNormDense", 5, use_bias=False, folded=True), 1, 5),
+    "convolution": Row(of("WeightNormConv1D", 5, 4), 3, 5),
+    "convolution causal": Row(of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **STEPS),
+    "convolution, folded": Row(
+        of("WeightNormConv1D", 5, 1, folded=True, use_bias=False, **CAUSAL),
+        1, 5, **STEPS,
+    ),
+    "block": Row(of("ConvS2SBlock", C, 3, dropout=0.5, seed=7), 3, seeds=1, **MASKED),
+    "block causal": Row(of("ConvS2SBlock", 5, 4, **CAUSAL), 6, 5, **MASKED, **STEPS),
+    "block alone": Row(
+        of("ConvS2SBlock", 5, 2, residual=False, folded=True, **CAUSAL),
+        2, 5, **MASKED, **STEPS,
+    ),
+    "scaled residual": Row(of("ScaledResidual"), 0, further={"skip": INPUTS + 1}),
+    "scaled residual, projected": Row(
+        of("ScaledResidual"), 3, further={"skip": random(B, T, 3)}
+    ),
+    "scale gradient": Row(of("ScaleGradient", 0.25), 0),
+    "ConvS2S attention": Row(
+        of("ConvS2SAttention"), 6, further=SOURCE, masks=("keys_mask",)
+    ),
+    "attention": Row(
+        of("MultiHeadAttention", 2, dropout=0.5, seed=1), 8, seeds=1, **MASKED
+    ),
+    "attention causal": Row(
+        of("MultiHeadAttention", 2, use_causal_mask=True), 8, **MASKED, **STEPS
+    ),
+    "attention to a source": Row(
+        of("MultiHeadAttention", 2, head_dim=4, output_dim=5),
+        8, 5, further={"value": VALUE}, masks=("value_mask",),
+    ),
+    "attention, no biases": Row(
+        of("MultiHeadAttention", 3, use_bias=False),
+        4, further={"value": VALUE, "key": random(B, S, 3)}, masks=("value_mask",),
+    ),
+    "feed forward": Row(
+        of("FeedForward", 9, activation="gelu", dropout=0.5, seed=1),
+        4, seeds=1, **STEPS,
+    ),
+    "residual": Row(
+        residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **MASKED, **STEPS
+    ),
+    "residual, norm first": Row(
+        residual(2, causal=True, dropout=0.5, seed=1, normalize_first=True),
+        10, seeds=1, **MASKED, **STEPS,
+    ),
+    "residual to a source": Row(
+        residual(2, normalize_first=True),
+        10, further={"value": VALUE}, masks=("value_mask",),
+    ),
+    "residual, feed forward": Row(residual(9, mixer="FeedForward"), 6, **STEPS),
+    "positions": Row(of("PositionEncoding"), 0, **MASKED, **STEPS),
+    "positions of the paper": Row(
+        of("PositionEncoding", layout="paper"), 0, **MASKED, **STEPS
+    ),
+    "positions learned": Row(
+        of("PositionEncoding", "learned", max_length=9), 1, **MASKED, **STEPS
+    ),
+    "tokens": Row(of("TokenEmbedding", 11, 5), 1, 5, inputs=IDS),
+    "adaptive input": Row(
+        of("AdaptiveInput", 11, C, pad_id=1, **ADAPTIVE), 6, inputs=IDS
+    ),
+    "adaptive softmax": Row(
+        of("AdaptiveSoftmax", 11, dropout=0.5, seed=1, **ADAPTIVE), 5, seeds=1
+    ),
+}  # fmt: skip
+# Of rows that go the same ways, some are compiled with every change, others in CI only.
+SLOW = [
+    "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
+    "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
+    "query module, compatible", "dense, folded", "convolution", "convolution, folded",
+    "block alone", "scaled residual", "attention to a source", "residual, norm first",
+    "residual, feed forward", "positions of the paper",
+]  # fmt: skip
+QUICK = quick_and_slow([name for name in ROWS if name not in SLOW], SLOW)
+MASKABLE = [name for name in ROWS if ROWS[name].masks]
+STEPPING = [name for name in ROWS if ROWS[name].steps]
+
+
+def built(name, **dtype):
+    """The layer of a row, called once, so with weights."""
+    row = ROWS[name]
+    layer = row.make(**dtype)
+    layer(**row.arguments())
+    return layer
+
+
+def symbols(row):
+    """Keras inputs of unknown batch and time."""
+    return {
+        name: keras.Input(
+            (None, array.shape[-1]) if array.ndim == 3 else (None,),
+            dtype=array.dtype.name,
+        )
+        for name, array in row.arguments().items()
+    }
+
+
+def functional(row, layer):
+    """A model of the layer, and what it is called with."""
+    arguments = symbols(row)
+    model = keras.Model(list(arguments.values()), layer(**arguments))
+    return model, list(row.arguments().values())

@@ -1,0 +1,399 @@
+"""What every layer promises, shown for a table of all of them.
+
+What a row of the table computes is compared with NumPy in the test file of its layer.
+"""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv import layers
+from tests.backends import cheaply, compiled, layer_gradients, modes, to_numpy
+from tests.layers.table import (
+    HIDDEN,
+    INPUTS,
+    MASKABLE,
+    MASKS,
+    QUICK,
+    ROWS,
+    STEPPING,
+    B,
+    C,
+    S,
+    T,
+    built,
+    functional,
+    symbols,
+)  # fmt: skip
+from tests.layers.values import assert_close, randomized, run_steps
+
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+
+def test_the_table_has_every_layer():
+    exported = {name for name in vars(layers) if name[0].isupper()}
+    seen = {type(row.make()).__name__ for row in ROWS.values()}
+    assert seen == exported - {"ConvS2SInitializer"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_configuration_shapes_and_weights(name):
+    row = ROWS[name]
+    layer = built(name)
+    config = layer.get_config()
+    json.dumps(config)
+    again = type(layer).from_config(config)
+    assert again.get_config() == config
+    registered = keras.saving.get_registered_name(type(layer))
+    assert registered == f"keras_seqconv>{type(layer).__name__}"
+    assert len(layer.trainable_weights) == row.weights
+    states = [v for v in layer.non_trainable_variables if "seed" in v.path]
+    assert len(states) == row.seeds
+    outputs = again(**symbols(row))
+    assert tuple(outputs.shape) == (None, None, row.channels)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    if not row.further:
+        shape = layer.compute_output_shape(row.inputs.shape)
+        assert tuple(shape) == (B, T, row.channels)
+        unknown = (None, None, *row.inputs.shape[2:])
+        assert layer.compute_output_shape(unknown) == (None, None, row.channels)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_all_ways_of_running_agree_also_after_reloading(name, tmp_path):
+    row = ROWS[name]
+    layer = randomized(built(name))
+    names, arrays = list(row.arguments()), list(row.arguments().values())
+    expected = to_numpy(layer(**row.arguments()))
+    assert expected.shape == (B, T, row.channels) and np.all(np.isfinite(expected))
+
+    def call(*values):
+        return layer(**dict(zip(names, values, strict=True)))
+
+    for mode, function in modes(call).items():
+        got = function(*map(ops.convert_to_tensor, arrays))
+        assert_close(got, expected, err_msg=mode)
+    model, values = functional(row, layer)
+    assert_close(model.predict(values, verbose=0), expected)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(again(values), expected)
+    assert [w.name for w in again.weights] == [w.name for w in model.weights]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_training_moves_every_weight(name):
+    row = ROWS[name]
+    if not row.weights or name == "adaptive softmax":  # its weights are in its loss
+        return
+    for jit_compile in (False, True):
+        model, values = functional(row, row.make())
+        before = [to_numpy(weight) for weight in model.trainable_weights]
+        model.compile("adam", "mse", jit_compile=jit_compile)
+        target = 1 + to_numpy(model(values))
+        history = model.fit(values, target, epochs=1, verbose=0).history
+        assert np.isfinite(history["loss"][0])
+        for weight, old in zip(model.trainable_weights, before, strict=True):
+            moved = np.abs(to_numpy(weight) - old).max()
+            # A softmax does not depend on the bias of the keys.
+            assert moved > 1e-4 or weight.name == "key_bias", weight.path
+            assert np.isfinite(moved), weight.path
+
+
+POLICIES = {"mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "float64": 1e-6}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ROWS)
+def test_policies(name, policy):
+    """Of the dtype of the policy, and near to float32 with the same weights."""
+    if policy == "float64" and not TENSORFLOW:
+        return  # JAX has it only behind a global switch
+    row, reference = ROWS[name], built(name)
+    expected = to_numpy(reference(**row.arguments()))
+    layer = built(name, dtype=policy)
+    layer.set_weights(reference.get_weights())
+    outputs = layer(**row.arguments())
+    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+    for weight in layer.trainable_weights:
+        wanted = "float64" if policy == "float64" else "float32"
+        assert keras.backend.standardize_dtype(weight.dtype) == wanted
+    scale = max(1.0, np.abs(expected).max())
+    assert np.abs(to_numpy(outputs) - expected).max() <= POLICIES[policy] * scale
+    if row.steps and policy != "float64":
+        full = to_numpy(outputs)
+        state = layer.get_initial_state(B, max_length=T)
+        output, state = layer.step(row.inputs[:, :1], state)
+        rest, state = layer.step(row.inputs[:, 1:], state)
+        tensors = [output, rest, *state.values()]
+        dtypes = {keras.backend.standardize_dtype(value.dtype) for value in tensors}
+        assert dtypes <= {layer.compute_dtype, "int32"}
+        got = np.concatenate([to_numpy(output), to_numpy(rest)], axis=1)
+        np.testing.assert_allclose(got, full, rtol=0.01, atol=0.03)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if n != "scale gradient"])
+def test_gradients_equal_differences(name):
+    """Along random directions, in training too, where every run drops the same."""
+    row = ROWS[name]
+    dtype, step, limit = "float64", 1e-6, 1e-6
+    if not TENSORFLOW:
+        dtype, step, limit = "float32", 1e-2, 0.05
+    layer = randomized(built(name, dtype=dtype))
+    names = [n for n, a in row.arguments().items() if a.dtype == "float32"]
+    arrays = [row.arguments()[n].astype(dtype) for n in names]
+    states = [v for v in layer.non_trainable_variables if "seed" in v.path]
+    drawn = [to_numpy(state) for state in states]
+    for training in [False] + [True] * bool(states):
+        options = {"training": True} if training else {}
+
+        def call(*values, options=options):
+            for state, value in zip(states, drawn, strict=True):
+                if TENSORFLOW:
+                    state.assign(value)
+            return layer(**{**row.arguments(), **dict(zip(names, values, strict=True))},
+                         **options)  # fmt: skip
+
+        def loss(values, weights, call=call):
+            for state, value in zip(states, drawn, strict=True):
+                state.assign(value)
+            for weight, value in zip(layer.trainable_weights, weights, strict=True):
+                weight.assign(value)
+            return float(ops.sum(ops.square(call(*values))))
+
+        weights = [to_numpy(weight) for weight in layer.trainable_weights]
+        for state, value in zip(states, drawn, strict=True):
+            state.assign(value)
+        found = layer_gradients(layer, call, *arrays)
+        rng = np.random.default_rng(3)
+        start = arrays + weights
+        directions = [rng.normal(size=a.shape).astype(dtype) for a in start]
+        slope = sum(
+            np.sum(to_numpy(ops.convert_to_tensor(gradient)) * direction)
+            for gradient, direction in zip(found, directions, strict=True)
+            if gradient is not None
+        )
+        moved = []
+        for sign in (step, -step):
+            values = [a + sign * d for a, d in zip(start, directions, strict=True)]
+            moved.append(loss(values[: len(arrays)], values[len(arrays) :]))
+        numeric = (moved[0] - moved[1]) / (2 * step)
+        assert abs(numeric - slope) <= limit * max(1, abs(slope)), (training, slope)
+        for weight, value in zip(layer.trainable_weights, weights, strict=True):
+            weight.assign(value)
+
+
+@pytest.mark.parametrize("name", MASKABLE)
+def test_what_a_mask_hides_changes_nothing(name):
+    """Junk or NaN there: the same results and gradients at real positions."""
+    row = ROWS[name]
+    layer = randomized(built(name))
+    (mask_name,) = row.masks
+    mask, hidden = MASKS[mask_name], HIDDEN[mask_name]
+    real = mask if mask_name == "mask" else np.ones((B, T), bool)
+    chosen = ops.convert_to_tensor(real[..., None])
+    names = list(row.arguments())
+
+    def results(filling):
+        arrays = [
+            np.where(mask[..., None], a, filling).astype(a.dtype) if n in hidden else a
+            for n, a in row.arguments().items()
+        ]
+
+        def call(*values):
+            arguments = dict(zip(names, values, strict=True))
+            return ops.where(chosen, layer(**arguments, **{mask_name: mask}), 0.0)
+
+        outputs = to_numpy(call(*arrays))
+        by_input = map(to_numpy, layer_gradients(layer, call, *arrays)[: len(names)])
+        return [outputs, *(
+            np.where(mask[..., None], gradient, 0) if n in hidden else gradient
+            for n, gradient in zip(names, by_input, strict=True)
+        )]  # fmt: skip
+
+    expected = results(0.0)
+    # A normalization behind the layer sees what is hidden, and so do its gradients.
+    for filling in (7.0,) if name == "residual" else (7.0, np.nan):
+        for got, value in zip(results(filling), expected, strict=True):
+            assert np.all(np.isfinite(got))
+            np.testing.assert_allclose(got, value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MASKABLE)
+def test_padding_on_either_side_changes_nothing(name):
+    row = ROWS[name]
+    layer = randomized(built(name))
+    (mask_name,) = row.masks
+    hidden = HIDDEN[mask_name]
+    expected = to_numpy(layer(**row.arguments()))
+    for before, after in ((2, 0), (0, 2)):
+        padding = ((0, 0), (before, after))
+        padded = {
+            n: np.pad(a, (*padding, (0, 0)), constant_values=9.0) if n in hidden else a
+            for n, a in row.arguments().items()
+        }
+        length = padded[hidden[0]].shape[1]
+        mask = np.zeros((B, length), bool)
+        mask[:, before : length - after] = True
+        got = to_numpy(layer(**padded, **{mask_name: mask}))
+        if mask_name == "mask":
+            got = got[:, before : length - after]
+        assert_close(got, expected)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("name", MASKABLE)
+def test_sentences_without_any_token_are_finite(name, policy):
+    row = ROWS[name]
+    layer = built(name, dtype=policy)
+    (mask_name,) = row.masks
+    mask = np.zeros_like(MASKS[mask_name])
+    mask[0] = True
+
+    def call(*values):
+        arguments = dict(zip(row.arguments(), values, strict=True))
+        return layer(**arguments, **{mask_name: mask})
+
+    assert np.all(np.isfinite(to_numpy(call(*row.arguments().values()))))
+    for gradient in layer_gradients(layer, call, *row.arguments().values()):
+        assert np.all(np.isfinite(to_numpy(ops.convert_to_tensor(gradient))))
+
+
+@pytest.mark.parametrize("name", MASKABLE)
+def test_attached_masks_arrive_and_go_on(name):
+    row = ROWS[name]
+    (mask_name,) = row.masks
+    layer = randomized(built(name))
+    arguments = row.arguments()
+    carrier = HIDDEN[mask_name][0]
+    marked = np.where(MASKS[mask_name][..., None], arguments[carrier], -1.0)
+    arguments[carrier] = marked.astype("float32")
+    expected = to_numpy(layer(**arguments, **{mask_name: MASKS[mask_name]}))
+    attached = keras.layers.Masking(-1.0)(arguments[carrier])
+    got = to_numpy(layer(**{**arguments, carrier: attached}))
+    real = MASKS["mask"] if mask_name == "mask" else np.ones((B, T), bool)
+    assert_close(got[real], expected[real])
+    inputs = symbols(row)
+    inputs["inputs"] = keras.layers.Masking()(inputs["inputs"])
+    pooled = keras.layers.GlobalAveragePooling1D()(layer(**inputs))
+    assert layer.supports_masking and pooled is not None
+    assert keras.src.backend.get_keras_mask(layer(**inputs)) is not None
+
+
+@pytest.mark.parametrize("name", STEPPING)
+def test_any_split_into_steps_equals_the_full_pass(name):
+    row = ROWS[name]
+    layer = randomized(built(name))
+    full = to_numpy(layer(row.inputs))
+    step = cheaply(layer.step)
+    for split in ([1] * T, [T], [1, T - 1], [T - 1, 1], [3, 2, 2]):
+        assert_close(run_steps(step, layer, row.inputs, split, T), full)
+    assert_close(run_steps(compiled(layer.step), layer, row.inputs, [1] * T, 9), full)
+    assert_close(run_steps(step, layer, row.inputs, [1, 2, T - 3]), full)
+
+
+@pytest.mark.parametrize("name", STEPPING)
+def test_the_past_does_not_see_the_future(name):
+    """NaN at one position, in the full pass and in steps."""
+    row = ROWS[name]
+    layer = randomized(built(name))
+    expected = to_numpy(layer(row.inputs))
+    future = row.inputs.copy()
+    future[0, 4, 1] = np.nan
+    for mode, function in modes(layer).items():
+        outputs = to_numpy(function(future))
+        assert_close(outputs[0, :4], expected[0, :4], err_msg=mode)
+        assert_close(outputs[1], expected[1], err_msg=mode)
+        assert np.isnan(outputs[0, 4]).any(), mode
+    for chunks in ([1] * T, [2, T - 2]):  # with the NaN inside
+        assert_close(run_steps(layer.step, layer, future, chunks, T), outputs)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", STEPPING)
+def test_steps_of_unknown_sizes_in_a_graph_without_xla(name):
+    """A stock TensorFlow Serving runs no XLA at all."""
+    import tensorflow as tf
+
+    from keras_seqconv.ops import jit_scope
+
+    row = ROWS[name]
+    layer = randomized(built(name))
+    signature = [tf.TensorSpec((None, None, C))] * 2
+
+    @tf.function(input_signature=signature, autograph=False)
+    def run(first, rest):
+        state = layer.get_initial_state(tf.shape(first)[0], max_length=9)
+        shapes = [value.shape[1:] for value in state.values()]
+        first, state = layer.step(first, state)
+        assert [value.shape[1:] for value in state.values()] == shapes
+        rest, state = layer.step(rest, state)
+        return tf.concat([first, rest], axis=1)
+
+    expected = to_numpy(layer(row.inputs))
+    with jit_scope(False):
+        for size in (1, 4):
+            assert_close(run(row.inputs[:, :size], row.inputs[:, size:]), expected)
+    graph = run.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    assert not [node.op for node in nodes if "xla" in node.op.lower()]
+
+
+@pytest.mark.parametrize("name", [n for n in STEPPING if "causal" in n])
+def test_steps_need_weights(name):
+    with pytest.raises(ValueError, match="has no weights yet"):
+        ROWS[name].make().get_initial_state(2, max_length=3)
+
+
+@pytest.mark.parametrize(
+    "name", ["light", "dynamic", "light module", "convolution", "block", "attention"]
+)
+def test_steps_of_a_layer_that_sees_the_future(name):
+    layer = built(name)
+    for call in (
+        lambda: layer.get_initial_state(2, max_length=3),
+        lambda: layer.step(INPUTS[:, :1], {"inputs": INPUTS[:, :2]}),
+    ):
+        with pytest.raises(ValueError, match="Steps need.*(padding='same'|=False)"):
+            call()
+
+
+@pytest.mark.parametrize("shape", [(B, T - 1), (B + 1, T), (B,), (B, T, 3)])
+@pytest.mark.parametrize(
+    "name", ["light", "dynamic", "block", "attention", "attention to a source",
+             "ConvS2S attention"]
+)  # fmt: skip
+def test_masks_of_wrong_shapes(name, shape):
+    row, (mask_name,) = ROWS[name], ROWS[name].masks
+    if mask_name != "mask" and shape == (B, T - 1):
+        shape = (B, S - 1)
+    with pytest.raises(ValueError, match=f"`{mask_name}` must have the shape") as error:
+        row.make()(**row.arguments(), **{mask_name: np.ones(shape, bool)})
+    assert f"{mask_name}.shape={shape}" in str(error.value)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    "name", ["light", "dynamic", "dynamic module", "block", "attention", "positions"]
+)
+def test_ragged_tensors_are_refused(name):
+    import tensorflow as tf
+
+    ragged = tf.ragged.constant([[[1.0] * C] * 3, [[1.0] * C]], ragged_rank=1)
+    with pytest.raises(ValueError, match=r"`inputs` must be a dense.*RaggedTensor"):
+        ROWS[name].make()(ragged)
+
+
+@pytest.mark.parametrize("padding", ["same", "causal"])
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4)])
+@pytest.mark.parametrize("layer_class", ["ConvS2SBlock", "DynamicConv", "LightConv"])
+def test_nothing_is_convolved_to_nothing(layer_class, shape, padding):
+    layer = getattr(layers, layer_class)(4, 3, padding=padding)
+    layer.build((None, None, 4))
+    for function in modes(layer).values():
+        assert function(ops.zeros(shape)).shape == shape
+    gradients = layer_gradients(layer, layer, np.zeros(shape, "float32"))
+    assert not any(np.any(to_numpy(gradient)) for gradient in gradients)
