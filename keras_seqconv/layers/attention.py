@@ -12,7 +12,9 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import (
     SequenceLayer,
+    fold_beams,
     split_positions,
+    unfold_beams,
     zero_masked,
 )
 from keras_seqconv.support.arguments import (
@@ -45,8 +47,7 @@ class MultiHeadAttention(SequenceLayer):
         head_dim: channels D of a head; C // H by default.
         output_dim: channels of the outputs; C by default.
         use_causal_mask: query t attends to the positions s <= t only.
-        dropout: rate of the dropout on the probabilities, `attention_dropout` of the
-            papers.
+        dropout: rate on the probabilities, `attention_dropout` of the papers.
         use_bias: whether the four projections have biases.
         seed: seed of the dropout.
         **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
@@ -56,20 +57,20 @@ class MultiHeadAttention(SequenceLayer):
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
         key: tensor (B, S, channels); `value` by default.
-        mask: boolean (B, T), True for real tokens of `inputs`; hides keys in
-            self-attention.
+        mask: boolean (B, T) of `inputs`; it hides keys in self-attention.
         value_mask: boolean (B, S), True for real tokens of `value`.
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
         training: whether to apply dropout.
         use_causal_mask: as of the layer, for this call.
-        inputs_mask: what Keras calls `mask` when it hands on the mask attached to
-            `inputs` beside a second tensor argument.
+        inputs_mask: where Keras puts the mask of `inputs` when there is a `value`.
 
-    Masks: layers/sequences.py, for those attached to `value` too. NaN that some queries
-    see and others do not makes NaN of the outputs of those that do.
+    Masks, those attached to `value` too, and steps with `use_causal_mask=True`:
+    `layers.sequences`. Incremental cross-attention: `project_memory` once, then
+    `attend`. NaN that some queries see and others do not makes NaN of the outputs of
+    those that do.
 
-    Input shape: (B, T, C). Output shape: (B, T, output_dim).
+    Output shape: (B, T, output_dim).
 
     Weights: `query_kernel`, `key_kernel`, `value_kernel` (channels, H, D) with biases
     (H, D), `output_kernel` (H, D, output_dim) with bias (output_dim,). Glorot-uniform
@@ -79,9 +80,6 @@ class MultiHeadAttention(SequenceLayer):
         ValueError: for arguments outside these rules; in `build` when C is not a
             multiple of `num_heads` and `head_dim` is not given, or when key and value
             differ in length.
-
-    Incremental use. Self-attention with `use_causal_mask=True` runs in steps, see
-    layers/sequences.py. Cross-attention: `project_memory` once, then `attend`.
 
     Example:
 
@@ -145,18 +143,17 @@ class MultiHeadAttention(SequenceLayer):
 
     def _add_projection(self, name, kernel_shape, bias_shape, limit):
         """Make `<name>_kernel`, uniform in [-limit, limit], and `<name>_bias`."""
-        kernel = self.add_weight(
-            name=f"{name}_kernel",
-            shape=kernel_shape,
-            initializer=keras.initializers.RandomUniform(-limit, limit),
-        )
-        bias = None
-        if self.use_bias:
-            bias = self.add_weight(
-                name=f"{name}_bias", shape=bias_shape, initializer="zeros"
-            )
-        setattr(self, f"{name}_kernel", kernel)
-        setattr(self, f"{name}_bias", bias)
+        initializer = keras.initializers.RandomUniform(-limit, limit)
+        for kind, shape, start in (
+            ("kernel", kernel_shape, initializer),
+            ("bias", bias_shape, "zeros"),
+        ):
+            weight = None
+            if kind == "kernel" or self.use_bias:
+                weight = self.add_weight(
+                    name=f"{name}_{kind}", shape=shape, initializer=start
+                )
+            setattr(self, f"{name}_{kind}", weight)
 
     def call(
         self,
@@ -177,14 +174,7 @@ class MultiHeadAttention(SequenceLayer):
                 "returns the scores. Received: return_attention_scores=True"
             )
         mask = inputs_mask if mask is None else mask
-        inputs = zero_masked(inputs, mask)
-        if value is None:
-            value = inputs
-            value_mask = mask if value_mask is None else value_mask
-        if value_mask is not mask:
-            value = zero_masked(value, value_mask, "value_mask")
-        if key is not None:
-            key = zero_masked(key, value_mask, "value_mask")
+        inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
         # What `value_mask` hides is zero by now; other masks hide from some queries.
         causal = self.use_causal_mask or use_causal_mask
         partly = causal or attention_mask is not None
@@ -214,14 +204,10 @@ class MultiHeadAttention(SequenceLayer):
             Tensor (B, H, T, S), float32. Rows of queries that may attend to nothing are
             zero, all others sum to 1.
         """
-        inputs = zero_masked(inputs, mask)
-        if value is None:
-            value = inputs
-            value_mask = mask if value_mask is None else value_mask
         self._require_built()
+        inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
         causal = self.use_causal_mask
         allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
-        key = value if key is None else key
         keys = self._project_heads(key, self.key_kernel, self.key_bias)
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
@@ -238,11 +224,11 @@ class MultiHeadAttention(SequenceLayer):
     def _shown_weights(self, query, keys, allowed):
         weights = self._probabilities(query, keys, allowed)
         if allowed is not None:
-            weights = ops.where(_any_key(allowed), weights, 0.0)
+            weights = ops.where(ops.any(allowed, -1, keepdims=True), weights, 0.0)
         return ops.cast(weights, "float32")
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The state of causal self-attention, see layers/sequences.py.
+        """The state of causal self-attention, see `layers.sequences`.
 
         With `max_length` of constant size, as XLA and JAX want it, of which every step
         reads all positions: {"keys": (B, H, max_length, D), "values": the same,
@@ -305,21 +291,15 @@ class MultiHeadAttention(SequenceLayer):
     def project_memory(self, value, key=None) -> dict:
         """Keys and values of a source, computed once for any number of `attend`.
 
-        Args:
-            value: tensor (B, S, channels).
-            key: tensor (B, S, channels); `value` by default.
-
-        Returns:
-            `{"keys": (B, H, S, D), "values": (B, H, S, D)}`, as the products of every
-            `attend` read them.
+        From tensors (B, S, channels), `key` being `value` by default, to
+        {"keys": (B, H, S, D), "values": (B, H, S, D)}.
         """
         self._require_built()
-        memory = self._project_memory(value, key)
+        memory = self._project_memory(value, value if key is None else key)
         # One new position may look at all there are: nothing is masked.
         return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
 
     def _project_memory(self, value, key):
-        key = value if key is None else key
         return {
             "keys": self._project_heads(key, self.key_kernel, self.key_bias),
             "values": self._project_heads(value, self.value_kernel, self.value_bias),
@@ -335,11 +315,7 @@ class MultiHeadAttention(SequenceLayer):
 
         Returns:
             Tensor (B * G, n, output_dim), equal to `call` with the value and its mask
-            repeated G times. G follows from the shapes.
-
-        Raises:
-            ValueError: for a causal layer, or when the rows of `inputs` are known not
-                to be a multiple of those of `memory`.
+            repeated G times. G follows from the shapes; ValueError where it cannot.
         """
         if self.use_causal_mask:
             raise ValueError(
@@ -357,17 +333,21 @@ class MultiHeadAttention(SequenceLayer):
         attended = self._attend(query, memory, _key_mask(memory_mask))
         return self._project_output(unfold_beams(attended, inputs))
 
-    def _project(self, inputs, kernel, bias):
-        """inputs (B, T, C), kernel (C, H, D), bias (H, D) -> (B, T, H, D)."""
-        channels, heads, head_dim = kernel.shape
+    def _project(self, inputs, kernel, bias, inner=1):
+        """inputs (B, T, ...) times a kernel of which the first `inner` axes are theirs.
+
+        (B, T, C) and kernel (C, H, D) -> (B, T, H, D); with inner=2 (B, T, H, D) and
+        kernel (H, D, channels) -> (B, T, channels).
+        """
+        outer = kernel.shape[inner:]
+        size = math.prod(kernel.shape[:inner])
+        kernel = ops.cast(kernel, self.compute_dtype)
+        kernel = ops.reshape(kernel, (size, math.prod(outer)))
         inputs = ops.cast(inputs, self.compute_dtype)
-        kernel = ops.reshape(
-            ops.cast(kernel, self.compute_dtype), (channels, heads * head_dim)
-        )
-        outputs = ops.matmul(ops.reshape(inputs, (-1, channels)), kernel)
+        outputs = ops.matmul(ops.reshape(inputs, (-1, size)), kernel)
         if bias is not None:
             outputs += ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
-        return split_positions(outputs, inputs, heads, head_dim)
+        return split_positions(outputs, inputs, *outer)
 
     def _project_heads(self, inputs, kernel, bias):
         """inputs (B, S, C), kernel (C, H, D), bias (H, D) -> (B, H, S, D)."""
@@ -381,14 +361,7 @@ class MultiHeadAttention(SequenceLayer):
 
     def _project_output(self, heads):
         """(B, T, H, D) -> (B, T, output_dim)."""
-        num_heads, head_dim, output_dim = self.output_kernel.shape
-        kernel = ops.reshape(
-            ops.cast(self.output_kernel, self.compute_dtype), (-1, output_dim)
-        )
-        outputs = ops.matmul(ops.reshape(heads, (-1, num_heads * head_dim)), kernel)
-        if self.output_bias is not None:
-            outputs += ops.cast(self.output_bias, self.compute_dtype)
-        return split_positions(outputs, heads, output_dim)
+        return self._project(heads, self.output_kernel, self.output_bias, inner=2)
 
     def _probabilities(self, query, keys, allowed):
         """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.
@@ -412,7 +385,7 @@ class MultiHeadAttention(SequenceLayer):
         heads = ops.matmul(weights, memory["values"])  # (B, H, T, D)
         if allowed is not None:
             # Zeroing here and not in `weights` is a factor S / D cheaper.
-            heads = ops.where(_any_key(allowed), heads, 0.0)
+            heads = ops.where(ops.any(allowed, -1, keepdims=True), heads, 0.0)
         return ops.transpose(heads, (0, 2, 1, 3))
 
     def _allowed(self, inputs, value, value_mask, attention_mask, causal):
@@ -448,24 +421,16 @@ class MultiHeadAttention(SequenceLayer):
         return (*inputs_shape[:-1], self.output_dim or inputs_shape[-1])
 
 
-def fold_beams(query, memory):
-    """(B * G, n, ...) -> (B, G * n, ...): beams become positions of their sentence.
-
-    The G rows of one sentence are adjacent. G follows from the rows of `memory`
-    (B, ...), also where shapes are dynamic, and does not matter of an empty batch.
-    """
-    rows, new, *rest = ops.shape(query)
-    sentences = ops.shape(memory)[0]
-    if isinstance(rows, int) and rows == sentences:
-        return query
-    static = isinstance(sentences, int)
-    beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
-    return ops.reshape(query, (sentences, beams * new, *rest))
-
-
-def unfold_beams(outputs, inputs):
-    """(B, G * n, ...) -> (B * G, n, ...), the rows and positions of `inputs`."""
-    return split_positions(outputs, inputs, *ops.shape(outputs)[2:])
+def _zeroed(inputs, value, key, mask, value_mask):
+    """Queries, values and keys with zeros for what is masked, and the mask of keys."""
+    inputs = zero_masked(inputs, mask)
+    if value is None:
+        value = inputs
+        value_mask = mask if value_mask is None else value_mask
+    if value_mask is not mask:
+        value = zero_masked(value, value_mask, "value_mask")
+    key = value if key is None else zero_masked(key, value_mask, "value_mask")
+    return inputs, value, key, value_mask
 
 
 def _check_shapes(inputs_shape, value_shape, key_shape):
@@ -497,11 +462,6 @@ def _causal_mask(queries, keys, offset=0):
     """(1, 1, queries, keys); query t is at position t + offset."""
     last = ops.arange(queries, dtype="int32") + offset
     return (ops.arange(keys, dtype="int32") <= last[:, None])[None, None]
-
-
-def _any_key(allowed):
-    """Which queries may attend to anything, broadcastable to (B, H, T, 1)."""
-    return ops.any(allowed, axis=-1, keepdims=True)
 
 
 def _nan_in_keys(keys, values):

@@ -166,7 +166,7 @@ class _ConvolutionModule(SequenceLayer):
         return self.convolution.kernels(**self._projected(inputs), mask=mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """That of the convolution, see layers/sequences.py."""
+        """That of the convolution, see `layers.sequences`."""
         return self.convolution.get_initial_state(batch_size, max_length)
 
     def step(self, inputs, state: dict) -> tuple:
@@ -201,7 +201,7 @@ class LightConvModule(_ConvolutionModule):
         mask: boolean (B, T), True for real tokens.
         training: whether to apply dropout and DropConnect.
 
-    Output shape: (B, T, C). Masks and steps: layers/sequences.py.
+    Output shape: (B, T, C). Masks and steps: `layers.sequences`.
 
     Raises:
         ValueError: as `LightConv`.
@@ -312,7 +312,7 @@ class QueryConvModule(_ConvolutionModule):
         mask: boolean (B, T), True for real tokens.
         training: whether to apply dropout and DropConnect.
 
-    Output shape: (B, T, C). Masks and steps: layers/sequences.py.
+    Output shape: (B, T, C). Masks and steps: `layers.sequences`.
 
     Raises:
         ValueError: for arguments outside these rules, and as `DynamicConv`.

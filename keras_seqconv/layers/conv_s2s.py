@@ -10,8 +10,12 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.attention import fold_beams, unfold_beams
-from keras_seqconv.layers.sequences import SequenceLayer, zero_masked
+from keras_seqconv.layers.sequences import (
+    SequenceLayer,
+    fold_beams,
+    unfold_beams,
+    zero_masked,
+)
 from keras_seqconv.layers.weight_norm import (
     ConvS2SInitializer,
     WeightNormConv1D,
@@ -142,7 +146,7 @@ class ConvS2SBlock(SequenceLayer):
     tensor is the input of the block, neither masked nor dropped, projected where its
     width is not `filters`.
 
-    Masks and steps: layers/sequences.py; `step` also takes what `step_kernels` made.
+    Masks and steps: `layers.sequences`; `step` also takes what `step_kernels` made.
     `residual=False` returns y alone, in a full pass and in steps. With `ScaledResidual`
     behind it, this builds what a block cannot hold: attention between the gate and the
     residual, or a residual from further back.
@@ -232,7 +236,7 @@ class ConvS2SBlock(SequenceLayer):
         return kernels
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py."""
+        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
         return self.convolution.get_initial_state(batch_size, max_length)
 
     def step(self, inputs, state: dict, kernels: dict | None = None) -> tuple:

@@ -77,7 +77,7 @@ class _HeadConvolution(SequenceLayer):
         return op(inputs, kernel, self.padding)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py."""
+        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
         self._require_causal()
         shape = (batch_size, self.kernel_size - 1, self.channels)
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
@@ -123,7 +123,7 @@ class LightConv(_HeadConvolution):
 
     see `keras_seqconv.ops.light_conv` (Wu et al. 2019, Pay Less Attention with
     Lightweight and Dynamic Convolutions, section 3). Masks and steps:
-    layers/sequences.py.
+    `layers.sequences`.
 
     Weights: `kernel` (H, K), uniform with fairseq's limit sqrt(6 / (K + H K)), which
     with the softmax starts near an average of the K positions; `bias` (C,), zeros.
@@ -235,7 +235,7 @@ class DynamicConv(_HeadConvolution):
     see `keras_seqconv.ops.dynamic_conv` (Wu et al. 2019, Pay Less Attention with
     Lightweight and Dynamic Convolutions, section 4). The softmax is always over all K
     taps, also where T < K, and computed in float32 under every dtype policy; a full
-    pass therefore equals any split into steps. Masks and steps: layers/sequences.py;
+    pass therefore equals any split into steps. Masks and steps: `layers.sequences`;
     with `renormalize_padding` a state also holds `"real"`, int32 (B, K - 1): which of
     the last inputs are inside of the sequence.
 
@@ -404,7 +404,7 @@ class DynamicConv(_HeadConvolution):
         return ops.where(reached, kernel, ops.zeros_like(kernel))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py, and "real"."""
+        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`, and "real"."""
         state = super().get_initial_state(batch_size, max_length)
         if self.renormalize_padding:
             state["real"] = ops.zeros((batch_size, self.kernel_size - 1), "int32")

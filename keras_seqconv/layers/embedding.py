@@ -173,7 +173,7 @@ class PositionEncoding(SequenceLayer):
         inputs: tensor (B, T, C).
         mask: boolean (B, T), True for real tokens.
 
-    Output shape: (B, T, C). Masks and steps: layers/sequences.py; the state is
+    Output shape: (B, T, C). Masks and steps: `layers.sequences`; the state is
     {"position": () int32}, with positions beyond a learned table NaN in steps.
 
     Raises:

@@ -136,7 +136,7 @@ class Residual(SequenceLayer):
     Masks and `training` reach the wrapped layer if its `call` names them, and are left
     out otherwise, so that one loop can call all sub-layers of a block alike.
 
-    Output shape: (B, T, C). Masks and steps: layers/sequences.py.
+    Output shape: (B, T, C). Masks and steps: `layers.sequences`.
 
     Raises:
         ValueError: for arguments outside these rules, for `value`, `key` or

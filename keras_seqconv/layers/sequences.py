@@ -1,6 +1,7 @@
 """What the layers share, and the contracts that their docstrings point to.
 
-Letters: B batch, T time, C channels, K taps, n new positions of a step.
+Letters: B batch, T time, C channels, K taps, n new positions of a step, G beams of a
+sentence.
 
 **Masks.** A mask is boolean (B, T), True for real tokens. What it hides may be
 anything, also NaN: it counts as zero, as if the sequence ended there, so that padding
@@ -148,3 +149,23 @@ def split_positions(flat, inputs, *shape):
     if isinstance(length, int) and length > 0:
         batch = -1  # so that no operation has to find it out
     return ops.reshape(flat, (batch, length, *shape))
+
+
+def fold_beams(query, memory):
+    """(B * G, n, ...) -> (B, G * n, ...): beams become positions of their sentence.
+
+    The G rows of one sentence are adjacent. G follows from the rows of `memory`
+    (B, ...), also where shapes are dynamic, and does not matter of an empty batch.
+    """
+    rows, new, *rest = ops.shape(query)
+    sentences = ops.shape(memory)[0]
+    if isinstance(rows, int) and rows == sentences:
+        return query
+    static = isinstance(sentences, int)
+    beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
+    return ops.reshape(query, (sentences, beams * new, *rest))
+
+
+def unfold_beams(outputs, inputs):
+    """(B, G * n, ...) -> (B * G, n, ...), the rows and positions of `inputs`."""
+    return split_positions(outputs, inputs, *ops.shape(outputs)[2:])

@@ -230,7 +230,7 @@ class WeightNormConv1D(_WeightNorm):
     mixed policies too; an output channel of zeros gives zeros and no gradient for it.
 
     Masks pass through and have no effect: `ConvS2SBlock` zeroes what they hide. The
-    causal layer runs in steps (layers/sequences.py); `step` also takes what
+    causal layer runs in steps (`layers.sequences`); `step` also takes what
     `step_kernel` made.
 
     Args:
@@ -301,7 +301,7 @@ class WeightNormConv1D(_WeightNorm):
         return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see layers/sequences.py."""
+        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
         self._require_causal()
         shape = (batch_size, self.kernel_size - 1, self._input_width)
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}

@@ -51,25 +51,15 @@ def light_conv(inputs, kernel, padding: str = "same"):
 def dynamic_conv(inputs, kernel, padding: str = "same"):
     """Dynamic convolution: a kernel of K taps for each position and head.
 
-    `outputs[b, t, c] = sum_j kernel[b, t, c * H // C, j] * inputs[b, t + j - P, c]`,
-    zeros outside; P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al. 2019,
-    Pay Less Attention with Lightweight and Dynamic Convolutions, section 4; the kernel
-    comes from a layer).
+    `outputs[b, t, c] = sum_j kernel[b, t, c * H // C, j] * inputs[b, t + j - P, c]`
+    (Wu et al. 2019, Pay Less Attention with Lightweight and Dynamic Convolutions,
+    section 4; the kernel comes from a layer), else as `light_conv`. Memory is
+    O(BTC + BTHK), forward and backward.
 
     Args:
-        inputs: tensor (B, T, C), floating point. B and T may be zero or unknown.
-        kernel: tensor (B, T, H, K) of the same dtype, C a multiple of H, K >= 1; K may
-            be even and longer than T.
+        inputs: tensor (B, T, C).
+        kernel: tensor (B, T, H, K).
         padding: "same" or "causal".
-
-    Returns:
-        Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
-        float32. Memory is O(BTC + BTHK), forward and backward. Derivatives of any
-        order exist for both arguments. A `KerasTensor` among the arguments gives a
-        `KerasTensor`.
-
-    Raises:
-        ValueError: for other ranks, shapes, dtypes or paddings, symbolic ones included.
     """
     return _call(_DynamicConvOperation, inputs, kernel, padding)
 
@@ -111,10 +101,6 @@ class _DepthwiseOperation(keras.Operation):
 
     def get_config(self):
         return {"padding": self.padding, "name": self.name}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
 
 
 def _dtype(tensor) -> str:

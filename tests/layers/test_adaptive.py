@@ -71,7 +71,9 @@ class TestAdaptiveSoftmax:
         ]  # fmt: skip
 
     def test_equals_the_formula(self, blocks):
-        features, ids = random(2, 9, CHANNELS), words()
+        """For every word, also those with offset 1, which fairseq's criterion skips."""
+        features = random(1, WORDS, CHANNELS)
+        ids = np.random.default_rng(3).permutation(WORDS)[None]
         layer = softmax_layer()
         expected = distributions(features, *weights_of(layer))
         np.testing.assert_allclose(np.exp(expected).sum(-1), 1, rtol=1e-9)
@@ -83,14 +85,6 @@ class TestAdaptiveSoftmax:
             got = to_numpy(function(*tensors))
             assert got.dtype == np.float32
             assert_close(got, chosen, err_msg=mode)
-
-    def test_every_word_has_its_turn(self, blocks):
-        """Also those with offset 1 in their tail, which fairseq's criterion skips."""
-        features = np.repeat(random(1, 1, CHANNELS), WORDS, axis=1)
-        layer = softmax_layer()
-        got = to_numpy(layer.log_prob(features, np.arange(WORDS)[None]))
-        expected = distributions(features[:, :1], *weights_of(layer))[0, 0]
-        assert_close(got[0], expected)
 
     @pytest.mark.parametrize("only", [None, 0, 2, 3])
     def test_gradients_are_those_of_the_full_distribution(self, blocks, only):
@@ -106,12 +100,16 @@ class TestAdaptiveSoftmax:
             found = layer.full_log_prob(x)
             return ops.take_along_axis(found, ids[..., None], axis=-1)
 
+        def gradients(x):
+            return layer_gradients(layer, lambda x: layer.log_prob(x, ids), x)
+
         expected = layer_gradients(layer, direct, features)
-        got = layer_gradients(layer, lambda x: layer.log_prob(x, ids), features)
-        for one, other in zip(got, expected, strict=True):
-            scale = max(1, np.abs(to_numpy(other)).max())
-            difference = np.abs(to_numpy(one) - to_numpy(other)).max()
-            assert difference < 1e-5 * scale
+        for function in (gradients, compiled(gradients)):
+            got = function(ops.convert_to_tensor(features))
+            for gradient, value in zip(got, expected, strict=True):
+                scale = max(1, np.abs(to_numpy(value)).max())
+                difference = np.abs(to_numpy(gradient) - to_numpy(value)).max()
+                assert difference < 1e-5 * scale
 
     def test_loss_sums_over_real_words(self, blocks):
         features, ids = random(2, 9, CHANNELS), words()
@@ -124,19 +122,6 @@ class TestAdaptiveSoftmax:
             np.testing.assert_allclose(got, -(log_prob * weight).sum(), rtol=1e-5)
         got = to_numpy(layer.loss(features, ids))
         np.testing.assert_allclose(got, -log_prob.sum(), rtol=1e-5)
-
-    def test_gradient_of_a_compiled_loss(self, blocks):
-        features, ids = ops.convert_to_tensor(random(2, 9, CHANNELS)), words()
-        mask = np.arange(9)[None] < [[9], [4]]
-        layer = softmax_layer()
-
-        def gradients(x):
-            return layer_gradients(layer, lambda x: layer.loss(x, ids, mask), x)
-
-        got = compiled(gradients)(features)
-        for one, other in zip(got, gradients(features), strict=True):
-            np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-4,
-                                       atol=1e-3)  # fmt: skip
 
     @pytest.mark.tensorflow
     def test_graph_with_unknown_shapes(self, blocks):
@@ -185,12 +170,11 @@ class TestAdaptiveSoftmax:
         graph = run.get_concrete_function(
             tf.TensorSpec((64, 256, 64)), tf.TensorSpec((64, 256), "int32")
         ).graph
-        graphs = [graph, *graph._functions.values()]
-        graphs = [getattr(one, "graph", one) for one in graphs]
+        functions = [getattr(f, "graph", f) for f in graph._functions.values()]
         sizes = [
             tensor.shape.num_elements() or 0
-            for one in graphs
-            for operation in one.get_operations()
+            for part in (graph, *functions)
+            for operation in part.get_operations()
             for tensor in operation.outputs
             if tensor.shape.rank is not None
         ]
@@ -221,9 +205,9 @@ class TestAdaptiveSoftmax:
             assert np.abs(to_numpy(got) - to_numpy(other)).max() < limit
         gradients = layer_gradients(layer, lambda x: layer.loss(x, ids), features)
         others = layer_gradients(expected, lambda x: expected.loss(x, ids), features)
-        for one, other in zip(gradients, others, strict=True):
+        for got, other in zip(gradients, others, strict=True):
             scale = np.abs(to_numpy(other)).max()
-            assert np.abs(to_numpy(one) - to_numpy(other)).max() < limit * scale
+            assert np.abs(to_numpy(got) - to_numpy(other)).max() < limit * scale
 
     def test_dropout_of_features_and_tails(self):
         features, ids = random(2, 9, CHANNELS), words()
@@ -284,36 +268,13 @@ class TestAdaptiveSoftmax:
         expected = softmax.log_prob(model(x), x)
         assert_close(found, to_numpy(expected))
 
-    def test_a_head_alone_is_a_softmax(self):
-        layer = randomized(AdaptiveSoftmax(5, [5]), (2, 9, CHANNELS))
-        features = random(2, 9, CHANNELS)
-        logits = features @ to_numpy(layer.weights[0]).T
-        expected = np.array([[log_softmax(x) for x in row] for row in logits])
-        full = to_numpy(layer.full_log_prob(features))
-        assert_close(full, expected)
-        got = to_numpy(layer.log_prob(features, np.full((2, 9), 3)))
-        assert_close(got, expected[..., 3])
-
-    def test_fair_coins_at_the_start(self):
-        """Glorot weights: limits as of a map of the same shape."""
-        layer = AdaptiveSoftmax(1000, [100, 300])
-        layer.build((None, None, 64))
-        for weight in layer.weights:
-            limit = np.sqrt(6 / sum(weight.shape))
-            assert 0.95 * limit < np.abs(to_numpy(weight)).max() <= limit
-
 
 class TestTied:
     @pytest.mark.parametrize("tie_projections", [False, True])
     def test_equals_the_formula(self, tie_projections, blocks):
         source = input_layer()
-        layer = AdaptiveSoftmax(
-            WORDS,
-            CUTOFFS,
-            factor=2.0,
-            adaptive_input=source,
-            tie_projections=tie_projections,
-        )
+        options = {"adaptive_input": source, "tie_projections": tie_projections}
+        layer = AdaptiveSoftmax(WORDS, CUTOFFS, factor=2.0, **options)
         layer.build((None, None, CHANNELS))
         tables = [to_numpy(weight) for weight in source.embeddings]
         if tie_projections:
@@ -412,32 +373,6 @@ class TestAdaptiveInput:
             assert_close(got, expected, err_msg=mode)
         assert layer.compute_output_shape((None, None)) == (None, None, 6)
         assert layer(keras.Input((None,), dtype="int32")).shape == (None, None, 6)
-
-    def test_gradient_reaches_the_words_of_the_batch_only(self):
-        layer = input_layer()
-        ids = np.array([[0, 9, 9, 40]])
-        zero = ops.convert_to_tensor(np.zeros(1, "float32"))
-        gradients = layer_gradients(layer, lambda x: layer(ids) + x, zero)[1:]
-        tables = [to_numpy(ops.convert_to_tensor(g)) for g in gradients[0::2]]
-        moved = [list(np.flatnonzero(np.abs(g).sum(-1))) for g in tables]
-        assert moved == [[0], [2], [], [14]]
-        outputs = to_numpy(layer(ids))[0]
-        projection = to_numpy(layer.projections[1])
-        expected = 2 * (2 * outputs[1]) @ projection.T  # the word occurs twice
-        assert_close(tables[1][2], expected)
-
-    def test_initial_weights(self):
-        layer = AdaptiveInput(3000, 64, (1000, 2000), factor=2.0, pad_id=1)
-        layer.build()
-        for table in layer.embeddings:
-            values = to_numpy(table)
-            dim = values.shape[1]
-            assert abs(values.std() * dim**0.5 - 1) < 0.05
-        assert not to_numpy(layer.embeddings[0])[1].any()
-        assert to_numpy(layer.embeddings[1])[1].any()
-        for kernel in layer.projections:
-            limit = np.sqrt(6 / sum(kernel.shape))
-            assert 0.95 * limit < np.abs(to_numpy(kernel)).max() <= limit
 
     def test_padding_stays_zero(self):
         layer = input_layer(pad_id=1)

@@ -1,4 +1,4 @@
-"""Constructors: wrong arguments are named, and what users of Keras' layers type."""
+"""Constructors: wrong arguments are named; first weights; what users of Keras type."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 
 from keras_seqconv import layers
 from tests.backends import to_numpy
+from tests.layers.table import of
 
 WRONG = [
     ("LightConv", {"num_heads": 0}, "must be a positive integer"),
@@ -102,3 +103,93 @@ def test_what_users_of_keras_type(layer):
     light.weights[0].regularizer = keras.regularizers.L2(1.0)
     (loss,) = light.losses
     np.testing.assert_allclose(loss, np.sum(to_numpy(light.kernel) ** 2), rtol=1e-5)
+
+
+# Layer, shapes it is built for, and the limit of the uniform distribution of weights.
+UNIFORM = [
+    (of("LightConv", 4, 31), [512], {"kernel": (6 / (31 + 4 * 31)) ** 0.5}),
+    (of("DynamicConv", 4, 31), [512], {"kernel_generator.kernel": 512**-0.5}),
+    # Glorot on the flat matrix (fan in, H * D), gain 1/sqrt(2) but for the output
+    (of("MultiHeadAttention", 8, head_dim=16, output_dim=96), [128, 64], {
+        "query_kernel": (0.5 * 6 / (128 + 128)) ** 0.5,
+        "key_kernel": (0.5 * 6 / (64 + 128)) ** 0.5,
+        "value_kernel": (0.5 * 6 / (64 + 128)) ** 0.5,
+        "output_kernel": (6 / (128 + 96)) ** 0.5,
+    }),
+    # as fairseq of 2019 had it: one matrix (3d, d)
+    (of("MultiHeadAttention", 4), [512], {"query_kernel": (6 / (4 * 512)) ** 0.5}),
+    (of("FeedForward", 96), [64], {
+        "intermediate_dense.kernel": (6 / 160) ** 0.5,
+        "output_dense.kernel": (6 / 160) ** 0.5,
+    }),
+    # Both halves of a gau are linear maps of their own.
+    (of("QueryConvModule", 4, 31, conv_dim=512, query_dim=256, gate="gau"), [512], {
+        "input_projection.kernel": (6 / (512 + 512)) ** 0.5,
+        "query_projection.kernel": (6 / (512 + 256)) ** 0.5,
+    }),
+    (of("AdaptiveSoftmax", 1000, [100, 300]), [64], {
+        "head": (6 / (102 + 64)) ** 0.5, "tails.1": (6 / (700 + 4)) ** 0.5,
+        "tail_projections.0": (6 / (64 + 16)) ** 0.5,
+    }),
+    (of("AdaptiveInput", 3000, 64, (1000, 2000)), [64], {
+        "projections.1": (6 / (16 + 64)) ** 0.5,
+    }),
+]  # fmt: skip
+# The same with the standard deviation of a normal distribution.
+NORMAL = [
+    (of("TokenEmbedding", 4000, 64), [64], {"embeddings": 64**-0.5}),
+    (of("PositionEncoding", "learned", max_length=200), [64], {"embeddings": 64**-0.5}),
+    (of("AdaptiveInput", 3000, 64, (1000, 2000), factor=2.0), [64], {
+        "embeddings.0": 64**-0.5, "embeddings.2": 16**-0.5,
+    }),
+    (of("ConvS2SBlock", 200, 3, dropout=0.2), [100], {
+        "convolution.v": (4 * 0.8 / 300) ** 0.5,
+    }),
+]  # fmt: skip
+
+
+def first_weights(make, widths, expected):
+    """The weights of a new layer, as arrays, with what is expected of them."""
+    keras.utils.set_random_seed(0)
+    layer = make()
+    layer.build(*((None, None, width) for width in widths))
+    for weight in layer.trainable_weights:
+        if weight.name.endswith("bias"):
+            assert not np.any(to_numpy(weight))
+    for path, value in expected.items():
+        weight = layer
+        for name in path.split("."):
+            weight = weight[int(name)] if name.isdigit() else getattr(weight, name)
+        yield to_numpy(weight), value
+
+
+@pytest.mark.parametrize(("make", "widths", "limits"), UNIFORM)
+def test_first_weights_are_uniform(make, widths, limits):
+    for values, limit in first_weights(make, widths, limits):
+        assert 0.93 * limit < np.abs(values).max() <= limit
+        assert np.isclose(values.std(), limit / np.sqrt(3), rtol=0.15)
+
+
+@pytest.mark.parametrize(("make", "widths", "deviations"), NORMAL)
+def test_first_weights_are_normal(make, widths, deviations):
+    for values, deviation in first_weights(make, widths, deviations):
+        assert np.isclose(values.std(), deviation, rtol=0.05)
+        assert abs(values.mean()) < 0.1 * deviation
+        assert np.abs(values).max() > 2.5 * deviation
+
+
+def test_initializers_that_are_given():
+    ones = layers.TokenEmbedding(7, 3, embeddings_initializer="ones", use_bias=True)
+    ones.build()
+    positions = layers.PositionEncoding("learned", 4, embeddings_initializer="ones")
+    feed_forward = layers.FeedForward(3, kernel_initializer="ones")
+    light = layers.LightConv(2, 3, kernel_initializer="ones")
+    for layer in (positions, feed_forward, light):
+        layer.build((None, None, 4))
+    for weight in (ones.embeddings, positions.embeddings, light.kernel,
+                   feed_forward.output_dense.kernel):  # fmt: skip
+        assert np.all(to_numpy(weight) == 1)
+    padded = layers.AdaptiveInput(30, 8, (10, 20), factor=2.0, pad_id=1)
+    padded.build()
+    assert not to_numpy(padded.embeddings[0])[1].any()
+    assert to_numpy(padded.embeddings[1])[1].any()

@@ -131,31 +131,6 @@ def test_equals_keras_with_the_same_weights():
     assert_close(causal(query), to_numpy(theirs(query, query, use_causal_mask=True)))
 
 
-def test_initial_weights():
-    keras.utils.set_random_seed(0)
-    layer = MultiHeadAttention(8, head_dim=16, output_dim=96)
-    layer.build((None, None, 128), (None, None, 64))
-    # Glorot on the flat matrix (fan in, H * D), gain 1/sqrt(2) but for the output
-    limits = {
-        "query": np.sqrt(0.5 * 6 / (128 + 128)),
-        "key": np.sqrt(0.5 * 6 / (64 + 128)),
-        "value": np.sqrt(0.5 * 6 / (64 + 128)),
-        "output": np.sqrt(6 / (128 + 96)),
-    }
-    for name, limit in limits.items():
-        kernel = to_numpy(getattr(layer, f"{name}_kernel"))
-        assert 0.99 * limit < np.abs(kernel).max() <= limit
-        assert abs(kernel.mean()) < 0.05 * limit
-        assert np.isclose(kernel.std(), limit / np.sqrt(3), rtol=0.05)
-        assert not np.any(to_numpy(getattr(layer, f"{name}_bias")))
-    key, value = to_numpy(layer.key_kernel), to_numpy(layer.value_kernel)
-    assert np.abs(key - value).mean() > 0.1 * limits["key"]
-    square = MultiHeadAttention(4)
-    square.build((None, None, 512))
-    bound = np.sqrt(6 / (4 * 512))  # fairseq, 2019: one matrix (3d, d)
-    assert np.isclose(np.abs(to_numpy(square.query_kernel)).max(), bound, rtol=1e-3)
-
-
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_queries_without_any_key_get_the_output_bias(policy, causal):

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv import layers
 from tests.backends import cheaply, compiled, layer_gradients, modes, to_numpy
+from tests.cases import few_on_jax
 from tests.layers.table import (
     HIDDEN,
     INPUTS,
@@ -20,6 +21,7 @@ from tests.layers.table import (
     QUICK,
     ROWS,
     STEPPING,
+    TRAINABLE,
     B,
     C,
     S,
@@ -82,13 +84,13 @@ def test_all_ways_of_running_agree_also_after_reloading(name, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert_close(again(values), expected)
     assert [w.name for w in again.weights] == [w.name for w in model.weights]
+    if not row.further:
+        assert_close(keras.Sequential([layer])(row.inputs), expected)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", TRAINABLE)
 def test_training_moves_every_weight(name):
     row = ROWS[name]
-    if not row.weights or name == "adaptive softmax":  # its weights are in its loss
-        return
     for jit_compile in (False, True):
         model, values = functional(row, row.make())
         before = [to_numpy(weight) for weight in model.trainable_weights]
@@ -106,12 +108,13 @@ def test_training_moves_every_weight(name):
 POLICIES = {"mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "float64": 1e-6}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+# JAX has float64 only behind a global switch.
+@pytest.mark.parametrize(
+    "policy", few_on_jax(["mixed_bfloat16", "mixed_float16"], POLICIES)
+)
 @pytest.mark.parametrize("name", ROWS)
 def test_policies(name, policy):
     """Of the dtype of the policy, and near to float32 with the same weights."""
-    if policy == "float64" and not TENSORFLOW:
-        return  # JAX has it only behind a global switch
     row, reference = ROWS[name], built(name)
     expected = to_numpy(reference(**row.arguments()))
     layer = built(name, dtype=policy)
@@ -276,11 +279,14 @@ def test_attached_masks_arrive_and_go_on(name):
     got = to_numpy(layer(**{**arguments, carrier: attached}))
     real = MASKS["mask"] if mask_name == "mask" else np.ones((B, T), bool)
     assert_close(got[real], expected[real])
+
+
+@pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
+def test_outputs_carry_the_mask_of_the_inputs(name):
+    row = ROWS[name]
     inputs = symbols(row)
     inputs["inputs"] = keras.layers.Masking()(inputs["inputs"])
-    pooled = keras.layers.GlobalAveragePooling1D()(layer(**inputs))
-    assert layer.supports_masking and pooled is not None
-    assert keras.src.backend.get_keras_mask(layer(**inputs)) is not None
+    assert row.make()(**inputs)._keras_mask is inputs["inputs"]._keras_mask
 
 
 @pytest.mark.parametrize("name", STEPPING)

@@ -37,18 +37,6 @@ class TestFeedForward:
                 expected[b, t] = np.maximum(inputs[b, t] @ w1 + b1, 0) @ w2 + b2
         assert_close(layer(inputs), expected)
 
-    def test_initial_weights(self):
-        layer = FeedForward(96)
-        layer.build((None, None, 64))
-        limit = np.sqrt(6 / (64 + 96))
-        for dense in (layer.intermediate_dense, layer.output_dense):
-            kernel = to_numpy(dense.kernel)
-            assert 0.99 * limit < np.abs(kernel).max() <= limit
-            assert not np.any(to_numpy(dense.bias))
-        ones = FeedForward(3, kernel_initializer="ones")
-        ones.build((None, None, 2))
-        assert np.all(to_numpy(ones.output_dense.kernel) == 1)
-
     def test_dropout_after_the_activation(self):
         """Dropped hidden units of value 2 come out as 0 or 4; the biases never drop."""
         layer = FeedForward(1, activation="sigmoid", dropout=0.5, seed=1)
@@ -203,6 +191,14 @@ class TestResidual:
         expected = shown if normalize_first else normalized(shown, layer.layer_norm)
         got = to_numpy(layer.attend(inputs, memory, mask))
         assert_close(got, expected)
+
+    @pytest.mark.parametrize("normalize_first", [False, True])
+    def test_each_call_drops_others(self, normalize_first):
+        inputs = random(BATCH, TARGET, CHANNELS)
+        layer = Residual(FeedForward(12), dropout=0.5, normalize_first=normalize_first)
+        layer = randomized(layer, inputs.shape)
+        first, second = (to_numpy(layer(inputs, training=True)) for _ in range(2))
+        assert np.abs(first - second).max() > 1e-3
 
     @pytest.mark.parametrize("normalize_first", [False, True])
     def test_dropout_on_the_sub_layer_only(self, normalize_first):

@@ -1,4 +1,4 @@
-"""Dropout, residual connection and normalization as one operation."""
+"""Dropout; dropout, residual connection and normalization as one operation."""
 
 import keras
 import numpy as np
@@ -8,8 +8,77 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqconv.ops import jit_scope
-from keras_seqconv.ops.fused import add_and_norm
+from keras_seqconv.ops.fused import add_and_norm, dropout
 from tests.backends import gradients, modes, to_numpy
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.75, 1 - 2**-15])
+@pytest.mark.parametrize("shape", [(64, 32, 32), (65, 33, 31), (70001,), (2**22,)])
+def test_share_of_zeros_and_scale(shape, rate):
+    """Also where an odd number of 16-bit decisions is needed, and of few that stay."""
+    generator = keras.random.SeedGenerator(3)
+    outputs = to_numpy(dropout(ops.ones(shape), rate, generator))
+    zeros = np.mean(outputs == 0)
+    deviation = np.sqrt(rate * (1 - rate) / outputs.size)
+    assert abs(zeros - rate) < 5 * deviation
+    np.testing.assert_allclose(outputs[outputs != 0], 1 / (1 - rate), rtol=1e-4)
+
+
+def test_neighbours_are_independent():
+    """Two decisions come from one random word: they must not agree more often."""
+    outputs = to_numpy(
+        dropout(ops.ones((1000, 64)), 0.5, keras.random.SeedGenerator(1))
+    )
+    kept = (outputs != 0).astype(float) - 0.5
+    for distance in (1, 2, 3):
+        together = np.mean(kept[:, distance:] * kept[:, :-distance]) * 4
+        assert abs(together) < 5 / np.sqrt(kept.size)
+
+
+def test_every_call_draws_anew_and_seeds_repeat():
+    x = ops.ones((50, 50))
+    first, second = keras.random.SeedGenerator(7), keras.random.SeedGenerator(7)
+    masks = [to_numpy(dropout(x, 0.5, first)) for _ in range(2)]
+    assert not np.array_equal(*masks)
+    assert np.array_equal(masks[0], to_numpy(dropout(x, 0.5, second)))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float16", "bfloat16", pytest.param("float64", marks=pytest.mark.tensorflow)],
+)
+def test_dtype_is_kept(dtype):
+    outputs = dropout(ops.ones((8, 7), dtype), 0.4, keras.random.SeedGenerator(1))
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    assert set(np.unique(to_numpy(ops.cast(outputs, "float32")) > 0)) == {False, True}
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 5)])
+def test_empty(shape):
+    assert dropout(ops.ones(shape), 0.5, keras.random.SeedGenerator(1)).shape == shape
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_gradient_uses_the_same_mask(jit_compile):
+    import tensorflow as tf
+
+    generator = keras.random.SeedGenerator(5)
+
+    @tf.function(jit_compile=jit_compile)
+    def both(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = dropout(x, 0.3, generator)
+            total = tf.reduce_sum(outputs)
+        return outputs, tape.gradient(total, x)
+
+    x = tf.random.normal((40, 31))
+    outputs, gradient = both(x)
+    np.testing.assert_allclose(outputs, gradient * x, rtol=1e-6)
+    again, _ = both(x)
+    assert not np.array_equal(outputs, again)
+
 
 EPSILON = 1e-5
 
@@ -101,22 +170,13 @@ def test_half_precision_is_computed_in_float32(dtype):
         gradients(objective, *exact, gamma, beta),
         strict=True,
     )
-    for one, other in pairs:
+    for got, value in pairs:
         np.testing.assert_allclose(
-            to_numpy(ops.cast(one, "float32")),
-            to_numpy(other),
+            to_numpy(ops.cast(got, "float32")),
+            to_numpy(value),
             rtol=step,
             atol=step / 8,
         )
-
-
-def kept(shape, rate, seed):
-    """Which numbers of the branch reach the sum, told by the gradient for it."""
-    *arguments, weights = draw(shape)
-    by_branch = gradients(
-        lambda *a: ops.sum(call(*a, rate=rate, seed=seed) * weights), *arguments
-    )[1]
-    return to_numpy(by_branch) != 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
@@ -139,8 +199,17 @@ def test_the_rest_is_scaled_and_the_gradient_has_the_same_mask(rate):
     )
     wanted = gradients(total(0.0), inputs, dropped, gamma, beta)
     wanted[1] = to_numpy(wanted[1]) * mask / (1 - rate)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-3, atol=1e-3)
+    for got, value in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(to_numpy(got), to_numpy(value), rtol=1e-3, atol=1e-3)
+
+
+def kept(shape, rate, seed):
+    """Which numbers of the branch reach the sum, told by the gradient for it."""
+    *arguments, weights = draw(shape)
+    by_branch = gradients(
+        lambda *a: ops.sum(call(*a, rate=rate, seed=seed) * weights), *arguments
+    )[1]
+    return to_numpy(by_branch) != 0
 
 
 def test_masks_are_independent():
@@ -161,15 +230,12 @@ def test_one_mask_everywhere():
     def dropped(*arguments):
         return call(*arguments, rate=0.3)
 
-    found = {name: one(*arguments) for name, one in modes(dropped).items()}
-    with jit_scope(False):
-        found |= {
-            f"{name}, plain": one(*arguments) for name, one in modes(dropped).items()
-        }
-    for outputs in found.values():
-        np.testing.assert_allclose(
-            to_numpy(outputs), to_numpy(found["eager"]), rtol=1e-4, atol=1e-5
-        )
+    expected = to_numpy(dropped(*arguments))
+    for jit_compile in ("auto", False):
+        with jit_scope(jit_compile):
+            for function in modes(dropped).values():
+                outputs = to_numpy(function(*arguments))
+                np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_second_derivatives():
