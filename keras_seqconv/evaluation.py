@@ -149,7 +149,7 @@ def bleu_by_length(
         raise ValueError(
             f"`edges` must be increasing positive integers. Received: edges={edges}"
         )
-    columns = _prepared("tokenized_bleu", *_checked(hypotheses, references))
+    columns = _columns(hypotheses, references, "tokenized_bleu")
     metric = _metric("tokenized_bleu")
     metric.smooth_method = "exp"  # groups are small
     lows = [1, *(edge + 1 for edge in edges)]
@@ -188,7 +188,7 @@ def rouge(
     Raises:
         ValueError, ImportError: see `scores`.
     """
-    columns = _checked(hypotheses, references)
+    columns = _columns(hypotheses, references, "rouge")
     package = require("rouge_score.rouge_scorer", "rouge")
     longest = "rougeL" if sentence_separator is None else "rougeLsum"
     kinds = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", longest: "ROUGE-L"}
@@ -293,7 +293,7 @@ def paired_bootstrap(
     # the interval of the difference follows, and has its seed from the environment.
     statistics = []
     for texts in (hypotheses, others):
-        texts, *columns = _prepared(metric, *_checked(texts, references))
+        texts, *columns = _columns(texts, references, metric)
         statistics.append(computed._extract_corpus_statistics(texts, columns))
     statistics = np.array(statistics, "float64")  # of two systems, N sentences
 
@@ -333,7 +333,7 @@ def _middle(values: np.ndarray) -> tuple[float, float]:
 
 
 def _score(name, hypotheses, references, tokenize, lowercase) -> Score:
-    texts, *columns = _prepared(name, *_checked(hypotheses, references))
+    texts, *columns = _columns(hypotheses, references, name)
     metric = _metric(name, tokenize, lowercase)
     result = metric.corpus_score(texts, columns)
     value, signature = float(result.score), str(metric.get_signature())
@@ -372,24 +372,12 @@ def _metric(name: str, tokenize: str = "13a", lowercase: bool = False):
         ) from error
 
 
-def _prepared(name: str, *columns: list[str]) -> list[list[str]]:
-    """Hypotheses and each list of references, as sacreBLEU's object is to get them."""
-    texts, *references = columns
-    if name == "compound_split_bleu":
-        texts, *references = ([*map(split_compounds, column)] for column in columns)
-    if name in ("tokenized_bleu", "compound_split_bleu"):
-        references = [[*map(_without_unknowns, column)] for column in references]
-    return [texts, *references]
+def _columns(hypotheses, references: References, metric: str) -> list[list[str]]:
+    """Hypotheses and each list of references, as the metric compares them.
 
-
-def _without_unknowns(reference: str) -> str:
-    """As fairseq does it, so that an unknown token in a hypothesis matches nothing."""
-    words = ("<<unk>>" if word == "<unk>" else word for word in reference.split())
-    return " ".join(words)
-
-
-def _checked(hypotheses, references: References) -> list[list[str]]:
-    """The hypotheses and each list of references, of one length that is not 0."""
+    Raises:
+        ValueError: they are not of one length, or empty.
+    """
     hypotheses, references = list(hypotheses), list(references)
     for name, texts in (("hypotheses", hypotheses), ("references", references)):
         if not texts:
@@ -403,4 +391,14 @@ def _checked(hypotheses, references: References) -> list[list[str]]:
                 "`hypotheses` and `references` must have as many texts. "
                 f"Received: {len(hypotheses)} and {len(texts)}"
             )
+    if metric == "compound_split_bleu":
+        columns = [[*map(split_compounds, texts)] for texts in columns]
+    if metric in ("tokenized_bleu", "compound_split_bleu"):
+        columns[1:] = [[*map(_without_unknowns, texts)] for texts in columns[1:]]
     return columns
+
+
+def _without_unknowns(reference: str) -> str:
+    """As fairseq does it, so that an unknown token in a hypothesis matches nothing."""
+    words = ("<<unk>>" if word == "<unk>" else word for word in reference.split())
+    return " ".join(words)

@@ -162,7 +162,11 @@ def translate_file(
             lines = LineReader(input, on_error=on_error)
         else:
             lines = stack.enter_context(open_lines(input, on_error))
-            _check_not_input(input, output)
+            named = not hasattr(output, "write")
+            if named and os.path.exists(output) and os.path.samefile(input, output):
+                raise ValueError(
+                    f"`output` must not be the `input`. Received: {output} for both"
+                )
         write, done = stack.enter_context(
             _opened(output, resume, lambda: _all_settings(translator, settings))
         )
@@ -193,8 +197,9 @@ class _Run:
         self.progress = Progress(stream)
 
     def translated(self, texts: list[str]) -> list[list[Translation]]:
-        report, first = self.report, self.lines.count - len(texts) + 1
+        report, translator = self.report, self.translator
         results: list = [None] * len(texts)
+        first, most = self.lines.count - len(texts) + 1, translator.max_source_length
         # The longest first: what takes too much memory fails at once.
         order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
         for start in range(0, len(order), _CHUNK):
@@ -204,27 +209,20 @@ class _Run:
                 # It names the place among these texts, which says nothing to a reader;
                 # the report names lines of the file.
                 warnings.filterwarnings("ignore", message=".*were cut$")
-                found = self.translator.translate_n_best(
-                    chunk, self.n_best, **self.options
-                )
+                found = translator.translate_n_best(chunk, self.n_best, **self.options)
             for place, best in zip(places, found, strict=True):
                 results[place] = best
                 report.tokens += len(best[0].positional_scores) if best else 0
-            for number in self._cut(chunk, [first + place for place in places]):
-                report.cut += 1
-                report.first_cut = min(number, report.first_cut or number)
+            rows = [] if most is None else translator.source_tokenizer.tokenize(chunk)
+            for place, ids in zip(places, rows, strict=False):
+                if len(ids) > most:
+                    report.cut += 1
+                    number = first + place
+                    report.first_cut = min(number, report.first_cut or number)
             report.lines += len(chunk)
             self.bytes += sum(len(text.encode()) + 1 for text in chunk)
             self.progress.update(self._status)
         return results
-
-    def _cut(self, texts, numbers) -> list[int]:
-        """Numbers of the lines that are longer than the model can take."""
-        most = self.translator.max_source_length
-        if most is None:
-            return []
-        ids = self.translator.source_tokenizer.tokenize(texts)
-        return [n for n, row in zip(numbers, ids, strict=True) if len(row) > most]
 
     def end(self) -> Report:
         self.bytes = self.lines.bytes
@@ -246,7 +244,7 @@ class _Run:
         return ", ".join(parts)
 
 
-def _check_options(translator, n_best, format, attention, search):
+def _check_options(translator, n_best, format, attention, search) -> None:
     if not isinstance(translator, Translator):
         raise ValueError(
             "`translator` must be a Translator; a language model has no source to "
@@ -257,31 +255,28 @@ def _check_options(translator, n_best, format, attention, search):
     check_positive_integer("n_best", n_best)
     beams = search.get("num_beams") or translator.search["num_beams"]
     if isinstance(beams, int) and n_best > beams:
-        raise ValueError(
-            "`n_best` must be at most `num_beams`. "
-            f"Received: n_best={n_best}, num_beams={beams}"
-        )
-    if n_best > 1 and format == "text":
-        raise ValueError(
-            '`n_best` above 1 needs the `format` "tsv" or "jsonl". '
-            f"Received: n_best={n_best}, format='text'"
-        )
-    if attention and format != "jsonl":
-        raise ValueError(
-            f'`attention` needs the `format` "jsonl". Received: format={format!r}'
-        )
+        rule = "`n_best` must be at most `num_beams`"
+        raise ValueError(f"{rule}. Received: n_best={n_best}, num_beams={beams}")
+    for name, needed, known in (
+        ("`n_best` above 1", n_best > 1, FORMATS[1:]),
+        ("`attention`", attention, FORMATS[2:]),
+    ):
+        if needed and format not in known:
+            known = " or ".join(f'"{other}"' for other in known)
+            raise ValueError(f"{name} needs the `format` {known}. Received: {format!r}")
 
 
 # --- Lines of the output ---
 
 
 def _record(format, number, source, found, translator) -> str:
+    texts = [best.text.translate(_BREAKS) for best in found]
     if format == "text":
-        return f"{_in_line(found[0].text) if found else ''}\n"
+        return f"{texts[0] if texts else ''}\n"
     if format == "tsv":
         return "".join(
-            f"{number}\t{best.score:.6f}\t{_in_line(best.text).replace(chr(9), ' ')}\n"
-            for best in found
+            f"{number}\t{best.score:.6f}\t{text.replace(chr(9), ' ')}\n"
+            for best, text in zip(found, texts, strict=True)
         )
     record = {"line": number, "source": source}
     if found and found[0].attention is not None:
@@ -301,10 +296,6 @@ def _record(format, number, source, found, translator) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _in_line(text: str) -> str:
-    return text.translate(_BREAKS)
-
-
 def _rounded(values) -> list[float]:
     return [round(float(value), 6) for value in values]
 
@@ -321,14 +312,6 @@ def _state(input) -> dict | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     return {"size": status.st_size, "modified": status.st_mtime_ns}
-
-
-def _check_not_input(input, output):
-    named = not hasattr(output, "write")
-    if named and os.path.exists(output) and os.path.samefile(input, output):
-        raise ValueError(
-            f"`output` must not be the `input`. Received: {output} for both"
-        )
 
 
 def _all_settings(translator, settings) -> dict:
