@@ -33,12 +33,10 @@ def light_conv_kernels(model) -> list[LayerKernels]:
     Raises:
         ValueError: there are none.
     """
-    found = [
+    return [
         LayerKernels(name, ops.convert_to_numpy(conv.normalized_kernel()), _left(conv))
-        for name, block in _blocks(model)
-        if isinstance(conv := _convolution(block.mixer), LightConv)
+        for name, _, conv in _convolutions(model, LightConv)
     ]
-    return _some(found, model, "LightConv")
 
 
 def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
@@ -55,71 +53,59 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     Raises:
         ValueError: there are none.
     """
-    names = {id(block.mixer): name for name, block in _blocks(model)}
-    found = []
+    convolutions = _convolutions(model, DynamicConv)
+    known = {id(mixer): (name, conv) for name, mixer, conv in convolutions}
+    layers = []
 
-    def noting(mixer, x, mask=None):
-        convolution = _convolution(mixer)
-        if isinstance(convolution, DynamicConv):
-            inner = mixer.layer_norm(x) if mixer.normalize_first else x
-            values = ops.convert_to_numpy(mixer.layer.kernels(inner, mask=mask))
-            found.append(LayerKernels(names[id(mixer)], values, _left(convolution)))
-        return mixer(x) if mask is None else mixer(x, mask=mask)
+    def mix(mixer, x, mask=None):
+        if id(mixer) in known:
+            name, conv = known[id(mixer)]
+            normalized = mixer.layer_norm(x) if mixer.normalize_first else x
+            values = mixer.layer.kernels(normalized, mask=mask)
+            layers.append(LayerKernels(name, ops.convert_to_numpy(values), _left(conv)))
+        return mixer(x, mask=mask)
 
-    if hasattr(model, "encoder_blocks"):
-        _run_both(model, inputs, noting)
-    elif hasattr(model, "blocks"):
-        x = model.embedder(ops.convert_to_tensor(inputs["target_ids"], "int32"))
-        stacks.run(model.blocks, x, noting)
-    return _some(found, model, "DynamicConv")
-
-
-def _run_both(model, inputs, noting):
-    source_ids, target_ids = (
-        ops.convert_to_tensor(inputs[name], "int32")
-        for name in ("source_ids", "target_ids")
-    )
+    target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
+    if hasattr(model, "blocks"):
+        stacks.run(model.blocks, model.embedder(target_ids), mix)
+        return layers
+    source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
     mask = ops.not_equal(source_ids, model.pad_id)
     x = model.source_embedder(source_ids, mask)
-    stacks.run(model.encoder_blocks, x, lambda mixer, x: noting(mixer, x, mask))
+    stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
     memory, _ = model.encode(source_ids)
     stacks.run(
         model.decoder_blocks,
         model.target_embedder(target_ids),
-        noting,
+        mix,
         lambda attention, x: attention(x, value=memory, value_mask=mask),
     )
+    return layers
 
 
-def _blocks(model) -> list[tuple]:
-    """All blocks with their names."""
+def _convolutions(model, kind: type) -> list[tuple]:
+    """Name, mixer and convolution of each block with a convolution of this kind."""
+    found = []
     sides = {
-        "encoder": getattr(model, "encoder_blocks", []),
-        "decoder": getattr(model, "decoder_blocks", []),
-        "layer": getattr(model, "blocks", []),
+        "encoder": "encoder_blocks",
+        "decoder": "decoder_blocks",
+        "layer": "blocks",
     }
-    return [
-        (f"{side} {number}", block)
-        for side, stack in sides.items()
-        for number, block in enumerate(stack, 1)
-        # ConvS2S has stacks of another kind under some of these names.
-        if isinstance(block, stacks.Block)
-    ]
-
-
-def _convolution(mixer):
-    return getattr(mixer.layer, "convolution", None)
+    for side, attribute in sides.items():
+        for number, block in enumerate(getattr(model, attribute, []), 1):
+            # ConvS2S has stacks of another kind under some of these names.
+            mixer = getattr(block, "mixer", None)
+            convolution = getattr(getattr(mixer, "layer", None), "convolution", None)
+            if isinstance(convolution, kind):
+                found.append((f"{side} {number}", mixer, convolution))
+    if not found:
+        raise ValueError(
+            f"`model` must have a {kind.__name__} layer. Received: "
+            f"{type(model).__name__} without one"
+        )
+    return found
 
 
 def _left(convolution) -> int:
     taps = convolution.kernel_size
     return taps - 1 if convolution.padding == "causal" else (taps - 1) // 2
-
-
-def _some(found, model, kind):
-    if not found:
-        raise ValueError(
-            f"`model` must have a {kind} layer. Received: {type(model).__name__} "
-            "without one"
-        )
-    return found
