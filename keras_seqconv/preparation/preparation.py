@@ -63,7 +63,7 @@ def prepare(
     The same inputs give the same bytes, whatever `workers` is. Parts of the corpus and
     merges that are finished are kept in `<output>.part`; after an interruption the same
     call goes on after them. Memory grows with the number of different words only (and
-    with `deduplicate` by about 60 bytes for each pair).
+    with `deduplicate` by about 100 bytes for each pair).
 
     Args:
         recipe: of `keras_seqconv.preparation`.
@@ -100,16 +100,15 @@ def prepare(
     for package in needed:
         if needed[package]:
             require(package, "mt")
-    job = _Preparation(recipe, Path(data), tokenized, log or (lambda text: None))
     output = Path(os.path.realpath(output))
     stages = output.with_name(f"{output.name}.part")
+    job = _Preparation(recipe, Path(data), tokenized, stages, log or (lambda text: 0))
     with atomic_directory(output) as folder:
-        job.check_plan(stages)
+        job.check_plan()
         try:
             with executor_of(workers if needed["sacremoses"] else 1) as executor:
-                job.clean(stages, executor)
-            codes = job.learn(stages)
-            report = job.write(stages, codes, folder)
+                job.clean(executor)
+            report = job.write(job.learn(), folder)
         finally:
             if not _finished(stages):
                 shutil.rmtree(stages, ignore_errors=True)
@@ -144,27 +143,26 @@ class _Preparation:
     [source tokens, target tokens, source, target]. The last one is `merges`.
     """
 
-    def __init__(self, recipe: Recipe, data: Path, tokenized: bool, log: Callable):
-        self.recipe, self.data, self.tokenized, self.log = recipe, data, tokenized, log
-        self.parts = locate(recipe, data)
+    def __init__(self, recipe: Recipe, data: Path, tokenized, stages: Path, log):
+        self.recipe, self.data, self.tokenized = recipe, data, tokenized
+        self.stages, self.log = stages, log
+        self.parts = {
+            f"{number:02d}-{part.split}": (part, places)
+            for number, (part, places) in enumerate(locate(recipe, data))
+        }
         self.languages = (recipe.source, recipe.target)
         self.moses = recipe.tokenizer.startswith("moses")
         # Whether the files hold something other than what the filters look at.
         self.keeps_raw = self.moses and not tokenized
-        self.codes_of_pieces = (
-            None if recipe.codes is None else find(recipe.codes, data)
-        )
-        places = [place for _, places in self.parts for place in places]
+        self.codes_of_pieces = recipe.codes and find(recipe.codes, data)
+        places = [place for _, places in self.parts.values() for place in places]
         places += [self.codes_of_pieces] * (self.codes_of_pieces is not None)
         self.inputs = list(dict.fromkeys(place.path for place in places))
-        self.names = [
-            f"{number:02d}-{part.split}" for number, (part, _) in enumerate(self.parts)
-        ]
 
-    def check_plan(self, stages: Path):
+    def check_plan(self):
         """Finished stages of other inputs, options or packages are refused."""
         plan = {
-            "format_version": _FORMAT_VERSION,
+            "stages": "rows",
             "recipe": dataclasses.asdict(self.recipe),
             "tokenized": self.tokenized,
             "packages": _versions(),
@@ -173,31 +171,31 @@ class _Preparation:
                 for path in self.inputs
             ],
         }
-        plan, path = json.loads(json.dumps(plan)), stages / "plan.json"
-        stages.mkdir(parents=True, exist_ok=True)
-        if not (finished := _finished(stages)):
+        plan, path = json.loads(json.dumps(plan)), self.stages / "plan.json"
+        self.stages.mkdir(exist_ok=True)
+        if not (finished := _finished(self.stages)):
             write_json(path, plan)
         elif not path.exists() or read_json(path) != plan:
             raise ValueError(
-                f"{stages} holds the stages of a preparation with other inputs, "
+                f"{self.stages} holds the stages of a preparation with other inputs, "
                 "options or packages. Delete it, or choose another `output`."
             )
         else:
-            self.log(f"going on in {stages}, finished: {', '.join(finished)}")
+            self.log(f"going on in {self.stages}, finished: {', '.join(finished)}")
 
     # --- Clean the parts: tokens, filters, splits. ---
 
-    def clean(self, stages: Path, executor):
+    def clean(self, executor):
         lines, seen = 0, set()
-        for (part, places), name in zip(self.parts, self.names, strict=True):
-            train, folder = part.split == "train", stages / name
+        for name, (part, places) in self.parts.items():
+            train, folder = part.split == "train", self.stages / name
             if not folder.exists():
                 with _stage(folder) as new:
                     counts = self._clean(part, places, executor, lines, seen, new)
                     write_json(new / "counts.json", counts)
             elif train and self.recipe.deduplicate:
                 for split in SPLITS:
-                    rows = self._rows(stages, split, [name])
+                    rows = self._rows(split, [name])
                     seen.update(_digest(row[2:]) for row in rows)
             if train:
                 counts = read_json(folder / "counts.json")
@@ -257,9 +255,9 @@ class _Preparation:
             return "test"
         return "train"
 
-    def _rows(self, stages: Path, split: str, names=None) -> Iterator[list[str]]:
-        for name in names or self.names:
-            yield from map(json.loads, _lines(stages / name / f"{split}.jsonl"))
+    def _rows(self, split: str, names=None) -> Iterator[list[str]]:
+        for name in names or self.parts:
+            yield from map(json.loads, _lines(self.stages / name / f"{split}.jsonl"))
 
     def _logged(self, name: str, rows: Iterable) -> Iterator:
         """Tells of rows and their rate now and then, and at the end."""
@@ -279,14 +277,14 @@ class _Preparation:
 
     # --- Learn merges. ---
 
-    def learn(self, stages: Path) -> str | None:
+    def learn(self) -> str | None:
         """The codes file of the merges, None where the recipe has none."""
         if self.recipe.merges is None:
             return None
-        folder = stages / "merges"
+        folder = self.stages / "merges"
         if not folder.exists():
             words = Counter()
-            for row in self._rows(stages, "train"):
+            for row in self._rows("train"):
                 words.update(row[0].split())
                 words.update(row[1].split())
             self.log(f"learning {self.recipe.merges:,} merges of {len(words):,} words")
@@ -297,14 +295,14 @@ class _Preparation:
 
     # --- Write the corpus. ---
 
-    def write(self, stages: Path, codes: str | None, folder: Path) -> dict:
+    def write(self, codes: str | None, folder: Path) -> dict:
         recipe, split_word, words = self.recipe, None, (Counter(), Counter())
         if codes is not None:
             bpe = DictionaryTokenizer(Dictionary(), bpe_codes=codes)
             split_word = functools.cache(bpe.split)
-        parts = [read_json(stages / name / "counts.json") for name in self.names]
+        parts = [read_json(self.stages / name / "counts.json") for name in self.parts]
         splits = {
-            split: self._write_split(stages, split, split_word, words, folder)
+            split: self._write_split(split, split_word, words, folder)
             for split in SPLITS
         }
         if not splits["train"].get("kept"):
@@ -346,7 +344,7 @@ class _Preparation:
         _to_disk(folder)
         return report
 
-    def _write_split(self, stages, split: str, split_word, words, folder) -> dict:
+    def _write_split(self, split: str, split_word, words, folder) -> dict:
         """Writes the files of a split, if it has lines; returns the counts.
 
         `words`, of source and target, go up by the training words where a dictionary
@@ -363,7 +361,7 @@ class _Preparation:
 
         paths = [folder / f"{split}.{language}" for language in self.languages]
         with _writing(paths[0]) as source, _writing(paths[1]) as target:
-            rows = self._rows(stages, split)
+            rows = self._rows(split)
             for row in self._logged(f"writing {split}", rows):
                 tokens, texts = row[:2], row[2:] if self.keeps_raw else row[:2]
                 if rule is not None:
