@@ -1,118 +1,39 @@
-"""ConvS2S: what users rely on, and what sets it apart from other families."""
+"""ConvS2S: what sets it apart from the other families, and fairseq's notation."""
 
-import functools
+import time
 
-import keras
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqconv.layers import WeightNormConv1D, WeightNormDense
-from keras_seqconv.models import ConvS2S
+from keras_seqconv.models.conv_s2s import Convolution, parse_convolutions
 from tests.backends import layer_gradients, to_numpy
-from tests.cases import few_on_jax
-from tests.models import check_model
-from tests.models.check_model import SOURCES, TARGETS, TOLERANCE, VOCABULARY, Family
+from tests.models.families import (
+    SOURCES,
+    TARGETS,
+    TOLERANCE,
+    VOCABULARY,
+    cases,
+    conv_s2s,
+    model_of,
+    tensors,
+)
+
+CONFIGS = ("conv_s2s", "conv_s2s_small", "conv_s2s_no_positions")
+INPUTS = {"source_ids": SOURCES, "target_ids": TARGETS}
 
 
-def make(**options):
-    vocabularies = options.pop("vocabularies", (VOCABULARY, VOCABULARY))
-    small = dict(embedding_dim=8, convolutions="[(6, 3)] * 2", output_dim=5)
-    return ConvS2S(*vocabularies, **{**small, **options})
-
-
-FAMILY = Family(make, has_source=True)
-
-CONFIGS = {
-    "small": {},
-    # Residuals from further back, projected and none; attention in some layers.
-    "layers": dict(
-        convolutions={"encoder": "[(6, 3)] + [(4, 4, 2)]",
-                      "decoder": [(6, 2), (7, 1, 0), (7, 3, 2), (6, 3, 3)]},
-        attention=[False, True, False, True], share_output_embedding=True,
-        output_dim=8, vocabularies=(29, VOCABULARY),
-    ),
-    "no_positions": dict(positions=False, convolutions="[(8, 2)]", output_dim=8),
-}  # fmt: skip
-
-
-@functools.cache
-def model_of(name):
-    return check_model.randomize(make(**CONFIGS[name]))
-
-
-each_config = pytest.mark.parametrize("name", few_on_jax(["layers"], CONFIGS))
-
-
-@each_config
-def test_config_weights_file_and_clone(name, tmp_path):
-    check_model.check_copies(FAMILY, model_of(name), tmp_path)
-    check_model.check_clone(FAMILY, model_of(name))
-
-
-def test_eager_graph_and_xla_agree():
-    check_model.check_modes(FAMILY, model_of("layers"))
-
-
-@each_config
-def test_padding_changes_nothing(name):
-    check_model.check_padding(FAMILY, model_of(name))
-
-
-@each_config
-def test_no_weight_is_dead_and_padding_alone_is_finite(name):
-    check_model.check_gradients(FAMILY, model_of(name))
-
-
-@each_config
-def test_steps_equal_the_full_pass(name):
-    check_model.check_steps(FAMILY, model_of(name))
-
-
-@each_config
-def test_beams(name):
-    check_model.check_beams(FAMILY, model_of(name))
-
-
-def test_steps_in_a_loop():
-    check_model.check_loop(FAMILY, model_of("layers"))
-
-
-@each_config
-def test_bfloat16(name):
-    check_model.check_policy(FAMILY, model_of(name), "mixed_bfloat16")
-
-
-def test_float16():
-    check_model.check_policy(FAMILY, model_of("layers"), "mixed_float16")
-
-
-@pytest.mark.tensorflow  # JAX has float64 only behind a global switch
-def test_float64():
-    check_model.check_policy(FAMILY, model_of("layers"), "float64")
-
-
-def test_seeds():
-    check_model.check_seeds(FAMILY, dropout=0.3)
-
-
-def test_fit():
-    check_model.check_fit(FAMILY, make(dropout=0.1))
-
-
-def test_attention_is_the_mean_over_all_layers():
-    """fairseq divides by the number of layers, also those without attention."""
-    weights = check_model.check_attention(FAMILY, model_of("small"))
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-    weights = check_model.check_attention(FAMILY, model_of("layers"))
-    np.testing.assert_allclose(weights.sum(-1), 2 / 4, atol=1e-5)
-
-
-def test_a_decoder_layer_without_attention_has_no_such_weights():
-    decoder = model_of("layers").decoder_stack
+def test_sides_and_layers_differ_in_convolutions_and_attention():
+    encoder, decoder = (model_of("conv_s2s").encoder_stack,
+                        model_of("conv_s2s").decoder_stack)  # fmt: skip
+    assert [block.filters for block in encoder.blocks] == [6, 4]
+    assert [block.filters for block in decoder.blocks] == [6, 7, 7, 6]
     wanted = [attention is not None for attention in decoder.attentions]
     assert wanted == [False, True, False, True]
-    one, two = make(attention=[True, False]), make()
+    one, two = conv_s2s(attention=[True, False]), conv_s2s()
     # Both projections with v, g and bias.
     size = (6 * 8 + 8 + 8) + (8 * 6 + 6 + 6)
     assert two.count_params() - one.count_params() == size
@@ -130,23 +51,23 @@ def test_number_of_parameters():
         + normed(8, 6) + 2 * normed(3 * 6, 12) + normed(6, 5) + normed(5, 23)
         + 2 * (normed(6, 8) + normed(8, 6))  # attention
     )  # fmt: skip
-    assert make().count_params() == expected
+    assert conv_s2s().count_params() == expected
     # The output matrix becomes the target embedding with a bias of its own.
-    tied = make(output_dim=8, share_output_embedding=True)
-    other = make(output_dim=8)
+    tied = conv_s2s(output_dim=8, share_output_embedding=True)
+    other = conv_s2s(output_dim=8)
     assert other.count_params() - tied.count_params() == normed(8, 23) - 23
 
 
 def test_shared_output_embedding():
-    model = model_of("layers")
+    model = model_of("conv_s2s")
     table = model.target_embedder.tokens
     assert model.output_dense is None and table.bias.shape == (VOCABULARY,)
-    before = to_numpy(model(FAMILY.inputs()))
+    before = to_numpy(model(INPUTS))
     # Token 11 stands in no input: only its own logit depends on its row and bias.
     row = to_numpy(table.embeddings[11])
     table.bias.assign(to_numpy(table.bias) + np.eye(VOCABULARY)[11])
     try:
-        after = to_numpy(model(FAMILY.inputs()))
+        after = to_numpy(model(INPUTS))
     finally:
         table.bias.assign(to_numpy(table.bias) - np.eye(VOCABULARY)[11])
     difference = np.zeros_like(before) + np.eye(VOCABULARY)[11]
@@ -215,7 +136,7 @@ def oracle(model, source, target):
     return x @ to_numpy(table.embeddings).T + to_numpy(table.bias)
 
 
-@each_config
+@cases(CONFIGS)
 def test_logits_equal_the_formulas_of_the_paper(name):
     model = model_of(name)
     for row, (source, target) in enumerate(((5, 4), (2, 3))):
@@ -227,24 +148,20 @@ def test_logits_equal_the_formulas_of_the_paper(name):
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["small", "layers"])
+@pytest.mark.parametrize("name", ["conv_s2s_small", "conv_s2s"])
 def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     """Its convolutions get 1 / 2A of it; embeddings get all, past them."""
     model = model_of(name)
-    inputs = check_model.tensors(FAMILY.inputs())
+    inputs = tensors(INPUTS)
     number = sum(attention is not None for attention in model.decoder_stack.attentions)
 
+    def logits():
+        return model.decode(inputs["target_ids"], *model.encode(inputs["source_ids"]))
+
     def gradients():
-        found = layer_gradients(
-            model,
-            lambda: model.decode(
-                inputs["target_ids"], *model.encode(inputs["source_ids"])
-            ),
-        )
-        found = [to_numpy(ops.convert_to_tensor(gradient)) for gradient in found]
-        return dict(
-            zip((v.path for v in model.trainable_variables), found, strict=True)
-        )
+        paths = [weight.path for weight in model.trainable_variables]
+        values = map(ops.convert_to_tensor, layer_gradients(model, logits))
+        return dict(zip(paths, map(to_numpy, values), strict=True))
 
     scaled = gradients()
     model.gradient_scale.scale, scale = 1.0, model.gradient_scale.scale
@@ -277,34 +194,9 @@ def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     assert np.abs(past_the_encoder[table]).max() > 1e-3
 
 
-@each_config
-def test_fold_keeps_outputs_steps_and_files(name, tmp_path):
-    model = make(**CONFIGS[name])
-    model.set_weights(model_of(name).get_weights())
-    inputs = FAMILY.inputs()
-    expected, size = to_numpy(model(inputs)), model.count_params()
-    model.fold()
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected, **TOLERANCE)
-    assert model.count_params() < size
-    assert not [weight for weight in model.weights if weight.name == "g"]
-    check_model.check_steps(FAMILY, model, splits=((1, 3),))
-    model.fold()  # twice is once
-    np.testing.assert_allclose(to_numpy(model(inputs)), expected, **TOLERANCE)
-
-
-def test_a_folded_model_is_saved_and_loaded(tmp_path):
-    model = make(**CONFIGS["layers"])
-    expected = to_numpy(model(FAMILY.inputs()))
-    model.fold()
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(to_numpy(again(FAMILY.inputs())), expected, **TOLERANCE)
-    assert again.count_params() == model.count_params()
-
-
 def test_steps_compute_no_norms(monkeypatch):
     """The state carries the kernels of the decoder; the encoder is not touched."""
-    model = model_of("layers")
+    model = model_of("conv_s2s")
     state = model.get_initial_state(SOURCES)
 
     def forbidden(layer):
@@ -314,30 +206,23 @@ def test_steps_compute_no_norms(monkeypatch):
         monkeypatch.setattr(layer_class, "effective_kernel", forbidden)
     logits, _ = model.step(TARGETS[:, :2], state)
     monkeypatch.undo()
-    full = to_numpy(model(FAMILY.inputs()))[:, 1]
+    full = to_numpy(model(INPUTS))[:, 1]
     np.testing.assert_allclose(to_numpy(logits), full, **TOLERANCE)
 
 
 def test_learned_positions_end():
-    model = make(max_length={"encoder": 9, "decoder": 3})
+    model = conv_s2s(max_length={"encoder": 9, "decoder": 3})
     assert model.max_target_length == 3
-    assert make(positions=False).max_target_length is None
+    assert conv_s2s(positions=False).max_target_length is None
     with pytest.raises(ValueError, match="`max_length`.*length=4, max_length=3"):
-        model(FAMILY.inputs())
+        model(INPUTS)
     with pytest.raises(ValueError, match="length=5, max_length=3"):
         model.get_initial_state(SOURCES, max_length=5)
-
-
-def test_a_side_may_have_convolutions_of_its_own():
-    model = model_of("layers")
-    assert [block.filters for block in model.encoder_stack.blocks] == [6, 4]
-    assert [block.filters for block in model.decoder_stack.blocks] == [6, 7, 7, 6]
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (dict(vocabularies=(0, 23)), "`source_vocabulary_size`.*=0"),
         (dict(embedding_dim=0), "`embedding_dim`.*=0"),
         (dict(embedding_dim={"encoder": 8, "decoder": 6}), "same on both sides.*6"),
         (dict(convolutions="[(6, 3)] *"), "`convolutions`"),
@@ -353,10 +238,107 @@ def test_a_side_may_have_convolutions_of_its_own():
         (dict(dropout=1), "`dropout`.*=1"),
         (dict(max_length=0), "`max_length`.*=0"),
         (dict(positions="learned"), "`positions`.*learned"),
-        (dict(special_ids={"pad": 23}), "`special_ids`.*23"),
-        (dict(seed=1.5), "`seed`.*1.5"),
     ],
 )
 def test_wrong_arguments_are_named(options, match):
     with pytest.raises(ValueError, match=match):
-        make(**options)
+        conv_s2s(**options)
+
+
+# --- The notation: what is understood, and that nothing is executed ---
+
+LAYERS = st.tuples(st.integers(1, 5000), st.integers(1, 99))
+# Groups of equal layers: fairseq's way of writing them down.
+GROUPS = st.lists(st.tuples(LAYERS, st.integers(1, 20)), min_size=1, max_size=6)
+
+
+def test_fairseq_notation():
+    found = parse_convolutions("[(512, 3)] * 2 + [(1024, 4, 2)] + 1 * [(7, 1, 0)]")
+    assert found == [(512, 3, 1), (512, 3, 1), (1024, 4, 2), (7, 1, 0)]
+    assert all(isinstance(layer, Convolution) for layer in found)
+    assert parse_convolutions("\n [(512, 3)]*1 ") == [Convolution(512, 3)]
+    assert len(parse_convolutions("([(2, 3)] * 2 + [(4, 5)]) * 3")) == 9
+    assert parse_convolutions("[(2 * 4, 1 + 2)]") == [Convolution(8, 3)]
+    # A residual may reach the input of the stack.
+    assert parse_convolutions([(4, 3, 1), (4, 3, 2)])[1].residual == 2
+
+
+@settings(deadline=None, max_examples=100)
+@given(GROUPS)
+def test_text_and_list_mean_the_same(groups):
+    text = " + ".join(f"[{layer}] * {times}" for layer, times in groups)
+    layers = [layer for layer, times in groups for _ in range(times)]
+    expected = [(*layer, 1) for layer in layers]
+    assert parse_convolutions(text) == expected
+    assert parse_convolutions(layers) == expected
+    assert parse_convolutions([list(layer) for layer in layers]) == expected
+    assert parse_convolutions(expected) == expected  # as it comes from a configuration
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(alphabet="[](),*+0123456789 -x.'\"\n", max_size=40) | st.text())
+def test_any_text_is_read_or_refused(text):
+    try:
+        layers = parse_convolutions(text)
+    except ValueError as error:
+        assert "`convolutions`" in str(error)
+    else:
+        assert layers and all(layer.channels >= 1 for layer in layers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "()", "512", "(512, 3)", "[512, 3]", "[(512,)]", "[(512, 3, 1, 1)]",
+        "[(0, 3)]", "[(512, 0)]", "[(-1, 3)]", "[(512, 3)] * 0", "[(512, 3)] - [1]",
+        "[(512, 3.0)]", "[('512', 3)]", "[(True, 3)]", "[(512, 3)] * -1",
+        "[(512, 3, -1)]", "[(512, 3, 2)]", "[(512, 3)", "[(512, 3)]; 1", "[(a, 3)]",
+        "[(1, 3) for i in range(3)]", "list(((1, 3),))", "[(1, 3)] ** 2", "{1: 3}",
+        "[(9**9, 3)]", "(lambda: [(1, 3)])()", "[(1, 3)][0:1]", "[*[(1, 3)]]",
+        "__import__('os').system('true')", "[(1, 3)] * '3'", "[(1, 3)\0]", "x" * 99999,
+        "(" * 500 + "[(1, 3)]" + ")" * 500, "+".join(["[(1, 3)]"] * 1111),
+        "[(1, 3), 4]", "[[(1, 3)]]", '"[(1, 3)]"', "[(1, 3)] + 4", "[(1, 3)] + (4,)",
+        "[(1j, 3)]", "[(1, 3)] if 1 else 2", "f'{1}'",
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused(text):
+    with pytest.raises(ValueError, match="`convolutions` must be.*Received") as caught:
+        parse_convolutions(text)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[(1,1)]*10000000000",
+        "10000000000*[(1,1)]",
+        "[(1,1)]*1000*1000*1000",
+        "[(1,1)]*(99999*99999*99999)",
+        "[(1,1)*1000000000]",
+        "([(1,1)]*600)+([(1,1)]*600)",
+        "[[[(1,1)]*1000]*1000]*1000",
+    ],
+)
+def test_a_short_text_makes_no_huge_list(text):
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="`convolutions`"):
+        parse_convolutions(text)
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "match"),
+    [
+        (None, "holds no layer"),
+        ([], "holds no layer"),
+        (7, "holds no layer"),
+        ([(4, 3), (4, 3.5)], r"layer 2 is \(4, 3.5\)"),
+        ([(True, 3)], r"layer 1 is \(True, 3\)"),
+        (["43"], "layer 1 is '43'"),
+        ([(4, 3, 1), (4, 3, 3)], "residual of layer 2 must be 0 to 2, not 3"),
+        ([(1, 1)] * 1001, "1000 layers at most"),
+    ],
+)
+def test_wrong_lists_say_what_is_wrong(layers, match):
+    with pytest.raises(ValueError, match=match):
+        parse_convolutions(layers)

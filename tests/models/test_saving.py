@@ -1,5 +1,6 @@
-"""Every family and its dtype policy through one file each, into a fresh process."""
+"""Models through files: into a fresh process, trained on, and of versions before."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,13 +11,17 @@ import keras
 import numpy as np
 import pytest
 
+from keras_seqconv import models
 from tests.backends import to_numpy
 from tests.cases import quick_and_slow
-from tests.models import (
-    check_model,
-    test_conv_s2s,
-    test_encoder_decoder,
-    test_language_models,
+from tests.models.families import (
+    conv_s2s,
+    encoder_decoder,
+    inputs_of,
+    language_model,
+    model_of,
+    start,
+    tensors,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -36,36 +41,24 @@ for folder in sys.argv[1:]:
 """
 
 
-def models():
-    """A family and a model of it, for every class and some policies."""
-    blocks, conv = test_encoder_decoder.FAMILY, test_conv_s2s.FAMILY
-    for name in ("mixed", "query_conv"):
-        yield blocks, test_encoder_decoder.model_of(name)
-    yield conv, test_conv_s2s.model_of("layers")
-    for name in ("tied_projections", "gated"):
-        yield test_language_models.pair(name)
-    yield blocks, blocks.make(dtype="mixed_bfloat16", share_embeddings="all")
-    yield conv, conv.make(dtype="mixed_float16")
-
-
 @pytest.mark.slow
 def test_every_family_reloads_in_a_fresh_process(tmp_path):
+    kinds = ("mixed", "query_conv", "conv_s2s", "lm_tied_projections", "conv_lm")
     folders = []
-    for number, (family, model) in enumerate(models()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        inputs = family.inputs()
-        state = family.start(model, inputs, max_length=4)
+    for model in (
+        *map(model_of, kinds),
+        encoder_decoder(dtype="mixed_bfloat16", share_embeddings="all"),
+        conv_s2s(dtype="mixed_float16"),
+    ):
+        folders.append(str(tmp_path / str(len(folders))))
+        os.mkdir(folders[-1])
+        inputs = inputs_of(model)
+        state = start(model, inputs, max_length=4)
         logits, _ = model.step(inputs["target_ids"], state)
-        outputs = model(check_model.tensors(inputs))
-        np.savez(
-            folder / "arrays.npz",
-            expected=to_numpy(outputs),
-            logits=to_numpy(logits),
-            **inputs,
-        )
-        model.save(folder / "model.keras")
-        folders.append(str(folder))
+        arrays = {"expected": model(tensors(inputs)), "logits": logits}
+        arrays = {name: to_numpy(value) for name, value in arrays.items()}
+        np.savez(f"{folders[-1]}/arrays.npz", **arrays, **inputs)
+        model.save(f"{folders[-1]}/model.keras")
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CODE), *folders],
         cwd=ROOT,
@@ -81,10 +74,10 @@ def test_every_family_reloads_in_a_fresh_process(tmp_path):
 @pytest.mark.parametrize("policy", quick_and_slow(["mixed_bfloat16"], ["float32"]))
 def test_a_reloaded_model_goes_on_learning(tmp_path, policy):
     """Compiled state, optimizer and policy come back."""
-    model = test_language_models.make(
+    model = language_model(
         dtype=policy, mixer="light_conv", num_layers=1, kernel_sizes=3, dropout=0.0
     )
-    inputs = test_language_models.BLOCKS.inputs()
+    inputs = inputs_of(model)
     labels = np.roll(inputs["target_ids"], -1, axis=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, jit_compile=False)
@@ -92,9 +85,74 @@ def test_a_reloaded_model_goes_on_learning(tmp_path, policy):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.dtype_policy.name == policy
-    for one in (model, again):
-        one.train_on_batch(inputs, labels)
+    for each in (model, again):
+        each.train_on_batch(inputs, labels)
     limit = 1e-4 if policy == "float32" else 0.02
     np.testing.assert_allclose(to_numpy(again(inputs)), to_numpy(model(inputs)),
                                atol=limit)  # fmt: skip
     assert int(again.optimizer.iterations) == 2
+
+
+# What the version before the rebuilt house wrote beside what was not renamed.
+BEFORE = {
+    "num_conv_heads": None, "conv_dim": None, "query_dim": None, "gate": "glu",
+    "query_groups": 1, "permute_channels": False, "compat": False,
+    "kernel_softmax": True, "weight_dropout_mask": None, "input_dropout": 0.0,
+    "positions": "sinusoidal", "max_length": 1024, "mixer": "dynamic_conv",
+    "pad_id": 1, "start_id": 2, "end_id": 2, "unk_id": 3,
+}  # fmt: skip
+PLAIN = {"kernel_softmax": True, "input_dropout": 0.0}
+QUERY = {"query_groups": 1, "permute_channels": False, "compat": True,
+         "gate": "gau", "input_dropout": 0.0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "mixer", "positions"),
+    [
+        ({}, {"kind": "dynamic_conv", **PLAIN, "use_glu": True}, "sinusoidal"),
+        (
+            {"gate": "none", "num_conv_heads": 4, "conv_dim": 12, "max_length": 7,
+             "positions": "learned", "weight_dropout_mask": "position",
+             "mixer": ["light_conv", "attention"]},
+            [{"kind": "light_conv", **PLAIN, "num_heads": 4, "conv_dim": 12,
+              "use_glu": False, "weight_dropout_mask": "position"}, "attention"],
+            {"kind": "learned", "max_length": 7},
+        ),
+        (
+            {"gate": "gau", "compat": True, "mixer": "query_conv", "positions": None,
+             "query_dim": {"encoder": 6, "decoder": 4}},
+            {"encoder": {"kind": "query_conv", **QUERY, "query_dim": 6},
+             "decoder": {"kind": "query_conv", **QUERY, "query_dim": 4}},
+            None,
+        ),
+        (
+            {"gate": {"encoder": "none", "decoder": "glu"}, "positions": "learned",
+             "max_length": {"encoder": 5, "decoder": 6},
+             "mixer": {"encoder": "keras_seqconv>LightConv", "decoder": "light_conv"}},
+            {"encoder": {"kind": "keras_seqconv>LightConv", "kernel_softmax": True},
+             "decoder": {"kind": "light_conv", **PLAIN, "use_glu": True}},
+            {"encoder": {"kind": "learned", "max_length": 5},
+             "decoder": {"kind": "learned", "max_length": 6}},
+        ),
+    ],
+    ids=["defaults", "layers", "query_conv", "sides"],
+)  # fmt: skip
+def test_configurations_of_the_version_before(changes, mixer, positions):
+    sides = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+    small = {"hidden_dim": 12, "intermediate_dim": 8, "num_heads": 2}
+    sizes = {"source_vocabulary_size": 9, "target_vocabulary_size": 9}
+    classes = [("EncoderDecoder", {**sizes, **sides})]
+    if not any(isinstance(value, dict) for value in changes.values()):
+        classes.append(("LanguageModel", {"vocabulary_size": 9, "num_layers": 2}))
+    for name, others in classes:
+        config = {**BEFORE, **small, **others, **changes, "pad_id": 0}
+        before = json.dumps(config)
+        model = getattr(models, name).from_config(config)
+        assert json.dumps(config) == before and model.pad_id == 0
+        now = model.get_config()
+        assert (now["mixer"], now["positions"]) == (mixer, positions)
+        assert now["special_ids"] == {"pad": 0, "start": 2, "end": 2, "unk": 3}
+        assert not set(now) & (set(BEFORE) - {"mixer", "positions"})
+    conv = {"vocabulary_size": 9, "convolutions": "[(4, 2)]", "end_id": 0}
+    model = models.ConvLanguageModel.from_config(conv)
+    assert model.get_config()["special_ids"]["end"] == 0

@@ -1,0 +1,148 @@
+"""A mixer from outside: a layer of one's own and a row of `MIXERS`, nothing else."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv.layers import LightConv
+from keras_seqconv.models import MIXERS, EncoderDecoder, LanguageModel, from_preset
+from tests.backends import UNCOMPILED, to_numpy
+from tests.models.families import (
+    Previous,
+    check_steps,
+    encoder_decoder,
+    inputs_of,
+    language_model,
+    logits_of,
+    model_of,
+    randomize,
+)
+
+PREVIOUS = {"kind": "previous", "reach": 2}
+
+
+@pytest.fixture(autouse=True)
+def row(monkeypatch):
+    monkeypatch.setitem(MIXERS, "previous", Previous)
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, language_model])
+def test_it_trains_decodes_and_is_saved(make, tmp_path):
+    """In a decoder; an encoder has it beside one that sees both sides."""
+    both = {"encoder": "dynamic_conv", "decoder": [PREVIOUS, "previous"]}
+    mixer = both if make is encoder_decoder else both["decoder"]
+    model = make(mixer=mixer, dropout=0.0)
+    reaches = [
+        block.mixer.layer.reach
+        for block in getattr(model, "decoder_blocks", None) or model.blocks
+    ]
+    assert reaches == [2, 1]
+    inputs = inputs_of(model)
+    labels = np.roll(inputs["target_ids"], -1, axis=1)
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=UNCOMPILED)
+    losses = model.fit(inputs, labels, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    randomize(model)
+    check_steps(model)
+    source = inputs.get("source_ids")
+    ids, scores = ks.decoding.beam_search(model, source, num_beams=2, max_length=5)
+    found = to_numpy(ids)
+    # What the search says of its best is what the model says of it.
+    best = found[:, 0]
+    target = np.concatenate([np.full_like(best[:, :1], model.start_id), best], axis=1)
+    inputs = {"target_ids": target[:, :-1]} | ({} if source is None else
+                                               {"source_ids": source})  # fmt: skip
+    outputs = model({name: keras.ops.array(value) for name, value in inputs.items()})
+    log_prob = to_numpy(model.log_prob(outputs, best)) * (best != model.pad_id)
+    expected = log_prob.sum(-1) / (best != model.pad_id).sum(-1)
+    np.testing.assert_allclose(to_numpy(scores)[:, 0], expected, atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        logits_of(again, inputs_of(model)), logits_of(model, inputs_of(model)), 1e-5
+    )
+    assert again.get_config()["mixer"] == model.get_config()["mixer"]
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_it_goes_through_a_model_directory_and_is_exported(tmp_path):
+    import tensorflow as tf
+
+    import keras_seqconv.export  # noqa: F401
+    from tests.export.models import WORDS, word_tokenizer
+
+    tokenizer = word_tokenizer()
+    size = tokenizer.vocabulary_size
+    model = EncoderDecoder(
+        size, size, hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=PREVIOUS,
+        num_encoder_layers=1, num_decoder_layers=1,
+    )  # fmt: skip
+    translator = ks.Translator(randomize(model, scale=1.0), tokenizer, tokenizer)
+    texts = [" ".join(WORDS[:4]), WORDS[7]]
+    expected = translator.translate(texts, num_beams=2, max_length=6)
+    translator.save(tmp_path / "directory")
+    loaded = ks.load(tmp_path / "directory")
+    assert loaded.model.get_config()["mixer"] == PREVIOUS
+    assert loaded.translate(texts, num_beams=2, max_length=6) == expected
+    ks.export.saved_model(loaded, tmp_path / "served", num_beams=2, max_length=6)
+    served = tf.saved_model.load(str(tmp_path / "served" / "1"))
+    found = served.signatures["serving_default"](text=tf.constant(texts))
+    name = next(name for name in found if found[name].dtype == tf.string)
+    texts = [text.decode() for text in np.ravel(found[name].numpy())]
+    assert texts == expected
+
+
+def test_in_a_preset_and_by_class_or_registered_name():
+    sizes = {"source_vocabulary_size": 9, "target_vocabulary_size": 9}
+    small = {"hidden_dim": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    for mixer, saved in (
+        (PREVIOUS, PREVIOUS), (LightConv, "keras_seqconv>LightConv"),
+        ("keras_seqconv>LightConv", "keras_seqconv>LightConv"),
+    ):  # fmt: skip
+        model = from_preset("dynamic_conv_multi30k", **sizes, **small, num_heads=2,
+                            dtype="mixed_bfloat16", mixer=mixer)  # fmt: skip
+        layer = model.decoder_blocks[0].mixer.layer
+        assert (layer.padding, layer.compute_dtype) == ("causal", "bfloat16")
+        assert model.encoder_blocks[0].mixer.layer.padding == "same"
+        assert model.get_config()["mixer"] == saved
+    own = model_of("own").get_config()["mixer"]["decoder"][1]
+    assert own == {"kind": "tests>Previous", "reach": 2}
+
+
+@pytest.mark.parametrize(
+    ("mixer", "match"),
+    [
+        (LightConv(2, 3), "`mixer` must be one of.*'previous'"),
+        ("tests>Unknown", "`mixer` must be one of.*tests>Unknown"),
+        (3, "`mixer` must be one of.*=3"),
+        ({**PREVIOUS, "taps": 3}, "option `taps`, which its layer has not.*previous"),
+        ({**PREVIOUS, "padding": "same"}, "option `padding`"),
+    ],
+)
+def test_wrong_ones_are_named(mixer, match):
+    with pytest.raises(ValueError, match=match):
+        encoder_decoder(mixer=mixer)
+
+
+def test_without_the_row_the_error_names_it(monkeypatch):
+    config = language_model(mixer="previous").get_config()
+    monkeypatch.delitem(MIXERS, "previous")
+    with pytest.raises(ValueError, match="`mixer` must be one of.*='previous'"):
+        LanguageModel.from_config(config)
+
+
+def test_what_needs_no_steps_trains_without():
+    """A mixer without `step` makes a model that only decoding refuses."""
+
+    class Stepless(keras.layers.Dense):
+        def __init__(self, hidden_dim, dtype):
+            super().__init__(hidden_dim, dtype=dtype)
+
+    model = language_model(mixer=Stepless)
+    labels = np.ones((1, 3), "int32") * 5
+    model.compile("sgd", jit_compile=UNCOMPILED)
+    assert np.all(np.isfinite(model.train_on_batch({"target_ids": labels}, labels)))
+    with pytest.raises(AttributeError, match="get_initial_state"):
+        model.get_initial_state(1)
