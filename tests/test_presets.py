@@ -227,28 +227,14 @@ def test_recipe_is_consistent(name):
     assert sum(other.recipe is recipe for other in PRESETS.values()) == 1
     optimizer, schedule = dict(recipe["optimizer"]), dict(recipe["schedule"])
     assert OPTIMIZERS[optimizer.pop("name")] == set(optimizer)
-    assert all(type(value) is float for value in optimizer.values())
     keys = SCHEDULES[schedule.pop("name")]
     assert set(schedule) == keys | {"learning_rate", "warmup_steps", "warmup_start"}
-    whole = {"warmup_steps", "period", "patience", "force_anneal"}
-    for key, value in schedule.items():
-        assert type(value) is (int if key in whole else float), key
-    assert set(recipe["label_smoothing"]) == {"rate", "kind"}
     assert recipe["label_smoothing"]["kind"] in ("uniform", "others")
-    for key in ("tokens_per_batch", "gradient_accumulation_steps", "num_replicas"):
-        assert type(recipe[key]) is int and recipe[key] >= 1
-    for key in ("max_updates", "max_epochs", "updates_of_original"):
-        assert recipe[key] is None or type(recipe[key]) is int
-    for key in ("global_clipnorm", "stop_learning_rate"):
-        assert recipe[key] is None or type(recipe[key]) is float
     assert any(recipe[key] is not None for key in ENDS), "it never ends"
     assert recipe["precision"] in ("float32", "mixed_float16")
     assert recipe["averaging"]["kind"] in ("best", "last_epochs")
-    assert recipe["averaging"]["count"] >= 1
-    for key in ("scoring", "data", "source"):
-        assert type(recipe[key]) is str and recipe[key]
+    assert all(recipe[key] for key in ("scoring", "data", "source"))
     assert set(recipe["sources"]) <= set(RECIPE_KEYS)
-    assert all(type(note) is str for note in recipe["notes"])
     search, blocks = recipe["search"], recipe["blocks"]
     if PRESETS[name].model.endswith("LanguageModel"):
         assert search is None

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_seqconv.convert.records import integer, integers, switches
 from keras_seqconv.models import ConvLanguageModel, ConvS2S
-from keras_seqconv.models.conv_s2s import parse_convolutions
+from keras_seqconv.models.gated_stack import parse_convolutions
 
 
 def conv_s2s(options, weights, dtype) -> ConvS2S:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_seqconv.models.conv_s2s import evaluate
+from keras_seqconv.models.gated_stack import evaluate
 
 # Options that a model reads and that may only have a value that changes nothing.
 _REFUSED = (

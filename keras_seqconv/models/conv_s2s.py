@@ -4,29 +4,21 @@ Letters: B sentences, S source time, T target time, C channels, E embedding widt
 V target vocabulary, G beams of a sentence, n new positions of a step.
 """
 
-import ast
-import reprlib
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import keras
 from keras import ops
 
-from keras_seqconv.layers import (
-    ConvS2SAttention,
-    ConvS2SBlock,
-    ConvS2SInitializer,
-    PositionEncoding,
-    ScaledResidual,
-    ScaleGradient,
-    TokenEmbedding,
-    WeightNormDense,
-)
+from keras_seqconv.layers import ScaledResidual, ScaleGradient
 from keras_seqconv.layers.sequences import zero_masked
-from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
+from keras_seqconv.models.gated_stack import (
+    ConvolutionStack,
+    WeightNormalizedModel,
+    make_embedder,
+    parse_convolutions,
+    weight_normed,
+)
+from keras_seqconv.models.sequence_model import constructor_arguments
 from keras_seqconv.models.stacks import (
     SIDES,
-    Embedder,
     Steps,
     float32,
     initial_beams,
@@ -38,237 +30,6 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
     check_rate,
 )
-
-# Bounds against typing errors and hostile files.
-_MOST_ENTRIES = 1000
-_MOST_CHARACTERS = 10_000
-
-
-def evaluate(text: str):
-    """The value of a list in fairseq's options, such as "[(512, 3)] * 9 + [(1024, 3)]".
-
-    fairseq executes such texts. Here lists, tuples, integers, bools, + and * are
-    understood and nothing is executed.
-
-    Raises:
-        ValueError: for anything else, and for texts that are too long, nested too
-            deeply, or repeat more than 1000 entries.
-    """
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"there may be {_MOST_CHARACTERS} characters at most")
-    try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise ValueError(f"it cannot be read ({error})") from error
-    except (RecursionError, MemoryError) as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _value(node):
-    match node:
-        case ast.Constant(value=bool() | int() as value):
-            return value
-        case ast.List(elts=entries):
-            return [_value(entry) for entry in entries]
-        case ast.Tuple(elts=entries):
-            return tuple(_value(entry) for entry in entries)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _value(left) + _value(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            left, right = _value(left), _value(right)
-            for entries, times in ((left, right), (right, left)):
-                repeated = isinstance(entries, (list, tuple)) and isinstance(times, int)
-                if repeated and len(entries) * times > _MOST_ENTRIES:
-                    raise ValueError(f"more than {_MOST_ENTRIES} entries")
-            return left * right
-    raise ValueError(f"{type(node).__name__} is not allowed")
-
-
-class Convolution(NamedTuple):
-    """One layer: output channels, taps, and how far back its residual comes from.
-
-    `residual` counts backwards in [input, output of layer 1, output of layer 2, ...]:
-    1 is the input of this layer, 0 is no residual.
-    """
-
-    channels: int
-    kernel_size: int
-    residual: int = 1
-
-
-def parse_convolutions(specification) -> list[Convolution]:
-    """Layers from a text for `evaluate`, or from a list.
-
-    Args:
-        specification: list of (channels, kernel_size[, residual]), at most 1000, or a
-            text of it.
-
-    Raises:
-        ValueError: for anything else, and for a residual from before the first input.
-    """
-
-    def check(condition, reason):
-        if not condition:
-            raise ValueError(
-                "`convolutions` must be a list of (channels, kernel_size[, residual]), "
-                'all of them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]"'
-                f": {reason}. Received: convolutions={reprlib.repr(specification)}"
-            )
-
-    entries, layers = specification, []
-    if isinstance(specification, str):
-        try:
-            entries = evaluate(specification)
-        except ValueError as error:
-            check(False, error)
-    check(isinstance(entries, (list, tuple)) and entries, "it holds no layer")
-    check(len(entries) <= _MOST_ENTRIES, f"there may be {_MOST_ENTRIES} layers at most")
-    for number, entry in enumerate(entries, start=1):
-        reason = f"layer {number} is {entry!r}"
-        check(isinstance(entry, (list, tuple)) and len(entry) in (2, 3), reason)
-        layer = Convolution(*entry)
-        check(all(type(x) is int for x in layer) and min(layer[:2]) >= 1, reason)
-        check(
-            0 <= layer.residual <= number,
-            f"the residual of layer {number} must be 0 to {number}, "
-            f"not {layer.residual}",
-        )
-        layers.append(layer)
-    return layers
-
-
-def make_embedder(
-    vocabulary_size: int,
-    embedding_dim: int,
-    *,
-    max_length: int | None = None,
-    use_bias: bool = False,
-    dropout: float,
-    seeds: Iterator,
-    dtype,
-    name: str,
-) -> Embedder:
-    """Tables of tokens and, with `max_length`, of positions: normal, deviation 0.1."""
-    tokens = TokenEmbedding(
-        vocabulary_size,
-        embedding_dim,
-        use_bias=use_bias,
-        embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
-        dtype=dtype,
-        name=name,
-    )
-    position = None
-    if max_length is not None:
-        position = PositionEncoding(
-            "learned",
-            max_length=max_length,
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
-            dtype=dtype,
-        )
-    dropout = keras.layers.Dropout(dropout, seed=next(seeds), dtype=dtype)
-    return Embedder(tokens, None, position, dropout)
-
-
-def weight_normed(
-    units: int, dropout: float = 0.0, *, folded: bool, dtype
-) -> WeightNormDense:
-    """Its variance corrected for the dropout in front of it."""
-    initializer = ConvS2SInitializer(dropout=dropout)
-    return WeightNormDense(
-        units, kernel_initializer=initializer, folded=folded, dtype=dtype
-    )
-
-
-class ConvolutionStack:
-    """Gated convolutions with residuals, and attention between the two where asked.
-
-    A plain record: the layers belong to the model that calls them.
-    """
-
-    def __init__(
-        self,
-        convolutions: list[Convolution],
-        *,
-        padding: str,
-        attention: list[bool] | None = None,
-        dropout: float,
-        folded: bool,
-        seeds: Iterator,
-        dtype,
-    ):
-        plain = {"folded": folded, "dtype": dtype}
-        self.convolutions = convolutions
-        self.blocks = [
-            ConvS2SBlock(
-                layer.channels,
-                layer.kernel_size,
-                padding=padding,
-                dropout=dropout,
-                residual=False,
-                seed=next(seeds),
-                **plain,
-            )
-            for layer in convolutions
-        ]
-        self.attentions = [
-            ConvS2SAttention(**plain) if wanted else None
-            for wanted in attention or [False] * len(convolutions)
-        ]
-        self.residuals = [
-            ScaledResidual(**plain) if layer.residual else None
-            for layer in convolutions
-        ]
-
-    def run(self, x, convolve, attend=None, kernels=None):
-        """x (B, T, C) through all layers.
-
-        The one loop of the full and of the incremental pass, which differ in how they
-        convolve (`convolve(block, x, kernels)`) and look at the source
-        (`attend(attention, x, kernels)`). `kernels` is what `step_kernels` made.
-        """
-        outputs = [x]
-        kernels = kernels or [{}] * len(self.blocks)
-        for layer, block, attention, residual, given in zip(
-            *self._layers(), kernels, strict=True
-        ):
-            x = convolve(block, outputs[-1], given.get("block"))
-            if attention is not None:
-                x = attend(attention, x, given.get("attention"))
-            if residual is not None:
-                skip = outputs[-layer.residual]
-                x = residual(x, skip, kernels=given.get("residual"))
-            outputs.append(x)
-        return outputs[-1]
-
-    def _layers(self):
-        return self.convolutions, self.blocks, self.attentions, self.residuals
-
-    def step_kernels(self) -> list:
-        """The kernels of every layer, to be made once before a loop of steps."""
-        kinds = ("block", "attention", "residual")
-        return [
-            {
-                kind: layer.step_kernels()
-                for kind, layer in zip(kinds, layers, strict=True)
-                if layer is not None
-            }
-            for _, *layers in zip(*self._layers(), strict=True)
-        ]
-
-
-class WeightNormalizedModel(SequenceModel):
-    """A model of weight-normalised layers, which `fold` makes plain ones."""
-
-    def fold(self) -> None:
-        """Replace all weight-normalised weights by plain kernels, for serving.
-
-        Outputs stay the same. A compiled model that is to be trained on must be
-        compiled again.
-        """
-        for layer in self.layers:
-            if hasattr(layer, "fold"):
-                layer.fold()
-        self._update_config(folded=True)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -127,20 +127,10 @@ class EncoderDecoder(SequenceModel):
         seeds = stacks.make_seeds(seed)
         self._make_embeddings(config, encoder, decoder, seeds)
         self.encoder_blocks = stacks.make_blocks(
-            encoder,
-            num_encoder_layers,
-            name="encoder",
-            causal=False,
-            source=False,
-            seeds=seeds,
+            "encoder", num_encoder_layers, encoder, seeds
         )
         self.decoder_blocks = stacks.make_blocks(
-            decoder,
-            num_decoder_layers,
-            name="decoder",
-            causal=True,
-            source=True,
-            seeds=seeds,
+            "decoder", num_decoder_layers, decoder, seeds
         )
         self.encoder_norm = stacks.make_final_norm(encoder)
         self.decoder_norm = stacks.make_final_norm(decoder)

@@ -8,7 +8,7 @@ import keras
 
 from keras_seqconv.layers import AdaptiveInput, AdaptiveSoftmax
 from keras_seqconv.models import stacks
-from keras_seqconv.models.conv_s2s import (
+from keras_seqconv.models.gated_stack import (
     ConvolutionStack,
     WeightNormalizedModel,
     make_embedder,
@@ -125,7 +125,7 @@ class LanguageModel(_DecoderOnly):
 
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.
-        num_layers: number of stacks.
+        num_layers: number of blocks.
         hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes, dropout,
         attention_dropout, activation_dropout, weight_dropout, normalize_first,
         final_norm, positions, embedding_dim, activation, special_ids, seed, **kwargs:
@@ -189,9 +189,7 @@ class LanguageModel(_DecoderOnly):
         _check_sharing(config)
         seeds = stacks.make_seeds(seed)
         self.embedder = stacks.make_embedder(self._tokens(config), config, seeds)
-        self.blocks = stacks.make_blocks(
-            config, num_layers, name="block", causal=True, source=False, seeds=seeds
-        )
+        self.blocks = stacks.make_blocks("block", num_layers, config, seeds)
         self.final_norm = stacks.make_final_norm(config)
         self._make_output(config, seeds)
         self._make_graph(config)

@@ -7,7 +7,8 @@ from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
-from keras_seqconv.models.stacks import SPECIAL_IDS, current_arguments
+from keras_seqconv.models.earlier_versions import current_arguments
+from keras_seqconv.models.stacks import SPECIAL_IDS
 from keras_seqconv.support.arguments import check_positive_integer
 
 

@@ -152,25 +152,14 @@ def run(blocks: list[Block], x, mix, attend=None, final_norm=None):
 
 
 def make_blocks(
-    options: dict,
-    num_layers: int,
-    *,
-    name: str,
-    causal: bool,
-    source: bool,
-    seeds: Iterator,
+    name: str, num_layers: int, options: dict, seeds: Iterator
 ) -> list[Block]:
     """Blocks from the options of one side, the arguments of a model's constructor.
 
-    Args:
-        options: without sides.
-        num_layers: how many.
-        name: of a block; its parts are called `<name>_1_mixer` and so on.
-        causal: positions look at the past only.
-        source: with attention to a source.
-        seeds: of the model.
+    Their layers are called `<name>_1_mixer` and so on. An "encoder" sees both sides, a
+    "decoder" the past and a source, a "block" (of a language model) the past alone.
     """
-    dtype, padding = options["dtype"], "causal" if causal else "same"
+    dtype, padding = options["dtype"], "same" if name == "encoder" else "causal"
     mixers = of_layers("mixer", options["mixer"], num_layers)
     kernel_sizes = options["kernel_sizes"]
     if kernel_sizes is None:
@@ -199,7 +188,7 @@ def make_blocks(
             number, "mixer", make_mixer(mixer, {**shared, "padding": padding})
         )
         to_source = None
-        if source:
+        if name == "decoder":
             shared["seed"] = next(seeds)
             layer = make_mixer(make_attention, {**shared, "padding": "same"})
             to_source = residual(number, "attention", layer)
@@ -223,8 +212,8 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
         given: what the model says; options of the mixer go before it.
     """
     options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
-    make = _maker(options.pop("kind", None), mixer)
-    names = _parameters(make)
+    make = maker(options.pop("kind", None), mixer)
+    names = parameters(make)
     for name in options:
         if name not in names or name in ("padding", "seed", "dtype"):
             raise ValueError(
@@ -235,7 +224,7 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
     return make(**{**given, **options})
 
 
-def _maker(kind, mixer) -> Callable:
+def maker(kind, mixer) -> Callable:
     """A row, or what is registered with Keras, or a class or function itself."""
     make = kind
     if isinstance(kind, str):
@@ -249,14 +238,12 @@ def _maker(kind, mixer) -> Callable:
     return make
 
 
-def _parameters(make) -> set[str]:
+def parameters(make) -> set[str]:
     """Names of the arguments; with `**kwargs`, as of layers, also `dtype`."""
     signature = inspect.signature(make.__init__ if isinstance(make, type) else make)
     kinds = {parameter.kind for parameter in signature.parameters.values()}
-    return {*signature.parameters, *(["dtype"] if _REST in kinds else [])}
-
-
-_REST = inspect.Parameter.VAR_KEYWORD
+    rest = inspect.Parameter.VAR_KEYWORD in kinds
+    return {*signature.parameters, *(["dtype"] if rest else [])}
 
 
 class Steps:
@@ -442,70 +429,3 @@ def make_final_norm(options: dict):
 def _linear(units, dtype):
     """A linear map without bias, Glorot-uniform as in fairseq."""
     return keras.layers.Dense(units, use_bias=False, dtype=dtype)
-
-
-# --- Old spellings ---
-
-# Options of all mixers, which were arguments of the models once.
-_ONCE_ARGUMENTS = (
-    "num_conv_heads", "conv_dim", "query_dim", "gate", "query_groups",
-    "permute_channels", "compat", "kernel_softmax", "weight_dropout_mask",
-    "input_dropout",
-)  # fmt: skip
-
-
-def current_arguments(config: dict) -> dict:
-    """A model's configuration, also of a file of an older version, in today's words.
-
-    Options of the mixers stood beside `mixer` (and `use_glu` and `gate` were one),
-    `max_length` beside `positions`, and special ids were four arguments.
-    """
-    config = dict(config)
-    ids = {k: config.pop(f"{k}_id") for k in SPECIAL_IDS if f"{k}_id" in config}
-    if ids:
-        config["special_ids"] = ids
-    if "convolutions" in config:
-        return config
-    options = {key: config.pop(key) for key in _ONCE_ARGUMENTS if key in config}
-    max_length = config.pop("max_length", None)
-
-    def by_side(value_of):
-        if "vocabulary_size" in config:  # a language model
-            return value_of(None)
-        values = {side: value_of(side) for side in SIDES}
-        same = values["encoder"] == values["decoder"]
-        return values["encoder"] if same else values
-
-    def mixers(side):
-        chosen = {key: of_side(key, value, side) for key, value in options.items()}
-        mixer = of_side("mixer", config.get("mixer", "dynamic_conv"), side)
-        if isinstance(mixer, (list, tuple)):
-            return [_with_options(kind, chosen) for kind in mixer]
-        return _with_options(mixer, chosen)
-
-    def positions(side):
-        kind = of_side("positions", config["positions"], side)
-        length = of_side("max_length", max_length, side)
-        return {"kind": kind, "max_length": length} if kind == "learned" else kind
-
-    if options:
-        config["mixer"] = by_side(mixers)
-    if max_length is not None and "positions" in config:
-        config["positions"] = by_side(positions)
-    return config
-
-
-def _with_options(kind, options):
-    """A mixer with those of the options that it knows."""
-    if kind == "attention":
-        return kind
-    gate = options.get("gate", "glu")
-    options = {
-        **options,
-        "num_heads": options.get("num_conv_heads"),
-        "gate": gate,
-        "use_glu": gate == "glu",
-    }
-    names = _parameters(_maker(kind, kind))
-    known = {k: v for k, v in options.items() if k in names and v is not None}
-    return {"kind": kind, **known}

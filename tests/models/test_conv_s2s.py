@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqconv.layers import WeightNormConv1D, WeightNormDense
-from keras_seqconv.models.conv_s2s import Convolution, parse_convolutions
+from keras_seqconv.models.gated_stack import Convolution, parse_convolutions
 from tests.backends import layer_gradients, to_numpy
 from tests.models.families import (
     SOURCES,

@@ -46,7 +46,10 @@ def test_it_trains_decodes_and_is_saved(make, tmp_path):
     randomize(model)
     check_steps(model)
     source = inputs.get("source_ids")
-    ids, scores = ks.decoding.beam_search(model, source, num_beams=2, max_length=5)
+    of_batch = {"batch_size": 3} if source is None else {}
+    ids, scores = ks.decoding.beam_search(
+        model, source, num_beams=2, max_length=5, **of_batch
+    )
     found = to_numpy(ids)
     # What the search says of its best is what the model says of it.
     best = found[:, 0]
