@@ -15,14 +15,11 @@ from tests.models.families import (
     SOURCES,
     TARGETS,
     TOLERANCE,
-    VOCABULARY,
-    cases,
     conv_s2s,
     model_of,
     tensors,
 )
 
-CONFIGS = ("conv_s2s", "conv_s2s_small", "conv_s2s_no_positions")
 INPUTS = {"source_ids": SOURCES, "target_ids": TARGETS}
 
 
@@ -58,140 +55,32 @@ def test_number_of_parameters():
     assert other.count_params() - tied.count_params() == normed(8, 23) - 23
 
 
-def test_shared_output_embedding():
-    model = model_of("conv_s2s")
-    table = model.target_embedder.tokens
-    assert model.output_dense is None and table.bias.shape == (VOCABULARY,)
-    before = to_numpy(model(INPUTS))
-    # Token 11 stands in no input: only its own logit depends on its row and bias.
-    row = to_numpy(table.embeddings[11])
-    table.bias.assign(to_numpy(table.bias) + np.eye(VOCABULARY)[11])
-    try:
-        after = to_numpy(model(INPUTS))
-    finally:
-        table.bias.assign(to_numpy(table.bias) - np.eye(VOCABULARY)[11])
-    difference = np.zeros_like(before) + np.eye(VOCABULARY)[11]
-    np.testing.assert_allclose(after - before, difference, atol=1e-5)
-    assert np.any(row != 0)
-
-
-def oracle(model, source, target):
-    """Logits (T, V) of one sentence in loops, after Gehring et al. 2017."""
-
-    def dense(layer, x):
-        v, g, bias = (to_numpy(weight) for weight in (layer.v, layer.g, layer.bias))
-        return x @ (g * v / np.sqrt((v**2).sum(0))) + bias
-
-    def embed(embedder, ids):
-        x = to_numpy(embedder.tokens.embeddings)[ids]
-        if embedder.position is not None:
-            x = x + to_numpy(embedder.position.embeddings)[: len(ids)]
-        return x
-
-    def convolve(layer, x, left):
-        v, g, bias = (to_numpy(weight) for weight in (layer.v, layer.g, layer.bias))
-        kernel = g * v / np.sqrt((v**2).sum((0, 1)))
-        y = np.zeros((len(x), kernel.shape[-1])) + bias
-        for t in range(len(x)):
-            for j in range(len(kernel)):
-                if 0 <= t + j - left < len(x):
-                    y[t] += x[t + j - left] @ kernel[j]
-        first, second = np.split(y, 2, axis=-1)
-        return first / (1 + np.exp(-second))
-
-    def stack(layers, x, causal, attend=None):
-        outputs = [x]
-        for index, layer in enumerate(layers.convolutions):
-            taps = layer.kernel_size
-            left = taps - 1 if causal else (taps - 1) // 2
-            x = convolve(layers.blocks[index].convolution, outputs[-1], left)
-            if layers.attentions[index] is not None:
-                x = attend(layers.attentions[index], x)
-            if layer.residual:
-                skip = outputs[-layer.residual]
-                projection = layers.residuals[index].projection
-                skip = skip if projection is None else dense(projection, skip)
-                x = (x + skip) * np.sqrt(0.5)
-            outputs.append(x)
-        return outputs[-1]
-
-    embedded = embed(model.source_embedder, source)
-    x = stack(model.encoder_stack, dense(model.encoder_input, embedded), False)
-    keys = dense(model.encoder_output, x)
-    values = (keys + embedded) * np.sqrt(0.5)
-    targets = embed(model.target_embedder, target)
-
-    def attend(attention, x):
-        query = (dense(attention.in_projection, x) + targets) * np.sqrt(0.5)
-        weights = np.exp(query @ keys.T)
-        weights /= weights.sum(-1, keepdims=True)
-        context = weights @ values * np.sqrt(len(keys))
-        return (dense(attention.out_projection, context) + x) * np.sqrt(0.5)
-
-    x = stack(model.decoder_stack, dense(model.decoder_input, targets), True, attend)
-    x = dense(model.decoder_output, x)
-    if model.output_dense is not None:
-        return dense(model.output_dense, x)
-    table = model.target_embedder.tokens
-    return x @ to_numpy(table.embeddings).T + to_numpy(table.bias)
-
-
-@cases(CONFIGS)
-def test_logits_equal_the_formulas_of_the_paper(name):
-    model = model_of(name)
-    for row, (source, target) in enumerate(((5, 4), (2, 3))):
-        source, target = SOURCES[row, :source], TARGETS[row, :target]
-        expected = oracle(model, source, target)
-        got = to_numpy(
-            model({"source_ids": source[None], "target_ids": target[None]})
-        )[0]  # fmt: skip
-        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["conv_s2s_small", "conv_s2s"])
 def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
-    """Its convolutions get 1 / 2A of it; embeddings get all, past them."""
-    model = model_of(name)
-    inputs = tensors(INPUTS)
-    number = sum(attention is not None for attention in model.decoder_stack.attentions)
+    """Its convolutions get 1 / 2A of it; its embeddings more, past them."""
+    model, inputs = model_of(name), tensors(INPUTS)
+    attentions = sum(x is not None for x in model.decoder_stack.attentions)
+    first = model.encoder_input.v
+    place = [weight is first for weight in model.trainable_variables].index(True)
+    table = model.source_embedder.tokens.embeddings
+    table_place = [weight is table for weight in model.trainable_variables].index(True)
 
-    def logits():
-        return model.decode(inputs["target_ids"], *model.encode(inputs["source_ids"]))
-
-    def gradients():
-        paths = [weight.path for weight in model.trainable_variables]
-        values = map(ops.convert_to_tensor, layer_gradients(model, logits))
-        return dict(zip(paths, map(to_numpy, values), strict=True))
-
-    scaled = gradients()
-    model.gradient_scale.scale, scale = 1.0, model.gradient_scale.scale
-    try:
-        unscaled = gradients()
-        model.gradient_scale.scale = 0.0
-        past_the_encoder = gradients()
-    finally:
+    def gradients(scale):
         model.gradient_scale.scale = scale
-    assert scale == 1 / (2 * number)
-    encoder = {
-        weight.path
-        for layer in (model.encoder_input, model.encoder_output,
-                      *model.encoder_stack.blocks,
-                      *filter(None, model.encoder_stack.residuals))
-        for weight in layer.trainable_variables
-    }  # fmt: skip
-    embedder = model.source_embedder
-    table = embedder.tokens.embeddings.path
-    embedded = {table, embedder.position.embeddings.path}
-    for path, gradient in scaled.items():
-        expected = unscaled[path]
-        if path in encoder:
-            expected = expected * scale
-        elif path in embedded:
-            through = unscaled[path] - past_the_encoder[path]
-            expected = past_the_encoder[path] + through * scale
+        values = layer_gradients(model, lambda: model.decode(
+            inputs["target_ids"], *model.encode(inputs["source_ids"])))  # fmt: skip
+        values = [values[place], values[table_place]]
+        return [to_numpy(ops.convert_to_tensor(value)) for value in values]
+
+    scale = model.gradient_scale.scale
+    assert scale == 1 / (2 * attentions)
+    scaled, unscaled, past = (gradients(x) for x in (scale, 1.0, 0.0))
+    model.gradient_scale.scale = scale
+    assert np.all(past[0] == 0) and np.abs(past[1]).max() > 1e-3
+    for found, whole, rest in zip(scaled, unscaled, past, strict=True):
+        expected = rest + (whole - rest) * scale
         limit = 1e-4 * max(1.0, np.abs(expected).max())
-        np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=limit)
-    assert np.abs(past_the_encoder[table]).max() > 1e-3
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=limit)
 
 
 def test_steps_compute_no_norms(monkeypatch):

@@ -394,19 +394,6 @@ def test_fold_keeps_outputs_steps_and_files(name, tmp_path):
     assert again.count_params() == model.count_params()
 
 
-@cases(("lm", "conv_lm"), ("lm", "conv_lm"))
-def test_the_future_is_not_seen(name):
-    model = model_of(name)
-    ids = TARGETS[:1]
-    expected = to_numpy(model({"target_ids": ids}))[0]
-    for time in range(3):
-        other = ids.copy()
-        other[:, time + 1 :] = 15
-        got = to_numpy(model({"target_ids": other}))[0]
-        np.testing.assert_allclose(got[: time + 1], expected[: time + 1], **TOLERANCE)
-        assert np.abs(got[time + 1] - expected[time + 1]).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("make_model", "error"),
     [
