@@ -142,7 +142,7 @@ def command(options) -> list[str]:
 def score(options) -> None:
     """Scores the finished model on the test set and keeps what other actions need."""
     from keras_seqconv.callbacks.reporting import read_log
-    from keras_seqconv.cpu import share_cores
+    from keras_seqconv.devices import share_cores
     from keras_seqconv.support.files import write_file
     from keras_seqconv.text_model import default_parallel
 

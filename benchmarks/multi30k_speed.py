@@ -139,8 +139,8 @@ def measure_ours(system: str, work: str, cores: int, precision: str) -> float:
     import tensorflow as tf
 
     import keras_seqconv as ks
+    from keras_seqconv.devices import find_devices
     from keras_seqconv.text_model import default_parallel, side_by_side
-    from keras_seqconv.training.devices import find_devices
 
     keras.config.set_dtype_policy(precision)
     # As `train` and `translate` do.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         tokenizers,
         training,
     )
-    from keras_seqconv.cpu import keep_freed_memory  # noqa: F401
+    from keras_seqconv.devices import keep_freed_memory  # noqa: F401
     from keras_seqconv.fitting import fit_stream  # noqa: F401
     from keras_seqconv.language_generator import LanguageGenerator  # noqa: F401
     from keras_seqconv.translator import Translator, load  # noqa: F401
@@ -44,7 +44,7 @@ _MODULES = (
 _HOMES = {
     "fit_stream": "fitting",
     "LanguageGenerator": "language_generator",
-    "keep_freed_memory": "cpu",
+    "keep_freed_memory": "devices",
     "Translator": "translator",
     "load": "translator",
 }

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.cpu import available_cores
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.devices import available_cores
 from keras_seqconv.model_directory import Contents
 from keras_seqconv.support.arguments import check_positive_integer
 

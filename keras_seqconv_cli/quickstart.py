@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.cpu import keep_freed_memory
+    from keras_seqconv.devices import keep_freed_memory
     from keras_seqconv.training import TrainingOptions, train
     from keras_seqconv.training.run import remove_run
 

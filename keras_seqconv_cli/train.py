@@ -80,7 +80,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.cpu import keep_freed_memory
+    from keras_seqconv.devices import keep_freed_memory
     from keras_seqconv.presets import PRESETS
     from keras_seqconv.training import train
 

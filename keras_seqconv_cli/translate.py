@@ -127,7 +127,7 @@ def search_options(options: argparse.Namespace) -> dict:
 
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
-    from keras_seqconv.cpu import keep_freed_memory, share_cores
+    from keras_seqconv.devices import keep_freed_memory, share_cores
     from keras_seqconv.support.arguments import check_positive_integer
     from keras_seqconv.text_model import default_parallel
     from keras_seqconv.translator import load_ensemble

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.tensorflow
 # "Arrows run one way". Leaves import no sibling. `support` serves all.
 ALLOWED = {
     "__init__": {
-        "callbacks", "checkpoints", "convert", "cpu", "data", "decoding",
+        "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
         "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
         "losses", "metrics", "models", "ops", "optimizers", "perplexity",
         "plots", "preparation", "presets", "schedules", "tokenizers", "training",
         "translator", "version",
     },
     # Leaves
-    "cpu": set(),
+    "devices": set(),
     "support": set(),
     "fingerprints": set(),
     "ops": set(),
@@ -50,7 +50,7 @@ ALLOWED = {
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
     "model_directory": {"folders", "models", "tokenizers", "version"},
-    "text_model": {"cpu", "decoding", "model_directory"},
+    "text_model": {"devices", "decoding", "model_directory"},
     "language_generator": {"decoding", "model_directory", "text_model"},
     "translator": {
         "decoding", "fingerprints", "language_generator", "model_directory",
@@ -65,7 +65,7 @@ ALLOWED = {
     "callbacks": {"checkpoints", "replicas"},
     "fitting": {"callbacks", "replicas"},
     "training": {
-        "callbacks", "checkpoints", "cpu", "data", "evaluation",
+        "callbacks", "checkpoints", "devices", "data", "evaluation",
         "fingerprints", "fitting", "language_generator", "losses",
         "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
         "schedules", "tokenizers", "training_options", "translator", "version",

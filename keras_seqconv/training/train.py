@@ -7,9 +7,9 @@ import keras
 
 from keras_seqconv import callbacks, checkpoints, plots
 from keras_seqconv.data.batches import BatchStream
+from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.fitting import fit_stream
 from keras_seqconv.support.files import read_json
-from keras_seqconv.training.devices import Devices, find_devices
 from keras_seqconv.training.finish import (
     check_scoring,
     finish,
@@ -138,7 +138,7 @@ def _streams(options: TrainingOptions, recipe: Recipe, text: Text, devices: Devi
     """Batches to train on, and to validate on, or None."""
     settings = {
         "tokens_per_batch": recipe.tokens_per_batch // devices.cores,
-        "num_replicas": devices.replicas,
+        "num_replicas": devices.number * devices.cores,
         "max_shapes": options.max_shapes,
         "start_id": text.target_tokenizer.start_id,
         "pad_id": text.target_tokenizer.pad_id,

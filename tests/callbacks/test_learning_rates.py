@@ -9,14 +9,20 @@ from keras_seqconv.callbacks.counting import rate_of
 from tests.callbacks.small import Results, Stream, fit, make_model
 
 
+class Rates(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.rates = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.rates.append(rate_of(self.model))
+
+
 def rates(callbacks, batches, epochs) -> list[float]:
     """The rate of each batch."""
-    model, found = make_model(keras.optimizers.SGD(0.1)), []
-    note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda batch, logs: found.append(rate_of(model))
-    )
+    model, note = make_model(keras.optimizers.SGD(0.1)), Rates()
     fit(model, [*callbacks, note], max_epochs=epochs, stream=Stream(batches))
-    return found
+    return note.rates
 
 
 def test_fixed_schedule_with_warm_up_and_force_anneal():

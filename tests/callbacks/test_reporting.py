@@ -106,6 +106,13 @@ def test_progress_outlives_its_terminal():
     fit(make_model(), [Progress(stream=Gone(), seconds=0.0)], updates=2)
 
 
+def test_progress_of_a_single_update():
+    stream = io.StringIO()
+    fit(make_model(), [Progress(max_updates=1, stream=stream)], updates=1)
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("update 1/1  epoch 1  loss ")
+
+
 def test_logs_are_fetched_when_they_are_looked_at():
     class Value:
         count = 0

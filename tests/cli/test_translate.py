@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.cpu import available_cores
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.devices import available_cores
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import load_ensemble
 from keras_seqconv_cli.translate import SEARCH

@@ -15,7 +15,7 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
 from keras_seqconv import checkpoints
-from keras_seqconv.cpu import available_cores
+from keras_seqconv.devices import available_cores
 from keras_seqconv.training import TrainingOptions, train
 from keras_seqconv.training.finish import average_run
 from keras_seqconv.training.run import sole_run

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from keras_seqconv.cpu import keep_freed_memory
+from keras_seqconv.devices import keep_freed_memory
 
 CODE = """
 import ctypes, resource, sys, threading
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of 4 KB anywhere
-from keras_seqconv.cpu import keep_freed_memory
+from keras_seqconv.devices import keep_freed_memory
 arenas, of_thread = int(sys.argv[1]), int(sys.argv[2]) << 20
 print(keep_freed_memory(arenas))
 def faults():
@@ -44,19 +44,12 @@ def run(arenas, of_thread, **environment) -> list[str]:
 @pytest.mark.tensorflow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
 def test_large_blocks_are_used_again_unless_the_user_has_settings():
-    # A thread's block is larger than what an arena of its own could hold.
-    kept, faults = run(1, 80)
-    assert kept == "True" and int(faults) < 2000
+    # A thread's block is larger than what an arena of its own could hold, or fits.
+    for arenas, of_thread in ((1, 80), (2, 40)):
+        kept, faults = run(arenas, of_thread)
+        assert kept == "True" and int(faults) < 2000
     kept, faults = run(1, 80, GLIBC_TUNABLES="glibc.malloc.tcache_count=7")
     assert kept == "False" and int(faults) > 100_000
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
-def test_blocks_of_a_thread_with_its_own_arena_are_used_again():
-    kept, faults = run(2, 40)
-    assert kept == "True" and int(faults) < 2000
 
 
 def test_wrong_number_of_arenas():
