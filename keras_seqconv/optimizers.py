@@ -48,10 +48,10 @@ class AdamW(keras.optimizers.AdamW):
         step = ops.cast(self.iterations + 1, dtype)
         beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
         index = self._get_variable_index(variable)
-        slots = (variable, self._momentums[index], self._velocities[index])
-        names = ("var", "m", "v")
         return tf.raw_ops.ResourceApplyAdam(
-            **{name: _handle(slot) for name, slot in zip(names, slots, strict=True)},
+            var=_handle(variable),
+            m=_handle(self._momentums[index]),
+            v=_handle(self._velocities[index]),
             beta1_power=beta_1**step,
             beta2_power=beta_2**step,
             lr=ops.cast(learning_rate, dtype),
@@ -294,10 +294,11 @@ class TokenNormalized(keras.optimizers.Optimizer):
         replica = tf.distribute.get_replica_context()
         if replica.num_replicas_in_sync > 1:
             present = [gradient for gradient in gradients if gradient is not None]
-            sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, [tokens, *present])
-            tokens, *present = sums
-            present = iter(present)
-            gradients = [None if g is None else next(present) for g in gradients]
+            tokens, *sums = replica.all_reduce(
+                tf.distribute.ReduceOp.SUM, [tokens, *present]
+            )
+            sums = iter(sums)
+            gradients = [None if g is None else next(sums) for g in gradients]
         replica.merge_call(self._take_in, args=(gradients, tokens))
 
     def _take_in(self, strategy, gradients, tokens):
@@ -317,8 +318,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
                     lambda: in_replicas(self._update, gradients, tokens, limit),
                     lambda: None,
                 )
-            if self.accumulation_steps > 1:
-                in_replicas(self._clear)
+            in_replicas(self._clear)
 
         if self.accumulation_steps == 1:
             finish()
