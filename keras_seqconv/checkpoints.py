@@ -142,22 +142,18 @@ def states(
 ) -> Iterator[tuple[Path, dict]]:
     """Checkpoints and their states, newest first; a warning names damaged ones."""
     for path in reversed(find(directory)):
-        if up_to is None or update_of(path) <= up_to:
-            state = _unless_damaged(read_state, path)
-            if state is not None:
-                yield path, state
+        if (up_to is None or update_of(path) <= up_to) and _whole(path, read_state):
+            yield path, read_state(path)
 
 
-def _whole(path: Path) -> bool:
-    return _unless_damaged(lambda path: check(path) or {}, path) is not None
-
-
-def _unless_damaged(read: Callable, path: Path) -> dict | None:
+def _whole(path: Path, read: Callable | None = None) -> bool:
+    """Whether `read` can read it; a warning where it cannot."""
     try:
-        return read(path)
+        (read or check)(path)
     except (ValueError, OSError) as error:
         warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
-        return None
+        return False
+    return True
 
 
 def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:

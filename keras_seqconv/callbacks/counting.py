@@ -76,11 +76,15 @@ class CountingCallback(keras.callbacks.Callback):
     @property
     def stopping(self) -> bool:
         """Whether training ends after this batch or epoch."""
-        # On JAX, `self.model` brings the state of training into the variables first.
-        return self._model.stop_training
+        return self.unsynced_model.stop_training
 
     def stop_training(self) -> None:
-        self._model.stop_training = True
+        self.unsynced_model.stop_training = True
+
+    @property
+    def unsynced_model(self):
+        """The model without what `model` does on JAX: the state into the variables."""
+        return self._model
 
 
 def accumulation_steps(optimizer) -> int:

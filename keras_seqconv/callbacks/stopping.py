@@ -250,7 +250,8 @@ class StopOnNaN(CountingCallback):
             if name in logs and not math.isfinite(float(logs[name]))
         ]
         kind = keras.optimizers.LossScaleOptimizer
-        scaled = [o for o in nested(self._model.optimizer) if isinstance(o, kind)]
+        chain = nested(self.unsynced_model.optimizer)
+        scaled = [optimizer for optimizer in chain if isinstance(optimizer, kind)]
         if not scaled:
             return infinite[0] if infinite else None
         model = self.model  # on JAX, this brings the state into the variables
