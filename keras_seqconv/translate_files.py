@@ -359,16 +359,16 @@ def _part(path: Path, part: Path, resume: bool, settings: dict) -> Iterator:
     """As `_opened`, of a file that is complete when it gets its name."""
     note = path.with_name(f"{part.name}.json")
     done, size = _earlier(part, note, resume, settings)
-    write_json(note, settings)
-    try:
-        with open(part, "ab", buffering=0) as stream:
-            stream.truncate(size)
+    with open(part, "ab", buffering=0) as stream:
+        try:
+            stream.truncate(size)  # before the note, which vouches for what is there
+            write_json(note, settings)
             yield partial(_write, stream, sync=True), done
-    except BaseException:
-        if not _whole_windows(part, settings)[0]:  # nothing to go on with
-            part.unlink()
-            note.unlink()
-        raise
+        except BaseException:
+            if not _whole_windows(part, settings)[0]:  # nothing to go on with
+                part.unlink()
+                note.unlink(missing_ok=True)
+            raise
     if path.suffix == ".gz":
         with (
             open(part, "rb") as plain,
@@ -429,7 +429,8 @@ def _whole_windows(part: Path, settings: dict) -> tuple[int, int]:
 def _write(stream: BinaryIO, content: bytes, sync: bool = False) -> None:
     with naming(str(getattr(stream, "name", "the output"))):
         while content:  # a file without a buffer may take a part of it
-            content = content[stream.write(content) :]
+            written = stream.write(content)
+            content = b"" if written is None else content[written:]
         stream.flush()
         if sync:
             os.fsync(stream.fileno())

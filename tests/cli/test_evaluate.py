@@ -76,9 +76,6 @@ def test_model(folder, translator, tmp_path, capsys):
     )
     assert lines[2:] == [*expected.lines(), "BLEU4 100.0"]
     assert (tmp_path / "out").read_text() == (folder / "right").read_text()
-
-
-def test_json(folder, capsys):
     done = call(
         capsys, "evaluate", folder / "model", "--source", folder / "source",
         "--reference", folder / "wrong", "--json", "--quiet", "--limit", 2,

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keras_seqconv import plots
 from tests.cli.commands import (
     call,
     loaded_once,  # noqa: F401
@@ -53,36 +54,32 @@ def test_curves(folder, tmp_path, capsys):
     assert b"<svg" in content
 
 
-def test_attention(folder, tmp_path, capsys):
-    model, text = folder / "dynamic", ["--text", "w1 w2 unknown"]
-    content = drawn(capsys, tmp_path / "a.pdf", "attention", model, *text)
+def test_attention(folder, tmp_path, capsys, monkeypatch):
+    drawn_arrays, original = [], plots.attention
+
+    def attention(*arguments):
+        drawn_arrays.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(plots, "attention", attention)
+    model = folder / "dynamic"
+    content = drawn(capsys, tmp_path / "a.pdf", "attention", model, "--text", "w1 w2")
     assert content.startswith(b"%PDF")
-    drawn(capsys, tmp_path / "b.png", "attention", model, *text, "--translation", "w5")
+    # That of the search.
+    ((weights, source, target),) = drawn_arrays
+    options = {"return_attention": True}
+    best = make_translator().translate_n_best(["w1 w2"], 1, **options)[0][0]
+    assert abs(weights - best.attention).max() < 1e-4
+    assert source == ["w1", "w2", "</s>"] and target == [*best.tokens, "</s>"]
+    text = ["--text", "w1", "--translation", "w5"]
+    drawn(capsys, tmp_path / "b.png", "attention", model, *text)
+    assert drawn_arrays[1][2] == ["w5", "</s>"]
     output = tmp_path / "out.jsonl"
     call(capsys, "translate", model, "--input", folder / "source", "--output", output,
          "--attention")  # fmt: skip
-    drawn(
-        capsys, tmp_path / "c.png", "attention", "--translations", output, "--line", 2
-    )
-
-
-def test_attention_is_that_of_the_search(folder, tmp_path, capsys, monkeypatch):
-    from keras_seqconv import plots
-
-    seen, original = [], plots.attention
-
-    def noting(*arguments):
-        seen.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(plots, "attention", noting)
-    drawn(
-        capsys, tmp_path / "a.png", "attention", folder / "dynamic", "--text", "w1 w2"
-    )
-    best = make_translator().translate_n_best(["w1 w2"], 1, return_attention=True)[0][0]
-    weights, source, target = seen[0]
-    assert abs(weights - best.attention).max() < 1e-4
-    assert source == ["w1", "w2", "</s>"] and target == [*best.tokens, "</s>"]
+    written = ["--translations", output, "--line", 2]
+    drawn(capsys, tmp_path / "c.png", "attention", *written)
+    assert drawn_arrays[2][1][:2] == ["w3", "w3"]
 
 
 def test_kernels(folder, tmp_path, capsys):

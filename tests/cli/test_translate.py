@@ -27,6 +27,9 @@ from tests.cli.commands import (
 from tests.full_disk import full_disk
 
 LINES = ["w1 w2 w3", "", "w4 w5", "w6"]
+PROGRAM = "import sys; from keras_seqconv_cli import main; status = main()"
+ROOT = str(Path(__file__).parents[2])
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": ROOT}
 
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -116,23 +119,15 @@ def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch)
 ])  # fmt: skip
 def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen, parts):
     """In a new process, as TensorFlow must not run yet."""
-    program = """
-import sys
-from keras_seqconv_cli import main
-status = main()
-import tensorflow as tf
-print(tf.config.threading.get_intra_op_parallelism_threads())
-sys.exit(status)
-"""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if chosen is not None:
-        environment["TF_NUM_INTRAOP_THREADS"] = chosen
+    threads = "print(tf.config.threading.get_intra_op_parallelism_threads())"
     output = tmp_path / "out.txt"
-    command = [
-        sys.executable, "-c", program, "translate", folder / "model", "--input",
-        folder / "in.txt", "--output", output, *flags,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{PROGRAM}; import tensorflow as tf; {threads}",
+         "translate", folder / "model", "--input", folder / "in.txt", "--output",
+         output, *flags],
+        capture_output=True, text=True,
+        env={**ENVIRONMENT, **({"TF_NUM_INTRAOP_THREADS": chosen} if chosen else {})},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
     expected = 0 if parts == 1 else max(1, available_cores() // parts)  # 0: all
@@ -294,17 +289,15 @@ def test_full_device(folder, capsys):
 @pytest.mark.slow
 def test_pipes(folder, translator):
     """In a process of its own: standard streams, and a reader that leaves."""
-    program = "import sys; from keras_seqconv_cli import main; sys.exit(main())"
-    options = dict(
-        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
-    command = [sys.executable, "-c", program, "translate", str(folder / "model")]
-    process = subprocess.Popen(command, **options)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", f"{PROGRAM}; sys.exit(status)", "translate"]
+    command.append(str(folder / "model"))
+    process = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
     output, errors = process.communicate("\n".join(LINES).encode(), timeout=200)
     assert process.returncode == 0, errors
     assert output.decode().split("\n")[:-1] == translator.translate(LINES)
-    process = subprocess.Popen([*command, "--window", "1", "--quiet"], **options)
+    command += ["--window", "1", "--quiet"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
     process.stdout.close()
     process.stdin.write(b"w1 w2\n" * 50)
     process.stdin.close()
