@@ -10,6 +10,15 @@ _ONCE_ARGUMENTS = (
 )  # fmt: skip
 
 
+def where_now(name: str) -> str:
+    """Where an argument of earlier versions is now, or "", for an error."""
+    if name in _ONCE_ARGUMENTS:
+        return 'It is an option of `mixer` now: {"kind": ..., and options}. '
+    if name.removesuffix("_id") in SPECIAL_IDS:
+        return "It is in `special_ids` now. "
+    return "It is in `positions` now. " if name == "max_length" else ""
+
+
 def current_arguments(config: dict) -> dict:
     """A model's configuration, also of a file of an older version, in today's words.
 

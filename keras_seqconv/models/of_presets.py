@@ -4,6 +4,7 @@ import copy
 import inspect
 
 from keras_seqconv.models.conv_s2s import ConvS2S
+from keras_seqconv.models.earlier_versions import where_now
 from keras_seqconv.models.encoder_decoder import EncoderDecoder
 from keras_seqconv.models.language_models import ConvLanguageModel, LanguageModel
 from keras_seqconv.models.sequence_model import SequenceModel
@@ -71,7 +72,8 @@ def from_preset(
     for key in overrides:
         if key not in allowed:
             raise ValueError(
-                f"{preset.model} has no argument `{key}`. {near(key, allowed)}"
+                f"{preset.model} has no argument `{key}`. "
+                f"{where_now(key) or near(key, allowed)}"
                 f"Received: {key}={overrides[key]!r}"
             )
     arguments = {**copy.deepcopy(preset.architecture), **overrides}

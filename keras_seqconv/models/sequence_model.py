@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
-from keras_seqconv.models.earlier_versions import current_arguments
+from keras_seqconv.models.earlier_versions import current_arguments, where_now
 from keras_seqconv.models.stacks import SPECIAL_IDS
 from keras_seqconv.support.arguments import check_positive_integer
 
@@ -245,7 +245,7 @@ def constructor_arguments(variables: dict) -> dict:
         if key not in ("name", "dtype"):
             raise TypeError(
                 f"{type(variables['self']).__name__}() got an unexpected keyword "
-                f"argument '{key}'. Received: {key}={kwargs[key]!r}"
+                f"argument '{key}'. {where_now(key)}Received: {key}={kwargs[key]!r}"
             )
     config |= kwargs
     _check_ids(config)

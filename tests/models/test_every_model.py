@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqconv.models import from_preset
 from tests.backends import UNCOMPILED, compiled, layer_gradients, to_numpy
 from tests.cases import quick_and_slow
 from tests.models import families
@@ -445,6 +446,14 @@ def test_wrong_arguments_of_all_models_are_named(name, options, match):
         make(name, **options)
 
 
-def test_an_unknown_argument_is_named():
-    with pytest.raises(TypeError, match=r"LanguageModel\(\).*argument 'hiden_dim'"):
-        families.language_model(hiden_dim=3)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("hiden_dim", ""), ("gate", "option of `mixer`"), ("max_length", "`positions`"),
+     ("end_id", "`special_ids`")],
+)  # fmt: skip
+def test_an_unknown_argument_is_named(name, words):
+    """And where one of earlier versions is now."""
+    with pytest.raises(TypeError, match=rf"Model\(\).*'{name}'.*{words}.*{name}=3"):
+        families.language_model(**{name: 3})
+    with pytest.raises(ValueError, match=f"Model has no .*`{name}`.*{words}.*=3"):
+        from_preset("transformer_lm", vocabulary_size=9, **{name: 3})
