@@ -42,7 +42,8 @@ class Checkpoints(CountingCallback):
         keep_last: how many of those written at the end of an epoch are kept; None: all.
         keep_updates: how many of the others are kept; None: all.
         keep_best: how many of the best are kept, of either kind.
-        monitor: the metric that says which are best: a key of the logs.
+        monitor: the metric that says which are best: a key of the logs. Other than
+            val_*, which only a validation gives, it counts at ends of epochs.
         mode: "min" or "max".
         recipe: anything that JSON can hold, noted in each checkpoint.
 
@@ -126,7 +127,7 @@ class Checkpoints(CountingCallback):
         super().on_train_batch_end(batch, logs)
         if self.due(self.every_updates):
             self._due = self._due or {}
-        if self._promising(logs):
+        if self.monitor.startswith("val_") and self._promising(logs):
             self._due = {**(self._due or {}), "metrics": _floats(logs)}
         # At the last batch: when the epoch has ended, which includes its validation.
         if self._due is not None and not self.last_batch:

@@ -129,6 +129,10 @@ def test_files_that_are_kept(tmp_path):
     # Ends of epochs 5 and 6, the best (epoch 2), the newest between (epoch 6).
     assert updates(tmp_path) == [4, 10, 11, 12]
     assert checkpoints.best(tmp_path, 1) == [checkpoints.path_of(tmp_path, 4)]
+    # A mean of the epoch so far is no result that a batch can improve.
+    folder = tmp_path / "of training"
+    fit(make_model(), [Checkpoints(folder, monitor="loss")], max_epochs=2)
+    assert updates(folder) == [5, 10]
 
 
 def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
