@@ -10,7 +10,7 @@ from keras_seqconv.data.blocks import blocks
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, encode
 from keras_seqconv.fingerprints import tokenizer_fingerprint
-from keras_seqconv.presets import PRESETS, Preset
+from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import atomic_directory
 from keras_seqconv.training.recipe import Recipe
 from keras_seqconv.training.run import Run, note, note_corpus
@@ -18,6 +18,11 @@ from keras_seqconv.training_options import TrainingOptions
 
 # In folders of tokenizers: of runs and prepared corpora, and of models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
+# Options that ids on disk depend on.
+_OF_IDS = (
+    "dataset", "variant", "min_length", "max_length", "max_ratio", "truncate_source",
+    "validation_share",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,36 +105,22 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
     if languages == (None, None):
         languages = PRESETS[options.preset].languages or languages
 
-    def opened(source, target):
-        return open_corpus(
-            options.dataset,
-            source_language=source,
-            target_language=target,
-            data_dir=options.data_dir,
-            manual_dir=options.manual_dir,
-            variant=options.variant,
-            on_error="skip" if options.skip_bad_lines else "raise",
-        )
-
+    settings = {
+        "data_dir": options.data_dir,
+        "manual_dir": options.manual_dir,
+        "variant": options.variant,
+        "on_error": "skip" if options.skip_bad_lines else "raise",
+    }
+    source, target = languages
     try:
-        corpus = opened(*languages)
+        corpus = open_corpus(
+            options.dataset, source_language=source, target_language=target, **settings
+        )
     except ValueError:
-        if languages == (options.source_language, options.target_language):
-            raise
-        opened(None, None)  # whose error names the languages, where those are wrong
+        if languages != (options.source_language, options.target_language):
+            # Its error names the languages, where those of the preset are wrong.
+            open_corpus(options.dataset, **settings)
         raise
-    _check_corpus(options, corpus)
-    if options.validation_share is not None:
-        corpus = hold_out(corpus, options.validation_share)
-    _check_validation(options, corpus)
-    return corpus
-
-
-def is_language_model(preset: str) -> bool:
-    return "LanguageModel" in PRESETS[preset].model
-
-
-def _check_corpus(options: TrainingOptions, corpus) -> None:
     if "train" not in corpus.splits:
         raise ValueError(
             f"`dataset` must have a split 'train'. Received: {options.dataset} with "
@@ -141,23 +132,26 @@ def _check_corpus(options: TrainingOptions, corpus) -> None:
             f"{options.preset}. Received: {options.dataset} with "
             f"{corpus.target_language!r} only"
         )
+    if options.validation_share is not None:
+        return hold_out(corpus, options.validation_share)
+    if "validation" not in corpus.splits:
+        _check_no_validation(options)
+    return corpus
 
 
-def _check_validation(options: TrainingOptions, corpus) -> None:
-    if "validation" in corpus.splits:
-        return
-    for name, wanted in (
-        ("early_stopping", options.early_stopping is not None),
-        ("validate_every", options.validate_every is not None),
-        ("validation_bleu", options.validation_bleu),
-        ("average_kind", options.average_kind == "best"),
-    ):
-        if wanted:
+def _check_no_validation(options: TrainingOptions) -> None:
+    for name in ("early_stopping", "validate_every", "validation_bleu", "average_kind"):
+        value = getattr(options, name)
+        if value not in (None, False, "last_epochs"):
             raise ValueError(
                 f"`{name}` needs a validation split, which {options.dataset} does not "
                 "have; `validation_share` holds out a part of the training data. "
-                f"Received: {name}={getattr(options, name)!r}"
+                f"Received: {name}={value!r}"
             )
+
+
+def is_language_model(preset: str) -> bool:
+    return "LanguageModel" in PRESETS[preset].model
 
 
 # --- Tokenizers ---
@@ -204,7 +198,12 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     joint = single or options.joint_vocabulary
     if joint is None:
         joint = preset.architecture.get("share_embeddings") == "all"
-    size = options.vocabulary_size or _size_of(preset, kind)
+    sizes = [size for name, size in preset.parameters.items() if name != "count"]
+    size = options.vocabulary_size or max(sizes, default=None)
+    if size is None and kind not in ("words", "characters"):
+        raise ValueError(
+            "`vocabulary_size` must be given: the preset names none. Received: None"
+        )
     more, unit = {"vocabulary_size": size}, "entries"
     if kind == "moses_bpe":
         # As in the papers' recipes: merges are given, entries follow from them.
@@ -228,21 +227,19 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     return pair
 
 
-def _size_of(preset: Preset, kind: str) -> int | None:
-    sizes = [size for name, size in preset.parameters.items() if name != "count"]
-    if not sizes and kind not in ("words", "characters"):
-        raise ValueError(
-            "`vocabulary_size` must be given: the preset names none. Received: None"
-        )
-    return max(sizes, default=None)
-
-
 # --- Stores ---
 
 
 def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
     folder, options = run.data / split, run.options
-    fingerprint = _fingerprint(options, recipe, corpus, pair, split)
+    fingerprint = {
+        "languages": [corpus.source_language, corpus.target_language],
+        "split": split,
+        "blocks": recipe.blocks,
+        "tokens_per_batch": recipe.tokens_per_batch,
+        "tokenizers": [tokenizer_fingerprint(one) for one in pair],
+        **{name: getattr(options, name) for name in _OF_IDS},
+    }
     try:
         return IdStore.open(folder, fingerprint)
     except FileNotFoundError:
@@ -278,18 +275,3 @@ def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> Id
     more = f"; left out: {', '.join(left_out)}" if left_out else ""
     say(f"{split}: {len(store):,} rows{more}")
     return store
-
-
-def _fingerprint(options, recipe, corpus, pair, split) -> dict:
-    names = (
-        "dataset", "variant", "min_length", "max_length", "max_ratio",
-        "truncate_source", "validation_share",
-    )  # fmt: skip
-    return {
-        "languages": [corpus.source_language, corpus.target_language],
-        "split": split,
-        "blocks": recipe.blocks,
-        "tokens_per_batch": recipe.tokens_per_batch,
-        "tokenizers": [tokenizer_fingerprint(one) for one in pair],
-        **{name: getattr(options, name) for name in names},
-    }

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.data import batches
-from keras_seqconv.data.batches import BatchStream, shifted
+from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.data.shapes import Shape
 
@@ -214,15 +214,10 @@ def test_language_model_keeps_its_inputs_and_labels():
 
 
 def test_targets_alone_are_shifted():
-    store = IdStore.from_rows([{"target_ids": [5, 6, 2]}] * 8)
-    inputs, labels = BatchStream(store, 24, start_id=0).batch(0)
-    assert inputs["target_ids"].tolist() == [[0, 5, 6]] * 8
-    assert labels.tolist() == [[5, 6, 2]] * 8
-
-
-def test_shifted_rows_of_padding_stay_padding():
-    labels = np.array([[7, 8, 2, 0], [0, 0, 0, 0]])
-    assert shifted(labels, 3, 0).tolist() == [[3, 7, 8, 0], [0, 0, 0, 0]]
+    store = IdStore.from_rows([{"target_ids": [5, 6, 2]}] * 7)
+    inputs, labels = BatchStream(store, 24, start_id=3, pad_id=0).batch(0)
+    assert inputs["target_ids"].tolist() == [[3, 5, 6]] * 7 + [[0, 0, 0]]
+    assert labels.tolist() == [[5, 6, 2]] * 7 + [[0, 0, 0]]
 
 
 # --- Resuming ---
@@ -254,15 +249,12 @@ def test_state_keeps_the_batches_of_the_run_that_began():
 )
 def test_state_of_other_batches_is_refused(changes, message):
     state = BatchStream(STORE, 300).get_state()
-    arguments = {"store": STORE, "tokens_per_batch": 300, **changes}
+    other = BatchStream(**{"store": STORE, "tokens_per_batch": 300, **changes})
     with pytest.raises(ValueError, match=message):
-        BatchStream(**arguments).set_state(state)
-
-
-def test_state_of_the_version_before_is_refused():
-    state = {"shapes": [[8, [31, 31]]], "batches_per_epoch": [25]}
+        other.set_state(state)
+    del state["order"]  # of the version before
     with pytest.raises(ValueError, match="start anew.*: order was None and is 2;"):
-        BatchStream(STORE, 300).set_state(state)
+        other.set_state(state)
 
 
 # --- Processes ---
@@ -317,16 +309,10 @@ def test_another_process_gives_the_same_batches_and_stops_when_told():
         process.kill()
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """As of a process that is still to end."""
+def test_end_waits_for_the_call_that_runs_and_refuses_others(monkeypatch):
     monkeypatch.setattr(batches.atexit, "register", lambda function: None)
-    fresh = batches._Calls()
-    monkeypatch.setattr(batches, "_CALLS", fresh)
-    return fresh
-
-
-def test_end_waits_for_the_call_that_runs_and_refuses_others(calls):
+    calls = batches._Calls()  # as of a process that is still to end
+    monkeypatch.setattr(batches, "_CALLS", calls)
     started, results = threading.Event(), []
 
     @batches._guarded

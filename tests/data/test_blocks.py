@@ -21,85 +21,50 @@ def rows(*arguments, **options):
     return [(row["target_ids"].tolist(), row["labels"].tolist()) for row in found]
 
 
-def test_none():
-    assert rows(LINES, 5) == [
-        ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
-        ([2, 2, 8, 9, 10], [2, 8, 9, 10, 2]),
-        ([2, 11], [11, 2]),
-    ]
-    assert rows(LINES, 12) == [(([2, *sum(LINES, [])])[:-1], sum(LINES, []))]
-    assert rows(LINES, 100) == rows(LINES, 12)
-    assert len(rows(LINES, 1)) == 12
+FOUR = [
+    ([2, 5, 6], [5, 6, 2]),
+    ([2, 7, 2], [7, 2, 2]),
+    ([2, 8, 9, 10], [8, 9, 10, 2]),
+    ([2, 11], [11, 2]),
+]
+FIVE = [
+    ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
+    ([2, 2, 8, 9, 10], [2, 8, 9, 10, 2]),
+    ([2, 11], [11, 2]),
+]
+SIX = [
+    ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
+    ([2, 8, 9, 10, 2, 11], [8, 9, 10, 2, 11, 2]),
+    ([2, 12], [12, 2]),
+]
+CONTEXT = [
+    ([2, 5, 6], [5, 6, 2]),
+    ([5, 6, 2, 7, 2], [1, 1, 7, 2, 2]),
+    ([7, 2, 2, 8, 9], [1, 1, 8, 9, 10]),
+    ([8, 9, 10, 2, 11], [1, 1, 2, 11, 2]),
+]
+LONG = [[5, 6, 2], [7, 8, 9, 10, 2], [11, 12, 13, 14, 15, 16, 2]]
+LONG_LINES = [  # fairseq keeps them whole; they take the room of their context
+    ([2, 5, 6], [5, 6, 2]),
+    ([6, 2, 7, 8, 9, 10], [1, 7, 8, 9, 10, 2]),
+    ([2, 11, 12, 13, 14, 15, 16], [11, 12, 13, 14, 15, 16, 2]),
+]
 
 
-def test_complete():
-    assert rows(LINES, 5, break_mode="complete") == [
-        ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
-        ([2, 2, 8, 9, 10], [2, 8, 9, 10, 2]),
-        ([2, 11], [11, 2]),
-    ]
-    assert rows(LINES, 4, break_mode="complete") == [
-        ([2, 5, 6], [5, 6, 2]),
-        ([2, 7, 2], [7, 2, 2]),
-        ([2, 8, 9, 10], [8, 9, 10, 2]),
-        ([2, 11], [11, 2]),
-    ]
-
-
-def test_complete_doc():
-    lines = [[2], *LINES, [2], [2], [12, 2]]
-    assert rows(lines, 6, break_mode="complete_doc") == [
-        ([2, 5, 6, 2, 7], [5, 6, 2, 7, 2]),
-        ([2, 8, 9, 10, 2, 11], [8, 9, 10, 2, 11, 2]),
-        ([2, 12], [12, 2]),
-    ]
-
-
-@pytest.mark.parametrize("name", ["eos", "sentence"])
-def test_eos(name):
-    expected = [([2, *line[:-1]], line) for line in LINES]
-    assert rows(LINES, 3, break_mode=name) == expected
-
-
-def test_lines_longer_than_a_block():
-    lines = [[5, 2], [6, 7, 8, 9, 2], [10, 2]]
-    assert rows(lines, 4, break_mode="complete") == [
-        ([2, 5], [5, 2]),
-        ([2, 6, 7, 8, 9], [6, 7, 8, 9, 2]),  # fairseq keeps it whole
-        ([2, 10], [10, 2]),
-    ]
-
-
-def test_context_window():
-    assert rows(LINES, 5, context_window=2) == [
-        ([2, 5, 6], [5, 6, 2]),
-        ([5, 6, 2, 7, 2], [1, 1, 7, 2, 2]),
-        ([7, 2, 2, 8, 9], [1, 1, 8, 9, 10]),
-        ([8, 9, 10, 2, 11], [1, 1, 2, 11, 2]),
-    ]
-    # More context than a piece is long: from several pieces.
-    assert rows(LINES[:2], 4, context_window=3) == [
-        ([2], [5]),
-        ([2, 5], [1, 6]),
-        ([2, 5, 6], [1, 1, 2]),
-        ([2, 5, 6, 2], [1, 1, 1, 7]),
-        ([5, 6, 2, 7], [1, 1, 1, 2]),
-    ]
-    assert rows(LINES[:3], 5, break_mode="eos", context_window=2) == [
-        ([2, 5, 6], [5, 6, 2]),
-        ([5, 6, 2, 7], [1, 1, 7, 2]),
-        ([2, 7, 2], [1, 1, 2]),
-    ]
-
-
-def test_a_long_line_takes_the_room_of_its_context():
-    lines = [[5, 6, 2], [7, 8, 9, 10, 2], [11, 12, 13, 14, 15, 16, 2]]
-    found = rows(lines, 6, break_mode="complete", context_window=3)
-    assert found == [
-        ([2, 5, 6], [5, 6, 2]),
-        ([6, 2, 7, 8, 9, 10], [1, 7, 8, 9, 10, 2]),
-        ([2, 11, 12, 13, 14, 15, 16], [11, 12, 13, 14, 15, 16, 2]),
-    ]
+@pytest.mark.parametrize(
+    ("lines", "size", "mode", "window", "expected"),
+    [
+        (LINES, 5, "none", 0, FIVE),
+        (LINES, 100, "none", 0, [([2, *sum(LINES, [])][:-1], sum(LINES, []))]),
+        (LINES, 4, "complete", 0, FOUR),
+        ([[2], *LINES, [2], [2], [12, 2]], 6, "complete_doc", 0, SIX),
+        (LINES, 3, "eos", 0, [([2, *line[:-1]], line) for line in LINES]),
+        (LINES, 5, "none", 2, CONTEXT),
+        (LONG, 6, "complete", 3, LONG_LINES),
+    ],
+)
+def test_rows_of_each_mode(lines, size, mode, window, expected):
+    assert rows(lines, size, break_mode=mode, context_window=window) == expected
 
 
 def slow_pieces(lines, size, mode):

@@ -126,15 +126,6 @@ def test_order_is_that_of_seed_and_epoch_for_all_time():
 PINNED = (3, 5, 2, 7, 0, 6, 1, 4)
 
 
-def test_batches_are_composed_anew_every_epoch():
-    assigned, shapes = np.zeros(64, int), [Shape(8, (1,))]
-    batches = [
-        {frozenset(rows) for _, rows in order_epoch(assigned, shapes, 1, epoch)}
-        for epoch in (0, 1)
-    ]
-    assert not batches[0] & batches[1]
-
-
 def test_without_seed_rows_stay_in_order():
     shapes = (Shape(2, (1,)), Shape(2, (2,)))
     found = order_epoch(np.array([1, 0, 1, 0, 0]), shapes, None)
