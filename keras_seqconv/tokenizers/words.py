@@ -64,7 +64,7 @@ class _VocabularyTokenizer(Tokenizer):
             most = check_integer("vocabulary_size", vocabulary_size, first + 1) - first
         counts = Counter()
         for text in valid_texts(texts):
-            counts.update(cls._token.findall(text))
+            counts.update(cls._split(text))
         tokens = [
             token
             for token in sorted(counts, key=lambda token: (-counts[token], token))
@@ -80,9 +80,6 @@ class _VocabularyTokenizer(Tokenizer):
     def join(self, tokens: Iterable[str]) -> str:
         """The text of tokens."""
         return self._separator.join(tokens)
-
-    def _split(self, text: str) -> list[str]:
-        return self._token.findall(text)
 
     def _join_tensor(self, tokens):
         import tensorflow as tf
@@ -125,6 +122,7 @@ class WordTokenizer(_VocabularyTokenizer):
     _rule = "a word without ASCII white space"
     # What tf.strings.split splits at: ASCII white space and nothing else.
     _token = re.compile(r"[^ \t\n\v\f\r]+")
+    _split = staticmethod(_token.findall)
     _separator = " "
 
     @staticmethod
@@ -159,6 +157,7 @@ class CharacterTokenizer(_VocabularyTokenizer):
     kind = "characters"
     _rule = "one character"
     _token = re.compile(".", re.DOTALL)
+    _split = staticmethod(list)  # faster than `findall`
     _separator = ""
 
     @staticmethod
