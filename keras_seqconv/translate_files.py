@@ -102,7 +102,7 @@ def translate_file(
 
     Args:
         translator: with tokenizers.
-        input: a file (`.gz`: compressed) or a binary stream.
+        input: a file (compressed ones, too) or a binary stream.
         output: a file (`.gz`: compressed at the end) that is made or replaced, or a
             binary stream.
         n_best: translations of each line; more than one needs "tsv" or "jsonl".
@@ -174,7 +174,8 @@ def translate_file(
             pass
         if done and progress is not None:
             print(f"resuming after {done:,} lines", file=progress, flush=True)
-        size = state["size"] if state and not str(input).endswith(".gz") else None
+        packed = str(input).endswith((".gz", ".bz2", ".xz"))
+        size = state["size"] if state and not packed else None
         run = _Run(translator, n_best, options, lines, size, progress)
         while texts := list(islice(lines, window)):
             first, results = lines.count - len(texts) + 1, run.translated(texts)
