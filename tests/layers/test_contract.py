@@ -30,7 +30,7 @@ from tests.layers.table import (
     functional,
     symbols,
 )  # fmt: skip
-from tests.layers.values import assert_close, randomized, run_steps
+from tests.layers.values import assert_close, random, randomized, run_steps
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -95,7 +95,7 @@ def test_training_moves_every_weight(name):
         model, values = functional(row, row.make())
         before = [to_numpy(weight) for weight in model.trainable_weights]
         model.compile("adam", "mse", jit_compile=jit_compile)
-        target = 1 + to_numpy(model(values))
+        target = to_numpy(model(values)) + random(B, T, row.channels, seed=9)
         history = model.fit(values, target, epochs=1, verbose=0).history
         assert np.isfinite(history["loss"][0])
         for weight, old in zip(model.trainable_weights, before, strict=True):
@@ -144,7 +144,7 @@ def test_gradients_equal_differences(name):
     row = ROWS[name]
     dtype, step, limit = "float64", 1e-6, 1e-6
     if not TENSORFLOW:
-        dtype, step, limit = "float32", 1e-2, 0.05
+        dtype, step, limit = "float32", 3e-3, 0.03
     layer = randomized(built(name, dtype=dtype))
     names = [n for n, a in row.arguments().items() if a.dtype == "float32"]
     arrays = [row.arguments()[n].astype(dtype) for n in names]
