@@ -114,10 +114,12 @@ class IdStore:
     Example:
 
     ```python
+    import tempfile
     from keras_seqconv.data import IdStore
     rows = [{"target_ids": [5, 6, 2]}, {"target_ids": [7, 2]}]
-    store = IdStore.write("ids", rows, fingerprint={"corpus": "tiny"})
-    padded = store.gather([1, 0, -1], {"target_ids": 3}, pad_id=1)
+    with tempfile.TemporaryDirectory() as parent:
+        store = IdStore.write(parent + "/ids", rows, fingerprint={"corpus": "tiny"})
+        padded = store.gather([1, 0, -1], {"target_ids": 3}, pad_id=1)
     assert padded["target_ids"].tolist() == [[7, 2, 1], [5, 6, 2], [1, 1, 1]]
     ```
     """
