@@ -20,7 +20,7 @@ JAX_TESTS = ops layers models decoding callbacks training/test_backends.py \
 
 help:
 	@echo "make quickstart  set up .venv and train, score and use a small model"
-	@echo "make test        set up .venv and run the quick tests (about 6 minutes on two cores)"
+	@echo "make test        set up .venv and run the quick tests (about 4 minutes on two cores)"
 	@echo "make test-slow   the tests that take minutes, and those on JAX"
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make size        lines, files, definitions and imports, beside their goals"
