@@ -25,7 +25,7 @@ help:
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make size        lines, files, definitions and imports, beside their goals"
 	@echo "make torch       add torch, for the tests that read fairseq's checkpoints"
-	@echo "make mutants     mistakes, made one by one, that the tests must notice (hours)"
+	@echo "make mutants     mistakes, made one by one, that the tests must notice (about an hour)"
 	@echo "make bench       the benchmark tables (minutes)"
 	@echo "PYTHON=python3.12 make ...  chooses the interpreter (3.11 to 3.13)"
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.backends import to_numpy
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def random(*shape, seed=0):
