@@ -21,7 +21,7 @@ import keras_seqconv as ks
 
 def make_stream(corpus, split, tokenizer, block, tokens_per_batch):
     """Batches of blocks of the text, which run across the lines."""
-    rows = ks.data.blocks.blocks(
+    rows = ks.data.blocks(
         (
             ids
             for text in corpus.texts(split, "target")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_seqconv.data.blocks import blocks
+from keras_seqconv.data.ids import blocks
 from keras_seqconv.decoding import graphs
 from keras_seqconv.text_model import batches, texts_of
 
@@ -129,7 +129,7 @@ def text_perplexity(
         tokens_per_sample: positions of a block, the context counted; by default 512,
             or what the model has.
         break_mode: "none", "complete", "complete_doc" or "sentence", see
-            `keras_seqconv.data.blocks.blocks`: one stream, whole lines, whole lines of
+            `keras_seqconv.data.blocks`: one stream, whole lines, whole lines of
             one document, each line alone.
 
     Raises:

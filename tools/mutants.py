@@ -40,9 +40,8 @@ AREAS = {
         ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_checkpointing.py"],
     ),
     "batches": (
-        ["text_model.py", "data/shapes.py", "data/batches.py", "data/blocks.py"],
-        ["test_text_model.py", *(f"data/test_{name}.py" for name in (
-            "shapes", "batches", "blocks"))],
+        ["text_model.py", "data/batches.py", "data/ids.py"],
+        ["test_text_model.py", "data/test_batches.py", "data/test_ids.py"],
     ),
     "export": (["export"], ["export", "cli/test_export.py"]),
 }  # fmt: skip

@@ -6,9 +6,9 @@ of text to blocks for language models), `batches` makes endless batches of them,
 any position.
 """
 
-from keras_seqconv.data import blocks as blocks
 from keras_seqconv.data.batches import BatchStream as BatchStream
 from keras_seqconv.data.corpora import Corpus as Corpus
 from keras_seqconv.data.corpora import open_corpus as open_corpus
 from keras_seqconv.data.ids import IdStore as IdStore
+from keras_seqconv.data.ids import blocks as blocks
 from keras_seqconv.data.ids import encode as encode

@@ -5,27 +5,28 @@ training, to a batch. So a run resumes anywhere at the cost of ordering one epoc
 is about a second for five million rows, and shards of several hosts agree without
 talking to each other.
 
-Letters: B rows of a batch, S source time, T target time.
+A *shape* is the size of a batch; a batch has *cells*, the entries of its padded arrays.
+Shapes are chosen once, from the lengths of a corpus. Each epoch shuffles the rows and
+cuts them into batches; a batch that the rows of its own shape do not fill takes rows
+that a smaller shape would have held. What is empty after that, in at most a few batches
+of an epoch, is rows of padding: no new shape, no row left out.
+
+Letters: N rows of a corpus, D lengths of a row (1, or 2: source and target), B rows of
+a batch, S source time, T target time.
 """
 
 import atexit
 import functools
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_seqconv.data.ids import IdStore
-from keras_seqconv.data.shapes import (
-    Shape,
-    assign,
-    cells_of,
-    choose_shapes,
-    fill,
-    order_epoch,
-)
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 
 # Orders of epochs that are kept: while one ends, prefetching is in the next.
 _KEPT = 2
@@ -34,6 +35,20 @@ _AHEAD = 8
 # Of the order of batches. Changes whenever the same seed gives other batches, so that
 # a run of another version is refused and not continued with other data.
 _ORDER = 2
+# Quantiles of each length that shapes are made from.
+_QUANTILES = 40
+
+
+class Shape(NamedTuple):
+    """The size of a batch.
+
+    Attributes:
+        rows: B, of all replicas together.
+        widths: one for each length of a row, for example (source, target).
+    """
+
+    rows: int
+    widths: tuple[int, ...]
 
 
 class BatchStream:
@@ -90,36 +105,42 @@ class BatchStream:
         start_id: int = 2,
         pad_id: int = 1,
     ):
-        self.store = store
-        self.tokens_per_batch = check_positive_integer(
-            "tokens_per_batch", tokens_per_batch
-        )
-        self.num_replicas = check_positive_integer("num_replicas", num_replicas)
-        check_positive_integer("max_shapes", max_shapes)
-        self.shard = _check_shard(shard, num_replicas)
-        self.seed = check_integer("seed", seed, 0)
-        self.start_id = check_integer("start_id", start_id, 0)
-        self.pad_id = check_integer("pad_id", pad_id, 0)
-        self._columns = _columns(store)
-        columns = [store.lengths[key] for key in self._columns]
-        self._lengths = np.stack(columns, axis=1)
+        check_integer("tokens_per_batch", tokens_per_batch, 1)
+        check_integer("num_replicas", num_replicas, 1)
+        check_integer("max_shapes", max_shapes, 1)
+        check_integer("seed", seed, 0)
+        self.store, self.tokens_per_batch, self.seed = store, tokens_per_batch, seed
+        self.num_replicas, self.shard = num_replicas, shard
+        self.start_id, self.pad_id = start_id, pad_id
+        index, count = shard
+        if not 0 <= index < count or num_replicas % count:
+            raise ValueError(
+                "`shard` must be (i, n) with 0 <= i < n, and n a divisor of "
+                f"`num_replicas`. Received: shard={shard}, num_replicas={num_replicas}"
+            )
+        lengths = store.lengths
+        self._columns = [k for k in ("source_ids", "target_ids") if k in lengths]
+        if {*store.keys} - {"source_ids", "labels"} != {"target_ids"} or (
+            "labels" in lengths and (lengths["labels"] != lengths["target_ids"]).any()
+        ):
+            raise ValueError(
+                "`store` must have target_ids, and may have source_ids, and labels as "
+                f"long as target_ids. Received: {sorted(store.keys)}"
+            )
+        self._lengths = np.stack([lengths[key] for key in self._columns], axis=1)
         self._tokens = int(self._lengths.sum(dtype="int64"))
-        shapes = choose_shapes(
-            self._lengths, tokens_per_batch, max_shapes, num_replicas
+        self._use(
+            choose_shapes(self._lengths, tokens_per_batch, max_shapes, num_replicas)
         )
-        self._use(shapes)
 
     def _use(self, shapes: tuple[Shape, ...]) -> None:
         self.shapes = shapes
         self._assigned = assign(self._lengths, shapes)
         counts = np.bincount(self._assigned, minlength=len(shapes))
-        filled, _ = fill(counts, shapes)
-        self._batches = sum(
-            -(-rows // shape.rows) for rows, shape in zip(filled, shapes, strict=True)
-        )
-        self.padding_share = 1 - self._tokens / cells_of(counts, shapes)
+        self._batches, cells = size_of_epoch(counts, shapes)
+        self.padding_share = 1 - self._tokens / cells
         self._order = functools.lru_cache(_KEPT)(
-            lambda epoch: order_epoch(self._assigned, shapes, self.seed, epoch)
+            functools.partial(order_epoch, self._assigned, shapes, self.seed)
         )
 
     @property
@@ -189,14 +210,10 @@ class BatchStream:
         if "labels" in inputs:
             return inputs, inputs.pop("labels")
         labels = inputs["target_ids"]
-        inputs["target_ids"] = shifted(labels, self.start_id, self.pad_id)
+        inputs["target_ids"] = shifted = np.full_like(labels, self.start_id)
+        shifted[:, 1:] = labels[:, :-1]
+        shifted[labels == self.pad_id] = self.pad_id
         return inputs, labels
-
-    def batches(self, position: int = 0) -> Iterator[tuple]:
-        """The batches from a position on, without end, without TensorFlow."""
-        while True:
-            yield self.batch(position)
-            position += 1
 
     def dataset(self, position: int = 0):
         """A `tf.data.Dataset` of the batches from a position on, without end.
@@ -227,9 +244,8 @@ class BatchStream:
         inputs, labels = self.element_spec
         keys = list(inputs)
 
-        @_guarded
         def flat(position):
-            found, labels = batch(int(position))
+            found, labels = _CALLS.run(batch, int(position))
             return *(found[key] for key in keys), labels
 
         def padded(position):
@@ -247,52 +263,189 @@ class BatchStream:
         return untuned(positions.map(padded).prefetch(_AHEAD).with_options(options))
 
 
-def shifted(labels: np.ndarray, start_id: int = 2, pad_id: int = 1) -> np.ndarray:
-    """Inputs of a decoder for padded labels (B, T): all but the last, after the start.
+# --- Which rows make which batch ---
 
-    Example:
 
-    ```python
-    import numpy as np
-    from keras_seqconv.data.batches import shifted
-    labels = np.array([[7, 8, 2, 1], [1, 1, 1, 1]])
-    assert shifted(labels).tolist() == [[2, 7, 8, 1], [1, 1, 1, 1]]
-    ```
+def choose_shapes(
+    lengths: np.ndarray,
+    tokens_per_batch: int,
+    max_shapes: int = 16,
+    num_replicas: int = 1,
+) -> tuple[Shape, ...]:
+    """A table of shapes that holds every row with little padding.
+
+    The rows are divided at quantiles of their lengths; then those two groups are joined
+    whose common widths add the fewest cells, again and again. Of the tables that this
+    leads to, from `max_shapes` shapes to one, the one with the fewest cells in an epoch
+    is taken: with fewer shapes, fewer batches are not full.
+
+    Args:
+        lengths: (N, D), at least 1, end ids included.
+        tokens_per_batch: most rows of one replica times the largest width.
+        max_shapes: most shapes.
+        num_replicas: B is a multiple of this.
+
+    Returns:
+        Shapes, those with the fewest cells in a row first. The rows of one replica are
+        a multiple of 8 where `tokens_per_batch` allows 8 of that width.
+
+    Raises:
+        ValueError: a row that is longer than `tokens_per_batch`.
     """
-    inputs = np.full_like(labels, start_id)
-    inputs[:, 1:] = labels[:, :-1]
-    inputs[labels == pad_id] = pad_id
-    return inputs
-
-
-def _columns(store: IdStore) -> tuple[str, ...]:
-    """Keys whose lengths count."""
-    keys = set(store.keys)
-    if keys - {"source_ids", "labels"} != {"target_ids"}:
+    longest = lengths.max(axis=1)
+    if longest.max() > tokens_per_batch:
         raise ValueError(
-            "`store` must have target_ids, and may have source_ids and labels. "
-            f"Received: {sorted(keys)}"
+            "Each row must have at most `tokens_per_batch` tokens, end id included; "
+            "leave out the others by `max_length`, or cut them. Received: "
+            f"tokens_per_batch={tokens_per_batch} and "
+            f"{(longest > tokens_per_batch).sum()} longer rows of {len(longest)}, the "
+            f"longest of {longest.max()}"
         )
-    if "labels" in keys and not np.array_equal(
-        store.lengths["labels"], store.lengths["target_ids"]
-    ):
-        raise ValueError("`store` must have labels as long as its target_ids.")
-    return ("source_ids", "target_ids") if "source_ids" in keys else ("target_ids",)
+    # Groups between quantiles of tokens: their widths (G, D), and the rows in them.
+    edges, places = [], []
+    for column in lengths.T:
+        tokens = np.cumsum(np.bincount(column) * np.arange(column.max() + 1))
+        marks = tokens[-1] * np.arange(1, _QUANTILES + 1) // _QUANTILES
+        edges.append(np.unique(np.searchsorted(tokens, marks)))
+        places.append(np.searchsorted(edges[-1], column))
+    sizes = [len(some) for some in edges]
+    counts = np.bincount(
+        np.ravel_multi_index(places, sizes), minlength=math.prod(sizes)
+    )
+    groups = np.flatnonzero(counts)
+    counts, indices = counts[groups], np.unravel_index(groups, sizes)
+    widths = np.stack([e[i] for e, i in zip(edges, indices, strict=True)], axis=1)
+
+    tables = []
+    for table in _joined(widths, counts, max_shapes):
+        shapes = []
+        for row in table:
+            rows = tokens_per_batch // max(row)
+            rows = rows // 8 * 8 if rows >= 8 else rows
+            shapes.append(Shape(num_replicas * rows, row))
+        for smaller in (True, False):
+            own = np.bincount(assign(widths, shapes), counts, len(shapes)).astype(int)
+            if smaller:  # no more rows than the same number of batches needs
+                filled, _ = fill(own, shapes)
+                shapes = [
+                    Shape(_needed(rows, shape.rows, num_replicas), shape.widths)
+                    for rows, shape in zip(filled, shapes, strict=True)
+                    if rows
+                ]
+        tables.append((size_of_epoch(own, shapes)[1], shapes))
+    return tuple(min(tables)[1])
 
 
-def _check_shard(shard, num_replicas: int) -> tuple[int, int]:
-    try:
-        index, count = shard
-        check_positive_integer("shard", count)
-        check_integer("shard", index, 0)
-    except (TypeError, ValueError):
-        index, count = 0, 0
-    if not index < count or num_replicas % count:
-        raise ValueError(
-            "`shard` must be (i, n) with 0 <= i < n, and n a divisor of "
-            f"`num_replicas`. Received: shard={shard!r}, num_replicas={num_replicas}"
-        )
-    return index, count
+def _joined(widths, counts, max_shapes: int) -> Iterator[list[tuple[int, ...]]]:
+    """Tables of at most `max_shapes` widths, always one less, sorted by their sum."""
+    widths, counts, left = widths.copy(), counts.copy(), len(widths)
+
+    def costs_of(group: int) -> np.ndarray:
+        """Cells added by joining it with each other group, infinite for those gone."""
+        common = np.maximum(widths, widths[group]).sum(axis=1)
+        own = widths.sum(axis=1)
+        added = counts * (common - own) + counts[group] * (common - own[group])
+        added = np.where(counts, added, np.inf)
+        added[group] = np.inf
+        return added
+
+    costs = np.stack([costs_of(group) for group in range(left)])
+    while True:
+        if left <= max_shapes:
+            table = {tuple(row) for row in widths[counts > 0].tolist()}
+            yield sorted(table, key=lambda row: (sum(row), row))
+        if left == 1:
+            return
+        one, other = divmod(int(costs.argmin()), len(costs))
+        widths[one] = np.maximum(widths[one], widths[other])
+        counts[one], counts[other] = counts[one] + counts[other], 0
+        costs[other] = costs[:, other] = np.inf
+        costs[one] = costs[:, one] = costs_of(one)
+        left -= 1
+
+
+def _needed(rows: int, most: int, num_replicas: int) -> int:
+    """Rows of each of as few batches as hold so many rows, at most `most` each."""
+    unit = num_replicas * (8 if most >= 8 * num_replicas else 1)
+    return min(most, -(-rows // (-(-rows // most) * unit)) * unit)
+
+
+def assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
+    """The shape of each row, (N,) int16: with the fewest cells, -1 where none fits."""
+    assigned = np.full(len(lengths), -1, "int16")
+    for index in reversed(range(len(shapes))):
+        assigned[(lengths <= shapes[index].widths).all(axis=1)] = index
+    return assigned
+
+
+def fill(
+    counts: Sequence[int], shapes: Sequence[Shape]
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Rows in the batches of each shape, and the moves (from, to, number) to get there.
+
+    The largest shapes first: what their last batch has left goes to the next smaller
+    shape that fits inside, whose last batch then has more left, and so on down.
+
+    Args:
+        counts: rows that each shape is the smallest for.
+        shapes: sorted by the cells of a row.
+    """
+    counts, moves = [int(count) for count in counts], []
+    for large in reversed(range(len(shapes))):
+        for small in reversed(range(large)):
+            number = min(-counts[large] % shapes[large].rows, counts[small])
+            widths = zip(shapes[large].widths, shapes[small].widths, strict=True)
+            if number and all(a >= b for a, b in widths):
+                counts[small] -= number
+                counts[large] += number
+                moves.append((small, large, number))
+    return counts, moves
+
+
+def size_of_epoch(counts: Sequence[int], shapes: Sequence[Shape]) -> tuple[int, int]:
+    """Its batches and their cells; `counts` are rows that a shape is smallest for."""
+    filled, _ = fill(counts, shapes)
+    batches = [
+        -(-rows // shape.rows) for rows, shape in zip(filled, shapes, strict=True)
+    ]
+    cells = [shape.rows * sum(shape.widths) for shape in shapes]
+    return sum(batches), sum(map(math.prod, zip(batches, cells, strict=True)))
+
+
+def order_epoch(
+    assigned: np.ndarray, shapes: Sequence[Shape], seed: int | None, epoch: int = 0
+) -> list[tuple[int, np.ndarray]]:
+    """The batches of an epoch, every row once: (shape, row numbers (B,), -1 for none).
+
+    Random numbers come from Philox, keyed by seed and epoch, as raw bits that are
+    sorted, so that no version of NumPy orders the rows differently.
+
+    Args:
+        assigned: of `assign`, none -1.
+        shapes: the table, sorted by the cells of a row.
+        seed: None: rows and batches in the order of the corpus and of the table.
+        epoch: from 0; others have other batches.
+    """
+    order = _permutation(len(assigned), seed, epoch, 0).astype("int32")
+    order = order[np.argsort(assigned[order], kind="stable")]
+    counts = np.bincount(assigned, minlength=len(shapes))
+    rows = np.split(order, np.cumsum(counts)[:-1])
+    for small, large, number in fill(counts, shapes)[1]:
+        rows[large] = np.append(rows[large], rows[small][-number:])
+        rows[small] = rows[small][:-number]
+    batches = []
+    for index, (shape, own) in enumerate(zip(shapes, rows, strict=True)):
+        padding = np.full(-len(own) % shape.rows, -1, "int32")
+        own = np.append(own, padding).reshape(-1, shape.rows)
+        batches += [(index, batch) for batch in own]
+    return [batches[place] for place in _permutation(len(batches), seed, epoch, 1)]
+
+
+def _permutation(count: int, seed: int | None, epoch: int, purpose: int) -> np.ndarray:
+    if seed is None:
+        return np.arange(count)
+    bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, purpose])
+    return np.argsort(bits.random_raw(count), kind="stable")
 
 
 # --- What tf.data does in the background ---
@@ -328,7 +481,7 @@ class _Calls:
         self._lock = threading.Lock()
         self._running, self._last, self._closed = 0, None, False
 
-    def __enter__(self):
+    def run(self, function: Callable, *arguments):
         with self._lock:
             if self._last is None:
                 atexit.register(self.close)
@@ -336,11 +489,12 @@ class _Calls:
             if self._closed:
                 raise RuntimeError("no more data: Python is ending")
             self._running += 1
-
-    def __exit__(self, *error):
-        with self._lock:
-            self._running -= 1
-            self._last = time.monotonic()
+        try:
+            return function(*arguments)
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._last = time.monotonic()
 
     def close(self) -> None:
         """Refuses more calls; returns when none runs and none was tried lately."""
@@ -350,14 +504,3 @@ class _Calls:
 
 
 _CALLS = _Calls()
-
-
-def _guarded(function: Callable) -> Callable:
-    """A function for `tf.numpy_function` that does not keep Python from ending."""
-
-    @functools.wraps(function)
-    def call(*arguments):
-        with _CALLS:
-            return function(*arguments)
-
-    return call

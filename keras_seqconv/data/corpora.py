@@ -1,4 +1,8 @@
-"""Corpora by name: folders of text files, TensorFlow Datasets, the phrases."""
+"""Corpora by name: folders of text files, TensorFlow Datasets, the phrases.
+
+A row is a sentence of each language, or a line of text alone. Rows are handled some
+thousands at a time, as columns: a list of texts for each language.
+"""
 
 import collections
 import dataclasses
@@ -6,19 +10,25 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from keras_seqconv.data import tfds as tfds_texts
-from keras_seqconv.data.reading import checked, read_parallel, read_tsv
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
-from keras_seqconv.support.extras import require
+from keras_seqconv.data import tfds
+from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.lines import iterate_lines
 
 _VALIDATION = ("validation", "valid", "dev", "val")
 _TRAINING = re.compile(r"train\d*")
 _SPLIT = re.compile(r"(train|validation|valid|dev|val|test)[\w-]*")
 _NAME = re.compile(r"([\w-]+)\.(?:(.+)\.)?([\w-]+)")
-_ENDINGS = (".gz", ".bz2", ".xz")
+_ROWS_AT_ONCE = 8192
+# What is wrong with a text, as a key of the counts -> in words.
+_PROBLEMS = {
+    "empty": "has no text",
+    "invalid_utf8": "is not valid UTF-8",
+    "nul": "holds a NUL character",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +53,6 @@ class Corpus:
     splits: tuple[str, ...]
     _read: Callable = dataclasses.field(repr=False)
     _digests: Callable = dataclasses.field(repr=False)
-    _aliases: dict[str, str] = dataclasses.field(repr=False)
     counts: dict[str, collections.Counter] = dataclasses.field(default_factory=dict)
 
     def blocks(self, split: str) -> Iterator[tuple[list[str], ...]]:
@@ -55,19 +64,14 @@ class Corpus:
             split: one of `splits`; "valid", "dev" and "val" mean "validation". With
                 tfds also a part, such as "train[:1%]".
 
-        Returns:
-            An iterator of (sources, targets), lists of one length, or of (targets,).
+        Yields:
+            (sources, targets), lists of one length, or (targets,).
 
         Raises:
-            ValueError: no such split, at once. While reading, with the place: a row
-                that cannot be used, unless `on_error` of `open_corpus` is "skip"; a
-                broken file; no row at all.
+            ValueError: no such split. With the place: a row that cannot be used,
+                unless `on_error` of `open_corpus` is "skip"; a broken file; no row.
         """
-        split = self._known(split)
-        return self._blocks(split)
-
-    def _blocks(self, split: str) -> Iterator[tuple[list[str], ...]]:
-        counts, empty = collections.Counter(), True
+        split, counts, empty = self._known(split), collections.Counter(), True
         for columns in self._read(split, counts):
             empty = False
             yield tuple(columns)
@@ -88,12 +92,10 @@ class Corpus:
             most: end after so many.
 
         Raises:
-            ValueError: wrong arguments; while reading, as `blocks`.
+            ValueError: the side, at once; while reading, as `blocks`.
         """
         sides = ("target",) if self.source_language is None else ("source", "target")
         check_choice("side", side, sides)
-        if most is not None:
-            check_positive_integer("most", most)
         columns = (block[sides.index(side)] for block in self.blocks(split))
         return itertools.islice(itertools.chain.from_iterable(columns), most)
 
@@ -106,17 +108,11 @@ class Corpus:
         """
         return self._digests([self._known(split) for split in splits])
 
-    def _known(self, name: str) -> str:
-        base = re.split(r"[\[+]", name)[0]
-        if base in self._aliases:
-            name = self._aliases[base] + name[len(base) :]
-            base = self._aliases[base]
-        if self.splits and base not in (*self.splits, "all"):
-            raise ValueError(
-                f"`split` must be one of {', '.join(self.splits)} for {self.name}. "
-                f"Received: split={name!r}"
-            )
-        return name
+    def _known(self, split: str) -> str:
+        """As it is called here, if it is the validation split."""
+        if split in _VALIDATION and split not in self.splits:
+            return next((name for name in _VALIDATION if name in self.splits), split)
+        return split
 
 
 def open_corpus(
@@ -139,10 +135,11 @@ def open_corpus(
             - "phrases": the embedded corpus, 20,000 English and German phrases about
               numbers, dates and times. (A folder of that name: "./phrases".)
             - a folder with `train.de`, `train.en`, `valid.de`, ... Splits are
-              `train` (with `train1`, `train2`, ... behind it), `valid`, `validation`,
-              `dev` or `val`, `test`, and whatever else is there in both languages;
-              a single `test2016` is `test`. Each file may be compressed and end
-              in .gz, .bz2 or .xz. With one language only: text for language models.
+              `train` (with `train1`, `train2`, ... behind it), `validation` (or
+              `valid`, `dev`, `val`, the first that is there), `test`, and whatever
+              else is there in both languages; a single `test2016` is `test`. Each
+              file may be compressed and end in .gz, .bz2 or .xz. With one language
+              only: text for language models.
             - a folder in the layout of tfds' TranslateFolder: `de.train.txt`, ...
             - a folder with `train.tsv`, ..., or one such file: the first column is the
               source, the second the target, others are left out.
@@ -179,7 +176,7 @@ def open_corpus(
     """
     name = os.fspath(name)
     languages = source_language, target_language
-    check_choice("on_error", on_error, ("raise", "skip"))
+    skip = check_choice("on_error", on_error, ("raise", "skip")) == "skip"
     if not name:  # it would be the current folder
         raise ValueError(f"`name` must not be empty. Received: name={name!r}")
     folder = Path(name).expanduser()
@@ -191,18 +188,19 @@ def open_corpus(
     places = ("dataset_info.json", "*/dataset_info.json")
     prepared = sorted(itertools.chain(*map(folder.glob, places)))
     if folder.exists() and not prepared:
-        return _open_files(name, folder, *languages, variant, on_error)
+        return _open_files(name, folder, *languages, variant, skip)
     if variant is not None:
         raise ValueError(
             "`variant` must be None unless `name` is a folder of text files. "
             f"Received: name={name!r}, variant={variant!r}"
         )
     if prepared:
-        tfds = require("tensorflow_datasets", "tfds")
-        builder = tfds.builder_from_directory(prepared[-1].parent)
+        builder = tfds.builder_from_folder(prepared[-1].parent)
+    elif name.startswith((".", "/", "~")) or name.endswith("/"):
+        raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
     else:
-        builder = _builder(name, *languages, data_dir)
-    return _open_tfds(name, builder, *languages, manual_dir, on_error)
+        builder = tfds.builder_of(name, *languages, data_dir)
+    return _open_tfds(name, builder, *languages, manual_dir, skip)
 
 
 def hold_out(corpus: Corpus, share: float) -> Corpus:
@@ -218,31 +216,27 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
     Raises:
         ValueError: there is a validation split.
     """
-    if "validation" in corpus.splits:
+    if corpus._known("validation") in corpus.splits:
         raise ValueError(
             f"`validation_share` must not be given for {corpus.name}, which has a "
             f"validation split. Received: {share}"
         )
-    every = round(1 / share)
 
     def read(split, counts):
         if split not in ("train", "validation"):
             yield from corpus._read(split, counts)
             return
-        start = None  # of the held-out end
+        every = round(1 / share)
+        held = range(every - 1, sys.maxsize, every)
         if corpus.source_language is None:
             number = sum(1 for _ in corpus.texts("train", "target"))
-            start = number - max(1, round(number * share))
+            held = range(number - max(1, round(number * share)), number)
         first = 0
         for columns in corpus._read("train", counts):
             rows = range(first, first + len(columns[0]))
-            first += len(rows)
-            held = [
-                (row + 1) % every == 0 if start is None else row >= start
-                for row in rows
-            ]
-            wanted = [one == (split == "validation") for one in held]
+            wanted = [(row in held) == (split == "validation") for row in rows]
             columns = [[*itertools.compress(texts, wanted)] for texts in columns]
+            first = rows.stop
             if columns[0]:
                 yield columns
 
@@ -251,26 +245,14 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
         splits=("train", "validation", *(s for s in corpus.splits if s != "train")),
         _read=read,
         _digests=lambda splits: corpus._digests({*splits} - {"validation"}),
-        _aliases=_aliases(("validation",)),
         counts={},
     )
-
-
-def _aliases(splits: Sequence[str]) -> dict[str, str]:
-    """What people call the validation split -> what it is called here."""
-    there = [split for split in _VALIDATION if split in splits]
-    name = there[0] if there else "validation"
-    return {other: name for other in _VALIDATION if other not in there}
 
 
 def _direction(
     what: str, names: Sequence[str], default: Sequence[str], source, target
 ) -> tuple[str, str]:
-    """Source and target: both as in `default`, or the other of two names.
-
-    Raises:
-        ValueError: not two different ones of `names`.
-    """
+    """Source and target: both as in `default`, or the other of two names."""
     pair = default or names
     if source is None and target is None and default:
         source, target = default
@@ -292,41 +274,63 @@ def _direction(
     return source, target
 
 
-# --- TensorFlow Datasets ---
+def _checked(
+    rows: Iterable[tuple], skip: bool, keep_empty: bool, counts: collections.Counter
+) -> Iterator[list[list[str]]]:
+    """The columns of the rows that can be used; counts them, and those left out.
+
+    `rows` are parts of (columns, what each column is, number of each row); what is not
+    UTF-8 stands as lone surrogates in the texts.
+    """
+    for columns, names, numbers in rows:
+        bad = {}
+        for name, texts in zip(names, columns, strict=True):
+            # All at once, which is much faster than text by text.
+            filled = keep_empty or all(map(str.strip, texts))
+            if filled and _problem("".join(texts)) is None:
+                continue
+            for row, text in enumerate(texts):
+                empty = not keep_empty and not text.strip()
+                problem = _problem(text) or ("empty" if empty else None)
+                if problem is not None and not skip:
+                    raise ValueError(
+                        f"{name} {numbers[row]:,}, {_PROBLEMS[problem]}. Correct it, "
+                        "or leave out such rows (`on_error`='skip')."
+                    )
+                if problem is not None:
+                    bad.setdefault(row, problem)
+        if bad:
+            counts.update(bad.values())
+            columns = [
+                [text for row, text in enumerate(texts) if row not in bad]
+                for texts in columns
+            ]
+        counts["kept"] += len(columns[0])
+        if columns[0]:
+            yield columns
 
 
-def _builder(name: str, source, target, data_dir):
-    tried = ["a folder of that name (missing)", "a path is no name of tfds"]
-    kind = ValueError
-    if not name.startswith((".", "/", "~")) and not name.endswith("/"):
-        data_dir = None if data_dir is None else os.fspath(data_dir)
-        try:
-            return tfds_texts.builder_of(name, source, target, data_dir)
-        except (ValueError, ImportError) as error:
-            if str(error).startswith("`"):  # what to choose is said there
-                raise
-            kind = ImportError if isinstance(error, ImportError) else ValueError
-            tried[1:] = ['the embedded corpus "phrases"', str(error)]
-    raise kind(
-        "`name` must be a folder of text files, a name of TensorFlow Datasets or "
-        f'"phrases". Received: name={name!r}. Tried: {"; ".join(tried)}'
-    )
+def _problem(text: str) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return "invalid_utf8"
+    return "nul" if "\0" in text else None
 
 
-def _open_tfds(name, builder, source, target, manual_dir, on_error) -> Corpus:
-    names, default = tfds_texts.names_of(builder)
+def _open_tfds(name, builder, source, target, manual_dir, skip) -> Corpus:
+    names, default = tfds.names_of(builder)
     if len(names) == 1 and source is None:
         target = target or names[0]
     else:
-        source, target = _direction(
-            builder.info.full_name, names, default, source, target
-        )
-    tfds_texts.prepare(builder, manual_dir)
+        what = builder.info.full_name
+        source, target = _direction(what, names, default, source, target)
+    tfds.prepare(builder, manual_dir)
     wanted = [one for one in (source, target) if one is not None]
 
     def read(split, counts):
-        rows = tfds_texts.read_split(builder, split, wanted, counts)
-        return checked(rows, on_error, False, counts)
+        rows = tfds.read_split(builder, split, wanted, counts)
+        return _checked(rows, skip, False, counts)
 
     def digests(splits):
         infos = [builder.info.splits[split] for split in splits]
@@ -337,53 +341,56 @@ def _open_tfds(name, builder, source, target, manual_dir, on_error) -> Corpus:
         }
 
     splits = tuple(str(split) for split in builder.info.splits)
-    return Corpus(name, source, target, splits, read, digests, _aliases(splits))
+    return Corpus(name, source, target, splits, read, digests)
 
 
 # --- Files ---
 
 
-def _open_files(name, path, source, target, variant, on_error) -> Corpus:
-    layout = _layout(path) if path.is_dir() else _single(path, source, target)
-    named = [key for key in layout if _SPLIT.fullmatch(key[0])]
-    variant = _variant(path, sorted({key[1] for key in named}), variant)
-    stems = {stem for stem, other, _ in named if other == variant}
+def _open_files(name, path, source, target, variant, skip) -> Corpus:
+    if path.is_dir():
+        layout = _layout(path)
+    else:
+        language = "tsv" if ".tsv" in path.suffixes[-2:] else target or "text"
+        layout = {("train", "", language): path}
+    variants = sorted({other for stem, other, _ in layout if _SPLIT.fullmatch(stem)})
+    if variant is None and ("" in variants or len(variants) == 1):
+        variant = variants[0]  # "" is the first
+    elif variant not in variants:
+        raise ValueError(
+            f"`variant` must be one that {path} holds: "
+            f"{', '.join(map(repr, filter(None, variants))) or 'none'}. "
+            f"Received: variant={variant!r}"
+        )
+    layout = {(k[0], k[2]): file for k, file in layout.items() if k[1] == variant}
+    stems = {stem for stem, _ in layout if _SPLIT.fullmatch(stem)}
     stems = {stem for stem in stems if _TRAINING.fullmatch(stem)} or stems
-    languages = sorted({k[2] for k in named if k[1] == variant and k[0] in stems})
+    languages = sorted({language for stem, language in layout if stem in stems})
+    columns = languages
     if languages == ["tsv"]:
         if source is None or target is None or source == target:
             raise ValueError(
                 "`source_language` and `target_language` must name the two columns of "
                 f"{path}. Received: {source!r}, {target!r}"
             )
-    elif len(languages) == 1 and source is None:
-        if target not in (None, *languages):
-            raise ValueError(
-                f"`target_language` must be {languages[0]}, the only language of "
-                f"{path}. Received: target_language={target!r}"
-            )
+    elif len(languages) == 1 and source is None and target in (None, *languages):
         target = languages[0]
     else:
         default = re.split(r"[-_]", variant)  # fairseq's train.de-en.de
         default = default if sorted(default) == languages else ()
-        source, target = _direction(str(path), languages, default, source, target)
-    columns = [one for one in (source, target) if one is not None]
-    if languages == ["tsv"]:
-        columns = languages
-    splits = _splits(path, layout, variant, columns)
+        columns = _direction(str(path), languages, default, source, target)
+        source, target = columns
+    splits = _splits(path, layout, columns)
 
     def read(split, counts):
         if split not in splits:
             raise ValueError(
-                f"`split` must be one of {', '.join(splits)}; parts of splits are for "
-                f"TensorFlow Datasets. Received: split={split!r}"
+                f"`split` must be one of {', '.join(splits)} for {name} (parts of "
+                f"splits are for TensorFlow Datasets). Received: split={split!r}"
             )
         for paths in splits[split]:
-            if columns == ["tsv"]:
-                rows = read_tsv(*paths)
-            else:
-                rows = read_parallel(paths, on_error, counts)
-            yield from checked(rows, on_error, source is None, counts)
+            rows = _read_files(paths, languages == ["tsv"], skip, counts)
+            yield from _checked(rows, skip, source is None, counts)
 
     def digests(chosen):
         digests = {}
@@ -392,39 +399,20 @@ def _open_files(name, path, source, target, variant, on_error) -> Corpus:
                 digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
         return digests
 
-    # A single test2016 is "test".
-    tests = {key[0]: "test" for key in named if key[0].startswith("test")}
-    aliases = _aliases(splits) | {k: v for k, v in tests.items() if k not in splits}
-    return Corpus(name, source, target, tuple(splits), read, digests, aliases)
-
-
-def _single(path: Path, source, target) -> dict:
-    tsv = ".tsv" in path.suffixes[-2:]
-    if source is not None and not tsv:
-        raise ValueError(
-            "`name` must be a .tsv file of two columns, or a folder with a file "
-            f"for each language, to translate from {source}. Received: {path}"
-        )
-    return {("train", "", "tsv" if tsv else target or "text"): path}
+    return Corpus(name, source, target, tuple(splits), read, digests)
 
 
 def _layout(folder: Path) -> dict:
     """{(stem, variant, language): path}; the language "tsv" is both of them."""
     layout: dict = {}
     for path in sorted(folder.iterdir()):
-        ending = path.suffix if path.suffix in _ENDINGS else ""
-        match = _NAME.fullmatch(path.name.removesuffix(ending))
+        match = _NAME.fullmatch(re.sub(r"\.(gz|bz2|xz)$", "", path.name))
         if not match or not path.is_file():
             continue
         key = match[1], match[2] or "", match[3]
         if key[2] == "txt" and _SPLIT.fullmatch(key[1]):
             key = key[1], "", key[0]  # tfds' layout, de.train.txt
-        if key in layout:
-            raise ValueError(
-                "A text must be there once, plain or compressed. There are both "
-                f"{layout[key]} and {path.name}"
-            )
-        layout[key] = path
+        layout.setdefault(key, path)  # a plain text before its archive
     if not any(_SPLIT.fullmatch(stem) for stem, _, _ in layout):
         raise ValueError(
             f"The folder {folder} must hold text files named by split and language, "
@@ -434,45 +422,61 @@ def _layout(folder: Path) -> dict:
     return layout
 
 
-def _variant(folder: Path, variants: list[str], variant: str | None) -> str:
-    if variant is None and ("" in variants or len(variants) == 1):
-        return variants[0]  # "" is the first
-    if variant not in variants:
-        listed = ", ".join(repr(v) for v in variants if v) or "none"
-        raise ValueError(
-            f"`variant` must be one that {folder} holds: {listed}. "
-            f"Received: variant={variant!r}"
-        )
-    return variant
-
-
-def _splits(folder: Path, layout, variant, columns) -> dict[str, list[list[Path]]]:
+def _splits(folder: Path, layout, columns) -> dict[str, list[list[Path]]]:
     """Name of the split -> for each of its parts the files of the columns."""
     splits: dict = {}
-    stems = {stem for stem, other, _ in layout if other == variant}
+    stems = {stem for stem, _ in layout}
     for stem in sorted(stems, key=lambda stem: (len(stem), stem)):  # train2, train10
-        keys = [(stem, variant, column) for column in columns]
-        paths = [layout[key] for key in keys if key in layout]
-        if len(paths) < len(columns):
-            if paths and _SPLIT.fullmatch(stem):
-                raise ValueError(
-                    f"Every split in {folder} must be there in "
-                    f"{' and '.join(columns)}. Without a partner: {paths[0].name}"
-                )
-            continue
-        if _TRAINING.fullmatch(stem):
-            splits.setdefault("train", []).append(paths)
-            continue
-        split = "validation" if stem in _VALIDATION else stem
-        if split in splits:
+        paths = [layout[stem, one] for one in columns if (stem, one) in layout]
+        if len(paths) == len(columns):
+            split = "train" if _TRAINING.fullmatch(stem) else stem
+            splits.setdefault(split, []).append(paths)
+        elif paths and _SPLIT.fullmatch(stem):
             raise ValueError(
-                f"{folder} must hold one validation text. There are "
-                f"{splits[split][0][0].name} and {paths[0].name}"
+                f"Every split in {folder} must be there in {' and '.join(columns)}. "
+                f"Without a partner: {paths[0].name}"
             )
-        splits[split] = [paths]
+    validation = [split for split in _VALIDATION if split in splits]
     tests = [split for split in splits if split.startswith("test")]
+    if validation:
+        splits["validation"] = splits.pop(validation[0])
     if len(tests) == 1:
         splits["test"] = splits.pop(tests[0])
-    first = ["train", "validation", "test"]
-    names = [name for name in first if name in splits]
-    return {name: splits[name] for name in names + sorted({*splits} - {*names})}
+    first = [name for name in ("train", "validation", "test") if name in splits]
+    return {name: splits[name] for name in first + sorted({*splits} - {*first})}
+
+
+def _read_files(
+    paths: Sequence[Path], tsv: bool, skip: bool, counts: collections.Counter
+) -> Iterator[tuple]:
+    """The rows of parallel files, or of the first two columns of one, for `_checked`.
+
+    Lines beyond the end of the shortest file are an error, or counted as "unpaired".
+    """
+    readers = [iterate_lines(path, "keep") for path in paths]
+    names = [f"{path}, line" for path in paths] * (2 if tsv else 1)
+    done = 0  # rows
+    while True:
+        columns = [[*itertools.islice(one, _ROWS_AT_ONCE)] for one in readers]
+        common = min(map(len, columns))
+        texts = [lines[:common] for lines in columns]
+        if tsv:
+            rows = [line.split("\t", 2) for line in texts[0]]
+            texts = [[row[0] for row in rows], ["".join(row[1:2]) for row in rows]]
+        if common:
+            yield texts, names, range(done + 1, done + common + 1)
+        done += common
+        if common < _ROWS_AT_ONCE:
+            break
+    more = [
+        len(lines) - common + sum(1 for _ in reader)
+        for lines, reader in zip(columns, readers, strict=True)
+    ]
+    if any(more) and not skip:
+        sizes = zip(paths, more, strict=True)
+        raise ValueError(
+            "Parallel files must have the same number of lines: "
+            + ", ".join(f"{path} has {done + number:,}" for path, number in sizes)
+            + f". Line {done + 1:,} of {paths[more.index(max(more))]} has no partner."
+        )
+    counts["unpaired"] += max(more)

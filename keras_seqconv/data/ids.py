@@ -9,22 +9,21 @@ endian) and `<key>.offsets` (int64: where each begins, and the end of the last),
 """
 
 import collections
-import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.support.arguments import check_integer, is_number
+from keras_seqconv.support.arguments import check_choice, check_integer, is_number
 from keras_seqconv.support.files import atomic_directory, read_json, write_json
 
 _FORMAT = {"format": "keras_seqconv id store", "format_version": 1}
-_NARROW, _WIDE, _OFFSET = np.dtype("<u2"), np.dtype("<i4"), np.dtype("<i8")
-# Rows that are written, and ids that are widened, at once.
-_ROWS, _COPIED = 4096, 1 << 20
+_ROWS_AT_ONCE = 4096
+# "eos" is fairseq's name of "sentence".
+BREAK_MODES = ("none", "complete", "complete_doc", "sentence", "eos")
 
 
 def encode(
@@ -57,7 +56,7 @@ def encode(
         {"source_ids", "target_ids"}.
 
     Raises:
-        ValueError: an argument, at once.
+        ValueError: an argument; at the end, if no row is left.
 
     Example:
 
@@ -76,28 +75,126 @@ def encode(
         )
     if truncate_source is not None:
         check_integer("truncate_source", truncate_source, 2)
-    counts = collections.Counter() if counts is None else counts
+    counts, kept = collections.Counter() if counts is None else counts, 0
+    for sources, targets in blocks:
+        ids = source_tokenizer.tokenize(sources), target_tokenizer.tokenize(targets)
+        for source, target in zip(*ids, strict=True):
+            if truncate_source is not None and len(source) > truncate_source:
+                source = [*source[: truncate_source - 1], source[-1]]
+                counts["truncated"] += 1
+            short, long = sorted((len(source) - 1, len(target) - 1))
+            if short < min_length:
+                counts["too_short"] += 1
+            elif max_length is not None and long > max_length:
+                counts["too_long"] += 1
+            elif max_ratio is not None and long > short * max_ratio:
+                counts["ratio"] += 1
+            else:
+                kept += 1
+                yield {"source_ids": source, "target_ids": target}
+    if not kept:
+        raise ValueError(f"No row of text has the right lengths: {dict(counts)}")
 
-    def problem(short: int, long: int) -> str | None:
-        if short < min_length:
-            return "too_short"
-        if max_length is not None and long > max_length:
-            return "too_long"
-        return "ratio" if max_ratio is not None and long > short * max_ratio else None
 
-    def rows():
-        for sources, targets in blocks:
-            ids = source_tokenizer.tokenize(sources), target_tokenizer.tokenize(targets)
-            for source, target in zip(*ids, strict=True):
-                if truncate_source is not None and len(source) > truncate_source:
-                    source = [*source[: truncate_source - 1], source[-1]]
-                    counts["truncated"] += 1
-                if why := problem(*sorted((len(source) - 1, len(target) - 1))):
-                    counts[why] += 1
-                else:
-                    yield {"source_ids": source, "target_ids": target}
+def blocks(
+    lines: Iterable[Sequence[int]],
+    tokens_per_sample: int,
+    *,
+    break_mode: str = "none",
+    context_window: int = 0,
+    end_id: int = 2,
+    pad_id: int = 1,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Cuts tokenised lines into rows for a language model, as fairseq does.
 
-    return rows()
+    The lines one after the other are the stream. A row's labels are a piece of the
+    stream, and its inputs the same piece one position earlier: the first input is the
+    real token before the piece, or the end token at the very start. Every token of
+    the stream is a label exactly once. Memory holds a row and a line, no more.
+
+    Break modes:
+        "none": pieces of `tokens_per_sample` tokens, the last one shorter.
+        "complete": as many whole lines as fit into `tokens_per_sample`.
+        "complete_doc": likewise, and a piece ends where a document ends. Documents are
+            divided by empty lines (the end token alone), which are left out.
+        "sentence" (or "eos"): each line a piece, whatever `tokens_per_sample` is.
+
+    With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
+    preceded by the last w tokens of input before it (fewer at the start, and before a
+    long line), across lines and documents. Their labels are padding: not scored.
+
+    Args:
+        lines: token ids of lines, each with its end token.
+        tokens_per_sample: T, of the longest row, but for long lines.
+        break_mode: see above.
+        context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
+        end_id: id of the end token.
+        pad_id: id of padding.
+
+    Yields:
+        {"target_ids": inputs (T,), "labels": (T,)}, int32, of equal length.
+
+    Raises:
+        ValueError: an argument; a line that does not end with its end token, or has
+            padding in it; at the end, if there was no line.
+
+    Example:
+
+    ```python
+    from keras_seqconv.data import blocks
+    rows = blocks([[5, 6, 2], [7, 2]], tokens_per_sample=4)
+    next(rows)  # {"target_ids": [2, 5, 6, 2], "labels": [5, 6, 2, 7]}
+    ```
+    """
+    check_integer("tokens_per_sample", tokens_per_sample, 1)
+    check_choice("break_mode", break_mode, BREAK_MODES)
+    if check_integer("context_window", context_window, 0) >= tokens_per_sample:
+        raise ValueError(
+            "`context_window` must be smaller than `tokens_per_sample`. Received: "
+            f"context_window={context_window}, tokens_per_sample={tokens_per_sample}"
+        )
+    past = np.zeros(0, np.int32)  # the last inputs before the piece
+    before = np.array([end_id], np.int32)  # the stream's token before it
+    size = tokens_per_sample - context_window
+    for piece in _pieces(lines, size, break_mode, end_id, pad_id):
+        # A long line takes the room of its context.
+        past = past[max(0, len(past) + len(piece) - tokens_per_sample) :]
+        inputs = np.concatenate([past, before, piece[:-1]])
+        unscored = np.full(len(past), pad_id, np.int32)
+        yield {"target_ids": inputs, "labels": np.concatenate([unscored, piece])}
+        past = (
+            inputs[max(0, len(inputs) - context_window) :] if context_window else past
+        )
+        before = piece[-1:]
+
+
+def _pieces(lines, size: int, mode: str, end_id: int, pad_id: int):
+    """The stream in pieces, int32."""
+    waiting, length, number = [], 0, 0
+    limit = 0 if mode in ("sentence", "eos") else size
+    for number, line in enumerate(lines, 1):
+        line = np.asarray(line, np.int32)
+        if not line.size or line[-1] != end_id or (line == pad_id).any():
+            raise ValueError(
+                f"A line must be token ids that end with the end token {end_id} and do "
+                f"not hold the padding id {pad_id}. "
+                f"Received: line {number:,} = {line[:20].tolist()}"
+            )
+        divides = mode == "complete_doc" and len(line) == 1
+        if mode != "none" and length and (divides or length + len(line) > limit):
+            yield np.concatenate(waiting)
+            waiting, length = [], 0
+        if not divides:
+            waiting.append(line)
+            length += len(line)
+        if mode == "none" and length >= size:
+            tokens, end = np.concatenate(waiting), length - length % size
+            yield from np.split(tokens[:end], range(size, end, size))
+            waiting, length = [tokens[end:]], length - end
+    if length:
+        yield np.concatenate(waiting)
+    if not number:
+        raise ValueError("`lines` must hold at least one line. It holds none.")
 
 
 class IdStore:
@@ -109,7 +206,6 @@ class IdStore:
     Attributes:
         keys: names of the vectors of a row.
         lengths: {key: (N,) int32}, ids of each row, each at least 1.
-        counts: the dict that the writer was given, for example {"too_long": 3}.
 
     Example:
 
@@ -125,14 +221,10 @@ class IdStore:
     """
 
     def __init__(
-        self,
-        values: Mapping[str, np.ndarray],
-        offsets: Mapping[str, np.ndarray],
-        counts: Mapping | None = None,
+        self, values: Mapping[str, np.ndarray], offsets: Mapping[str, np.ndarray]
     ):
         self._values, self._offsets = dict(values), dict(offsets)
         self.keys = tuple(self._values)
-        self.counts = dict(counts or {})
         self.lengths = {
             key: np.diff(offsets).astype("int32") for key, offsets in offsets.items()
         }
@@ -187,24 +279,15 @@ class IdStore:
         """A store in memory.
 
         Raises:
-            ValueError: no row; others keys than in the first one; an empty vector; no
-                integers, or negative ones.
+            ValueError: no row; an empty vector; no integers, or negative ones.
         """
         parts = list(_parts(rows))
-        joined = {
-            key: [
-                np.concatenate(arrays)
-                for arrays in zip(*(p[key] for p in parts), strict=True)
-            ]
-            for key in parts[0]
-        }
-        return cls(
-            {key: values for key, (values, _) in joined.items()},
-            {
-                key: np.append(0, lengths.cumsum())
-                for key, (_, lengths) in joined.items()
-            },
-        )
+        values, offsets = {}, {}
+        for key in parts[0]:
+            columns = zip(*(part[key] for part in parts), strict=True)
+            values[key], lengths = map(np.concatenate, columns)
+            offsets[key] = np.append(0, lengths.cumsum())
+        return cls(values, offsets)
 
     @classmethod
     def write(
@@ -212,7 +295,6 @@ class IdStore:
         directory: str | os.PathLike,
         rows: Iterable[Mapping],
         fingerprint: Mapping | None = None,
-        counts: Mapping | None = None,
     ) -> "IdStore":
         """Writes rows to a folder, in memory that does not grow, and opens it.
 
@@ -224,30 +306,38 @@ class IdStore:
             rows: of one or more keys.
             fingerprint: what the rows depend on: file sizes, tokenizer, filters...
                 as JSON has it. `open` compares it.
-            counts: of what filters removed; looked at after the last row.
 
         Raises:
             ValueError: the folder holds something else; as `from_rows`.
         """
-        columns: dict[str, _Column] = {}
+        number, about = 0, {}
         with atomic_directory(directory, _is_store) as folder:
-            with contextlib.ExitStack() as stack:
-                for part in _parts(rows, counts):
-                    for key, (values, lengths) in part.items():
-                        if key not in columns:
-                            columns[key] = _Column(folder, key, stack)
-                        columns[key].add(values, lengths)
-            settings = {
-                **_FORMAT,
-                "rows": next(iter(columns.values())).rows,
-                "keys": {
-                    key: {"dtype": column.dtype.name, "ids": column.end}
-                    for key, column in columns.items()
+            for part in _parts(rows):
+                for key, (values, lengths) in part.items():
+                    path = folder / f"{key}.ids"
+                    if key not in about:
+                        about[key] = {"dtype": "uint16", "ids": 0}
+                        _append(path.with_suffix(".offsets"), np.zeros(1), "<i8")
+                    one = about[key]
+                    if one["dtype"] == "uint16" and values.max() >= 1 << 16:
+                        one["dtype"] = "int32"
+                        if path.exists():
+                            before = np.fromfile(path, "<u2").astype("<i4")
+                            path.write_bytes(before.tobytes())
+                    _append(path, values, np.dtype(one["dtype"]).newbyteorder("<"))
+                    ends = one["ids"] + lengths.cumsum()
+                    _append(path.with_suffix(".offsets"), ends, "<i8")
+                    one["ids"] = int(ends[-1])
+                number += len(lengths)
+            write_json(
+                folder / "settings.json",
+                {
+                    **_FORMAT,
+                    "rows": number,
+                    "keys": about,
+                    "fingerprint": dict(fingerprint or {}),
                 },
-                "counts": dict(counts or {}),
-                "fingerprint": _as_json(fingerprint or {}),
-            }
-            write_json(folder / "settings.json", settings)
+            )
         return cls.open(directory, fingerprint)
 
     @classmethod
@@ -270,102 +360,61 @@ class IdStore:
             raise ValueError(f"{directory}/settings.json must have {_FORMAT}.")
         values, offsets = {}, {}
         try:
-            written, counts = dict(settings["fingerprint"]), dict(settings["counts"])
+            written = dict(settings["fingerprint"])
             for key, about in settings["keys"].items():
                 path, dtype = directory / f"{key}.ids", np.dtype(about["dtype"])
                 values[key] = _map(path, dtype.newbyteorder("<"), about["ids"])
                 path = path.with_suffix(".offsets")
-                offsets[key] = ends = _map(path, _OFFSET, settings["rows"] + 1)
+                offsets[key] = ends = _map(path, np.dtype("<i8"), settings["rows"] + 1)
                 if ends[0] or ends[-1] != about["ids"] or (ends[1:] <= ends[:-1]).any():
                     raise ValueError(f"{path} must start at 0 and grow: it is damaged.")
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"{directory}/settings.json is damaged.") from None
-        wanted = written if fingerprint is None else _as_json(fingerprint)
-        if written != wanted:
-            raise ValueError(
-                f"{directory} must have been written with the fingerprint that is "
-                "wanted. Different: "
-                + ", ".join(
-                    f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
-                    for name in sorted(written.keys() | wanted.keys())
-                    if written.get(name) != wanted.get(name)
+        if fingerprint is not None:
+            wanted = json.loads(json.dumps(dict(fingerprint)))
+            different = [
+                f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
+                for name in sorted(written.keys() | wanted.keys())
+                if written.get(name) != wanted.get(name)
+            ]
+            if different:
+                raise ValueError(
+                    f"{directory} must have been written with the fingerprint that is "
+                    f"wanted. Different: {', '.join(different)}"
                 )
-            )
-        return cls(values, offsets, counts)
+        return cls(values, offsets)
 
 
-class _Column:
-    """The two files of a key while they are written."""
-
-    def __init__(self, folder: Path, key: str, stack: contextlib.ExitStack):
-        if not key.isidentifier():
-            raise ValueError(f"A key must be an identifier. Received: {key!r}")
-        self._path, self._stack = folder / f"{key}.ids", stack
-        self.dtype, self.end, self.rows = _NARROW, 0, 0
-        self._ids = self._opened(self._path)
-        self._offsets = self._opened(folder / f"{key}.offsets")
-        self._offsets.write(np.zeros(1, _OFFSET).tobytes())
-
-    def _opened(self, path: Path):
-        return self._stack.enter_context(open(path, "wb"))
-
-    def add(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        if self.dtype is _NARROW and values.max() > np.iinfo(_NARROW).max:
-            self._widen()
-        self._ids.write(values.astype(self.dtype).tobytes())
-        ends = self.end + np.cumsum(lengths, dtype=_OFFSET)
-        self._offsets.write(ends.tobytes())
-        self.end, self.rows = int(ends[-1]), self.rows + len(lengths)
-
-    def _widen(self) -> None:
-        """What is written as uint16, once more as int32."""
-        self._ids.close()
-        narrow = self._path.rename(self._path.with_suffix(".narrow"))
-        self._ids, self.dtype = self._opened(self._path), _WIDE
-        with open(narrow, "rb") as stream:
-            while part := stream.read(_COPIED * _NARROW.itemsize):
-                self._ids.write(np.frombuffer(part, _NARROW).astype(_WIDE).tobytes())
-        narrow.unlink()
-
-
-def _parts(rows: Iterable[Mapping], counts: Mapping | None = None) -> Iterator[dict]:
+def _parts(rows: Iterable[Mapping]) -> Iterator[dict]:
     """{key: (values, lengths)} of some thousands of rows at once, checked."""
     rows, keys = iter(rows), None
-    while part := list(itertools.islice(rows, _ROWS)):
-        keys = keys or part[0].keys()
-        for row in part:
-            if row.keys() != keys:
+    while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        keys, joined = keys or part[0].keys(), {}
+        for key in keys:
+            vectors = [row[key] for row in part]
+            lengths = np.array([len(vector) for vector in vectors])
+            if isinstance(vectors[0], np.ndarray):
+                values = np.concatenate(vectors)
+            else:
+                values = np.array(list(itertools.chain.from_iterable(vectors)))
+            if not lengths.min():
+                raise ValueError(f"Rows must have an id at least as {key!r}.")
+            if values.dtype.kind not in "iu" or not (
+                0 <= values.min() <= values.max() < 1 << 31
+            ):
                 raise ValueError(
-                    f"All rows must have the same keys, {sorted(keys)}. "
-                    f"Received: {sorted(row)}"
+                    f"Ids must be integers from 0 to {(1 << 31) - 1}. Received as "
+                    f"{key!r}: {values.dtype} from {values.min()} to {values.max()}"
                 )
-        yield {key: _joined(key, [row[key] for row in part]) for key in keys}
+            joined[key] = values.astype("int32", copy=False), lengths
+        yield joined
     if keys is None:
-        raise ValueError(
-            "A store must hold at least one row. Received: none"
-            + (f"; left out: {dict(counts)}" if counts else "")
-        )
+        raise ValueError("A store must hold at least one row. Received: none")
 
 
-def _joined(key: str, vectors: list) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        lengths = np.array([len(vector) for vector in vectors])
-    except TypeError:
-        raise ValueError(f"Each row must have a vector of ids as {key!r}.") from None
-    if isinstance(vectors[0], np.ndarray):
-        values = np.concatenate(vectors)
-    else:
-        values = np.array(list(itertools.chain.from_iterable(vectors)))
-    if not lengths.min():
-        raise ValueError(f"Rows must have at least one id as {key!r}. Received: none")
-    if not np.issubdtype(values.dtype, np.integer) or not (
-        0 <= values.min() <= values.max() <= np.iinfo(_WIDE).max
-    ):
-        raise ValueError(
-            f"Ids must be integers from 0 to {np.iinfo(_WIDE).max}. Received as "
-            f"{key!r}: {values.dtype} from {values.min()} to {values.max()}"
-        )
-    return values.astype("int32", copy=False), lengths
+def _append(path: Path, values: np.ndarray, dtype) -> None:
+    with open(path, "ab") as stream:
+        stream.write(values.astype(dtype).tobytes())
 
 
 def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
@@ -376,10 +425,6 @@ def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
             f"the store is damaged. Received: {size}"
         )
     return np.memmap(path, dtype, "r")
-
-
-def _as_json(value: Mapping) -> dict:
-    return json.loads(json.dumps(dict(value)))
 
 
 def _is_store(path: Path) -> bool:

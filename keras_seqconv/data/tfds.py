@@ -2,14 +2,13 @@
 
 import collections
 import contextlib
-import difflib
 import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_seqconv.data.reading import Rows
+from keras_seqconv.support.arguments import near
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import locked
 
@@ -17,7 +16,17 @@ _ROWS_AT_ONCE = 1024
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 
-def builder_of(name: str, source: str | None, target: str | None, data_dir: str | None):
+def builder_from_folder(folder: Path):
+    """The builder of a folder that holds a prepared data set."""
+    return require("tensorflow_datasets", "tfds").builder_from_directory(folder)
+
+
+def builder_of(
+    name: str,
+    source: str | None,
+    target: str | None,
+    data_dir: str | os.PathLike | None,
+):
     """The tfds builder of a name such as "wmt14_translate/de-en"; downloads nothing.
 
     A data set with several configurations needs one in its name, unless `source` and
@@ -25,32 +34,29 @@ def builder_of(name: str, source: str | None, target: str | None, data_dir: str 
 
     Raises:
         ImportError: without tensorflow_datasets.
-        ValueError: no such data set or configuration; lists the close ones.
+        ValueError: no such data set or configuration; names those that come near.
     """
     tfds = require("tensorflow_datasets", "tfds")
-    base, _, asked = re.sub(":.*", "", name).partition("/")
-    configs = []
+    base, configs = re.split("[/:]", name)[0], []
     with contextlib.suppress(ValueError, tfds.core.DatasetNotFoundError):
         configs = list(tfds.builder_cls(base).builder_configs)
-    if len(configs) > 1 and "/" not in name and ":" not in name:
+    chosen = name
+    if len(configs) > 1 and base == name:
         fitting = [c for c in configs if {*re.split("-|_to_", c)} == {source, target}]
-        if len(fitting) != 1:
-            raise ValueError(
-                f"`name` must say which configuration of {name}, such as "
-                f"{name}/{configs[0]}: {', '.join(configs[:40])}"
-                + (", ..." if len(configs) > 40 else "")
-            )
-        name = f"{name}/{fitting[0]}"
+        chosen = f"{name}/{''.join(fitting)}"
     try:
-        return tfds.builder(name, data_dir=data_dir)
+        return tfds.builder(
+            chosen, data_dir=None if data_dir is None else os.fspath(data_dir)
+        )
     except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
-        close = configs
-        if not 0 < len(configs) <= 20:
-            known = configs or tfds.list_builders(with_community_datasets=False)
-            close = difflib.get_close_matches(asked if configs else base, known, 9)
+        known = tfds.list_builders(with_community_datasets=False)
+        hint = near(base, known) or '"phrases" is the embedded corpus. '
+        if configs:
+            hint = f"Configurations of {base}: {', '.join(configs[:40])}. "
         raise ValueError(
-            f"TensorFlow Datasets cannot open {name!r} ({str(error).splitlines()[0]}); "
-            f"close: {', '.join(close) or 'nothing'}"
+            "`name` must be a folder of text files (there is none of that name) or of "
+            f"TensorFlow Datasets. {hint}Received: name={name!r} "
+            f"({str(error).splitlines()[0]})"
         ) from error
 
 
@@ -70,9 +76,6 @@ def prepare(builder, manual_dir: str | os.PathLike | None = None) -> None:
             how to supply the data by hand.
     """
     tfds = require("tensorflow_datasets", "tfds")
-    config = tfds.download.DownloadConfig(
-        manual_dir=None if manual_dir is None else os.fspath(manual_dir)
-    )
     if os.path.isdir(builder.data_dir) and builder.is_prepared():
         return
     root = Path(builder.data_dir_root)
@@ -85,37 +88,48 @@ def prepare(builder, manual_dir: str | os.PathLike | None = None) -> None:
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()  # whose lines are kilobytes in a file
         try:
-            builder.download_and_prepare(download_config=config)
+            builder.download_and_prepare(
+                download_config=tfds.download.DownloadConfig(
+                    manual_dir=None if manual_dir is None else os.fspath(manual_dir)
+                )
+            )
         except Exception as error:
             # tfds asserts that there are files which must be put there by hand. Its
             # other errors, and those of what it downloads with, have no common class.
             by_hand = isinstance(error, AssertionError)
             package = type(error).__module__.partition(".")[0]
-            if by_hand or package in ("tensorflow_datasets", "requests", "urllib"):
-                kind = FileNotFoundError if by_hand else ConnectionError
-                raise kind(_unavailable(builder, error)) from error
-            raise
+            if not by_hand and package not in (
+                "tensorflow_datasets", "requests", "urllib",
+            ):  # fmt: skip
+                raise
+            raise (FileNotFoundError if by_hand else ConnectionError)(
+                f"{builder.info.full_name} is not prepared in {root}, and cannot be: "
+                f"{' '.join(str(error).split())} What helps: put what it is made from, "
+                "fetched elsewhere, into a folder and give it as `manual_dir`; or copy "
+                f"the prepared data set from another machine to {builder.data_dir}; or "
+                "give the `data_dir` that holds it, or the text as files."
+            ) from error
 
 
-def _unavailable(builder, error: Exception) -> str:
-    files = [f"train.{name}" for name in _names(builder)[:2]]
-    return (
-        f"{builder.info.full_name} is not prepared in {builder.data_dir_root}, and "
-        f"cannot be: {' '.join(str(error).split())} What helps: put what it is made "
-        "from, fetched elsewhere, into a folder and give it as `manual_dir`; or copy "
-        f"the prepared data set from another machine to {builder.data_dir}; or give "
-        "the `data_dir` that holds it; or give the text as files instead, a folder "
-        f"with {', '.join(files)}"
-    )
+def _texts_of(builder) -> tuple[str | None, object, tuple[str, ...]]:
+    """What holds the texts of an example: its key (None: all of it), kind and names."""
+    features = require("tensorflow_datasets", "tfds").features
+    whole = builder.info.features
+    for kind in (features.Translation, features.TranslationVariableLanguages):
+        for key, feature in [(None, whole), *whole.items()]:
+            if isinstance(feature, kind):
+                return key, kind, tuple(feature.languages or ())
+    names = tuple(key for key in whole if isinstance(whole[key], features.Text))
+    return None, features.Text, names
 
 
 def names_of(builder) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the texts of an example, and two of them in tfds' own order, or ().
+    """Languages, or "article", ..., and two of them in tfds' own order, or ().
 
     Raises:
         ValueError: the data set has no texts; lists its features.
     """
-    names = _names(builder)
+    *_, names = _texts_of(builder)
     if not names:
         raise ValueError(
             f"{builder.info.full_name} must have features that are texts. "
@@ -126,30 +140,10 @@ def names_of(builder) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return names, tuple(supervised) if named else ()
 
 
-def _names(builder) -> tuple[str, ...]:
-    """Languages, or "article", ..."""
-    feature, kind = _feature(builder)
-    if kind is None:
-        text = require("tensorflow_datasets", "tfds").features.Text
-        return tuple(key for key in feature if isinstance(feature[key], text))
-    return tuple(feature.languages or ())
-
-
-def _feature(builder):
-    """The feature that holds the texts, and its kind; None: the whole example."""
-    features = require("tensorflow_datasets", "tfds").features
-    whole = builder.info.features
-    for kind in (features.Translation, features.TranslationVariableLanguages):
-        for feature in (whole, *whole.values()):
-            if isinstance(feature, kind):
-                return feature, kind
-    return whole, None
-
-
 def read_split(
     builder, split: str, names: list[str], counts: collections.Counter
-) -> Iterator[Rows]:
-    """The texts of some names of a prepared data set, always in the same order.
+) -> Iterator[tuple]:
+    """The texts of a prepared data set: columns, what each is, number of each row.
 
     A line break inside a text, with the blanks around it, becomes one blank: what
     comes after (files, word counts, tokenizers) takes a text to be one line.
@@ -169,12 +163,12 @@ def read_split(
     # The thread that tunes a dataset makes the end of an iterator wait for a minute.
     options = tf.data.Options()
     options.autotune.enabled = False
-    # Autocaching would hold all in memory.
-    read = tfds.ReadConfig(options=options, try_autocache=False)
-    what = f"{builder.info.full_name}, split {split}"
     try:
         examples = builder.as_dataset(
-            split=split, shuffle_files=False, read_config=read
+            split=split,
+            shuffle_files=False,
+            # Autocaching would hold all in memory.
+            read_config=tfds.ReadConfig(options=options, try_autocache=False),
         )
     except (ValueError, KeyError, AssertionError) as error:
         raise ValueError(
@@ -182,19 +176,20 @@ def read_split(
             f'as "train[:1%]": {", ".join(builder.info.splits)}. '
             f"Received: split={split!r} ({str(error).splitlines()[-1]})"
         ) from error
-    feature, kind = _feature(builder)
-    nested = [key for key, f in builder.info.features.items() if f is feature]
+    key, kind, _ = _texts_of(builder)
     vary = kind is tfds.features.TranslationVariableLanguages
-    first = 0
 
     def choose(example):
-        for key in nested:
-            example = example[key]
+        example = example if key is None else example[key]
         if not vary:
             return tuple(example[name] for name in names)
         known = [example["translation"][example["language"] == name] for name in names]
         return tuple(tf.strings.reduce_join(texts[:1]) for texts in known)
 
+    places = [
+        f"{builder.info.full_name}, split {split}, {name} of example" for name in names
+    ]
+    first = 0
     for batch in tfds.as_numpy(examples.map(choose).batch(_ROWS_AT_ONCE)):
         columns = [
             [
@@ -203,19 +198,12 @@ def read_split(
             ]
             for texts in batch
         ]
-        numbers = range(first, first + len(columns[0]))
-        first += len(numbers)
+        kept = range(len(columns[0]))
         if vary:
-            kept = [
-                i for i, texts in enumerate(zip(*columns, strict=True)) if all(texts)
-            ]
-            counts["untranslated"] += len(numbers) - len(kept)
-            columns = [[texts[i] for i in kept] for texts in columns]
-            numbers = [numbers[i] for i in kept]
-        if numbers:
-            yield Rows(
-                columns,
-                lambda column, row, numbers=numbers: (
-                    f"{what}, {names[column]} of example {numbers[row]:,},"
-                ),
-            )
+            whole = [all(texts) for texts in zip(*columns, strict=True)]
+            kept = [row for row in kept if whole[row]]
+            counts["untranslated"] += len(whole) - len(kept)
+            columns = [[texts[row] for row in kept] for texts in columns]
+        if kept:
+            yield columns, places, [first + row for row in kept]
+        first += len(batch[0])

@@ -6,9 +6,8 @@ import textwrap
 from pathlib import Path
 
 from keras_seqconv import tokenizers
-from keras_seqconv.data.blocks import blocks
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
-from keras_seqconv.data.ids import IdStore, encode
+from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.fingerprints import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import atomic_directory
@@ -266,7 +265,7 @@ def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> Id
             truncate_source=options.truncate_source,
             counts=counts,
         )
-    store = IdStore.write(folder, rows, fingerprint, counts)
+    store = IdStore.write(folder, rows, fingerprint)
     left_out = [
         f"{name} {number:,}"
         for name, number in {**corpus.counts[split], **counts}.items()

@@ -1,21 +1,25 @@
-"""Corpora by name: folders in their layouts, the embedded corpus, wrong names."""
+"""Corpora by name: folders in their layouts, what is refused, left out, counted."""
 
-import dataclasses
+import bz2
 import functools
 import gzip
+import lzma
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from keras_seqconv.data import corpora
 from keras_seqconv.data.corpora import hold_out, open_corpus
+from keras_seqconv.support import lines
 from tests.conftest import SHARED
 
 from_german = functools.partial(open_corpus, source_language="de")
 
 
-def pairs(corpus, split):
+def rows_of(corpus, split="train"):
     return [row for block in corpus.blocks(split) for row in zip(*block, strict=True)]
 
 
@@ -33,8 +37,24 @@ def folder(tmp_path):
     return make
 
 
+@pytest.fixture
+def read(tmp_path):
+    """read(source, target, ...): rows and counts of files of that content."""
+
+    def read(source: bytes, target: bytes, **options):
+        (tmp_path / "train.de").write_bytes(source)
+        (tmp_path / "train.en").write_bytes(target)
+        corpus = from_german(tmp_path, **options)
+        return rows_of(corpus), corpus.counts["train"]
+
+    return read
+
+
 def both(*stems):
     return [f"{stem}.{language}" for stem in stems for language in ("de", "en")]
+
+
+# --- Layouts ---
 
 
 def test_folder(folder):
@@ -44,28 +64,16 @@ def test_folder(folder):
     assert corpus.splits == ("train", "validation", "test")
     assert (corpus.source_language, corpus.target_language) == ("de", "en")
     expected = [("train.de 1", "train.en 1"), ("train.de 2", "train.en 2")]
-    assert pairs(corpus, "train") == expected == pairs(corpus, "train")
+    assert rows_of(corpus) == expected == rows_of(corpus)
     assert corpus.counts["train"] == {"kept": 2}
-    validation = [("dev.de 1", "dev.en 1"), ("dev.de 2", "dev.en 2")]
     for name in ("validation", "valid", "dev", "val"):
-        assert pairs(corpus, name) == validation
-    turned = open_corpus(str(path), source_language="en")
-    assert (turned.source_language, turned.target_language) == ("en", "de")
-    assert pairs(turned, "test")[0] == ("test.en 1", "test.de 1")
-    assert open_corpus(path, target_language="de").source_language == "en"
-
-
-def test_texts_of_one_side(folder):
-    corpus = from_german(folder(*both("train", "dev")))
+        assert rows_of(corpus, name)[1] == ("dev.de 2", "dev.en 2")
     assert [*corpus.texts("train", "source")] == ["train.de 1", "train.de 2"]
     assert [*corpus.texts("dev", "target", 1)] == ["dev.en 1"]
-    for arguments, words in (
-        (("train", "de"), "`side` must be one of"),
-        (("train", "source", 0), "`most` must be a positive integer"),
-        (("test", "source"), "`split` must be one of"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            corpus.texts(*arguments)
+    turned = open_corpus(str(path), source_language="en")
+    assert (turned.source_language, turned.target_language) == ("en", "de")
+    assert rows_of(turned, "test")[0] == ("test.en 1", "test.de 1")
+    assert open_corpus(path, target_language="de").source_language == "en"
 
 
 @pytest.mark.parametrize("name", ["valid", "validation", "dev", "val"])
@@ -74,17 +82,20 @@ def test_compressed_validation(folder, name):
     corpus = from_german(files)
     assert corpus.splits == ("train", "validation")
     expected = (f"{name}.de.gz 2", f"{name}.en.gz 2")
-    assert pairs(corpus, "validation")[1] == pairs(corpus, name)[1] == expected
-    assert pairs(corpus, "train")[0] == ("train.de.gz 1", "train.en 1")
+    assert rows_of(corpus, "validation")[1] == rows_of(corpus, name)[1] == expected
+    assert rows_of(corpus)[0] == ("train.de.gz 1", "train.en 1")
 
 
-def test_several_train_and_test_files(folder):
+def test_several_files_of_a_kind(folder):
     path = folder(*both("train10", "train", "train2", "test", "test1", "newstest2014"))
+    folder("train.de.gz", *both("dev", "valid"))  # beside the plain text, the first
     corpus = from_german(path)
-    assert corpus.splits == ("train", "test", "newstest2014", "test1")
-    first = [source.split()[0] for source, _ in pairs(corpus, "train")]
+    others = ("dev", "newstest2014", "test1")
+    assert corpus.splits == ("train", "validation", "test", *others)
+    first = [source.split()[0] for source, _ in rows_of(corpus)]
     assert first == ["train.de"] * 2 + ["train2.de"] * 2 + ["train10.de"] * 2
-    assert len(pairs(corpus, "newstest2014")) == 2
+    assert rows_of(corpus, "validation")[0][0] == "valid.de 1"
+    assert len(rows_of(corpus, "newstest2014")) == 2
 
 
 def test_digests_are_of_the_bytes_of_the_files(folder):
@@ -100,62 +111,54 @@ def test_digests_are_of_the_bytes_of_the_files(folder):
     assert {name for name, _ in after.items() ^ before.items()} == {"train.de"}
 
 
-def test_variants(folder):
+def test_variants_and_directions(folder):
     path = folder(*both("train", "train.bpe", "train.lc.tok", "test2016.lc.tok"))
     assert from_german(path).splits == ("train",)
     corpus = from_german(path, variant="lc.tok")
     assert corpus.splits == ("train", "test")
-    assert pairs(corpus, "test") == pairs(corpus, "test2016")
-    assert pairs(corpus, "train")[0] == ("train.lc.tok.de 1", "train.lc.tok.en 1")
+    assert rows_of(corpus, "test")[0][0] == "test2016.lc.tok.de 1"
+    assert rows_of(corpus)[0] == ("train.lc.tok.de 1", "train.lc.tok.en 1")
     with pytest.raises(ValueError, match="holds: 'bpe', 'lc.tok'. Rec.*variant='x'"):
         from_german(path, variant="x")
     for file in ("train.de", "train.en"):
         (path / file).unlink()
     with pytest.raises(ValueError, match="holds: 'bpe', 'lc.tok'. Rec.*variant=None"):
         from_german(path)
-
-
-def test_fairseq_names_say_the_direction(folder):
-    corpus = open_corpus(folder(*both("train.en-de", "valid.en-de")))
+    for file in path.iterdir():
+        file.unlink()
+    corpus = open_corpus(folder(*both("train.en-de", "valid.en-de")))  # fairseq's
     assert (corpus.source_language, corpus.target_language) == ("en", "de")
     assert corpus.splits == ("train", "validation")
 
 
 def test_more_languages(folder):
-    names = [
-        f"{split}.{one}" for split in ("train", "val") for one in ["cs", "de", "en"]
-    ]
-    path = folder(*names)
+    path = folder(*both("train", "val"), "train.cs", "val.cs")
     corpus = open_corpus(path, source_language="cs", target_language="de")
-    assert pairs(corpus, "val")[0] == ("val.cs 1", "val.de 1")
+    assert rows_of(corpus, "val")[0] == ("val.cs 1", "val.de 1")
     for options in ({}, {"source_language": "de"}, {"target_language": "fr"}):
         with pytest.raises(ValueError, match="two languages of .*: cs, de, en. R"):
             open_corpus(path, **options)
 
 
-def test_which_of_two_languages_is_translated_is_not_guessed(folder):
-    words = "`source_language`=de `target_language`=en or `source_language`=en"
-    with pytest.raises(ValueError, match=words):
-        open_corpus(folder(*both("train")))
-
-
 def test_text_of_a_language_model(folder):
     path = folder("train.en", "valid.en.gz")
-    (path / "train.en").write_text("a\n\nb\n")
+    text = "\n = Title = \n\nText .\n \n\nMore .\n"
+    (path / "train.en").write_text(text)
     for corpus in (open_corpus(path), open_corpus(path / "train.en")):
         assert corpus.source_language is None
-        assert pairs(corpus, "train") == [("a",), ("",), ("b",)]
+        assert rows_of(corpus) == [(line,) for line in text.split("\n")[:-1]]
     assert open_corpus(path, target_language="en").splits == ("train", "validation")
-    for target, words in (
-        ({"target_language": "de"}, "`target_language` must be en, the only language"),
-        ({"source_language": "de", "target_language": "en"}, "of .*: en. Received"),
+    for target in (
+        {"target_language": "de"},
+        {"source_language": "de", "target_language": "en"},
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match="two languages of .*: en. Received"):
             open_corpus(path, **target)
-    with pytest.raises(ValueError, match=r"must be a \.tsv file of two columns"):
-        open_corpus(path / "train.en", source_language="de")
     with pytest.raises(ValueError, match="`side` must be one of"):
         open_corpus(path).texts("train", "source")
+    (path / "train.en").write_bytes(b"a\n\nb\0\n")
+    with pytest.raises(ValueError, match="en, line 3, holds a NUL"):
+        rows_of(open_corpus(path))
 
 
 def test_layout_of_translate_folder(folder):
@@ -167,7 +170,7 @@ def test_layout_of_translate_folder(folder):
     builder = tfds.folder_dataset.TranslateFolder(str(path))
     theirs = tfds.as_numpy(builder.as_dataset(split="train"))
     rows = [(row["de"].decode(), row["en"].decode()) for row in theirs]
-    assert pairs(corpus, "train") == rows
+    assert rows_of(corpus) == rows
 
 
 def test_tsv(tmp_path):
@@ -178,16 +181,15 @@ def test_tsv(tmp_path):
     expected = [("Go.", "Geh."), ("Hi.", "Hallo!")]
     corpus = open_corpus(path, **options)
     assert corpus.splits == ("train",)
-    assert pairs(corpus, "train") == expected
+    assert rows_of(corpus) == expected
     for name in ("train.tsv", "valid.tsv"):
         (tmp_path / name).write_bytes(path.read_bytes())
-    assert pairs(open_corpus(tmp_path, **options), "validation") == expected
-    for wrong in ({}, {"source_language": "en"}):
-        with pytest.raises(ValueError, match="must name the two columns"):
-            open_corpus(path, **wrong)
+    assert rows_of(open_corpus(tmp_path, **options), "validation") == expected
+    with pytest.raises(ValueError, match="must name the two columns"):
+        open_corpus(path, source_language="en")
     path.write_text("Go.\tGeh.\nHi.\n")
     with pytest.raises(ValueError, match=r"pairs\.tsv, line 2, has no text"):
-        pairs(open_corpus(path, **options), "train")
+        rows_of(open_corpus(path, **options))
 
 
 def test_a_part_is_held_out_for_validation(tmp_path):
@@ -196,58 +198,44 @@ def test_a_part_is_held_out_for_validation(tmp_path):
     text.write_text("".join(f"{n}\n" for n in range(10)))
     corpus = hold_out(open_corpus(text), 0.2)
     assert corpus.splits == ("train", "validation")
-    assert pairs(corpus, "train") == [(str(n),) for n in range(8)]
-    assert pairs(corpus, "valid") == [("8",), ("9",)]
-    (tmp_path / "pairs.tsv").write_text("".join(f"{n}\t-{n}\n" for n in range(10)))
-    corpus = open_corpus(
-        tmp_path / "pairs.tsv", source_language="a", target_language="b"
-    )
-    # tfds sorts by name.
-    sorted_splits = dataclasses.replace(corpus, splits=("test", "train"))
-    assert hold_out(sorted_splits, 0.2).splits == ("train", "validation", "test")
+    assert rows_of(corpus) == [(str(n),) for n in range(8)]
+    assert rows_of(corpus, "valid") == [("8",), ("9",)]
+    for name in ("test.tsv", "train.tsv"):
+        (tmp_path / name).write_text("".join(f"{n}\t-{n}\n" for n in range(10)))
+    corpus = open_corpus(tmp_path, source_language="a", target_language="b")
     held = hold_out(corpus, 0.2)
+    assert held.splits == ("train", "validation", "test")
     assert held.digests(["train", "validation"]) == corpus.digests(["train"])
-    assert pairs(held, "validation") == [("4", "-4"), ("9", "-9")]
-    assert len(pairs(held, "train")) == 8
+    assert rows_of(held, "validation") == [("4", "-4"), ("9", "-9")]
+    assert len(rows_of(held)) == 8 and len(rows_of(held, "test")) == 10
     with pytest.raises(ValueError, match="`validation_share` must not be given"):
         hold_out(held, 0.2)
 
 
-def test_wrong_folders(folder, tmp_path):
+def test_wrong_folders_and_arguments(folder, tmp_path):
     with pytest.raises(ValueError, match="must hold text files.*It holds: nothing"):
         from_german(tmp_path)
     path = folder("notes.txt", "corpus.de")
     with pytest.raises(ValueError, match="train.de and train.en.*corpus.de, notes.txt"):
         from_german(path)
-    path = folder(*both("train"), "dev.de")
+    corpus = from_german(folder(*both("train")))
+    for name in ("test", "validation", "trian", "", "train[:1%]", "train+train"):
+        with pytest.raises(ValueError, match="`split` must be one of train for"):
+            rows_of(corpus, name)
+    for options, words in (
+        ({}, "`source_language`=de `target_language`=en or `source_language`=en"),
+        ({"on_error": "count"}, "`on_error` must be one of"),
+        ({"name": ""}, "`name` must not be empty"),
+        ({"name": tmp_path / "nothing"}, "must be there, as it is a path"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            open_corpus(**{"name": path, **options})
+    folder("dev.de")
     with pytest.raises(ValueError, match=r"in de and en. Without a partner: dev\.de"):
         from_german(path)
-    path = folder("dev.en", *both("valid"))
-    with pytest.raises(ValueError, match="one validation text. There are dev.*valid"):
-        from_german(path)
-    path = folder("train.de.gz")
-    with pytest.raises(ValueError, match=r"both \S*train\.de and train\.de\.gz"):
-        from_german(path)
-
-
-def test_wrong_arguments(folder):
-    path = folder(*both("train"))
-    corpus = from_german(path)
-    for name in ("test", "validation", "trian", ""):
-        with pytest.raises(ValueError, match="`split` must be one of train for"):
-            corpus.blocks(name)
-    for name in ("train[:1%]", "train+train", "all"):
-        with pytest.raises(ValueError, match="parts of splits are for TensorFlow"):
-            pairs(corpus, name)
-    with pytest.raises(ValueError, match="`on_error` must be one of"):
-        open_corpus(path, on_error="count")
-    with pytest.raises(ValueError, match="`name` must not be empty"):
-        open_corpus("")
-    with pytest.raises(ValueError, match=r"a folder of that name \(missing\)"):
-        open_corpus(path / "nothing")
     (path / "train.de").unlink()
     with pytest.raises(FileNotFoundError, match=r"train\.de"):
-        pairs(corpus, "train")
+        rows_of(corpus)
 
 
 def test_multi30k():
@@ -257,28 +245,15 @@ def test_multi30k():
     sizes = {"train": 29_000, "validation": 1_014, "test": 1_000}
     corpus = from_german(path)
     assert corpus.splits == tuple(sizes)
-    for split, size in sizes.items():
-        assert len(pairs(corpus, split)) == size
+    assert {split: len(rows_of(corpus, split)) for split in sizes} == sizes
     tokenised = open_corpus(path, variant="lc.norm.tok", source_language="en")
-    english, german = pairs(tokenised, "test2016")[0]
+    english, german = rows_of(tokenised, "test")[0]
     raw = next(corpus.texts("test", "target"))
     assert raw.lower().split() == english.replace(" .", ".").split()
     assert german == german.lower() and german != english
 
 
-def test_embedded_corpus(monkeypatch):
-    """Without TensorFlow Datasets, which others need."""
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    corpus = open_corpus("phrases")
-    assert corpus.splits == ("train", "validation", "test")
-    assert (corpus.source_language, corpus.target_language) == ("en", "de")
-    found = pairs(corpus, "validation")
-    assert len(found) == 1_000
-    turned = open_corpus("phrases", source_language="de")
-    assert pairs(turned, "validation") == [pair[::-1] for pair in found]
-
-
-def test_text_is_read_without_optional_packages():
+def test_embedded_corpus_needs_no_optional_packages():
     code = """
         import sys, types
         for name in ("tensorflow", "tensorflow_datasets", "keras"):
@@ -287,9 +262,14 @@ def test_text_is_read_without_optional_packages():
             package = types.ModuleType(name.replace("/", "."))
             package.__path__ = [name]
             sys.modules[package.__name__] = package
-        from keras_seqconv.data import blocks, corpora
-        print(next(corpora.open_corpus("phrases").texts("test", "source")))
-        print(next(blocks.blocks([[5, 2]], 4))["labels"].tolist())
+        from keras_seqconv.data import corpora, ids
+        corpus = corpora.open_corpus("phrases")
+        turned = corpora.open_corpus("phrases", source_language="de")
+        assert corpus.splits == ("train", "validation", "test")
+        assert (corpus.source_language, corpus.target_language) == ("en", "de")
+        (pair,), (other,) = corpus.blocks("validation"), turned.blocks("validation")
+        assert len(pair[0]) == 1000 and pair == other[::-1]
+        print(next(ids.blocks([[5, 2]], 4))["labels"].tolist())
     """
     lines = [line[8:] for line in code.splitlines()]
     done = subprocess.run(
@@ -297,4 +277,112 @@ def test_text_is_read_without_optional_packages():
         cwd=Path(__file__).parents[2], capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("[5, 2]\n")
+    assert done.stdout == "[5, 2]\n"
+
+
+# --- Lines ---
+
+
+def test_line_ends_marks_and_separators(read):
+    source = "\ufeffa\r\nb\u2028c  \r\nd\re\x0bf\x85g".encode()
+    expected = [("a", "1"), ("b\u2028c  ", " 2"), ("d\re\x0bf\x85g", "3")]
+    assert read(source, b"1\n 2\n3\n")[0] == expected
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_compressed_whatever_the_name(read, module):
+    packed = module.compress("ä\nb\n".encode())
+    assert read(packed, b"BZhallo\nb\n")[0] == [("ä", "BZhallo"), ("b", "b")]
+
+
+def test_several_blocks_and_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "_ROWS_AT_ONCE", 512)
+    expected = []
+    for name, number in (("train", 2000), ("train1", 1), ("train2", 1024)):
+        rows = [(f"s{name} {i}", f"t{name} {i}" * (1 + i % 3)) for i in range(number)]
+        expected += rows
+        for side, language in enumerate(("de", "en")):
+            text = "".join(f"{row[side]}\n" for row in rows)
+            (tmp_path / f"{name}.{language}").write_text(text)
+    corpus = from_german(tmp_path)
+    assert rows_of(corpus) == expected
+    assert max(len(sources) for sources, _ in corpus.blocks("train")) == 512
+    assert corpus.counts == {"train": {"kept": 3025}}
+
+
+# Source, target, the error, key of the counts, sources that stay.
+WRONG = {
+    "empty source": (b"a\n\nc\n", b"1\n2\n3\n", "de, line 2, has no", "empty", "ac"),
+    "empty target": (b"a\nb\nc\n", b"1\n \t\n3", "en, line 2, has no", "empty", "ac"),
+    "empty both": (b"\r\nb\n", b"\n2\n", "de, line 1, has no", "empty", "b"),
+    "unicode blanks": (
+        b"a\nb\n", "1\n\u3000\u00a0\n".encode(), "en, line 2, has no text", "empty", "a"
+    ),
+    "utf-8": (
+        b"a\nb\xff\nc\n", b"1\n2\n3\n", "de, line 2, is not valid UTF-8",
+        "invalid_utf8", "ac",
+    ),
+    "surrogate": (
+        b"a\n", b"1\xed\xa0\x80\n", "en, line 1, is not valid", "invalid_utf8", ""
+    ),
+    "nul": (b"a\nb\n", b"1\n2\x003\n", "en, line 2, holds a NUL", "nul", "a"),
+    "shorter target": (
+        b"a\nb\nc\n", b"1\n", r"de has 3, \S*en has 1\. Line 2 of \S*de has no partner",
+        "unpaired", "a",
+    ),
+    "shorter source": (
+        b"a\nb", b"1\n2\n3\n\n",
+        r"de has 2, \S*en has 4\. Line 3 of \S*en has no partner", "unpaired", "ab",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_rows(read, case):
+    source, target, message, key, stay = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        read(source, target)
+    if not stay:
+        with pytest.raises(ValueError, match=f"at least one row.*1 {key}"):
+            read(source, target, on_error="skip")
+        return
+    found, counts = read(source, target, on_error="skip")
+    assert "".join(source for source, _ in found) == stay
+    left_out = {"shorter source": 2, "shorter target": 2}.get(case, 1)
+    assert counts == {"kept": len(stay), key: left_out}
+
+
+def test_wrong_texts(read, monkeypatch):
+    archive = gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())
+    monkeypatch.setattr(lines, "_LONGEST", 1 << 16)
+    wrong = [b"x"] * 20_000
+    wrong[17_654] = b"\xff"
+    for contents, message in (
+        ((b"\n".join(wrong), b"y\n" * 20_000), "de, line 17,655, is not valid UTF-8"),
+        ((b"a\n" * 9_000, b"b\n" * 30_001), "has 9,000, .* has 30,001. Line 9,001 of"),
+        ((b"", b""), "split train, must hold at least one row.*: none"),
+        ((archive[:999], b"1\n"), r"de is damaged or cut off after line \d+ "),
+        ((archive[:40] + b"\0" * 40 + archive[80:], b"1\n"), "de is damaged or cut"),
+        (("hallo\n".encode("utf-16"), b"1\n"), "de, line 1, is not valid UTF-8"),
+        ((b"short\n" + b"y" * (1 << 18), b"1\n"), "at most 65,536 bytes; line 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(*contents)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    def peak(number):
+        path = tmp_path / str(number)
+        with open(path, "w") as stream:
+            stream.writelines(f"{'x' * 60} {i}\n" for i in range(number))
+        corpus = open_corpus(path)
+        tracemalloc.start()
+        try:
+            for _ in corpus.blocks("train"):
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    small, large = peak(40_000), peak(100_000)  # 2.7 and 6.9 MB
+    assert large < 1.25 * small
