@@ -13,7 +13,7 @@ JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
 JAX_TESTS = ops layers models decoding callbacks training/test_backends.py \
   convert/test_fairseq.py::test_golden_folder_from_arrays test_checkpoints.py \
   test_copy_task.py test_inspection.py test_language_generator.py test_losses.py \
-  test_metrics.py test_model_directory.py test_optimizers.py test_perplexity.py \
+  test_metrics.py test_model_directory.py test_optimizers.py test_evaluation.py \
   test_schedules.py test_translator.py test_version_before.py
 
 .PHONY: help quickstart test test-slow test-all lint format size mutants bench torch clean

@@ -93,7 +93,7 @@ def main(arguments=None):
 
     generator = ks.LanguageGenerator(model, tokenizer)
     half = options.block // 2
-    found = ks.perplexity.text_perplexity(
+    found = ks.evaluation.text_perplexity(
         generator,
         corpus.texts("test", "target"),
         tokens_per_sample=options.block,

@@ -113,7 +113,7 @@ def main(arguments=None):
     summaries = summarizer.translate(articles)
     for summary, reference in list(zip(summaries, references, strict=True))[:3]:
         print(f"{summary}\n  reference: {reference}")
-    scores = ks.evaluation.rouge(summaries, references)
+    scores = ks.evaluation.scores(summaries, references, ["rouge"])
     for score in scores:
         print(score.line)
     return [score.value for score in scores]

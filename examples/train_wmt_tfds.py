@@ -126,7 +126,7 @@ def main(arguments=None):
     translations = translator.translate(sources)
     for source, translation in list(zip(sources, translations, strict=True))[:5]:
         print(f"{source}\n  {translation}")
-    score = ks.evaluation.bleu(translations, references)
+    (score,) = ks.evaluation.scores(translations, references, ["bleu"])
     print(score.line)
     return score.value
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         models,
         ops,
         optimizers,
-        perplexity,
         plots,
         preparation,
         presets,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
 _MODULES = (
     "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
     "inspection", "layers", "losses", "metrics", "models", "ops", "optimizers",
-    "perplexity", "plots", "preparation", "presets", "schedules", "tokenizers",
+    "plots", "preparation", "presets", "schedules", "tokenizers",
     "training",
 )  # fmt: skip
 _HOMES = {

@@ -1,28 +1,35 @@
-"""Scores of texts against references: BLEU, chrF, TER, ROUGE, BLEU by length.
+"""How good texts are: BLEU, chrF, TER, ROUGE, paired bootstrap, perplexity of models.
 
-Also whether one system is better than another: paired bootstrap resampling. Scores are
-in percent, and carry what they are (the signature), as numbers of different signatures
-must not be compared. All but ROUGE are computed by sacreBLEU (extra `mt`).
+Scores are in percent, and carry what they are (the signature), as numbers of different
+signatures must not be compared. All but ROUGE are computed by sacreBLEU (extra `mt`).
 
-Letters: N sentences, R samples.
+Letters: N sentences, R samples, T positions, w positions of context.
 """
 
+import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.support.arguments import (
-    check_choice,
-    check_integer,
-    check_positive_integer,
-)
+from keras_seqconv.data.ids import blocks
+from keras_seqconv.support.arguments import check_choice, check_integer
 from keras_seqconv.support.extras import require
 
-METRICS = ("bleu", "chrf", "ter", "tokenized_bleu", "compound_split_bleu", "rouge")
-COMPARABLE = METRICS[:-1]
-_COMPOUND = re.compile(r"(\S)-(\S)")
+# sacreBLEU's class, and its options.
+_TOKENIZED = ("BLEU", {"force": True, "tokenize": "none", "smooth_method": "none"})
+_SACREBLEU = {
+    "bleu": ("BLEU", {"force": True}),  # no warning on texts tokenized on purpose
+    "chrf": ("CHRF", {}),
+    "ter": ("TER", {}),
+    "tokenized_bleu": _TOKENIZED,
+    "compound_split_bleu": _TOKENIZED,
+}
+COMPARABLE = tuple(_SACREBLEU)
+METRICS = (*COMPARABLE, "rouge")
+References = Sequence[str] | Sequence[Sequence[str]]
 
 
 class Score(NamedTuple):
@@ -41,9 +48,6 @@ class Score(NamedTuple):
     line: str
 
 
-References = Sequence[str] | Sequence[Sequence[str]]
-
-
 def scores(
     hypotheses: Sequence[str],
     references: References,
@@ -51,6 +55,7 @@ def scores(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    sentence_separator: str | None = None,
 ) -> list[Score]:
     """Several scores of the same texts.
 
@@ -63,10 +68,14 @@ def scores(
     |                       | with fairseq's summary as its line; `<unk>` in a        |
     |                       | reference matches nothing; of tokenized texts, and      |
     |                       | comparable between such of one tokenizer only           |
-    | "compound_split_bleu" | the same after `split_compounds` on both sides: what    |
-    |                       | papers report for WMT English-German since Vaswani et   |
-    |                       | al. 2017, about 0.7 above "tokenized_bleu" there        |
-    | "rouge"               | three scores, see `rouge`                               |
+    | "compound_split_bleu" | the same with X-Y written as X ##AT##-##AT## Y on both  |
+    |                       | sides, as fairseq's script does: what papers report for |
+    |                       | WMT English-German since Vaswani et al. 2017, about 0.7 |
+    |                       | above "tokenized_bleu" there                            |
+    | "rouge"               | ROUGE-1, ROUGE-2, ROUGE-L of summaries: mean F1 of      |
+    |                       | their pairs by the package rouge-score: lower case,     |
+    |                       | English letters and digits only (texts in other scripts |
+    |                       | score 0), Porter's stemmer, the best of the references  |
 
     Args:
         hypotheses: what a system wrote, one text for each sentence.
@@ -75,7 +84,11 @@ def scores(
         metrics: any of the above.
         tokenize: of "bleu" alone: a tokenizer of sacreBLEU: "13a", "intl", "zh",
             "char", "none", ...
-        lowercase: lower-case both sides first.
+        lowercase: lower-case both sides first; not of "rouge".
+        sentence_separator: of "rouge" alone: what stands between the sentences of a
+            summary, such as "<q>"; ROUGE-L is then that of summaries (union of the
+            sentences' longest common subsequences), which papers on CNN/DailyMail
+            report. None: one subsequence of the whole text.
 
     Raises:
         ValueError: the lists differ in length or are empty; for an unknown metric or
@@ -92,31 +105,49 @@ def scores(
     ```
     """
     results = []
-    for metric in metrics:
-        check_choice("metrics", metric, METRICS)
-        if metric == "rouge":
-            results += rouge(hypotheses, references)
-        else:
-            results.append(_score(metric, hypotheses, references, tokenize, lowercase))
+    for name in metrics:
+        check_choice("metrics", name, METRICS)
+        texts, *columns = _columns(hypotheses, references, name)
+        if name == "rouge":
+            results += _rouge(texts, columns, sentence_separator)
+            continue
+        metric = _metric(name, tokenize, lowercase)
+        result = metric.corpus_score(texts, columns)
+        value, signature = float(result.score), str(metric.get_signature())
+        if name in ("bleu", "chrf", "ter"):
+            line = result.format(width=2, signature=signature)
+            results.append(Score(result.name, value, signature, line))
+            continue
+        kind, signature = "BLEU4", f"{signature}|unk:never"
+        if name == "compound_split_bleu":
+            kind = "compound-split BLEU4"
+            signature = signature.replace("tok:none", "tok:compound-split")
+        line = (
+            f"{kind} = {value:.2f}, {result.prec_str} (BP={result.bp:.3f}, ratio="
+            f"{result.ratio:.3f}, syslen={result.sys_len}, reflen={result.ref_len})"
+        )
+        results.append(Score(kind, value, signature, line))
     return results
 
 
-def bleu(
-    hypotheses: Sequence[str],
-    references: References,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> Score:
-    """BLEU by sacreBLEU, of text that is not tokenized; see `scores`."""
-    return _score("bleu", hypotheses, references, tokenize, lowercase)
-
-
-def split_compounds(text: str) -> str:
-    """Writes X-Y as X ##AT##-##AT## Y, as `compound_split_bleu.sh` of fairseq does.
-
-    Matches do not overlap: in "a-b-c" the second dash stays, as b was used up.
-    """
-    return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", text)
+def _rouge(texts, references, separator: str | None) -> list[Score]:
+    package = require("rouge_score.rouge_scorer", "rouge")
+    longest = "rougeL" if separator is None else "rougeLsum"
+    kinds = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", longest: "ROUGE-L"}
+    scorer = package.RougeScorer([*kinds], use_stemmer=True)
+    rows = []
+    for row in zip(texts, *references, strict=True):
+        if separator is not None:
+            row = [text.replace(separator, "\n") for text in row]
+        rows.append(scorer.score_multi(row[1:], row[0]))
+    unit = "text" if separator is None else "summary"
+    signature = f"nrefs:{len(references)}|stem:yes|L:{unit}|mean:F1|rouge-score"
+    results = []
+    for kind, name in kinds.items():
+        value = 100 * sum(row[kind].fmeasure for row in rows) / len(rows)
+        line = f"{name}|{signature} = {value:.2f}"
+        results.append(Score(name, value, signature, line))
+    return results
 
 
 def bleu_by_length(
@@ -139,11 +170,6 @@ def bleu_by_length(
     Raises:
         ValueError, ImportError: see `scores`; for edges that do not increase.
     """
-    if len(sources) != len(hypotheses):
-        raise ValueError(
-            "`sources` and `hypotheses` must have as many texts. "
-            f"Received: {len(sources)} and {len(hypotheses)}"
-        )
     edges = list(edges)
     if not edges or edges[0] < 1 or sorted(set(edges)) != edges:
         raise ValueError(
@@ -165,68 +191,13 @@ def bleu_by_length(
     return names, values, counts
 
 
-def rouge(
-    hypotheses: Sequence[str],
-    references: References,
-    *,
-    use_stemmer: bool = True,
-    sentence_separator: str | None = None,
-) -> list[Score]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L of summaries, the mean F1 of their pairs.
-
-    By the package rouge-score: lower case, English letters and digits only (texts in
-    other scripts score 0), Porter's stemmer. Of several references the best counts.
-
-    Args:
-        hypotheses, references: see `scores`.
-        use_stemmer: count "cats" and "cat" as the same.
-        sentence_separator: what stands between the sentences of a summary, such as
-            "<q>"; ROUGE-L is then that of summaries (union of the sentences' longest
-            common subsequences), which papers on CNN/DailyMail report. None: one
-            subsequence of the whole text.
-
-    Raises:
-        ValueError, ImportError: see `scores`.
-    """
-    columns = _columns(hypotheses, references, "rouge")
-    package = require("rouge_score.rouge_scorer", "rouge")
-    longest = "rougeL" if sentence_separator is None else "rougeLsum"
-    kinds = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", longest: "ROUGE-L"}
-    scorer = package.RougeScorer([*kinds], use_stemmer=use_stemmer)
-    if sentence_separator is not None:
-        columns = [
-            [text.replace(sentence_separator, "\n") for text in column]
-            for column in columns
-        ]
-    rows = [
-        scorer.score_multi(others, text) for text, *others in zip(*columns, strict=True)
-    ]
-    signature = "|".join(
-        [
-            f"nrefs:{len(columns) - 1}",
-            f"stem:{'yes' if use_stemmer else 'no'}",
-            f"L:{'text' if sentence_separator is None else 'summary'}",
-            "mean:F1",
-            "rouge-score",
-        ]
-    )
-    results = []
-    for kind, name in kinds.items():
-        value = 100 * sum(row[kind].fmeasure for row in rows) / len(rows)
-        line = f"{name}|{signature} = {value:.2f}"
-        results.append(Score(name, value, signature, line))
-    return results
-
-
 class Comparison(NamedTuple):
     """Two systems on the same sentences; scores in percent.
 
     Attributes:
         metric: of `COMPARABLE`.
-        score, other_score: on all sentences.
-        interval, other_interval: the middle 95 % of the samples' scores.
-        difference: score - other_score.
-        difference_interval: the middle 95 % of the samples' differences.
+        score, other_score: on all sentences; `difference` of the two.
+        interval, other_interval, difference_interval: the middle 95 % of the samples.
         better: share of the samples in which the first system is better (Koehn 2004):
             its score above the other one, below it for TER.
         p_value: how likely so large a difference is by chance, as `sacrebleu
@@ -265,29 +236,16 @@ def paired_bootstrap(
     Args:
         hypotheses, others: texts of the two systems.
         references: see `scores`.
-        metric: "bleu", "chrf", "ter", "tokenized_bleu" or "compound_split_bleu".
+        metric: of `COMPARABLE`, all that `scores` has but "rouge".
         num_samples: R.
         seed: of the samples; the same seed, the same result.
-        tokenize: of "bleu", see `scores`.
-        lowercase: compare in lower case.
+        tokenize, lowercase: see `scores`.
 
     Raises:
-        ValueError: the lists differ in length or are empty; for wrong options.
-        ImportError: sacreBLEU is not installed.
-
-    Example:
-
-    ```python
-    from keras_seqconv.evaluation import paired_bootstrap
-    found = paired_bootstrap(
-        ["a b c d e"] * 9, ["a b c d f"] * 9, ["a b c d e"] * 9, "tokenized_bleu"
-    )
-    assert found.better == 1.0 and found.p_value < 0.01
-    ```
+        ValueError, ImportError: see `scores`.
     """
     check_choice("metric", metric, COMPARABLE)
-    check_positive_integer("num_samples", num_samples)
-    check_integer("seed", seed, 0)
+    check_integer("num_samples", num_samples, 1)
     computed = _metric(metric, tokenize, lowercase)
     # sacreBLEU's PairedTest calls the same two methods. It keeps no samples, from which
     # the interval of the difference follows, and has its seed from the environment.
@@ -296,76 +254,52 @@ def paired_bootstrap(
         texts, *columns = _columns(texts, references, metric)
         statistics.append(computed._extract_corpus_statistics(texts, columns))
     statistics = np.array(statistics, "float64")  # of two systems, N sentences
-
-    def score_of(sums):
-        return computed._compute_score_from_stats(sums).score
-
     count, draw = statistics.shape[1], np.random.default_rng(seed)
-    samples = np.empty((num_samples, 2))
-    for sample in samples:
-        drawn = np.bincount(draw.integers(count, size=count), minlength=count)
-        sample[:] = [score_of(sums) for sums in drawn @ statistics]
-    score, other = (float(score_of(sums)) for sums in statistics.sum(axis=1))
+    weights = [np.ones(count)]
+    for _ in range(num_samples):
+        drawn = draw.integers(count, size=count)
+        weights.append(np.bincount(drawn, minlength=count))
+    (score, other), *samples = (
+        [
+            float(computed._compute_score_from_stats(sums).score)
+            for sums in w @ statistics
+        ]
+        for w in weights
+    )
+    samples = np.array(samples)
     differences = samples[:, 0] - samples[:, 1]
     sizes = np.abs(differences)
     more = np.sum(sizes - sizes.mean() > abs(score - other))
+    intervals = []  # the middle 95 %, ends included
+    for values in (samples[:, 0], samples[:, 1], differences):
+        values, outside = np.sort(values), num_samples // 40
+        intervals.append((float(values[outside]), float(values[-1 - outside])))
     return Comparison(
         metric,
         score,
         other,
-        _middle(samples[:, 0]),
-        _middle(samples[:, 1]),
+        intervals[0],
+        intervals[1],
         score - other,
-        _middle(differences),
+        intervals[2],
         float(np.mean(differences < 0 if metric == "ter" else differences > 0)),
         # One more above and below, so that few samples cannot show a p of 0.
         1.0 if score == other else float((more + 1) / (num_samples + 1)),
     )
 
 
-def _middle(values: np.ndarray) -> tuple[float, float]:
-    """The middle 95 %, ends included."""
-    values, outside = np.sort(values), len(values) // 40
-    return float(values[outside]), float(values[-1 - outside])
-
-
-# --- sacreBLEU ---
-
-
-def _score(name, hypotheses, references, tokenize, lowercase) -> Score:
-    texts, *columns = _columns(hypotheses, references, name)
-    metric = _metric(name, tokenize, lowercase)
-    result = metric.corpus_score(texts, columns)
-    value, signature = float(result.score), str(metric.get_signature())
-    if name in ("bleu", "chrf", "ter"):
-        line = result.format(width=2, signature=signature)
-        return Score(result.name, value, signature, line)
-    signature += "|unk:never"
-    line = (
-        f"BLEU4 = {value:.2f}, {result.prec_str} (BP={result.bp:.3f}, "
-        f"ratio={result.ratio:.3f}, syslen={result.sys_len}, reflen={result.ref_len})"
-    )
-    if name == "tokenized_bleu":
-        return Score("BLEU4", value, signature, line)
-    signature = signature.replace("tok:none", "tok:compound-split")
-    return Score("compound-split BLEU4", value, signature, f"compound-split {line}")
-
-
 def _metric(name: str, tokenize: str = "13a", lowercase: bool = False):
     """The object of sacreBLEU that computes one of `COMPARABLE`."""
     package = require("sacrebleu", "mt")
-    if name == "chrf":
-        return package.CHRF(lowercase=lowercase)
-    if name == "ter":
-        return package.TER(case_sensitive=not lowercase)
-    smoothing = "exp"
-    if name != "bleu":
-        tokenize, smoothing = "none", "none"
-    check_choice("tokenize", tokenize, tuple(sorted(package.BLEU.TOKENIZERS)))
+    kind, options = _SACREBLEU[name]
+    lowers = {"case_sensitive": not lowercase} if kind == "TER" else {}
+    options = {**options, **(lowers or {"lowercase": lowercase})}
+    if name == "bleu":
+        known = tuple(sorted(package.BLEU.TOKENIZERS))
+        options["tokenize"] = check_choice("tokenize", tokenize, known)
     try:
-        # `force`: no warning on texts that are tokenized on purpose.
-        return package.BLEU(lowercase, True, tokenize, smoothing)
-    except (ImportError, RuntimeError) as error:
+        return getattr(package, kind)(**options)
+    except RuntimeError as error:
         raise ImportError(
             f"sacreBLEU's tokenizer {tokenize!r} needs a package that is not installed "
             f"({error})"
@@ -373,32 +307,212 @@ def _metric(name: str, tokenize: str = "13a", lowercase: bool = False):
 
 
 def _columns(hypotheses, references: References, metric: str) -> list[list[str]]:
-    """Hypotheses and each list of references, as the metric compares them.
-
-    Raises:
-        ValueError: they are not of one length, or empty.
-    """
-    hypotheses, references = list(hypotheses), list(references)
-    for name, texts in (("hypotheses", hypotheses), ("references", references)):
-        if not texts:
-            raise ValueError(f"`{name}` must hold a text at least. Received: none")
-    if isinstance(references[0], str):
-        references = [references]
-    columns = [hypotheses, *map(list, references)]
-    for texts in columns:
-        if len(texts) != len(hypotheses):
-            raise ValueError(
-                "`hypotheses` and `references` must have as many texts. "
-                f"Received: {len(hypotheses)} and {len(texts)}"
-            )
+    """Hypotheses and each list of references, as the metric compares them."""
+    columns = [list(hypotheses), *references]
+    if isinstance(columns[-1], str):
+        columns = [columns[0], list(references)]
+    lengths = [*map(len, columns)]
+    if len(columns) == 1 or len({*lengths}) > 1 or not lengths[0]:
+        raise ValueError(
+            "`hypotheses` and `references` must have as many texts, at least one. "
+            f"Received: {' and '.join(map(str, lengths))}"
+        )
     if metric == "compound_split_bleu":
-        columns = [[*map(split_compounds, texts)] for texts in columns]
+        # Matches do not overlap: in "a-b-c" the second dash stays, as b was used up.
+        split = re.compile(r"(\S)-(\S)")
+        columns = [
+            [split.sub(r"\1 ##AT##-##AT## \2", text) for text in texts]
+            for texts in columns
+        ]
     if metric in ("tokenized_bleu", "compound_split_bleu"):
-        columns[1:] = [[*map(_without_unknowns, texts)] for texts in columns[1:]]
+        # As fairseq does it, so that an unknown token in a hypothesis matches nothing.
+        columns[1:] = [
+            [
+                " ".join("<<unk>>" if w == "<unk>" else w for w in text.split())
+                for text in texts
+            ]
+            for texts in columns[1:]
+        ]
     return columns
 
 
-def _without_unknowns(reference: str) -> str:
-    """As fairseq does it, so that an unknown token in a hypothesis matches nothing."""
-    words = ("<<unk>>" if word == "<unk>" else word for word in reference.split())
-    return " ".join(words)
+# --- Perplexity ---
+
+
+class Perplexity(NamedTuple):
+    """How well a model predicted a text, by token and by word.
+
+    Words are those between white space of the same text, and an end for each line;
+    what is said of a word is comparable between tokenizers that lose nothing. Tokens
+    (of whole sentences, for translations) of probability 0 are left out of all but
+    `infinite`, as fairseq does.
+
+    Attributes:
+        tokens, words: how many were scored, an end for each line counted.
+        infinite: tokens of probability 0.
+        nll, word_nll: nats of a token, and of a word: those of its pieces summed.
+        bits, word_bits: the same over log 2, fairseq's loss (base 2).
+        perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
+    """
+
+    tokens: int
+    words: int
+    infinite: int
+    nll: float
+    bits: float
+    perplexity: float
+    word_nll: float
+    word_bits: float
+    word_perplexity: float
+
+    @classmethod
+    def of(cls, total: float, tokens: int, words: int, infinite: int) -> "Perplexity":
+        """From the nats of all that was scored."""
+        numbers = []
+        for count in (tokens, words):
+            nll = total / count
+            numbers += [nll, nll / math.log(2), math.exp(min(nll, 700.0))]
+        return cls(tokens, words, infinite, *numbers)
+
+    def lines(self) -> list[str]:
+        """What to print: per token and per word, in nats and in bits."""
+        return [
+            f"{unit:9} nll {nll:.4f}, loss (base 2) {bits:.4f}, "
+            f"perplexity {perplexity:.2f} ({count:,} {unit}s)"
+            for unit, count, (nll, bits, perplexity) in (
+                ("token", self.tokens, self[3:6]),
+                ("word", self.words, self[6:]),
+            )
+        ]
+
+
+def translation_perplexity(
+    translator, sources: Iterable[str], translations: Iterable[str]
+) -> Perplexity:
+    """Of given translations, each token predicted from the source and those before it.
+
+    Args:
+        translator: a `keras_seqconv.Translator`.
+        sources: texts; long ones are cut as `Translator.translate` does.
+        translations: as many texts.
+
+    Raises:
+        ValueError: the lists differ in length or are empty, or a translation has more
+            tokens than the positions of the model.
+    """
+    sources, translations = list(sources), list(translations)
+    if len(sources) != len(translations) or not sources:
+        raise ValueError(
+            "`sources` and `translations` must be of one length, at least 1. "
+            f"Received: {len(sources)} and {len(translations)}"
+        )
+    log_probs = np.array(translator.score(sources, translations, normalize=False))
+    targets = translator.target_tokenizer.tokenize(translations)
+    tokens = np.array([len(ids) for ids in targets])
+    words = np.array([len(text.split()) + 1 for text in translations])
+    finite = np.isfinite(log_probs)
+    return Perplexity.of(
+        float(-log_probs[finite].sum(dtype="float64")),
+        int(tokens[finite].sum()),
+        int(words[finite].sum()),
+        int(tokens[~finite].sum()),
+    )
+
+
+def text_perplexity(
+    generator,
+    lines: Iterable[str],
+    *,
+    context_window: int = 0,
+    tokens_per_sample: int | None = None,
+    break_mode: str = "none",
+) -> Perplexity:
+    """Of running text under a language model (fairseq's `eval-lm`).
+
+    Args:
+        generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; at most
+            its `tokens_per_batch` positions are computed at once.
+        lines: the text; read once, a part at a time.
+        context_window: w: positions in front of each block that are seen and not
+            scored. A large window predicts all tokens from much, and costs time.
+        tokens_per_sample: positions T of a block, the context counted; by default 512,
+            or what the model has.
+        break_mode: "none", "complete", "complete_doc" or "sentence", see
+            `keras_seqconv.data.blocks`: one stream, whole lines, whole lines of
+            one document, each line alone.
+
+    Raises:
+        ValueError: the text is empty; for wrong options; for a line that is longer
+            than the positions of the model, where lines are kept whole.
+    """
+    from keras import ops
+
+    from keras_seqconv.decoding import graphs
+    from keras_seqconv.text_model import batches
+
+    if generator.tokenizer is None:
+        raise ValueError("This model has no tokenizer.")
+    model, most = generator.model, generator.model.max_target_length
+    total, tokens, infinite, words = 0.0, 0, 0, 0
+
+    def ids():
+        nonlocal words
+        rest = iter(lines)
+        while part := list(itertools.islice(rest, 1000)):
+            # Empty lines that divide documents are not scored.
+            words += sum(
+                len(text.split()) + 1
+                for text in part
+                if text.strip() or break_mode != "complete_doc"
+            )
+            yield from generator.tokenizer.tokenize(part)
+
+    rows = blocks(
+        ids(),
+        tokens_per_sample or min(512, most or 512),
+        break_mode=break_mode,
+        context_window=context_window,
+        end_id=model.end_id,
+        pad_id=model.pad_id,
+    )
+    # The logits have 2 ** 26 elements at most.
+    size = (1 << 26) // model.target_vocabulary_size
+    size = min(generator.tokens_per_batch, max(1, size))
+    # Rows of similar lengths together, some thousands at a time.
+    while part := list(itertools.islice(rows, 4096)):
+        inputs = [row["target_ids"].tolist() for row in part]
+        labels = [row["labels"].tolist() for row in part]
+        lengths = [*map(len, inputs)]
+        if most is not None and max(lengths) > most:
+            raise ValueError(
+                f"A row must have at most {most} tokens, the positions of the model "
+                "(`tokens_per_sample` limits them where lines are not scored alone). "
+                f"Received: a row of {max(lengths)}"
+            )
+        for batch in batches(lengths, size, most):
+            targets = batch.padded(labels, model.pad_id)
+            tensors = {
+                "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
+                "labels": ops.convert_to_tensor(targets),
+            }
+            found = graphs.run(_log_probs, model, None, tensors)
+            count = len(batch.indices)  # further rows are padding
+            log_probs = ops.convert_to_numpy(found)[:count]
+            scored = targets[:count] != model.pad_id
+            finite = scored & np.isfinite(log_probs)
+            total -= float(log_probs[finite].sum(dtype="float64"))
+            tokens += int(finite.sum())
+            infinite += int(scored.sum() - finite.sum())
+    if not tokens:
+        raise ValueError(
+            "The text must hold a token that can be scored; it holds none."
+        )
+    return Perplexity.of(total, tokens, words, infinite)
+
+
+def _log_probs(model, options, tensors):
+    from keras import ops
+
+    del options  # there are none
+    outputs = model({"target_ids": tensors["inputs"]})
+    return ops.cast(model.log_prob(outputs, tensors["labels"]), "float32")

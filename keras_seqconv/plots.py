@@ -6,8 +6,8 @@ state are not used. Needs the extra `plot` (matplotlib).
 Colours are those of Okabe and Ito, and maps of one rising lightness, which people with
 a colour vision deficiency tell apart. Tokens are drawn in DejaVu Sans (Latin, Greek,
 Cyrillic, Arabic and more), and characters that it lacks, such as Chinese and Japanese
-ones, in a font of `FALLBACK_FONTS` if one is installed; else they are boxes, and `save`
-warns.
+ones, in a font of `FALLBACK_FONTS` if one is installed; else they are boxes, and
+matplotlib warns.
 
 Letters: L target tokens, S source tokens, T time, H heads, K taps.
 """
@@ -15,12 +15,12 @@ Letters: L target tokens, S source tokens, T time, H heads, K taps.
 import itertools
 import math
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from keras_seqconv.support.arguments import is_number
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_file
 
@@ -34,28 +34,22 @@ FALLBACK_FONTS = (
 COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
-_NLL, _LOSS = "nll (nats per token)", "loss (nats per token)"
 # Label, keys of the records; a loss is drawn where there is no nll.
-_CURVES = (
-    (_NLL, "nll", "val_nll"),
-    (_LOSS, "loss", "val_loss"),
-    ("BLEU of validation", "val_bleu"),
-    ("accuracy", "accuracy", "val_accuracy"),
-    ("learning rate", "learning_rate"),
-    ("gradient norm", "gradient_norm"),
-    ("tokens per second", "tokens_per_second"),
-)
+_CURVES = {
+    "nll (nats per token)": ("nll", "val_nll"),
+    "loss (nats per token)": ("loss", "val_loss"),
+    "BLEU of validation": ("val_bleu",),
+    "accuracy": ("accuracy", "val_accuracy"),
+    "learning rate": ("learning_rate",),
+    "gradient norm": ("gradient_norm",),
+    "tokens per second": ("tokens_per_second",),
+}
 _VALIDATION = {"linestyle": "--", "marker": "o", "markersize": 3}
 _MOST_POINTS = 2000
-_LONGEST_LABEL = 24
 
 
 def save(figure, path: str | os.PathLike) -> None:
-    """Writes a figure; the file appears complete or not at all.
-
-    Args:
-        figure: what a function of this module returned.
-        path: ends in .png, .svg or .pdf.
+    """Writes a figure to a .png, .svg or .pdf, which appears complete or not at all.
 
     Raises:
         ValueError: for another ending.
@@ -68,23 +62,9 @@ def save(figure, path: str | os.PathLike) -> None:
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder {path.parent} does not exist.")
-    with atomic_file(path) as part, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.savefig(
-            part, format=path.suffix[1:].lower(), dpi=150, bbox_inches="tight"
-        )
-    missing = set()
-    for warning in caught:
-        if "missing from" in str(warning.message):
-            missing.add(str(warning.message))
-        else:
-            warnings.warn(warning.message, warning.category, stacklevel=2)
-    if missing:
-        warnings.warn(
-            f"{len(missing)} characters in {path} are boxes, as no installed font has "
-            f"them: install one of {', '.join(FALLBACK_FONTS[:4])}",
-            stacklevel=2,
-        )
+    with atomic_file(path) as part:
+        kind = path.suffix[1:].lower()
+        figure.savefig(part, format=kind, dpi=150, bbox_inches="tight")
 
 
 def to_image(figure) -> np.ndarray:
@@ -111,44 +91,41 @@ def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
     Raises:
         ValueError: no record has any of them.
     """
-    drawn = {}
-    for label, *keys in _CURVES:
+    drawn, validated = {}, set()
+    for label, keys in _CURVES.items():
         curves = [
-            (run, key, points)
-            for run, records in enumerate(runs.values())
+            (color, key, points)
+            for records, color in zip(runs.values(), itertools.cycle(COLORS))
             for key in keys
             if len(points := _points(records, key))
         ]
-        if curves and not (label == _LOSS and _NLL in drawn):
+        if curves and not (label.startswith("loss") and drawn):
             drawn[label] = curves
     if not drawn:
         raise ValueError("`runs` must hold records with something to draw; none has.")
     figure, panels = _panels(len(drawn), 2, 5.0, 2.9, 0.0, 0.4)
-    validated = set()
     for axes, (label, curves) in zip(panels, drawn.items(), strict=True):
         axes.set(xlabel="update", ylabel=label)
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", nbins=6)
-        for run, key, points in curves:
+        for color, key, points in curves:
             validated.add(key.startswith("val_"))
             style = _VALIDATION if key.startswith("val_") else {}
-            color = COLORS[run % len(COLORS)]
             axes.plot(*points.T, color=color, linewidth=1.3, **style)
     # One legend below all panels: runs by colour, and what is dashed.
     entries = []
     if len(runs) > 1:
-        entries += [(_short(name, 40), color, {}) for name, color in _colored(runs)]
+        entries += [(name, c, {}) for name, c in zip(runs, itertools.cycle(COLORS))]
     if len(validated) == 2:
-        grey = "0.35"
-        entries += [("training", grey, {}), ("validation", grey, _VALIDATION)]
+        entries += [("training", "0.35", {}), ("validation", "0.35", _VALIDATION)]
     if entries:
         line = require("matplotlib.lines", "plot").Line2D
         handles = [
-            line([], [], label=label, color=color, **style)
+            line([], [], label=_short(label, 40), color=color, **style)
             for label, color, style in entries
         ]
-        columns = min(4, len(entries))
-        _legend(figure, handles=handles, loc="outside lower center", ncols=columns)
+        place = {"loc": "outside lower center", "ncols": min(4, len(entries))}
+        _plain(figure.legend(frameon=False, handles=handles, **place).get_texts())
     return figure
 
 
@@ -157,16 +134,11 @@ def _points(records, key: str) -> np.ndarray:
     points = [
         (record["update"], record[key])
         for record in records
-        if _is_number(record.get("update")) and _is_number(record.get(key))
+        if is_number(record.get("update")) and is_number(record.get(key))
     ]
     # A run that was resumed repeats updates; the later record counts.
     points = np.array(sorted(dict(points).items()), "float64").reshape(-1, 2)
     return points[:: max(1, math.ceil(len(points) / _MOST_POINTS))]
-
-
-def _is_number(value) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
 
 
 def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str]):
@@ -181,22 +153,22 @@ def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str
         ValueError: the tokens are not as many as rows and columns.
     """
     weights = np.asarray(weights, "float32")
-    if weights.shape != (len(target_tokens), len(source_tokens)):
+    rows, columns = len(target_tokens), len(source_tokens)
+    if weights.shape != (rows, columns):
         raise ValueError(
             "`weights` must have a row for each target token and a column for each "
-            f"source token. Received: shape {weights.shape}, {len(target_tokens)} and "
-            f"{len(source_tokens)} tokens"
+            f"source token. Received: shape {weights.shape}, {rows} and {columns} "
+            "tokens"
         )
-    width, height = 0.26 * weights.shape[1] + 2.2, 0.26 * weights.shape[0] + 1.6
-    figure = _figure(max(3.2, width), max(2.6, height))
+    figure = _figure(max(3.2, 0.26 * columns + 2.2), max(2.6, 0.26 * rows + 1.6))
     axes = figure.subplots()
     image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="equal")
     _token_labels(axes.xaxis, source_tokens, rotation=90)
     _token_labels(axes.yaxis, target_tokens)
     axes.xaxis.tick_top()
     # Thin lines between the cells.
-    axes.set_xticks(np.arange(weights.shape[1] + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(weights.shape[0] + 1) - 0.5, minor=True)
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="0.9", linewidth=0.5)
     axes.tick_params(which="minor", length=0)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.04, pad=0.02)
@@ -215,7 +187,6 @@ def light_conv_kernels(kernels: Sequence[tuple]):
     Raises:
         ValueError: there are none.
     """
-    kernels = list(kernels)
     if not kernels:
         raise ValueError("`kernels` must hold a layer at least. Received: none")
     heads = max(np.shape(values)[0] for _, values, _ in kernels)
@@ -291,20 +262,11 @@ def bleu_by_length(
         values: system -> BLEU of each group, NaN where it is empty.
         names: of the groups, as `keras_seqconv.evaluation.bleu_by_length` returns them.
         counts: sentences in each group.
-
-    Raises:
-        ValueError: the systems have not as many values as there are groups.
     """
-    for system, scores in values.items():
-        if len(scores) != len(names):
-            raise ValueError(
-                "`values` must hold a value for each group of each system. "
-                f"Received: {len(scores)} for {system}, {len(names)} groups"
-            )
     figure = _figure(max(5.0, 1.1 * len(names) + 1), 3.6)
     axes = figure.subplots()
     width = 0.8 / max(1, len(values))
-    for number, (system, color) in enumerate(_colored(values)):
+    for number, (system, color) in enumerate(zip(values, itertools.cycle(COLORS))):
         places = np.arange(len(names)) + (number - (len(values) - 1) / 2) * width
         heights = np.nan_to_num(np.asarray(values[system], "float64"))
         label = _short(system, 40)
@@ -315,7 +277,8 @@ def bleu_by_length(
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     if len(values) > 1:
-        _legend(figure, loc="outside upper center", ncols=min(3, len(values)))
+        place = {"loc": "outside upper center", "ncols": min(3, len(values))}
+        _plain(figure.legend(frameon=False, **place).get_texts())
     return figure
 
 
@@ -338,19 +301,11 @@ def _panels(count, columns, width, height, more_width, more_height, **options):
     return figure, list(panels[:count])
 
 
-def _colored(names) -> Iterator[tuple[str, str]]:
-    return zip(names, itertools.cycle(COLORS), strict=False)
-
-
-def _legend(figure, **options):
-    _plain(figure.legend(frameon=False, **options).get_texts())
-
-
 def _token_labels(axis, tokens: Sequence[str], **options):
     manager = require("matplotlib.font_manager", "plot")
     installed = set(manager.get_font_names())
     fonts = ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]
-    labels = [_short(token, _LONGEST_LABEL) for token in tokens]
+    labels = [_short(token, 24) for token in tokens]
     axis.set_ticks(range(len(labels)), labels, fontsize=8, fontfamily=fonts, **options)
     _plain(axis.get_ticklabels())
 

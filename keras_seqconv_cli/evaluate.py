@@ -18,9 +18,12 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from keras_seqconv.data.ids import BREAK_MODES
+    from keras_seqconv.evaluation import METRICS
     from keras_seqconv_cli.translate import add_language_arguments, add_search_arguments
 
-    parser.set_defaults(positional=("model",))
+    metrics = (*METRICS, "perplexity")
+    parser.set_defaults(positional=("model",), known_metrics=metrics)
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     add("--source", metavar="FILE", help="what to translate, a line for each sentence")
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="use the first N sentences only")
     add(
         "--metrics", default="bleu,chrf", metavar="A,B",
-        help=f"any of {', '.join(_known_metrics())} (default bleu,chrf)",
+        help=f"any of {', '.join(metrics)} (default bleu,chrf)",
     )  # fmt: skip
     add("--tokenize", default="13a", help="tokenizer of sacreBLEU's bleu (default 13a)")
     add("--lowercase", action="store_true", help="compare in lower case")
@@ -61,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--tokens-per-sample", type=int, metavar="N", help="of a block (default 512)")
     add(
-        "--break-mode", default="none",
-        choices=("none", "complete", "complete_doc", "sentence", "eos"),
+        "--break-mode", default="none", choices=BREAK_MODES,
         help="how --text is cut into blocks (default none: anywhere)",
     )  # fmt: skip
     add("--json", action="store_true", help="print one JSON object instead")
@@ -70,69 +72,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_search_arguments(parser)
 
 
-def _known_metrics() -> tuple[str, ...]:
-    from keras_seqconv.evaluation import METRICS
-
-    return (*METRICS, "perplexity")
-
-
 def check(options: argparse.Namespace) -> None:
-    known = _known_metrics()
-    metrics = [name.strip() for name in options.metrics.split(",")]
-    for name in metrics:
-        if name not in known:
+    options.metrics = [name.strip() for name in options.metrics.split(",")]
+    for name in options.metrics:
+        if name not in options.known_metrics:
             raise ValueError(
-                f"`metrics` must be of {', '.join(known)}, with commas between them."
-                f" Received: {name!r}"
+                f"`metrics` must be of {', '.join(options.known_metrics)}, with commas "
+                f"between them. Received: {name!r}"
             )
-    options.metrics = list(dict.fromkeys(metrics))
-    _check_combination(options)
+    perplexity = "perplexity" in options.metrics
+    if options.text is not None:
+        wrong = not options.model and "`text` needs the directory of a language model."
+    elif not options.model and options.hypotheses is None:
+        wrong = "Give a MODEL, or translations by `hypotheses`."
+    elif options.model and options.hypotheses is not None and not perplexity:
+        wrong = (
+            "Give a MODEL or `hypotheses`, not both (but for the metric perplexity)."
+        )
+    elif perplexity and not options.model:
+        wrong = "The metric perplexity needs a MODEL."
+    elif options.dataset is not None:
+        wrong = (options.source or options.reference) and (
+            "`dataset` takes the place of `source` and `reference`."
+        )
+    elif not options.reference:
+        wrong = "`reference` is missing: what should the translations be?"
+    else:
+        wrong = (options.model and options.source is None) and (
+            "`source` is missing: what should the model translate?"
+        )
+    if wrong:
+        raise ValueError(wrong)
     check_models(*options.model)
     files = (options.source, options.hypotheses, options.compare, options.text)
     check_files(*files, *options.reference)
 
 
-def _check_combination(options) -> None:
-    """ValueError where the arguments do not belong together."""
-    if options.text is not None:
-        if not options.model:
-            raise ValueError("`text` needs the directory of a language model.")
-        return
-    perplexity = "perplexity" in options.metrics
-    if not options.model and options.hypotheses is None:
-        raise ValueError("Give a MODEL, or translations by `hypotheses`.")
-    if options.model and options.hypotheses is not None and not perplexity:
-        raise ValueError(
-            "Give a MODEL or `hypotheses`, not both (but for the metric perplexity)."
-        )
-    if perplexity and not options.model:
-        raise ValueError("The metric perplexity needs a MODEL.")
-    if options.dataset is not None:
-        if options.source or options.reference:
-            raise ValueError("`dataset` takes the place of `source` and `reference`.")
-    elif not options.reference:
-        raise ValueError("`reference` is missing: what should the translations be?")
-    elif options.source is None and options.model:
-        raise ValueError("`source` is missing: what should the model translate?")
-
-
 def run(options: argparse.Namespace) -> int:
+    """What is measured goes to `result`, for --json, and to `lines`, to be printed."""
     result, lines = {}, []
     measure = _translations if options.text is None else _language_model
     measure(options, result, lines)
-    if options.json:
-        print(json.dumps(result, ensure_ascii=False))
-    else:
-        print("\n".join(lines))
+    print(json.dumps(result, ensure_ascii=False) if options.json else "\n".join(lines))
     return 0
 
 
-# --- Translations. `result` is what --json prints, `lines` what is printed else. ---
-
-
 def _translations(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.evaluation import COMPARABLE, rouge, scores
-    from keras_seqconv.perplexity import translation_perplexity
+    from keras_seqconv.evaluation import COMPARABLE, scores, translation_perplexity
     from keras_seqconv_cli.translate import load_translator
 
     translator = None
@@ -146,12 +132,10 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
         hypotheses = _translated(translator, sources, options, result, lines)
-    metrics = [name for name in options.metrics if name in COMPARABLE]
+    metrics = [name for name in options.metrics if name != "perplexity"]
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
-    found = scores(hypotheses, references, metrics, **choices)
-    if "rouge" in options.metrics:
-        separator = options.rouge_separator
-        found += rouge(hypotheses, references, sentence_separator=separator)
+    separator = {"sentence_separator": options.rouge_separator}
+    found = scores(hypotheses, references, metrics, **choices, **separator)
     lines += [score.line for score in found]
     result["scores"] = [
         {"name": score.name, "value": score.value, "signature": score.signature}
@@ -161,19 +145,16 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         predicted = translation_perplexity(translator, sources, references[0])
         _add_perplexity(predicted, result, lines)
     if others is not None:
+        metrics = [name for name in metrics if name in COMPARABLE]
         columns = hypotheses, others, references
-        _compare(columns, metrics, options, choices, result, lines)
+        _compare(columns, metrics, choices, options, result, lines)
     if found:
         headline = f"{found[0].name} {found[0].value:.1f}"
         lines.append(f"{split} {headline}" if split else headline)
 
 
 def _texts(options) -> tuple:
-    """Sources, references, hypotheses, those to compare; None for what is not given.
-
-    Raises:
-        ValueError: a file is empty, or two do not have as many lines; names them.
-    """
+    """Sources, references, hypotheses, those to compare; None for what is not given."""
     from keras_seqconv.support.lines import iterate_lines
 
     columns, most = {}, options.limit
@@ -216,33 +197,29 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
     if sources is None:
         raise ValueError(f"{options.dataset} must have sources to translate.")
     output, start = io.BytesIO(), time.monotonic()
-    # A line break inside a text of a corpus would make two lines of it.
-    text = "".join(source.replace("\n", " ") + "\n" for source in sources)
     report = translate_file(
         translator,
-        io.BytesIO(text.encode()),
+        io.BytesIO("".join(f"{source}\n" for source in sources).encode()),
         output,
         progress=None if options.quiet else sys.stderr,
         **search_options(options),
     )
     seconds = time.monotonic() - start
-    content = output.getvalue()
     if options.output_hypotheses is not None:
-        write_file(options.output_hypotheses, content)
+        write_file(options.output_hypotheses, output.getvalue())
+    speeds = report.lines / seconds, report.tokens / seconds
     result["seconds"] = seconds
-    result["sentences_per_second"] = report.lines / seconds
-    result["tokens_per_second"] = report.tokens / seconds
+    result["sentences_per_second"], result["tokens_per_second"] = speeds
     lines.append(
         f"translated {report.lines:,} sentences, {report.tokens:,} tokens in "
-        f"{seconds:.1f} s: {report.lines / seconds:.1f} sentences/s, "
-        f"{report.tokens / seconds:,.0f} tokens/s"
+        f"{seconds:.1f} s: {speeds[0]:.1f} sentences/s, {speeds[1]:,.0f} tokens/s"
     )
     if report.cut:
         lines.append(f"{report.cut:,} sources were longer than the model takes: cut")
-    return content.decode().split("\n")[:-1]
+    return output.getvalue().decode().split("\n")[:-1]
 
 
-def _compare(columns, metrics, options, choices, result, lines) -> None:
+def _compare(columns, metrics, choices, options, result, lines) -> None:
     from keras_seqconv.evaluation import paired_bootstrap
 
     samples = {"num_samples": options.samples, "seed": options.seed}
@@ -254,26 +231,19 @@ def _compare(columns, metrics, options, choices, result, lines) -> None:
     for metric in metrics:
         found = paired_bootstrap(*columns, metric, **samples, **choices)
         result["comparisons"].append(found._asdict())
-        first, second, both = (
-            f"[{low:{sign}.2f}, {high:{sign}.2f}]"
-            for sign, (low, high) in (
-                ("", found.interval),
-                ("", found.other_interval),
-                ("+", found.difference_interval),
-            )
-        )
+        (a, b), (c, d), (e, f) = (
+            found.interval, found.other_interval, found.difference_interval
+        )  # fmt: skip
         lines.append(
-            f"  {metric}: {found.score:.2f} {first} against {found.other_score:.2f} "
-            f"{second}, difference {found.difference:+.2f} {both}, better in "
+            f"  {metric}: {found.score:.2f} [{a:.2f}, {b:.2f}] against "
+            f"{found.other_score:.2f} [{c:.2f}, {d:.2f}], difference "
+            f"{found.difference:+.2f} [{e:+.2f}, {f:+.2f}], better in "
             f"{100 * found.better:.1f} % of the samples, p = {found.p_value:.4f}"
         )
 
 
-# --- Language models ---
-
-
 def _language_model(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.perplexity import text_perplexity
+    from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.lines import iterate_lines
     from keras_seqconv.translator import load_ensemble
 
@@ -304,11 +274,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
 
 
 def _add_perplexity(found, result, lines) -> None:
-    names = (
-        "tokens", "words", "infinite", "nll", "bits", "perplexity", "word_nll",
-        "word_bits", "word_perplexity",
-    )  # fmt: skip
-    result["perplexity"] = {name: getattr(found, name) for name in names}
+    result["perplexity"] = found._asdict()
     lines += found.lines()
     if found.infinite:
         lines.append(f"{found.infinite:,} tokens of probability 0 were left out")

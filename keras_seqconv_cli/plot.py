@@ -11,55 +11,52 @@ HELP = "learning curves, attention, kernels, BLEU by length as .png, .svg or .pd
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    curves = _kind(kinds, "curves", "learning curves of one or several runs")
-    curves.add_argument(
-        "runs", nargs="+", metavar="RUN", help="work directories, or their log.jsonl"
-    )
-    curves.add_argument("--names", nargs="+", metavar="NAME", help="one for each run")
 
-    attention = _kind(kinds, "attention", "where each target token looks in the source")
-    attention.add_argument("model", nargs="?", metavar="MODEL")
-    attention.add_argument("--text", help="the sentence to translate")
-    attention.add_argument("--translation", help="by default what the model finds")
-    attention.add_argument(
+    def kind(draw, name, text):
+        parser = kinds.add_parser(name, help=text, description=text)
+        parser.set_defaults(draw=draw)
+        parser.add_argument(
+            "--output", required=True, metavar="FILE", help="ends in .png, .svg or .pdf"
+        )
+        return parser.add_argument
+
+    add = kind(_curves, "curves", "learning curves of one or several runs")
+    add("runs", nargs="+", metavar="RUN", help="work directories, or their log.jsonl")
+    add("--names", nargs="+", metavar="NAME", help="one for each run")
+
+    add = kind(_attention, "attention", "where each target token looks in the source")
+    add("model", nargs="?", metavar="MODEL")
+    add("--text", help="the sentence to translate")
+    add("--translation", help="by default what the model finds")
+    add(
         "--translations", metavar="FILE",
         help="instead of a model: what `translate --attention` wrote",
     )  # fmt: skip
-    attention.add_argument(
-        "--line", type=int, default=1, metavar="N", help="of that file (default 1)"
-    )
+    add("--line", type=int, default=1, metavar="N", help="of that file (default 1)")
 
-    kernels = _kind(kinds, "kernels", "the kernels of all LightConv layers")
-    kernels.add_argument("model", metavar="MODEL")
+    add = kind(_kernels, "kernels", "the kernels of all LightConv layers")
+    add("model", metavar="MODEL")
 
-    dynamic = _kind(
-        kinds, "dynamic-kernels", "the kernels of a DynamicConv along a sentence"
-    )
-    dynamic.add_argument("model", metavar="MODEL")
-    dynamic.add_argument("--text", required=True, help="the sentence")
-    dynamic.add_argument("--translation", help="by default what the model finds")
-    dynamic.add_argument(
+    text = "the kernels of a DynamicConv along a sentence"
+    add = kind(_dynamic_kernels, "dynamic-kernels", text)
+    add("model", metavar="MODEL")
+    add("--text", required=True, help="the sentence")
+    add("--translation", help="by default what the model finds")
+    add(
         "--layer", metavar="NAME",
         help='such as "encoder 1" or "decoder 6"; by default the first one',
     )  # fmt: skip
 
-    lengths = _kind(kinds, "bleu-by-length", "BLEU of systems by the source's length")
-    lengths.add_argument("--source", required=True, metavar="FILE")
-    lengths.add_argument("--reference", required=True, metavar="FILE", action="append")
-    lengths.add_argument("--hypotheses", required=True, metavar="FILE", nargs="+")
-    lengths.add_argument("--names", nargs="+", metavar="NAME", help="of the systems")
-    lengths.add_argument(
+    text = "BLEU of systems by the source's length"
+    add = kind(_bleu_by_length, "bleu-by-length", text)
+    add("--source", required=True, metavar="FILE")
+    add("--reference", required=True, metavar="FILE", action="append")
+    add("--hypotheses", required=True, metavar="FILE", nargs="+")
+    add("--names", nargs="+", metavar="NAME", help="of the systems")
+    add(
         "--edges", type=int, nargs="+", default=[10, 20, 30, 40, 50], metavar="N",
         help="most words of each group (default 10 20 30 40 50)",
     )  # fmt: skip
-
-
-def _kind(kinds, name, text) -> argparse.ArgumentParser:
-    parser = kinds.add_parser(name, help=text, description=text)
-    parser.add_argument(
-        "--output", required=True, metavar="FILE", help="ends in .png, .svg or .pdf"
-    )
-    return parser
 
 
 def check(options: argparse.Namespace) -> None:
@@ -79,14 +76,7 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv import plots
 
-    draw = {
-        "curves": _curves,
-        "attention": _attention,
-        "kernels": _kernels,
-        "dynamic-kernels": _dynamic_kernels,
-        "bleu-by-length": _bleu_by_length,
-    }[options.kind]
-    plots.save(draw(options), options.output)
+    plots.save(options.draw(options), options.output)
     print(options.output)
     return 0
 
@@ -96,22 +86,13 @@ def _curves(options):
     from keras_seqconv.callbacks.reporting import read_log
 
     files = [_log(run) for run in options.runs]
-    names = _names(
-        options,
-        "runs",
-        [path.parent.name if path.name == "log.jsonl" else path.stem for path in files],
-    )
-    try:
-        return plots.learning_curves(
-            dict(zip(names, map(read_log, files), strict=True))
-        )
-    except ValueError as error:
-        if not str(error).startswith("`runs`"):
-            raise
+    stems = [f.parent.name if f.name == "log.jsonl" else f.stem for f in files]
+    names = _names(options, "runs", stems)
+    runs = dict(zip(names, map(read_log, files), strict=True))
+    if not any("update" in record for records in runs.values() for record in records):
         files = ", ".join(map(str, files))
-        raise ValueError(f"{files} must hold records with an update; none has.") from (
-            error
-        )
+        raise ValueError(f"{files} must hold records with an update; none has.")
+    return plots.learning_curves(runs)
 
 
 def _log(run: str) -> Path:
@@ -141,26 +122,20 @@ def _attention(options):
     from keras import ops
 
     from keras_seqconv import load, plots
+    from keras_seqconv.support.lines import read_lines
 
     from_model = options.model is not None and options.text is not None
     if from_model == (options.translations is not None):
         raise ValueError("Give a MODEL and `text`, or `translations`.")
-    if options.translations is not None:
-        return plots.attention(*_written_attention(options))
-    translator = load(options.model)
-    if hasattr(translator, "tokenizer"):
-        raise ValueError(f"{options.model} is a language model, without a source.")
-    if not hasattr(translator.model, "attention_weights"):
-        raise ValueError(f"{options.model} has no attention.")
-    inputs, source, target = _sentence(translator, options)
-    weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
-    return plots.attention(weights[0], source, [*target[1:], "</s>"])
-
-
-def _written_attention(options):
-    """Weights, source tokens, target tokens of a line that `translate` wrote."""
-    from keras_seqconv.support.lines import read_lines
-
+    if from_model:
+        translator = load(options.model)
+        if hasattr(translator, "tokenizer"):
+            raise ValueError(f"{options.model} is a language model, without a source.")
+        if not hasattr(translator.model, "attention_weights"):
+            raise ValueError(f"{options.model} has no attention.")
+        inputs, source, target = _sentence(translator, options)
+        weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
+        return plots.attention(weights[0], source, [*target[1:], "</s>"])
     lines = read_lines(options.translations)
     if not 1 <= options.line <= len(lines):
         raise ValueError(
@@ -169,27 +144,21 @@ def _written_attention(options):
         )
     try:
         record = json.loads(lines[options.line - 1])
-        best = record["translations"][0]
-        tokens = record["source_tokens"]
-        return best["attention"], tokens, [*best["tokens"], "</s>"]
+        best, source = record["translations"][0], record["source_tokens"]
+        weights, target = best["attention"], [*best["tokens"], "</s>"]
     except (ValueError, KeyError, IndexError, TypeError):
         raise ValueError(
             f"Line {options.line} of {options.translations} must be what "
             "`keras-seqconv translate --attention` writes for a line with a token."
         ) from None
+    return plots.attention(weights, source, target)
 
 
 def _kernels(options):
     from keras_seqconv import inspection, load, plots
 
     model = load(options.model).model
-    try:
-        return plots.light_conv_kernels(inspection.light_conv_kernels(model))
-    except ValueError:
-        raise ValueError(
-            f"{options.model} has no LightConv layer; `plot dynamic-kernels` shows "
-            "those of DynamicConv along a sentence."
-        ) from None
+    return plots.light_conv_kernels(inspection.light_conv_kernels(model))
 
 
 def _dynamic_kernels(options):
@@ -216,6 +185,8 @@ def _dynamic_kernels(options):
 
 def _sentence(translator, options):
     """Inputs of the model, tokens of the source, and those that the decoder sees."""
+    from keras import ops
+
     tokenizer = translator.source_tokenizer
     if tokenizer is None:
         raise ValueError(f"{options.model} has no tokenizers.")
@@ -226,21 +197,20 @@ def _sentence(translator, options):
     target_ids, target = _decoder_side(
         translator.model, translator.target_tokenizer, translation
     )
-    inputs = {"source_ids": _row(ids), "target_ids": target_ids}
+    inputs = {
+        "source_ids": ops.convert_to_tensor([ids], "int32"),
+        "target_ids": target_ids,
+    }
     return inputs, [*tokenizer.to_tokens(ids), "</s>"], target
 
 
 def _decoder_side(model, tokenizer, text: str):
     """Ids (1, T) that a decoder sees when it predicts a text, and their tokens."""
-    ids = tokenizer.tokenize([text])[0]
-    tokens = ["</s>", *tokenizer.to_tokens(ids)]
-    return _row([model.start_id, *ids[:-1]]), tokens
-
-
-def _row(ids: list[int]):
     from keras import ops
 
-    return ops.convert_to_tensor([ids], "int32")
+    ids = tokenizer.tokenize([text])[0]
+    tokens = ["</s>", *tokenizer.to_tokens(ids)]
+    return ops.convert_to_tensor([[model.start_id, *ids[:-1]]], "int32"), tokens
 
 
 def _bleu_by_length(options):
@@ -248,9 +218,8 @@ def _bleu_by_length(options):
     from keras_seqconv.evaluation import bleu_by_length
     from keras_seqconv.support.lines import read_lines
 
-    names = _names(
-        options, "hypotheses", [Path(file).stem for file in options.hypotheses]
-    )
+    stems = [Path(file).stem for file in options.hypotheses]
+    names = _names(options, "hypotheses", stems)
     files = [options.source, *options.reference]
     sources, *references = known = [read_lines(file) for file in files]
     values, groups, counts = {}, [], []

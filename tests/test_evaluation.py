@@ -1,20 +1,24 @@
-"""Scores of texts: by hand, against sacreBLEU's own, and what is refused."""
+"""Scores and perplexity: by hand, against sacreBLEU's own, and what is refused."""
 
 import math
 import random
 
 import numpy as np
 import pytest
+from keras import ops
 
+import keras_seqconv as ks
 from keras_seqconv import evaluation
+from keras_seqconv.decoding import Ensemble
 from keras_seqconv.evaluation import (
-    bleu,
+    Perplexity,
     bleu_by_length,
     paired_bootstrap,
-    rouge,
     scores,
-    split_compounds,
+    text_perplexity,
+    translation_perplexity,
 )
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra mt (sacrebleu)")
 
@@ -46,9 +50,6 @@ def sentences(count=50, longest=20):
     ]
 
 
-# --- BLEU of tokens ---
-
-
 def test_tokenized_bleu_by_hand():
     # 5 words of 6 match, 3 of 5 pairs, 1 of 4 triples, none of 3.
     found = score("tokenized_bleu", ["a b c x d e"], ["a b c y d e"])
@@ -66,9 +67,7 @@ def test_tokenized_bleu_by_hand():
     found = score("tokenized_bleu", ["the the the the"], ["the cat the mat"])
     assert "BLEU4 = 0.00, 50.0/0.0/0.0/0.0" in found.line
     assert score("tokenized_bleu", [""], ["a b"]).value == 0
-
-
-def test_unknowns_in_the_reference_never_match():
+    # Unknowns in the reference never match.
     texts = ["a b c d <unk>"]
     found = score("tokenized_bleu", texts, texts)
     assert "80.0/75.0/66.7/50.0" in found.line and "|unk:never" in found.signature
@@ -77,13 +76,14 @@ def test_unknowns_in_the_reference_never_match():
 
 
 def test_compound_split():
-    for text, expected in (
+    for text, split in (
         ("a-b-c", "a ##AT##-##AT## b-c"),
         ("ab-cd-ef", "ab ##AT##-##AT## cd ##AT##-##AT## ef"),
         ("a - b -c d-", "a - b -c d-"),
         ("größer-weiß 1-2", "größer ##AT##-##AT## weiß 1 ##AT##-##AT## 2"),
     ):
-        assert split_compounds(text) == expected
+        columns = evaluation._columns([text], [text], "compound_split_bleu")
+        assert columns == [[split], [split]]
     # "well-read" against "well-known": now one part of two matches, and the dash.
     texts, references = ["a b well-read c"], ["a b well-known c"]
     assert "75.0/" in score("tokenized_bleu", texts, references).line
@@ -93,13 +93,10 @@ def test_compound_split():
     assert "tok:compound-split" in found.signature
 
 
-# --- The other scores ---
-
-
 def test_sacrebleu_scores_and_signatures():
     references = sentences()
     hypotheses = perturbed(references, 1)
-    found = bleu(hypotheses, references)
+    found = score("bleu", hypotheses, references)
     known = sacrebleu.corpus_bleu(hypotheses, [references], force=True)
     assert found.value == known.score
     assert found.signature == (
@@ -112,20 +109,18 @@ def test_sacrebleu_scores_and_signatures():
     lowered = [[text.lower() for text in texts] for texts in (hypotheses, references)]
     assert found.value == sacrebleu.corpus_ter(lowered[0], [lowered[1]]).score
     assert "case:lc" in found.signature
-
-
-def test_several_references_lower_case_and_tokenizer():
+    # Several references, a tokenizer.
     texts = ["The cat sat on the mat today"] * 2
     references = [["the cat sat on a mat"] * 2, ["the cat sat on the mat today"] * 2]
-    found = bleu(texts, references, "none", lowercase=True)
+    found = score("bleu", texts, references, tokenize="none", lowercase=True)
     assert found.value == pytest.approx(100)
     assert found.signature.startswith("nrefs:2|case:lc|eff:no|tok:none")
-    assert bleu(texts, references, "none").value < 100
+    assert score("bleu", texts, references, tokenize="none").value < 100
     found = score("tokenized_bleu", texts, references, lowercase=True)
     assert found.value == pytest.approx(100)
 
 
-def test_all_metrics_at_once():
+def test_rouge_and_all_metrics_at_once():
     pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     texts = sentences(8, 12)
     found = scores(texts, texts, evaluation.METRICS)
@@ -135,22 +130,17 @@ def test_all_metrics_at_once():
     ]  # fmt: skip
     assert all(f"{one.value:.2f}" in one.line for one in found)
     assert [one.value for one in found[:5]] == pytest.approx([100, 100, 0, 100, 100])
-
-
-def test_rouge_by_hand():
-    pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
-    found = rouge(["the cats sat here"], ["the cat sat on the mat"])
+    found = scores(["the cats sat here"], ["the cat sat on the mat"], ["rouge"])
     # Stems: 3 of 4 and of 6 words; 2 of 3 and of 5 pairs; the subsequence has 3.
     values = [100 * 2 * 3 / 10, 100 * 2 * 2 / 8, 100 * 2 * 3 / 10]
     assert [one.value for one in found] == pytest.approx(values)
     assert found[1].line.startswith("ROUGE-2|nrefs:1|stem:yes|L:text|mean:F1")
-    text, other = "c d e<q>a b", "a b<q>c d e"
-    assert rouge([text], [other])[2].value < 100
-    whole = rouge([text], [other], sentence_separator="<q>")
+    pair = ["c d e<q>a b"], ["a b<q>c d e"]
+    assert scores(*pair, ["rouge"])[2].value < 100
+    whole = scores(*pair, ["rouge"], sentence_separator="<q>")
     assert whole[2].value == pytest.approx(100)
     assert "L:summary" in whole[2].signature
-    best = rouge(["a b c"], [["x y z"], ["a b c"]])
-    assert best[0].value == pytest.approx(100)
+    assert score("rouge", ["a b c"], [["x y z"], ["a b c"]]).value == pytest.approx(100)
 
 
 def test_bleu_by_length():
@@ -210,34 +200,166 @@ def test_bootstrap_by_hand():
     assert same.difference == 0 and same.better == 0 and same.p_value == 1
     less = paired_bootstrap(["a b"] * 4, ["c d"] * 4, ["a b"] * 4, "ter")
     assert less.difference == -100 and less.better == 1
-
-
-@pytest.mark.parametrize("metric", evaluation.COMPARABLE)
-def test_lower_case_bootstrap(metric):
     texts, options = ["A B C D E"] * 3, dict(num_samples=5, lowercase=True)
-    found = paired_bootstrap(texts, texts, ["a b c d e"] * 3, metric, **options)
-    assert found.score == pytest.approx(0 if metric == "ter" else 100)
-
-
-# --- Refused ---
+    for metric in evaluation.COMPARABLE:
+        found = paired_bootstrap(texts, texts, ["a b c d e"] * 3, metric, **options)
+        assert found.score == pytest.approx(0 if metric == "ter" else 100)
 
 
 @pytest.mark.parametrize(
     "call, words",
     (
-        (lambda: bleu(["a"], ["a", "b"]), "Received: 1 and 2"),
-        (lambda: bleu([], []), "`hypotheses` must hold a text"),
-        (lambda: bleu(["a"], []), "`references` must hold a text"),
-        (lambda: bleu(["a"], ["a"], "13b"), "`tokenize` must be one of"),
+        (lambda: scores(["a"], ["a", "b"]), "Received: 1 and 2"),
+        (lambda: scores([], []), "at least one. Received: 0"),
+        (lambda: scores(["a"], []), "Received: 1"),
+        (lambda: scores(["a"], ["a"], tokenize="13b"), "`tokenize` must be one of"),
         (lambda: scores(["a"], ["a"], ["blue"]), "`metrics` must be one of"),
         (lambda: paired_bootstrap(["a"], ["a", "b"], ["a"]), "Received: 2 and 1"),
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], "rouge"), "`metric` must"),
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], num_samples=0), "num_samples=0"),
-        (lambda: bleu_by_length(["a"], [], []), "Received: 1 and 0"),
         (lambda: bleu_by_length(["a"], ["a"], ["a"], [5, 5]), "edges=[5, 5]"),
+        (lambda: translation_perplexity(None, ["a"], []), "Received: 1 and 0"),
     ),
 )
 def test_refused(call, words):
     with pytest.raises(ValueError) as error:
         call()
     assert words in str(error.value)
+
+
+# --- Perplexity ---
+
+TOKENIZER = DictionaryTokenizer(Dictionary((f"w{n}", 1) for n in range(12)))
+LINES = ["w1 w2 w3", "w4", "", "w5 w6 w7 w8 w9", "w1 unknown w2"]
+IDS = [token for ids in TOKENIZER.tokenize(LINES) for token in ids]
+
+
+def language_model(**changes):
+    model = ks.models.LanguageModel(
+        16, hidden_dim=8, intermediate_dim=8, num_heads=2, num_layers=2,
+        kernel_sizes=[3, 3], seed=1, **changes,
+    )  # fmt: skip
+    for weight in model.trainable_weights:
+        weight.assign(2 * weight)
+    return model
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return ks.LanguageGenerator(language_model(), TOKENIZER)
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, "float64")
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def token_log_probs(model, seen):
+    """Of each token of the stream, from at most so many before it, one by one."""
+    found = []
+    for place, token in enumerate(IDS):
+        first = max(0, place - seen(place))
+        inputs = [2, *IDS][first : place + 1]
+        logits = ops.convert_to_numpy(model({"target_ids": np.array([inputs])}))
+        found.append(log_softmax(logits[0, -1])[token])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("length, context", ((4, 0), (5, 3), (100, 0)))
+def test_running_text(generator, length, context):
+    fresh = length - context
+    # The position in its block, and as much context as there is.
+    known = token_log_probs(
+        generator.model, lambda place: place % fresh + min(context, place)
+    )
+    found = text_perplexity(
+        generator, iter(LINES), context_window=context, tokens_per_sample=length
+    )
+    assert found.tokens == len(IDS) == 17
+    assert found.words == len(" ".join(LINES).split()) + 5 == 17
+    assert found.nll == pytest.approx(-known.mean(), rel=1e-5)
+    assert found.perplexity == pytest.approx(2**found.bits)
+
+
+def test_lines_alone(generator):
+    found = text_perplexity(generator, LINES, break_mode="eos")
+    known = generator.score(LINES, normalize=False)
+    assert found.nll == pytest.approx(-sum(known) / 17, rel=1e-5)
+    assert (found.tokens, found.words) == (17, 17)
+    # The empty line divides documents, and is not scored.
+    found = text_perplexity(generator, LINES, break_mode="complete_doc")
+    assert (found.tokens, found.words) == (16, 16)
+
+
+def test_ensemble_and_adaptive_softmax():
+    models = [language_model(), language_model(adaptive_softmax={"cutoffs": [8]})]
+    known = [token_log_probs(models[0], lambda place: place)]
+    features = models[1]({"target_ids": np.array([[2, *IDS[:-1]]])})
+    log_probs = models[1].log_prob(features, np.array([IDS]))
+    known.append(ops.convert_to_numpy(log_probs)[0].astype("float64"))
+    for model, expected in (
+        (models[1], known[1]),
+        (Ensemble(models), np.log((np.exp(known[0]) + np.exp(known[1])) / 2)),
+    ):
+        found = text_perplexity(ks.LanguageGenerator(model, TOKENIZER), LINES)
+        assert found.nll == pytest.approx(-expected.mean(), rel=1e-5)
+
+
+def test_translations():
+    tokenizer = DictionaryTokenizer(
+        Dictionary((word, 1) for word in ("a@@", "b", "c", "d")), remove_bpe=True
+    )
+    model = ks.models.EncoderDecoder(
+        8, 8, hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
+        num_decoder_layers=1, seed=2,
+    )  # fmt: skip
+    translator = ks.Translator(model, tokenizer, tokenizer)
+    sources, targets = ["b c", "d"], ["a@@ b", "c d b"]
+    found = translation_perplexity(translator, sources, targets)
+    expected = 0.0
+    for source, target in zip(
+        tokenizer.tokenize(sources), tokenizer.tokenize(targets), strict=True
+    ):
+        inputs = {
+            "source_ids": np.array([source]),
+            "target_ids": np.array([[2, *target[:-1]]]),
+        }
+        known = log_softmax(ops.convert_to_numpy(model(inputs))[0])
+        expected -= known[range(len(target)), target].sum()
+    assert found.nll == pytest.approx(expected / 7, rel=1e-5)
+    assert (found.tokens, found.words) == (7, 7)
+
+
+def test_impossible_tokens_and_what_is_printed():
+    class Never:
+        pad_id, end_id, target_vocabulary_size, max_target_length = 1, 2, 16, None
+
+        def __call__(self, inputs):
+            return inputs["target_ids"]
+
+        def log_prob(self, outputs, ids):
+            return ops.where(ids == 5, -float("inf"), -ops.ones(ops.shape(ids)))
+
+    class Generator:
+        model, tokenizer, tokens_per_batch = Never(), TOKENIZER, 100
+
+    found = text_perplexity(Generator, ["w0 w1"])  # ids 4, 5, 2
+    assert found == Perplexity.of(2.0, 2, 3, 1)
+    assert Perplexity.of(8 * math.log(2), 4, 2, 0).lines() == [
+        "token     nll 1.3863, loss (base 2) 2.0000, perplexity 4.00 (4 tokens)",
+        "word      nll 2.7726, loss (base 2) 4.0000, perplexity 16.00 (2 words)",
+    ]
+
+
+def test_refused_texts(generator):
+    model = language_model(positions={"kind": "learned", "max_length": 4})
+    short = ks.LanguageGenerator(model, TOKENIZER)
+    for used, lines, options, words in (
+        (generator, [], {}, "holds none"),
+        (generator, LINES, {"context_window": 512}, "=512, tokens_per_sample=512"),
+        (generator, LINES, {"break_mode": "doc"}, "`break_mode`"),
+        (short, ["w1", "w1 w2 w3 w4"], {"break_mode": "eos"}, "at most 4 .*row of 5"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            text_perplexity(used, lines, **options)
+    assert text_perplexity(short, ["w1 w2 w3 w4 w5"]).tokens == 6

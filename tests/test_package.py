@@ -23,7 +23,7 @@ ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
         "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
-        "losses", "metrics", "models", "ops", "optimizers", "perplexity",
+        "losses", "metrics", "models", "ops", "optimizers",
         "plots", "preparation", "presets", "schedules", "tokenizers", "training",
         "translator", "version",
     },
@@ -67,12 +67,11 @@ ALLOWED = {
     "training": {
         "callbacks", "checkpoints", "devices", "data", "evaluation",
         "fingerprints", "fitting", "language_generator", "losses",
-        "model_directory", "models", "optimizers", "perplexity", "plots", "presets",
+        "model_directory", "models", "optimizers", "plots", "presets",
         "schedules", "tokenizers", "training_options", "translator", "version",
     },
     # After training
-    "evaluation": set(),
-    "perplexity": {"data", "decoding", "text_model"},
+    "evaluation": {"data", "decoding", "text_model"},
     "plots": set(),
     "inspection": {"layers", "models"},
     "export": {"decoding", "ops", "version"},

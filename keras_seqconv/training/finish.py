@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_seqconv import checkpoints, evaluation, perplexity, plots
+from keras_seqconv import checkpoints, evaluation, plots
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.model_directory import check_writable
@@ -188,7 +188,7 @@ def _translations(run: Run, recipe: Recipe, text: Text, translator, say) -> dict
 def _scores(scoring: str, hypotheses: list[str], references: list[str]) -> list:
     """Those of the recipe's field: ROUGE of summaries; BLEU by sacreBLEU and by it."""
     if "ROUGE" in scoring:
-        return evaluation.rouge(hypotheses, references)
+        return evaluation.scores(hypotheses, references, ["rouge"])
     kind = "compound_split_bleu" if "compounds" in scoring else "tokenized_bleu"
     return [
         *evaluation.scores(hypotheses, references, ("bleu", "chrf")),
@@ -200,7 +200,7 @@ def _scores(scoring: str, hypotheses: list[str], references: list[str]) -> list:
 
 def _perplexity(run: Run, recipe: Recipe, text: Text, generator, say) -> dict:
     lines = text.corpus.texts("test", "target")
-    measured = perplexity.text_perplexity(generator, lines, **recipe.blocks)
+    measured = evaluation.text_perplexity(generator, lines, **recipe.blocks)
     for line in measured.lines():
         say(line)
     return {

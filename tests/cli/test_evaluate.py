@@ -5,7 +5,7 @@ import json
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.perplexity import text_perplexity, translation_perplexity
+from keras_seqconv.evaluation import text_perplexity, translation_perplexity
 from tests.cli.commands import (
     call,
     loaded_once,  # noqa: F401

@@ -121,7 +121,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
             ["attention", "--translations", folder / "source", "--line", 3, *output],
             "--line must be from 1 to 2",
         ),
-        (["kernels", folder / "dynamic", *output], "has no LightConv layer"),
+        (["kernels", folder / "dynamic", *output], "must have a LightConv layer"),
         (["dynamic-kernels", folder / "light", "--text", "w1", *output], "DynamicConv"),
         (
             ["dynamic-kernels", folder / "dynamic", "--text", "w1", "--layer", "x",
