@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,13 +34,8 @@ References = Sequence[str] | Sequence[Sequence[str]]
 
 
 class Score(NamedTuple):
-    """One score of a corpus.
-
-    Attributes:
-        name: as it is written: "BLEU", "chrF2", "ROUGE-1".
-        value: in percent.
-        signature: how it was computed.
-        line: all of it in one line.
+    """One score of a corpus: its name ("BLEU", "chrF2", "ROUGE-1"), value in percent,
+    signature (how it was computed), and all of it in one line.
     """
 
     name: str
@@ -166,9 +162,6 @@ def bleu_by_length(
 
     Returns:
         Names of the groups, BLEU of each (NaN where it is empty), sentences in each.
-
-    Raises:
-        ValueError, ImportError: see `scores`; for edges that do not increase.
     """
     edges = list(edges)
     if not edges or edges[0] < 1 or sorted(set(edges)) != edges:
@@ -239,10 +232,7 @@ def paired_bootstrap(
         metric: of `COMPARABLE`, all that `scores` has but "rouge".
         num_samples: R.
         seed: of the samples; the same seed, the same result.
-        tokenize, lowercase: see `scores`.
-
-    Raises:
-        ValueError, ImportError: see `scores`.
+        tokenize, lowercase: see `scores`, also for errors.
     """
     check_choice("metric", metric, COMPARABLE)
     check_integer("num_samples", num_samples, 1)
@@ -255,25 +245,22 @@ def paired_bootstrap(
         statistics.append(computed._extract_corpus_statistics(texts, columns))
     statistics = np.array(statistics, "float64")  # of two systems, N sentences
     count, draw = statistics.shape[1], np.random.default_rng(seed)
-    weights = [np.ones(count)]
-    for _ in range(num_samples):
-        drawn = draw.integers(count, size=count)
-        weights.append(np.bincount(drawn, minlength=count))
+    draws = (draw.integers(count, size=count) for _ in range(num_samples))
+    weights = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
+    score_of = computed._compute_score_from_stats
     (score, other), *samples = (
-        [
-            float(computed._compute_score_from_stats(sums).score)
-            for sums in w @ statistics
-        ]
-        for w in weights
+        [float(score_of(sums).score) for sums in weight @ statistics]
+        for weight in weights
     )
     samples = np.array(samples)
     differences = samples[:, 0] - samples[:, 1]
     sizes = np.abs(differences)
     more = np.sum(sizes - sizes.mean() > abs(score - other))
-    intervals = []  # the middle 95 %, ends included
-    for values in (samples[:, 0], samples[:, 1], differences):
-        values, outside = np.sort(values), num_samples // 40
-        intervals.append((float(values[outside]), float(values[-1 - outside])))
+    outside = num_samples // 40  # of the middle 95 %, ends included, at each end
+    intervals = [
+        (float(values[outside]), float(values[-1 - outside]))
+        for values in map(np.sort, (*samples.T, differences))
+    ]
     return Comparison(
         metric,
         score,
@@ -295,8 +282,8 @@ def _metric(name: str, tokenize: str = "13a", lowercase: bool = False):
     lowers = {"case_sensitive": not lowercase} if kind == "TER" else {}
     options = {**options, **(lowers or {"lowercase": lowercase})}
     if name == "bleu":
-        known = tuple(sorted(package.BLEU.TOKENIZERS))
-        options["tokenize"] = check_choice("tokenize", tokenize, known)
+        known = sorted(package.BLEU.TOKENIZERS)
+        options["tokenize"] = check_choice("tokenize", tokenize, tuple(known))
     try:
         return getattr(package, kind)(**options)
     except RuntimeError as error:
@@ -319,20 +306,12 @@ def _columns(hypotheses, references: References, metric: str) -> list[list[str]]
         )
     if metric == "compound_split_bleu":
         # Matches do not overlap: in "a-b-c" the second dash stays, as b was used up.
-        split = re.compile(r"(\S)-(\S)")
-        columns = [
-            [split.sub(r"\1 ##AT##-##AT## \2", text) for text in texts]
-            for texts in columns
-        ]
+        split = partial(re.sub, r"(\S)-(\S)", r"\1 ##AT##-##AT## \2")
+        columns = [[*map(split, texts)] for texts in columns]
     if metric in ("tokenized_bleu", "compound_split_bleu"):
         # As fairseq does it, so that an unknown token in a hypothesis matches nothing.
-        columns[1:] = [
-            [
-                " ".join("<<unk>>" if w == "<unk>" else w for w in text.split())
-                for text in texts
-            ]
-            for texts in columns[1:]
-        ]
+        unknown = partial(re.sub, r"(?<!\S)<unk>(?!\S)", "<<unk>>")
+        columns[1:] = [[*map(unknown, texts)] for texts in columns[1:]]
     return columns
 
 
@@ -387,7 +366,7 @@ class Perplexity(NamedTuple):
 
 
 def translation_perplexity(
-    translator, sources: Iterable[str], translations: Iterable[str]
+    translator, sources: Sequence[str], translations: Sequence[str]
 ) -> Perplexity:
     """Of given translations, each token predicted from the source and those before it.
 
@@ -400,7 +379,6 @@ def translation_perplexity(
         ValueError: the lists differ in length or are empty, or a translation has more
             tokens than the positions of the model.
     """
-    sources, translations = list(sources), list(translations)
     if len(sources) != len(translations) or not sources:
         raise ValueError(
             "`sources` and `translations` must be of one length, at least 1. "

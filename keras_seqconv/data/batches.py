@@ -28,10 +28,6 @@ import numpy as np
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.support.arguments import check_integer
 
-# Orders of epochs that are kept: while one ends, prefetching is in the next.
-_KEPT = 2
-# Batches made ahead of training.
-_AHEAD = 8
 # Of the order of batches. Changes whenever the same seed gives other batches, so that
 # a run of another version is refused and not continued with other data.
 _ORDER = 2
@@ -139,7 +135,8 @@ class BatchStream:
         counts = np.bincount(self._assigned, minlength=len(shapes))
         self._batches, cells = size_of_epoch(counts, shapes)
         self.padding_share = 1 - self._tokens / cells
-        self._order = functools.lru_cache(_KEPT)(
+        # Of two epochs: while one ends, prefetching is in the next.
+        self._order = functools.lru_cache(2)(
             functools.partial(order_epoch, self._assigned, shapes, self.seed)
         )
 
@@ -243,9 +240,11 @@ class BatchStream:
 
         inputs, labels = self.element_spec
         keys = list(inputs)
+        atexit.unregister(_end)
+        atexit.register(_end)
 
         def flat(position):
-            found, labels = _CALLS.run(batch, int(position))
+            found, labels = _call(batch, int(position))
             return *(found[key] for key in keys), labels
 
         def padded(position):
@@ -260,7 +259,7 @@ class BatchStream:
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
         )
-        return untuned(positions.map(padded).prefetch(_AHEAD).with_options(options))
+        return untuned(positions.map(padded).prefetch(8).with_options(options))
 
 
 # --- Which rows make which batch ---
@@ -274,23 +273,13 @@ def choose_shapes(
 ) -> tuple[Shape, ...]:
     """A table of shapes that holds every row with little padding.
 
-    The rows are divided at quantiles of their lengths; then those two groups are joined
-    whose common widths add the fewest cells, again and again. Of the tables that this
-    leads to, from `max_shapes` shapes to one, the one with the fewest cells in an epoch
-    is taken: with fewer shapes, fewer batches are not full.
-
-    Args:
-        lengths: (N, D), at least 1, end ids included.
-        tokens_per_batch: most rows of one replica times the largest width.
-        max_shapes: most shapes.
-        num_replicas: B is a multiple of this.
+    The rows, whose `lengths` are (N, D), are divided at quantiles of them; then those
+    two groups are joined whose common widths add the fewest cells, again and again. Of
+    the tables that this leads to, from `max_shapes` shapes to one, the one with the
+    fewest cells in an epoch is taken: with fewer shapes, fewer batches are not full.
 
     Returns:
-        Shapes, those with the fewest cells in a row first. The rows of one replica are
-        a multiple of 8 where `tokens_per_batch` allows 8 of that width.
-
-    Raises:
-        ValueError: a row that is longer than `tokens_per_batch`.
+        Shapes, those with the fewest cells in a row first.
     """
     longest = lengths.max(axis=1)
     if longest.max() > tokens_per_batch:
@@ -323,16 +312,17 @@ def choose_shapes(
             rows = tokens_per_batch // max(row)
             rows = rows // 8 * 8 if rows >= 8 else rows
             shapes.append(Shape(num_replicas * rows, row))
-        for smaller in (True, False):
-            own = np.bincount(assign(widths, shapes), counts, len(shapes)).astype(int)
-            if smaller:  # no more rows than the same number of batches needs
-                filled, _ = fill(own, shapes)
-                shapes = [
-                    Shape(_needed(rows, shape.rows, num_replicas), shape.widths)
-                    for rows, shape in zip(filled, shapes, strict=True)
-                    if rows
-                ]
-        tables.append((size_of_epoch(own, shapes)[1], shapes))
+        own = np.bincount(assign(widths, shapes), counts, len(shapes))
+        # No more rows in a batch than the same number of batches needs.
+        needed = []
+        for rows, (most, row) in zip(fill(own, shapes)[0], shapes, strict=True):
+            if rows:
+                unit = num_replicas * (8 if most >= 8 * num_replicas else 1)
+                batches = -(-rows // most)
+                rows = -(-rows // (batches * unit)) * unit
+                needed.append(Shape(min(most, rows), row))
+        own = np.bincount(assign(widths, needed), counts, len(needed))
+        tables.append((size_of_epoch(own, needed)[1], needed))
     return tuple(min(tables)[1])
 
 
@@ -364,12 +354,6 @@ def _joined(widths, counts, max_shapes: int) -> Iterator[list[tuple[int, ...]]]:
         left -= 1
 
 
-def _needed(rows: int, most: int, num_replicas: int) -> int:
-    """Rows of each of as few batches as hold so many rows, at most `most` each."""
-    unit = num_replicas * (8 if most >= 8 * num_replicas else 1)
-    return min(most, -(-rows // (-(-rows // most) * unit)) * unit)
-
-
 def assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
     """The shape of each row, (N,) int16: with the fewest cells, -1 where none fits."""
     assigned = np.full(len(lengths), -1, "int16")
@@ -385,10 +369,7 @@ def fill(
 
     The largest shapes first: what their last batch has left goes to the next smaller
     shape that fits inside, whose last batch then has more left, and so on down.
-
-    Args:
-        counts: rows that each shape is the smallest for.
-        shapes: sorted by the cells of a row.
+    `counts` are the rows that each shape is the smallest for.
     """
     counts, moves = [int(count) for count in counts], []
     for large in reversed(range(len(shapes))):
@@ -418,13 +399,8 @@ def order_epoch(
     """The batches of an epoch, every row once: (shape, row numbers (B,), -1 for none).
 
     Random numbers come from Philox, keyed by seed and epoch, as raw bits that are
-    sorted, so that no version of NumPy orders the rows differently.
-
-    Args:
-        assigned: of `assign`, none -1.
-        shapes: the table, sorted by the cells of a row.
-        seed: None: rows and batches in the order of the corpus and of the table.
-        epoch: from 0; others have other batches.
+    sorted, so that no version of NumPy orders the rows differently. Without a seed rows
+    and batches are in the order of the corpus and of the table.
     """
     order = _permutation(len(assigned), seed, epoch, 0).astype("int32")
     order = order[np.argsort(assigned[order], kind="stable")]
@@ -465,42 +441,25 @@ def untuned(dataset):
     return dataset.with_options(options)
 
 
-class _Calls:
-    """Python functions that tf.data calls, how many run, and whether there may be more.
+_CALLING = threading.Lock()
+_ended = False
 
-    When the interpreter ends while tf.data waits for a Python function, which can then
-    never return, the process hangs: after Ctrl-C, for example, as prefetching goes on.
-    So they are refused once the interpreter is about to end, and it does not end before
-    the last one has returned.
+
+def _call(function: Callable, *arguments):
+    """Calls it for tf.data, unless the interpreter is about to end.
+
+    When that happens while tf.data waits for a Python function, which can then never
+    return, the process hangs: after Ctrl-C, for example, as prefetching goes on.
     """
-
-    # tf.data calls again at once if it calls again at all, in seconds.
-    _STILL = 0.1
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._running, self._last, self._closed = 0, None, False
-
-    def run(self, function: Callable, *arguments):
-        with self._lock:
-            if self._last is None:
-                atexit.register(self.close)
-            self._last = time.monotonic()
-            if self._closed:
-                raise RuntimeError("no more data: Python is ending")
-            self._running += 1
-        try:
-            return function(*arguments)
-        finally:
-            with self._lock:
-                self._running -= 1
-                self._last = time.monotonic()
-
-    def close(self) -> None:
-        """Refuses more calls; returns when none runs and none was tried lately."""
-        self._closed = True
-        while self._running or time.monotonic() < self._last + self._STILL:
-            time.sleep(0.01)
+    with _CALLING:
+        if _ended:
+            raise RuntimeError("no more data: Python is ending")
+        return function(*arguments)
 
 
-_CALLS = _Calls()
+def _end() -> None:
+    """Refuses more calls; returns when none runs and those on their way are refused."""
+    global _ended
+    with _CALLING:
+        _ended = True
+    time.sleep(0.2)

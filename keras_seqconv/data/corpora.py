@@ -144,10 +144,8 @@ def open_corpus(
             - a folder with `train.tsv`, ..., or one such file: the first column is the
               source, the second the target, others are left out.
             - any other text file: the `train` split of a language model.
-            - a folder that holds one prepared data set of tfds (`dataset_info.json`),
-              or versions of it, the last of which counts.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
-              "cnn_dailymail".
+              "cnn_dailymail", or of a prepared data set in `data_dir`.
         source_language: language, or name of the text, to translate from.
         target_language: to translate into. Defaults: the order in which tfds or the
             variant ("de-en") names the two; given one of two, the other.
@@ -184,37 +182,46 @@ def open_corpus(
         folder = Path(__file__).parent / "phrases"
         if languages == (None, None):
             languages = "en", "de"
-    # Also a folder of versions: the name of tfds itself, where it keeps its data.
-    places = ("dataset_info.json", "*/dataset_info.json")
-    prepared = sorted(itertools.chain(*map(folder.glob, places)))
-    if folder.exists() and not prepared:
+    if folder.exists():
         return _open_files(name, folder, *languages, variant, skip)
+    if name.startswith((".", "/", "~")) or name.endswith("/"):
+        raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
     if variant is not None:
         raise ValueError(
             "`variant` must be None unless `name` is a folder of text files. "
             f"Received: name={name!r}, variant={variant!r}"
         )
-    if prepared:
-        builder = tfds.builder_from_folder(prepared[-1].parent)
-    elif name.startswith((".", "/", "~")) or name.endswith("/"):
-        raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
+    builder = tfds.builder_of(name, *languages, data_dir)
+    names, default = tfds.names_of(builder)
+    source, target = languages
+    if len(names) == 1 and source is None:
+        target = target or names[0]
     else:
-        builder = tfds.builder_of(name, *languages, data_dir)
-    return _open_tfds(name, builder, *languages, manual_dir, skip)
+        what = builder.info.full_name
+        source, target = _direction(what, names, default, source, target)
+    tfds.prepare(builder, manual_dir)
+    wanted = [one for one in (source, target) if one is not None]
+
+    def read(split, counts):
+        rows = tfds.read_split(builder, split, wanted, counts)
+        return _checked(rows, skip, False, counts)
+
+    def digests(splits):
+        return {
+            f"{builder.info.full_name} {one.name}": f"{one.num_examples} rows, "
+            f"{one.num_bytes} bytes"
+            for one in map(builder.info.splits.get, splits)
+        }
+
+    splits = tuple(map(str, builder.info.splits))
+    return Corpus(name, source, target, splits, read, digests)
 
 
 def hold_out(corpus: Corpus, share: float) -> Corpus:
-    """The corpus with a share of its training rows as the validation split.
+    """The corpus with a share of its training rows (at most 0.5) as validation split.
 
     Of pairs it is every N-th one, N = 1 / share rounded; of the text of a language
-    model, whose lines belong together, the end.
-
-    Args:
-        corpus: without a validation split.
-        share: of the training rows, 0 < share <= 0.5.
-
-    Raises:
-        ValueError: there is a validation split.
+    model, whose lines belong together, the end. ValueError if there is such a split.
     """
     if corpus._known("validation") in corpus.splits:
         raise ValueError(
@@ -316,32 +323,6 @@ def _problem(text: str) -> str | None:
     except UnicodeEncodeError:  # lone surrogates
         return "invalid_utf8"
     return "nul" if "\0" in text else None
-
-
-def _open_tfds(name, builder, source, target, manual_dir, skip) -> Corpus:
-    names, default = tfds.names_of(builder)
-    if len(names) == 1 and source is None:
-        target = target or names[0]
-    else:
-        what = builder.info.full_name
-        source, target = _direction(what, names, default, source, target)
-    tfds.prepare(builder, manual_dir)
-    wanted = [one for one in (source, target) if one is not None]
-
-    def read(split, counts):
-        rows = tfds.read_split(builder, split, wanted, counts)
-        return _checked(rows, skip, False, counts)
-
-    def digests(splits):
-        infos = [builder.info.splits[split] for split in splits]
-        return {
-            f"{builder.info.full_name} {one.name}": f"{one.num_examples} rows, "
-            f"{one.num_bytes} bytes"
-            for one in infos
-        }
-
-    splits = tuple(str(split) for split in builder.info.splits)
-    return Corpus(name, source, target, splits, read, digests)
 
 
 # --- Files ---

@@ -251,15 +251,8 @@ class IdStore:
 
         Raises:
             ValueError: a row is longer than its width. Nothing is cut.
-            IndexError: there is no such row.
         """
-        indices = np.asarray(indices, "int64")
-        if len(indices) and not -1 <= indices.min() <= indices.max() < len(self):
-            raise IndexError(
-                f"row numbers must be from -1 to {len(self) - 1}. "
-                f"Received: {indices.min()} to {indices.max()}"
-            )
-        found = {}
+        indices, found = np.asarray(indices, "int64"), {}
         for key, width in widths.items():
             lengths = np.where(indices < 0, 0, self.lengths[key][indices])
             if lengths.max(initial=0) > width:
@@ -276,11 +269,7 @@ class IdStore:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping]) -> "IdStore":
-        """A store in memory.
-
-        Raises:
-            ValueError: no row; an empty vector; no integers, or negative ones.
-        """
+        """A store in memory; ValueError as of `write`."""
         parts = list(_parts(rows))
         values, offsets = {}, {}
         for key in parts[0]:
@@ -308,7 +297,8 @@ class IdStore:
                 as JSON has it. `open` compares it.
 
         Raises:
-            ValueError: the folder holds something else; as `from_rows`.
+            ValueError: the folder holds something else; there is no row; an empty
+                vector; no integers, or negative ones.
         """
         number, about = 0, {}
         with atomic_directory(directory, _is_store) as folder:
@@ -329,14 +319,9 @@ class IdStore:
                     _append(path.with_suffix(".offsets"), ends, "<i8")
                     one["ids"] = int(ends[-1])
                 number += len(lengths)
+            settings = {"fingerprint": dict(fingerprint or {}), "keys": about}
             write_json(
-                folder / "settings.json",
-                {
-                    **_FORMAT,
-                    "rows": number,
-                    "keys": about,
-                    "fingerprint": dict(fingerprint or {}),
-                },
+                folder / "settings.json", {**_FORMAT, "rows": number, **settings}
             )
         return cls.open(directory, fingerprint)
 
@@ -346,13 +331,10 @@ class IdStore:
     ) -> "IdStore":
         """The store of a folder, memory-mapped.
 
-        Args:
-            directory: of `write`.
-            fingerprint: if given, what the store must have been written with.
-
         Raises:
             FileNotFoundError: there is no store.
-            ValueError: it is damaged, of a newer format, or of another fingerprint.
+            ValueError: it is damaged, of a newer format, or was written with another
+                fingerprint than the one that is given.
         """
         directory = Path(directory)
         settings = read_json(directory / "settings.json")
@@ -372,15 +354,16 @@ class IdStore:
             raise ValueError(f"{directory}/settings.json is damaged.") from None
         if fingerprint is not None:
             wanted = json.loads(json.dumps(dict(fingerprint)))
+            names = sorted(written.keys() | wanted.keys())
+            pairs = {name: (written.get(name), wanted.get(name)) for name in names}
             different = [
-                f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
-                for name in sorted(written.keys() | wanted.keys())
-                if written.get(name) != wanted.get(name)
+                f"{name} ({one!r}, wanted {other!r})"
+                for name, (one, other) in pairs.items()
+                if one != other
             ]
             if different:
                 raise ValueError(
-                    f"{directory} must have been written with the fingerprint that is "
-                    f"wanted. Different: {', '.join(different)}"
+                    f"{directory} is of other data: {', '.join(different)}"
                 )
         return cls(values, offsets)
 
@@ -397,14 +380,14 @@ def _parts(rows: Iterable[Mapping]) -> Iterator[dict]:
                 values = np.concatenate(vectors)
             else:
                 values = np.array(list(itertools.chain.from_iterable(vectors)))
-            if not lengths.min():
-                raise ValueError(f"Rows must have an id at least as {key!r}.")
-            if values.dtype.kind not in "iu" or not (
-                0 <= values.min() <= values.max() < 1 << 31
+            if (
+                not lengths.min()
+                or values.dtype.kind not in "iu"
+                or not 0 <= values.min() <= values.max() < 1 << 31
             ):
                 raise ValueError(
-                    f"Ids must be integers from 0 to {(1 << 31) - 1}. Received as "
-                    f"{key!r}: {values.dtype} from {values.min()} to {values.max()}"
+                    f"Rows must have at least one id as {key!r}, integers from 0 to "
+                    f"2 ** 31 - 1. Received: {values.dtype}, {values}"
                 )
             joined[key] = values.astype("int32", copy=False), lengths
         yield joined

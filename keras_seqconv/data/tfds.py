@@ -16,11 +16,6 @@ _ROWS_AT_ONCE = 1024
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 
-def builder_from_folder(folder: Path):
-    """The builder of a folder that holds a prepared data set."""
-    return require("tensorflow_datasets", "tfds").builder_from_directory(folder)
-
-
 def builder_of(
     name: str,
     source: str | None,
@@ -31,10 +26,6 @@ def builder_of(
 
     A data set with several configurations needs one in its name, unless `source` and
     `target` fit exactly one of them.
-
-    Raises:
-        ImportError: without tensorflow_datasets.
-        ValueError: no such data set or configuration; names those that come near.
     """
     tfds = require("tensorflow_datasets", "tfds")
     base, configs = re.split("[/:]", name)[0], []
@@ -124,11 +115,7 @@ def _texts_of(builder) -> tuple[str | None, object, tuple[str, ...]]:
 
 
 def names_of(builder) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Languages, or "article", ..., and two of them in tfds' own order, or ().
-
-    Raises:
-        ValueError: the data set has no texts; lists its features.
-    """
+    """Languages, or "article", ..., and two of them in tfds' own order, or ()."""
     *_, names = _texts_of(builder)
     if not names:
         raise ValueError(
@@ -148,15 +135,8 @@ def read_split(
     A line break inside a text, with the blanks around it, becomes one blank: what
     comes after (files, word counts, tokenizers) takes a text to be one line.
 
-    Args:
-        builder: of tfds.
-        split: such as "train" or "train[:1%]".
-        names: of the columns.
-        counts: "untranslated" goes up for each example without one of the languages
-            in data sets whose languages vary; such are left out.
-
-    Raises:
-        ValueError: an unknown split.
+    An example without one of the languages, in data sets whose languages vary, is left
+    out and counted as "untranslated".
     """
     tfds = require("tensorflow_datasets", "tfds")
     tf = require("tensorflow", "mt")

@@ -453,8 +453,7 @@ def test_another_process_gives_the_same_batches_and_stops_when_told():
 
 
 def test_end_waits_for_the_call_that_runs_and_refuses_others(monkeypatch):
-    monkeypatch.setattr(batches.atexit, "register", lambda function: None)
-    calls = batches._Calls()  # as of a process that is still to end
+    monkeypatch.setattr(batches, "_ended", False)
     started, results = threading.Event(), []
 
     def slow(value):
@@ -464,12 +463,12 @@ def test_end_waits_for_the_call_that_runs_and_refuses_others(monkeypatch):
         raise KeyError("does not count as running")
 
     thread = threading.Thread(
-        target=lambda: pytest.raises(KeyError, calls.run, slow, 5)
+        target=lambda: pytest.raises(KeyError, batches._call, slow, 5)
     )
     thread.start()
     started.wait()
-    calls.close()
+    batches._end()
     assert results == [5]
     with pytest.raises(RuntimeError, match="Python is ending"):
-        calls.run(slow, 6)
+        batches._call(slow, 6)
     thread.join()
