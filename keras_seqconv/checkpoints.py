@@ -3,9 +3,9 @@
 `update-00001234.npz` is a zip archive, as of `numpy.savez`: `header.json`, and one
 array for each variable, `model/0.npy`, ... and `optimizer/0.npy`, ..., in the order of
 `model.variables` (weights and the states of `SeedGenerator`s, which Keras' own files
-drop) and of `optimizer.variables` where the optimizer is built. The header has their
-paths, dtypes and shapes, and a state {update, position, epoch, ...} of the caller's.
-Files appear complete or not at all. Reading executes nothing.
+drop) and of `optimizer.variables`. The header has their paths, dtypes and shapes, and a
+state {update, position, epoch, ...} of the caller's. Files appear complete or not at
+all. Reading executes nothing.
 """
 
 import contextlib
@@ -31,7 +31,6 @@ from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 2
 _NAME = re.compile(r"update-(\d{8,})\.npz")
-_BEFORE = re.compile(r"update-(\d{8,})\.h5")
 # What comes of reading a file that is damaged, cut off or something else.
 _ERRORS = (
     OSError, RuntimeError, LookupError, TypeError, ValueError, EOFError, AttributeError,
@@ -48,11 +47,7 @@ def path_of(directory: str | os.PathLike, update: int) -> Path:
 
 
 def update_of(path: str | os.PathLike) -> int:
-    """The update in the name of a checkpoint.
-
-    Raises:
-        ValueError: it has another name.
-    """
+    """The update in the name of a checkpoint; ValueError where it has another name."""
     match = _NAME.fullmatch(Path(path).name)
     if match is None:
         raise ValueError(
@@ -68,12 +63,14 @@ def find(directory: str | os.PathLike) -> list[Path]:
         ValueError: the folder has checkpoints of an earlier version, update-*.h5.
     """
     folder = Path(directory)
-    if not folder.is_dir():
-        return []
-    for path in folder.iterdir():
-        if _BEFORE.fullmatch(path.name):
-            raise _of_earlier_version(path)
-    paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    for path in folder.glob("update-*.h5"):
+        raise _wrong(
+            path,
+            "it is of an earlier version of keras_seqconv, whose checkpoints cannot be "
+            "read any more; finish the training with that version, or start anew in "
+            "another folder",
+        )
+    paths = [path for path in folder.glob("*.npz") if _NAME.fullmatch(path.name)]
     return sorted(paths, key=update_of)
 
 
@@ -82,7 +79,10 @@ def latest(directory: str | os.PathLike) -> Path | None:
 
     A damaged file is left where it is, and a warning names it.
     """
-    return next(filter(_whole, reversed(find(directory))), None)
+    for path in reversed(find(directory)):
+        if _tried(check, path) is not None:
+            return path
+    return None
 
 
 def last_updates(
@@ -118,17 +118,14 @@ def best(
         count: how many; fewer where there are fewer, with a warning.
         monitor: a metric in the states, as `callbacks.Checkpoints` writes them.
         mode: "min" or "max"; of two equal ones the newer is better.
-
-    Raises:
-        ValueError: no checkpoint has the metric.
     """
     sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
-    scored = []
+    scores = {}
     for path, state in states(directory):
-        value = state.get("metrics", {}).get(monitor)
-        if isinstance(value, (int, float)) and np.isfinite(value):
-            scored.append((sign * value, -update_of(path), path))
-    paths = (path for _, _, path in sorted(scored))
+        value = float(state.get("metrics", {}).get(monitor, np.nan))
+        if np.isfinite(value):
+            scores[path] = sign * value
+    paths = sorted(scores, key=scores.get)
     return _first(paths, count, directory, f" with the metric {monitor}")
 
 
@@ -142,24 +139,25 @@ def states(
 ) -> Iterator[tuple[Path, dict]]:
     """Checkpoints and their states, newest first; a warning names damaged ones."""
     for path in reversed(find(directory)):
-        if (up_to is None or update_of(path) <= up_to) and _whole(path, read_state):
-            yield path, read_state(path)
+        wanted = up_to is None or update_of(path) <= up_to
+        if wanted and (state := _tried(read_state, path)) is not None:
+            yield path, state
 
 
-def _whole(path: Path, read: Callable | None = None) -> bool:
-    """Whether `read` can read it; a warning where it cannot."""
+def _tried(read: Callable[[Path], dict], path: Path) -> dict | None:
+    """What `read` reads; None, with a warning, of a damaged file."""
     try:
-        (read or check)(path)
+        return read(path)
     except (ValueError, OSError) as error:
         warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
-        return False
-    return True
+        return None
 
 
 def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:
     """The first `count` that are whole."""
     check_positive_integer("count", count)
-    chosen = list(itertools.islice(filter(_whole, paths), count))
+    whole = (path for path in paths if _tried(check, path) is not None)
+    chosen = list(itertools.islice(whole, count))
     if not chosen:
         raise ValueError(f"{directory} has no checkpoint{what}.")
     if len(chosen) < count:
@@ -178,7 +176,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
 
     Args:
         path: the file, or a folder: then `update-<state["update"]>.npz` in it.
-        model: its variables, and those of its optimizer where there is a built one.
+        model: its variables, and those of its optimizer where it has one.
         state: anything that JSON can hold; `restore` and `read_state` give it back.
 
     Raises:
@@ -199,18 +197,19 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
         **{group: [_entry(v) for v in groups[group]] for group in groups},
     }
     content = json.dumps(header)
+    with atomic_file(path) as part, zipfile.ZipFile(part, "w") as file:
+        file.writestr("header.json", content)
+        for group, variables in groups.items():
+            for number, variable in enumerate(variables):
+                value = np.asarray(ops.convert_to_numpy(variable))
+                with file.open(f"{group}/{number}.npy", "w", force_zip64=True) as array:
+                    np.lib.format.write_array(array, value, allow_pickle=False)
+    # The new name has reached the disk too, before older files may be deleted.
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with atomic_file(path) as part, zipfile.ZipFile(part, "w") as file:
-            file.writestr("header.json", content)
-            for group, variables in groups.items():
-                for number, variable in enumerate(variables):
-                    value = np.asarray(ops.convert_to_numpy(variable))
-                    with file.open(f"{group}/{number}.npy", "w", force_zip64=True) as f:
-                        np.lib.format.write_array(f, value, allow_pickle=False)
-        _sync(path.parent)
-    except OSError as error:
-        reason = f"the checkpoint could not be written ({error})"
-        raise OSError(error.errno, reason, str(path)) from error
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def read_state(path: str | os.PathLike) -> dict:
@@ -224,10 +223,10 @@ def read_state(path: str | os.PathLike) -> dict:
         return file.header["state"]
 
 
-def check(path: str | os.PathLike) -> None:
-    """Reads a checkpoint whole. ValueError, naming it, where it is damaged."""
-    with _opened(path):
-        pass
+def check(path: str | os.PathLike) -> dict:
+    """Reads a checkpoint whole, see `read_state`."""
+    with _opened(path) as file:
+        return file.header["state"]
 
 
 def restore(
@@ -262,15 +261,12 @@ def restore(
     ```
     """
     with _opened(path) as file, _scope(model):
-        groups = {"model": list(model.variables)}
-        if not weights_only:
-            _build_optimizer(file, model)
-            groups = _variables(model)
+        groups = {"model": model.variables} if weights_only else _variables(model)
         for group, variables in groups.items():
             file.compare(group, variables)
         for group, variables in groups.items():
             for number, variable in enumerate(variables):
-                file.assign(variable, file.read(group, number))
+                _assign(variable, file.read(group, number))
         return file.header["state"]
 
 
@@ -298,7 +294,7 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
         for file in files:
             file.compare("model", model.variables)
         for number, variable in enumerate(model.variables):
-            files[-1].assign(variable, _mean(files, number))
+            _assign(variable, _mean(files, number))
 
 
 def _mean(files: list["_File"], number: int) -> np.ndarray:
@@ -309,16 +305,17 @@ def _mean(files: list["_File"], number: int) -> np.ndarray:
     return np.asarray(sum(values) / len(files)).astype(newest.dtype)
 
 
-# --- Variables ---
+# --- Variables and arrays ---
 
 
 def _variables(model) -> dict[str, list]:
     optimizer = getattr(model, "optimizer", None)
-    built = optimizer is not None and optimizer.built
-    return {
-        "model": list(model.variables),
-        "optimizer": list(optimizer.variables) if built else [],
-    }
+    if optimizer is None:
+        return {"model": model.variables, "optimizer": []}
+    if not optimizer.built:
+        with _scope(model):
+            optimizer.build(model.trainable_variables)
+    return {"model": model.variables, "optimizer": optimizer.variables}
 
 
 def _entry(variable) -> dict:
@@ -326,21 +323,9 @@ def _entry(variable) -> dict:
     return {"path": variable.path, "dtype": dtype, "shape": list(variable.shape)}
 
 
-def _build_optimizer(file: "_File", model) -> None:
-    """Builds the optimizer where the file has one."""
-    optimizer = getattr(model, "optimizer", None)
-    saved = bool(file.header["optimizer"])
-    if saved != (optimizer is not None) and (
-        saved or optimizer.built or file.header["state"].get("update")
-    ):
-        raise _wrong(
-            file.path,
-            f"it has {'the' if saved else 'no'} state of an optimizer and the model "
-            f"has {'none' if saved else 'one'}: compile it as the saved one, or pass "
-            "weights_only=True to restore only the weights",
-        )
-    if saved and not optimizer.built:
-        optimizer.build(model.trainable_variables)
+def _assign(variable, value: np.ndarray) -> None:
+    """Integers in the width of the variable."""
+    variable.assign(value.astype(keras.backend.standardize_dtype(variable.dtype)))
 
 
 def _scope(model):
@@ -350,64 +335,49 @@ def _scope(model):
     return contextlib.nullcontext()
 
 
-# --- The archive ---
-
-
 class _File:
     """A checkpoint that is open for reading; ValueError where it is damaged."""
 
-    def __init__(self, path: Path, file, whole: bool):
-        self.path, self._file = path, file
-        self.header = json.loads(file["header.json"])
-        if self.header["format_version"] != FORMAT_VERSION:
+    def __init__(self, path: Path, arrays, whole: bool):
+        self.path, self._arrays = path, arrays
+        self.header = json.loads(arrays["header.json"])
+        if (version := self.header["format_version"]) != FORMAT_VERSION:
             raise ValueError(
-                f"its `format_version` must be {FORMAT_VERSION}. "
-                f"Received: {self.header['format_version']!r}"
+                f"its `format_version` must be {FORMAT_VERSION}. Received: {version!r}"
             )
-        if whole and (name := file.zip.testzip()) is not None:
+        if whole and (name := arrays.zip.testzip()) is not None:
             raise ValueError(f"checksum of {name}")
 
     def read(self, group: str, number: int) -> np.ndarray:
-        value = self._file[f"{group}/{number}"]
+        value = self._arrays[f"{group}/{number}"]
         if value.dtype.kind == "V":  # bfloat16, which NumPy does not know
             value = value.view(self.header[group][number]["dtype"])
         return value
 
-    def assign(self, variable, value: np.ndarray) -> None:
-        """Integers in the width of the variable."""
-        dtype = keras.backend.standardize_dtype(variable.dtype)
-        if value.dtype.name != dtype:
-            value, given = value.astype(dtype), value
-            if not np.array_equal(value, given):
-                raise _wrong(self.path, f"{variable.path} does not fit into {dtype}")
-        variable.assign(value)
-
     def compare(self, group: str, variables: list) -> None:
         """ValueError unless shapes and dtypes are those of the variables."""
-        stored, own = self.header[group], [_entry(v) for v in variables]
-        differences = [
-            f"number {n} is {_words(one)} in the file, {_words(other)} in memory"
-            for n, (one, other) in enumerate(zip(stored, own, strict=False))
-            if not _fits(one, other)
-        ]
-        if len(stored) != len(own):
-            differences.insert(0, f"it has {len(stored)} variables, not {len(own)}")
+        stored, differences = self.header[group], []
+        if len(stored) != len(variables):
+            differences.append(f"it has {len(stored)} variables, not {len(variables)}")
+        for number, (one, variable) in enumerate(zip(stored, variables, strict=False)):
+            other = _entry(variable)
+            integers = "int" in one["dtype"] and "int" in other["dtype"]
+            same = one["dtype"] == other["dtype"] or integers
+            if not same or one["shape"] != other["shape"]:
+                words = [
+                    f"{entry['path']} {entry['dtype']} {tuple(entry['shape'])}"
+                    for entry in (one, other)
+                ]
+                differences.append(
+                    f"number {number} is {words[0]} in the file, {words[1]} in memory"
+                )
         if differences:
             more = f"; and {len(differences) - 5} more" if differences[5:] else ""
             shown = "; ".join(differences[:5])
+            rest = " (weights_only=True leaves it out)" if group == "optimizer" else ""
             raise _wrong(
-                self.path, f"its {group} is not the one in memory: {shown}{more}"
+                self.path, f"its {group} is not the one in memory{rest}: {shown}{more}"
             )
-
-
-def _fits(stored: dict, own: dict) -> bool:
-    integers = "int" in stored["dtype"] and "int" in own["dtype"]
-    same = stored["dtype"] == own["dtype"] or integers
-    return same and stored["shape"] == own["shape"]
-
-
-def _words(entry: dict) -> str:
-    return f"{entry['path']} {entry['dtype']} {tuple(entry['shape'])}"
 
 
 @contextlib.contextmanager
@@ -415,8 +385,6 @@ def _opened(path: str | os.PathLike, whole: bool = True) -> Iterator[_File]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint {path}.")
-    if _BEFORE.fullmatch(path.name):
-        raise _of_earlier_version(path)
     with contextlib.ExitStack() as stack:
         try:
             file = _File(path, stack.enter_context(np.load(path)), whole)
@@ -424,24 +392,6 @@ def _opened(path: str | os.PathLike, whole: bool = True) -> Iterator[_File]:
             reason = f"it is damaged, cut off or no checkpoint ({error})"
             raise _wrong(path, reason) from error
         yield file
-
-
-def _sync(directory: Path) -> None:
-    """The new name has reached the disk too, before older files may be deleted."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _of_earlier_version(path) -> ValueError:
-    return _wrong(
-        path,
-        "it is of an earlier version of keras_seqconv, whose checkpoints cannot be "
-        "read any more; finish the training with that version, or start anew in "
-        "another folder",
-    )
 
 
 def _wrong(path, reason: str) -> ValueError:

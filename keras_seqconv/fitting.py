@@ -1,6 +1,7 @@
 """`model.fit` over an endless stream, from any batch of it on."""
 
 import collections
+import math
 import os
 from collections.abc import Iterable
 
@@ -9,9 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.callbacks import Checkpoints, StopAtUpdate, ordered, resume
-from keras_seqconv.callbacks.counting import accumulation_steps
-from keras_seqconv.replicas import for_replicas
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.callbacks.control import accumulation_steps
+from keras_seqconv.callbacks.reporting import for_replicas
 
 
 def fit_stream(
@@ -57,9 +57,6 @@ def fit_stream(
             training is given, or for wrong values.
     """
     callbacks = list(callbacks)
-    for name, value in (("max_updates", max_updates), ("max_epochs", max_epochs)):
-        if value is not None:
-            check_positive_integer(name, value)
     if max_updates is None and max_epochs is None and not callbacks:
         raise ValueError(
             "One of `max_updates`, `max_epochs` and `callbacks` must say when training "
@@ -83,32 +80,30 @@ def fit_stream(
         stream.set_state(state["stream"])
     every = accumulation_steps(model.optimizer)
     epoch, position = state.get("epoch", 0), state.get("position", 0)
-    of_epochs = _EpochCallbacks(callbacks, add_history=True, model=model)
-    of_epochs.running_metrics = state.get("running_metrics")
-    of_epochs.set_params({"epochs": max_epochs, "steps": None, "verbose": 0})
+    training = _Training(callbacks, add_history=True, model=model)
+    training.set_params({"epochs": max_epochs, "steps": None, "verbose": 0})
+    training.running_metrics = state.get("running_metrics")
     model.stop_training = False
-    keras.callbacks.CallbackList.on_train_begin(of_epochs)
+    training.begin()
     try:
         updates = int(ops.convert_to_numpy(model.optimizer.iterations))
-        done = model.stop_training or (
-            max_updates is not None and updates >= max_updates
-        )
-        while not done and (max_epochs is None or epoch < max_epochs):
+        done = model.stop_training or updates >= (max_updates or math.inf)
+        while not done and epoch < (max_epochs or math.inf):
             end = -(-(epoch + 1) * stream.batches_per_epoch() // every) * every
             if end > position:  # not so for an epoch smaller than one update
-                of_epochs.params["steps"] = end - position
+                training.params["steps"] = end - position
                 model.fit(
                     for_replicas(model, stream.dataset(position)),
                     initial_epoch=epoch,
                     epochs=epoch + 1,
                     steps_per_epoch=end - position,
-                    callbacks=of_epochs,
+                    callbacks=training,
                     shuffle=False,  # which Keras can only do with arrays
                     verbose=0,
                 )
                 position, done = end, model.stop_training
             epoch += 1
-        keras.callbacks.CallbackList.on_train_end(of_epochs, of_epochs.logs)
+        training.end()
     finally:
         for callback in callbacks:
             if hasattr(callback, "close"):
@@ -116,30 +111,31 @@ def fit_stream(
     return model.history
 
 
-class _EpochCallbacks(keras.callbacks.CallbackList):
-    """What `fit` of one epoch calls: callbacks learn of epochs and batches from it."""
+class _Training(keras.callbacks.CallbackList):
+    """The callbacks of a training whose epochs are a `fit` each."""
 
     logs = running_metrics = None
 
+    def begin(self):
+        super().on_train_begin()
+
+    def end(self):
+        super().on_train_end(self.logs)
+
     def on_train_begin(self, logs=None):
-        pass
+        """Of one epoch."""
 
     def on_train_end(self, logs=None):
         self.logs = logs
 
     def on_epoch_begin(self, epoch, logs=None):
         """Sums of a half epoch come back, once `fit` has reset the metrics."""
-        values, self.running_metrics = self.running_metrics, None
-        variables = self.model.metrics_variables if values else []
-        shapes = [tuple(variable.shape) for variable in variables]
-        if values and shapes == [np.shape(value) for value in values]:
+        values, self.running_metrics = self.running_metrics or [], None
+        variables = self.model.metrics_variables
+        if [np.shape(value) for value in values] == [tuple(v.shape) for v in variables]:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(np.asarray(value, variable.dtype))
         super().on_epoch_begin(epoch, logs)
-
-    def on_train_batch_begin(self, batch, logs=None):
-        for callback in self.callbacks:
-            callback.on_train_batch_begin(batch, logs=None)
 
     def on_train_batch_end(self, batch, logs=None):
         logs = FetchedLogs(logs or {})

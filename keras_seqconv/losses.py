@@ -60,16 +60,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         reduction: as of `keras.losses.Loss`; by default the mean over tokens.
         **kwargs: `name`, `dtype`.
 
-    Call arguments:
-        y_true: labels (B, T), integers.
-        y_pred: logits (B, T, V).
-        sample_weight: how often a token counts, broadcast to (B, T).
-
-    Returns:
-        Scalar, nats per token; `call` returns the losses (B, T), 0 at padding.
-
-    Raises:
-        ValueError: for arguments outside these rules.
+    Called with labels (B, T), logits (B, T, V) and how often a token counts, broadcast
+    to (B, T): a scalar, nats per token. `call` returns the losses (B, T), 0 at padding.
 
     Example:
 
@@ -103,15 +95,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return self.token_losses(y_true, y_pred).loss
 
     def token_losses(self, labels, logits) -> TokenLosses:
-        """Loss, unsmoothed loss and success of each token, from one pass.
-
-        Args:
-            labels: (B, T), integers.
-            logits: (B, T, V).
-
-        Returns:
-            `TokenLosses`, zeros (False) at padding.
-        """
+        """Of labels (B, T) and logits (B, T, V); 0 and False at padding."""
         labels = ops.cast(labels, "int32")
         real = ops.not_equal(labels, self.pad_id)
         # A padding id outside of the vocabulary (-1) is no index.
@@ -122,13 +106,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         if self.kind == "others":
             base = rest / max(size - 1, 1)
             extra = 1 - rest - base
-        loss, nll, correct = _cross_entropy(indices, logits, extra, base)
-        zero = ops.zeros_like(loss)
-        return TokenLosses(
-            ops.where(real, loss, zero),
-            ops.where(real, nll, zero),
-            ops.logical_and(real, correct),
-        )
+        losses = _cross_entropy(indices, logits, extra, base)
+        return TokenLosses(*(ops.where(real, x, ops.zeros_like(x)) for x in losses))
 
     def get_config(self) -> dict:
         return {

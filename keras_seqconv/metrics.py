@@ -33,18 +33,6 @@ class TokenMetrics(keras.metrics.Metric):
     Results, by name: `loss` and `nll` in nats per token; `perplexity`, at most
     exp(88); `accuracy`, the part of tokens with no logit above that of the label (so
     that a tie counts as right); `tokens`, a float32. All are 0 before the first token.
-
-    Raises:
-        ValueError: for a `pad_id` that is no integer from 0.
-
-    Example:
-
-    ```python
-    metric = keras_seqconv.metrics.TokenMetrics()
-    labels = keras.ops.array([[5, 6, 2], [7, 2, 1]])
-    metric.update_state(labels, keras.random.normal((2, 3, 100)))
-    print(metric.result()["perplexity"], metric.result()["tokens"])  # ..., 5.0
-    ```
     """
 
     def __init__(
@@ -91,18 +79,13 @@ class TokenMetrics(keras.metrics.Metric):
         """The results, given the state (2, 4), perhaps a sum over replicas."""
         sums = totals[0] + totals[1]
         tokens = sums[3]
-        means = ops.divide_no_nan(sums[:3], tokens)
-        power = ops.exp(ops.minimum(means[1], LARGEST_EXPONENT))
-        results = {
-            "loss": means[0],
-            "nll": means[1],
-            "perplexity": ops.where(tokens > 0, power, 0.0),
-            "accuracy": means[2],
-            "tokens": tokens,
-        }
-        if not self.has_accuracy:
-            del results["accuracy"]
-        return results
+        loss, nll, correct = ops.unstack(ops.divide_no_nan(sums[:3], tokens))
+        power = ops.exp(ops.minimum(nll, LARGEST_EXPONENT))
+        perplexity = ops.where(tokens > 0, power, 0.0)
+        results = {"loss": loss, "nll": nll, "perplexity": perplexity}
+        if self.has_accuracy:
+            results["accuracy"] = correct
+        return {**results, "tokens": tokens}
 
     def get_config(self) -> dict:
         return {
@@ -147,16 +130,6 @@ class Perplexity(_OneNumber):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenAccuracy(_OneNumber):
-    """The part of tokens with no logit above that of the label; see `TokenMetrics`.
-
-    Example:
-
-    ```python
-    metric = keras_seqconv.metrics.TokenAccuracy()
-    logits = keras.ops.one_hot(keras.ops.array([[5, 5]]), 100)
-    metric.update_state(keras.ops.array([[5, 6]]), logits)
-    print(metric.result())  # 0.5
-    ```
-    """
+    """The part of tokens with no logit above that of the label; see `TokenMetrics`."""
 
     result_name = "accuracy"

@@ -1,6 +1,7 @@
 """Optimizers of the recipes, and how gradients of many tokens become an update."""
 
 import contextlib
+import functools
 
 import keras
 from keras import ops
@@ -193,42 +194,34 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def __init__(self, optimizer, gradient_accumulation_steps: int = 1, name=None):
         optimizer = keras.optimizers.get(optimizer)
-        steps = check_positive_integer(
+        check_positive_integer(
             "gradient_accumulation_steps", gradient_accumulation_steps
         )
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = optimizer
-        self.accumulation_steps = steps
-        if self.innermost.gradient_accumulation_steps:
+        self.accumulation_steps = gradient_accumulation_steps
+        if steps := self.innermost.gradient_accumulation_steps:
             raise ValueError(
                 "`optimizer` must not accumulate gradients itself, give "
                 "`gradient_accumulation_steps` to TokenNormalized or to "
                 "`SequenceModel.compile`. Received: an optimizer with "
-                "gradient_accumulation_steps="
-                f"{self.innermost.gradient_accumulation_steps}"
+                f"gradient_accumulation_steps={steps}"
             )
 
     @property
     def innermost(self):
         """The optimizer inside, also inside of a `LossScaleOptimizer`."""
-        optimizer = self.inner_optimizer
-        return getattr(optimizer, "inner_optimizer", optimizer)
+        return getattr(self.inner_optimizer, "inner_optimizer", self.inner_optimizer)
 
     def build(self, variables):
         if self.built:
             return
-        for name in ("last_learning_rate", "last_gradient_norm"):
-            value = self.add_variable(
-                (), dtype="float32", aggregation="only_first_replica", name=name
-            )
-            setattr(self, name, value)
-        if self.accumulation_steps > 1:
-            self._build_accumulators(variables)
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
-        super().build(variables)
 
-    def _build_accumulators(self, variables):
+        def same_everywhere(dtype, name):
+            return self.add_variable(
+                (), dtype=dtype, aggregation="only_first_replica", name=name
+            )
+
         def sums(shape, name):  # over all replicas, the same in each of them
             return keras.Variable(
                 "zeros",
@@ -240,14 +233,18 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 name=name,
             )
 
-        self.micro_batch = self.add_variable(
-            (), dtype="int32", aggregation="only_first_replica", name="micro_batch"
-        )
-        self.accumulated_tokens = sums((), "accumulated_tokens")
-        self.accumulators = [
-            sums(variable.shape, f"{variable.path.replace('/', '_')}_accumulator")
-            for variable in variables
-        ]
+        self.last_learning_rate = same_everywhere("float32", "last_learning_rate")
+        self.last_gradient_norm = same_everywhere("float32", "last_gradient_norm")
+        if self.accumulation_steps > 1:
+            self.micro_batch = same_everywhere("int32", "micro_batch")
+            self.accumulated_tokens = sums((), "accumulated_tokens")
+            self.accumulators = [
+                sums(variable.shape, f"{variable.path.replace('/', '_')}_accumulator")
+                for variable in variables
+            ]
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        super().build(variables)
 
     @property
     def variables(self):
@@ -273,6 +270,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
         """First scale of a `LossScaleOptimizer` is meant for means, not for sums."""
         return 1.0 if self.inner_optimizer is self.innermost else 2.0**-12
 
+    # --- An update ---
+
     def apply_sums(self, gradients, tokens, trainable_variables=None) -> None:
         """Take in a micro-batch, and update the weights if it is the update's last.
 
@@ -280,7 +279,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
         Args:
             gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum
-                over the tokens of this replica; None where there is none.
+                over the tokens of this replica.
             tokens: their number, a scalar.
             trainable_variables: those that the optimizer was built for, all of them;
                 needed when it is not built.
@@ -289,48 +288,29 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
         if not self.built:
             self.build(trainable_variables)
-        tokens = ops.cast(tokens, "float32")
-        gradients = [_dense(gradient, "float32") for gradient in gradients]
+        gradients = [  # None where the loss does not depend on the variable
+            ops.zeros(variable.shape) if gradient is None else gradient
+            for gradient, variable in zip(
+                gradients, self._trainable_variables, strict=True
+            )
+        ]
+        sums = [ops.cast(tokens, "float32"), *(_dense(g, "float32") for g in gradients)]
         replica = tf.distribute.get_replica_context()
         if replica.num_replicas_in_sync > 1:
-            present = [gradient for gradient in gradients if gradient is not None]
-            tokens, *sums = replica.all_reduce(
-                tf.distribute.ReduceOp.SUM, [tokens, *present]
-            )
-            sums = iter(sums)
-            gradients = [None if g is None else next(sums) for g in gradients]
-        replica.merge_call(self._take_in, args=(gradients, tokens))
+            sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
 
-    def _take_in(self, strategy, gradients, tokens):
-        """Sums over all replicas, outside of them: updates meet other replicas, and
-        TensorFlow allows no condition around such code within a replica."""
+        def outside(strategy, tokens, *gradients):
+            """Updates meet other replicas, and TensorFlow allows no condition around
+            such code within a replica."""
 
-        def in_replicas(function, *values):
-            strategy.extended.call_for_each_replica(function, args=values)
-
-        def finish():
-            total = strategy.experimental_local_results(tokens)[0]
-            if self.accumulation_steps > 1:
-                total = total + ops.convert_to_tensor(self.accumulated_tokens)
-            with _gradients_as_given(self.innermost) as limit:
-                ops.cond(
-                    total > 0,
-                    lambda: in_replicas(self._update, gradients, tokens, limit),
-                    lambda: None,
+            def run(function):
+                strategy.extended.call_for_each_replica(
+                    function, args=(tokens, *gradients)
                 )
-            in_replicas(self._clear)
 
-        if self.accumulation_steps == 1:
-            finish()
-        else:
-            ops.cond(
-                self._is_last(),
-                finish,
-                lambda: in_replicas(self._accumulate, gradients, tokens),
-            )
+            self._take_in(run, strategy.experimental_local_results(tokens)[0])
 
-    def _update(self, gradients, tokens, limit):
-        self.inner_optimizer.apply(self._means(gradients, tokens, limit))
+        replica.merge_call(outside, args=tuple(sums))
 
     def stateless_apply_sums(
         self, optimizer_variables, gradients, tokens, trainable_variables
@@ -345,74 +325,58 @@ class TokenNormalized(keras.optimizers.Optimizer):
         Returns:
             `(trainable_variables, optimizer_variables)`, the new values.
         """
+        variables = [*self._trainable_variables, *self.variables]
+        values = [*trainable_variables, *optimizer_variables]
+        pairs = list(zip(variables, values, strict=True))
         tokens = ops.cast(tokens, "float32")
-        own = super().variables
-        inner_values = list(optimizer_variables[len(own) :])
-        pairs = list(zip(self.variables, optimizer_variables, strict=True))
 
-        def after(function):
-            """All new values, given what changes our own variables, and perhaps
-            returns those of the weights and of the optimizer inside."""
+        def run(function):
             with keras.StatelessScope(state_mapping=pairs) as scope:
-                weights, inside = function() or (
-                    list(trainable_variables),
-                    inner_values,
-                )
-            values = [scope.get_current_value(variable) for variable in own]
-            return weights, [*map(ops.convert_to_tensor, values), *inside]
+                function(tokens, *gradients)
+            return [
+                ops.convert_to_tensor(scope.get_current_value(v)) for v in variables
+            ]
 
-        def update():
-            with _gradients_as_given(self.innermost) as limit:
-                means = self._means(gradients, tokens, limit)
-                self._clear()
-                return self.inner_optimizer.stateless_apply(
-                    inner_values, means, trainable_variables
-                )
+        with keras.StatelessScope(state_mapping=pairs):
+            values = self._take_in(run, tokens)
+        count = len(trainable_variables)
+        return values[:count], values[count:]
 
-        def finish():
-            with keras.StatelessScope(state_mapping=pairs):
-                total = tokens
-                if self.accumulation_steps > 1:
-                    total = total + self.accumulated_tokens
+    def _take_in(self, run, tokens):
+        """`run(function)` is `function(tokens, *gradients)`, sums over all replicas."""
+        with _gradients_as_given(self.innermost) as limit:
+            update = functools.partial(run, functools.partial(self._update, limit))
+            clear = functools.partial(run, self._clear)
+            if self.accumulation_steps == 1:
+                return ops.cond(tokens > 0, update, clear)
+            total = tokens + ops.convert_to_tensor(self.accumulated_tokens)
             return ops.cond(
-                total > 0, lambda: after(update), lambda: after(self._clear)
+                self.micro_batch >= self.accumulation_steps - 1,
+                lambda: ops.cond(total > 0, update, clear),
+                functools.partial(run, self._accumulate),
             )
 
-        if self.accumulation_steps == 1:
-            return finish()
-        with keras.StatelessScope(state_mapping=pairs):
-            is_last = self._is_last()
-        return ops.cond(
-            is_last, finish, lambda: after(lambda: self._accumulate(gradients, tokens))
-        )
-
-    def _is_last(self):
-        return self.micro_batch >= self.accumulation_steps - 1
-
-    def _accumulate(self, gradients, tokens):
-        for sums, gradient in zip(self.accumulators, gradients, strict=True):
-            if gradient is not None:
-                self.assign_add(sums, gradient)
+    def _accumulate(self, tokens, *gradients):
+        for total, gradient in zip(self.accumulators, gradients, strict=True):
+            self.assign_add(total, gradient)
         self.assign_add(self.accumulated_tokens, tokens)
         self.assign_add(self.micro_batch, 1)
 
-    def _clear(self):
+    def _clear(self, *sums):
         if self.accumulation_steps > 1:
-            for sums in (*self.accumulators, self.accumulated_tokens, self.micro_batch):
-                self.assign(sums, ops.zeros(sums.shape, sums.dtype))
+            for one in (*self.accumulators, self.accumulated_tokens, self.micro_batch):
+                self.assign(one, ops.zeros(one.shape, one.dtype))
 
-    def _means(self, gradients, tokens, limit):
-        """Sums over all tokens to clipped means, still scaled.
+    def _update(self, limit, tokens, *gradients):
+        """Sums over all tokens to clipped means, still scaled, and these to weights.
 
         One factor for division and clipping: one pass. Notes what belongs in logs.
         """
         if self.accumulation_steps > 1:
-            gradients = [
-                None if gradient is None else gradient + sums
-                for gradient, sums in zip(gradients, self.accumulators, strict=True)
-            ]
+            pairs = zip(gradients, self.accumulators, strict=True)
+            gradients = [gradient + total for gradient, total in pairs]
             tokens = tokens + self.accumulated_tokens
-        squares = [_sum_of_squares(g) for g in gradients if g is not None]
+        squares = [_sum_of_squares(gradient) for gradient in gradients]
         scale = self.scale_loss(ops.ones((), "float32"))
         norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * scale)
         factor = 1 / (tokens * self._constant_scale())
@@ -420,7 +384,19 @@ class TokenNormalized(keras.optimizers.Optimizer):
             factor *= ops.minimum(1.0, limit / (norm + 1e-6))
         self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
         self.last_gradient_norm.assign(norm)
-        return [None if g is None else g * factor for g in gradients]
+        means = [gradient * factor for gradient in gradients]
+        self._clear()
+        inner = self.inner_optimizer
+        if keras.backend.backend() == "tensorflow":
+            inner.apply(means)
+            return
+        weights = self._trainable_variables
+        values = inner.stateless_apply(
+            [v.value for v in inner.variables], means, [v.value for v in weights]
+        )
+        pairs = zip((*weights, *inner.variables), (*values[0], *values[1]), strict=True)
+        for variable, value in pairs:
+            variable.assign(value)
 
     def apply(self, grads, trainable_variables=None):
         """Apply gradients that are means already, as any optimizer does."""
@@ -430,6 +406,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def finalize_variable_values(self, var_list):
         self.inner_optimizer.finalize_variable_values(var_list)
+
+    # --- Saving ---
 
     # Keras saves the optimizer inside as well, as an object of its own.
     def save_own_variables(self, store):
@@ -477,9 +455,7 @@ def _handle(variable):
 
 
 def _dense(gradient, dtype):
-    """A tensor, also of the gradient of an embedding; None stays None."""
-    if gradient is None:
-        return None
+    """A tensor, also of the gradient of an embedding."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

@@ -1,8 +1,7 @@
 """Learning rates of the recipes that an optimizer asks before every update.
 
 n is the number of completed updates: update number n + 1 uses lr(n), which is how both
-fairseq and Keras count. Rates that depend on epochs and validation are callbacks
-(callbacks/learning_rates.py).
+fairseq and Keras count. Rates that depend on epochs and validation are callbacks.
 """
 
 import math
@@ -17,13 +16,35 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
 )
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
 # Restarts are laid out up to here.
 MOST_UPDATES = 2**30
 
 
-def _check_at_least(name: str, value: float, least: float) -> float:
-    """`value` as a float, or ValueError unless it is a number of at least `least`."""
+class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    """A straight line from (0, warmup_start) to (warmup_steps, learning_rate).
+
+    Attributes of a schedule are its arguments, and nothing else.
+    """
+
+    def __init__(self, learning_rate: float, warmup_steps: int, warmup_start: float):
+        self.learning_rate = _positive("learning_rate", learning_rate)
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
+        self.warmup_start = _at_least("warmup_start", warmup_start, 0)
+
+    def __call__(self, step):
+        updates = ops.cast(step, "int32")
+        slope = (self.learning_rate - self.warmup_start) / max(self.warmup_steps, 1)
+        rising = self.warmup_start + ops.cast(updates, "float32") * slope
+        return ops.where(updates < self.warmup_steps, rising, self._later(updates))
+
+    def _later(self, updates):
+        raise NotImplementedError
+
+    def get_config(self) -> dict:
+        return dict(vars(self))
+
+
+def _at_least(name: str, value: float, least: float) -> float:
     if check_number(name, value) < least:
         raise ValueError(
             f"`{name}` must be at least {least}. Received: {name}={value!r}"
@@ -31,20 +52,14 @@ def _check_at_least(name: str, value: float, least: float) -> float:
     return float(value)
 
 
-def _check_positive(name: str, value: float) -> float:
-    """`value` as a float, or ValueError unless it is a positive number."""
+def _positive(name: str, value: float) -> float:
     if check_number(name, value) <= 0:
         raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}")
     return float(value)
 
 
-def _warm_up(steps, start, end, updates):
-    """On the straight line from (0, start) to (steps, end)."""
-    return start + ops.cast(updates, "float32") * ((end - start) / max(steps, 1))
-
-
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class InverseSquareRoot(Schedule):
+class InverseSquareRoot(_AfterWarmUp):
     """A linear warm-up, then decay with the square root of the updates.
 
         lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
@@ -73,28 +88,16 @@ class InverseSquareRoot(Schedule):
     def __init__(
         self, learning_rate: float, warmup_steps: int, warmup_start: float = 0.0
     ):
-        self.learning_rate = _check_positive("learning_rate", learning_rate)
-        self.warmup_steps = check_positive_integer("warmup_steps", warmup_steps)
-        self.warmup_start = _check_at_least("warmup_start", warmup_start, 0)
+        check_positive_integer("warmup_steps", warmup_steps)
+        super().__init__(learning_rate, warmup_steps, warmup_start)
 
-    def __call__(self, step):
-        updates = ops.cast(step, "int32")
-        steps = self.warmup_steps
-        rising = _warm_up(steps, self.warmup_start, self.learning_rate, updates)
-        later = ops.cast(ops.maximum(updates, steps), "float32")
-        falling = self.learning_rate * ops.sqrt(steps / later)
-        return ops.where(updates < steps, rising, falling)
-
-    def get_config(self) -> dict:
-        return {
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "warmup_start": self.warmup_start,
-        }
+    def _later(self, updates):
+        later = ops.cast(ops.maximum(updates, self.warmup_steps), "float32")
+        return self.learning_rate * ops.sqrt(self.warmup_steps / later)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class WarmupCosine(Schedule):
+class WarmupCosine(_AfterWarmUp):
     """A linear warm-up, then cosines from the highest rate to the lowest and again.
 
         lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
@@ -139,26 +142,20 @@ class WarmupCosine(Schedule):
         period_growth: float = 1.0,
         shrink: float = 1.0,
     ):
-        self.learning_rate = _check_positive("learning_rate", learning_rate)
-        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
-        self.warmup_start = _check_at_least("warmup_start", warmup_start, 0)
+        super().__init__(learning_rate, warmup_steps, warmup_start)
         self.period = check_positive_integer("period", period)
-        self.floor = _check_at_least("floor", floor, 0)
-        self.period_growth = _check_at_least("period_growth", period_growth, 1)
-        self.shrink = _check_positive("shrink", shrink)
+        self.floor = _at_least("floor", floor, 0)
+        self.period_growth = _at_least("period_growth", period_growth, 1)
+        self.shrink = _positive("shrink", shrink)
 
-    def __call__(self, step):
-        updates = ops.cast(step, "int32")
-        steps = self.warmup_steps
-        rising = _warm_up(steps, self.warmup_start, self.learning_rate, updates)
-        number, time, period = self._place(ops.maximum(updates - steps, 0))
+    def _later(self, updates):
+        number, time, period = self._place(ops.maximum(updates - self.warmup_steps, 0))
         shrink = 1.0
         if self.shrink != 1:
             shrink = ops.power(self.shrink, ops.cast(number, "float32"))
         middle = (self.learning_rate + self.floor) / 2
         range_ = (self.learning_rate - self.floor) / 2
-        wave = shrink * (middle + range_ * ops.cos(math.pi * (time / period)))
-        return ops.where(updates < steps, rising, wave)
+        return shrink * (middle + range_ * ops.cos(math.pi * (time / period)))
 
     def _place(self, updates):
         """Number of the period, updates since it began, and its length."""
@@ -166,34 +163,18 @@ class WarmupCosine(Schedule):
             number = ops.floor_divide(updates, self.period)
             time = ops.cast(updates - number * self.period, "float32")
             return number, time, float(self.period)
-        starts, lengths = self._periods()
-        # The first update of a period, and how far into the period it lies: float32
-        # could not hold their difference late in a long training.
-        first = np.ceil(starts)
-        inside = (first - starts).astype("float32")
-        first = ops.convert_to_tensor(first.astype("int32"))
-        number = ops.searchsorted(first, ops.reshape(updates, (1,)), side="right")[0]
-        number = ops.cast(number, "int32") - 1
-        time = ops.cast(updates - ops.take(first, number, axis=0), "float32")
-        time += ops.take(ops.convert_to_tensor(inside), number, axis=0)
-        lengths = ops.convert_to_tensor(lengths.astype("float32"))
-        return number, time, ops.take(lengths, number, axis=0)
-
-    def _periods(self):
-        """Starts and lengths of all periods, float64."""
         starts, lengths = [0.0], [float(self.period)]
         while starts[-1] + lengths[-1] < MOST_UPDATES:
             starts.append(starts[-1] + lengths[-1])
             lengths.append(lengths[-1] * self.period_growth)
-        return np.array(starts), np.array(lengths)
-
-    def get_config(self) -> dict:
-        return {
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "warmup_start": self.warmup_start,
-            "period": self.period,
-            "floor": self.floor,
-            "period_growth": self.period_growth,
-            "shrink": self.shrink,
-        }
+        # The first update of a period, and how far into the period it lies: float32
+        # could not hold their difference late in a long training.
+        first = np.ceil(starts)
+        inside = ops.convert_to_tensor((first - starts).astype("float32"))
+        first = ops.convert_to_tensor(first.astype("int32"))
+        number = ops.searchsorted(first, ops.reshape(updates, (1,)), side="right")[0]
+        number = ops.cast(number, "int32") - 1
+        time = ops.cast(updates - ops.take(first, number, axis=0), "float32")
+        time += ops.take(inside, number, axis=0)
+        lengths = ops.convert_to_tensor(np.array(lengths, "float32"))
+        return number, time, ops.take(lengths, number, axis=0)

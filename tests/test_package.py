@@ -61,9 +61,8 @@ ALLOWED = {
     "data": set(),
     "preparation": {"tokenizers"},
     "checkpoints": {"version"},
-    "replicas": {"data"},
-    "callbacks": {"checkpoints", "replicas"},
-    "fitting": {"callbacks", "replicas"},
+    "callbacks": {"checkpoints", "data"},
+    "fitting": {"callbacks"},
     "training": {
         "callbacks", "checkpoints", "devices", "data", "evaluation",
         "fingerprints", "fitting", "language_generator", "losses",

@@ -13,23 +13,24 @@ from collections.abc import Iterable
 
 from keras_seqconv.callbacks.checkpointing import Checkpoints as Checkpoints
 from keras_seqconv.callbacks.checkpointing import resume as resume
-from keras_seqconv.callbacks.learning_rates import FixedSchedule as FixedSchedule
-from keras_seqconv.callbacks.learning_rates import ReduceOnPlateau as ReduceOnPlateau
+from keras_seqconv.callbacks.control import EarlyStopping as EarlyStopping
+from keras_seqconv.callbacks.control import FixedSchedule as FixedSchedule
+from keras_seqconv.callbacks.control import GracefulStop as GracefulStop
+from keras_seqconv.callbacks.control import ReduceOnPlateau as ReduceOnPlateau
+from keras_seqconv.callbacks.control import StopAtLearningRate as StopAtLearningRate
+from keras_seqconv.callbacks.control import StopAtUpdate as StopAtUpdate
+from keras_seqconv.callbacks.control import StopOnNaN as StopOnNaN
 from keras_seqconv.callbacks.reporting import LogFile as LogFile
 from keras_seqconv.callbacks.reporting import Progress as Progress
 from keras_seqconv.callbacks.reporting import Reports
 from keras_seqconv.callbacks.reporting import TensorBoard as TensorBoard
-from keras_seqconv.callbacks.stopping import EarlyStopping as EarlyStopping
-from keras_seqconv.callbacks.stopping import GracefulStop as GracefulStop
-from keras_seqconv.callbacks.stopping import StopAtLearningRate as StopAtLearningRate
-from keras_seqconv.callbacks.stopping import StopAtUpdate as StopAtUpdate
-from keras_seqconv.callbacks.stopping import StopOnNaN as StopOnNaN
-from keras_seqconv.callbacks.validation import Validate as Validate
-from keras_seqconv.callbacks.validation import ValidationBLEU as ValidationBLEU
+from keras_seqconv.callbacks.reporting import Validate as Validate
+from keras_seqconv.callbacks.reporting import ValidationBLEU as ValidationBLEU
 
-# Those of other classes come before the second part.
-_FIRST = (StopAtUpdate, Validate, ValidationBLEU)
-_LAST = (StopAtLearningRate, Reports, Checkpoints)
+# Places of classes; all others, also those of other packages, are at 0.
+_PLACES = {
+    StopAtUpdate: -2, Validate: -1, StopAtLearningRate: 1, Reports: 2, Checkpoints: 3,
+}  # fmt: skip
 
 
 def ordered(callbacks: Iterable) -> list:
@@ -42,15 +43,10 @@ def ordered(callbacks: Iterable) -> list:
     `Progress`, which tell what happened; and `Checkpoints`, which from now on keep the
     states of all the others.
     """
-
-    def place(callback) -> int:
-        for number, kind in enumerate(_FIRST, -len(_FIRST)):
-            if isinstance(callback, kind):
-                return number
-        kinds = [isinstance(callback, kind) for kind in _LAST]
-        return kinds.index(True) + 1 if any(kinds) else 0
-
-    callbacks = sorted(callbacks, key=place)
+    callbacks = sorted(
+        callbacks,
+        key=lambda one: sum(_PLACES[kind] for kind in _PLACES if isinstance(one, kind)),
+    )
     for callback in callbacks:
         if isinstance(callback, Checkpoints):
             callback.others = [other for other in callbacks if other is not callback]

@@ -1,22 +1,22 @@
 """Writing checkpoints during `fit`, and going on from the last one."""
 
+import collections
 import math
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import keras
 from keras import ops
 
 from keras_seqconv import checkpoints
-from keras_seqconv.callbacks.counting import (
+from keras_seqconv.callbacks.control import (
     CountingCallback,
-    between_updates,
+    floats,
     weights_not_finite,
 )
 from keras_seqconv.support.arguments import (
-    check_boolean,
     check_choice,
     check_integer,
     check_positive_integer,
@@ -27,18 +27,14 @@ class Checkpoints(CountingCallback):
     """Writes checkpoints of everything that the next update depends on.
 
     At the end of each epoch, every so many updates, when a validation gave one of the
-    best results so far, and when training ends or is stopped. Checkpoints are written
-    between two updates: where an epoch ends inside of one (gradient accumulation), at
-    the end of that update. Older files are deleted once the new one is on the disk. A
-    model with weights that are not finite is not written.
-
-    Put it last (`ordered` does), after the callbacks whose results it looks at and
-    whose states it keeps. With several processes (JAX) only the first one writes.
+    best results so far, and when training ends or is stopped. Older files are deleted
+    once the new one is on the disk. A model with weights that are not finite is not
+    written. Put it last (`ordered` does), after the callbacks whose results it looks at
+    and whose states it keeps. With several processes (JAX) only the first one writes.
 
     Args:
         directory: made where it is missing.
         every_updates: updates between two checkpoints, or None.
-        every_epoch: whether to write one at the end of each epoch.
         keep_last: how many of those written at the end of an epoch are kept; None: all.
         keep_updates: how many of the others are kept; None: all.
         keep_best: how many of the best are kept, of either kind.
@@ -79,7 +75,6 @@ class Checkpoints(CountingCallback):
         directory: str | os.PathLike,
         *,
         every_updates: int | None = None,
-        every_epoch: bool = True,
         keep_last: int | None = 10,
         keep_updates: int | None = 2,
         keep_best: int = 1,
@@ -88,6 +83,7 @@ class Checkpoints(CountingCallback):
         recipe=None,
     ):
         super().__init__()
+        self.directory, self.recipe = Path(directory), recipe
         for name, value in (
             ("every_updates", every_updates),
             ("keep_last", keep_last),
@@ -95,89 +91,59 @@ class Checkpoints(CountingCallback):
         ):
             if value is not None:
                 check_positive_integer(name, value)
-        self.directory = Path(directory)
         self.every_updates = every_updates
-        self.every_epoch = check_boolean("every_epoch", every_epoch)
         self.keep_last, self.keep_updates = keep_last, keep_updates
         self.keep_best = check_integer("keep_best", keep_best, 0)
         self.monitor = monitor
         self.mode = check_choice("mode", mode, ("min", "max"))
-        self.recipe = recipe
         self.others, self.stream = (), None
-        self._saved = 0
-        self._due = None  # what the next checkpoint says of itself
-        self._epoch_ended = False
-
-    def set_state(self, state: dict) -> None:
-        """Go on from the state of a checkpoint."""
-        self.position, self.epoch = state.get("position", 0), state.get("epoch", 0)
+        self._saved, self._waits = 0, False
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._saved, self._due = self.position, None
+        self._saved, self._waits = self.position, False
         if _writes():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
 
-    def on_epoch_begin(self, epoch, logs=None):
-        super().on_epoch_begin(epoch, logs)
-        self._epoch_ended = False
-
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        if self.due(self.every_updates):
-            self._due = self._due or {}
-        if self.monitor.startswith("val_") and self._promising(logs):
-            self._due = {**(self._due or {}), "metrics": _floats(logs)}
+        good = self.monitor.startswith("val_") and self._promising(logs or {})
+        self._waits = self.due(self.every_updates) or good or self._waits
         # At the last batch: when the epoch has ended, which includes its validation.
-        if self._due is not None and not self.last_batch:
-            self._save_between_updates()
+        if self._waits and not self.last_batch:
+            self._save(logs if good else {})
 
     def on_epoch_end(self, epoch, logs=None):
-        if not self.epoch_complete:
-            return  # stopped: `on_train_end` follows
-        self.epoch, self._epoch_ended = epoch + 1, True
-        if self.every_epoch:
-            self._due = {"epoch_end": True, "metrics": _floats(logs)}
-        elif self._promising(logs):
-            self._due = {"metrics": _floats(logs)}
-        if self._due is not None:
-            self._save_between_updates()
+        if self.epoch_complete:  # stopped: `on_train_end` follows
+            self.epoch = epoch + 1
+            self._save(logs, epoch_end=True)
 
     def on_train_end(self, logs=None):
-        if self._due is not None or self._saved != self.position:
-            self._save({"metrics": _floats(logs), **(self._due or {})})
+        if self._saved != self.position:
+            self._save(logs)
 
     def _promising(self, logs) -> bool:
         """Whether the logs have a result that is among the best so far."""
         score = self._score(logs)
         if score is None or self.keep_best == 0:
             return False
-        scores = [
-            self._score(state.get("metrics")) for state in self._states().values()
-        ]
-        return sum(s is not None and s < score for s in scores) < self.keep_best
+        states = (state for _, state in checkpoints.states(self.directory))
+        before = [self._score(state.get("metrics", {})) for state in states]
+        return sum(s is not None and s < score for s in before) < self.keep_best
 
     def _score(self, metrics) -> float | None:
         """Lower is better."""
-        value = (metrics or {}).get(self.monitor)
-        if value is None or not math.isfinite(float(value)):
+        value = float(metrics.get(self.monitor, math.nan))
+        if not math.isfinite(value):
             return None
-        return float(value) if self.mode == "min" else -float(value)
+        return value if self.mode == "min" else -value
 
-    def _states(self) -> dict[Path, dict]:
-        """Of the checkpoints that are there, newest first."""
-        return dict(checkpoints.states(self.directory))
-
-    def _save_between_updates(self):
-        if between_updates(self.model.optimizer):
-            self._save(self._due)
-
-    def _save(self, extra: dict):
-        self._due, self._saved = None, self.position
-        model = self.model
+    def _save(self, logs, epoch_end: bool = False):
+        self._saved, self._waits = self.position, False
         if not _writes():
             return
+        model = self.model
         if weights_not_finite(model):
             warnings.warn(
                 f"No checkpoint of update {self.update} was written: the model has "
@@ -189,9 +155,8 @@ class Checkpoints(CountingCallback):
             "update": self.update,
             "position": self.position,
             "epoch": self.epoch,
-            "epoch_end": False,
-            "metrics": {},
-            **extra,
+            "epoch_end": epoch_end,
+            "metrics": floats(logs),
             "callbacks": {
                 key: callback.get_state() for key, callback in _with_state(self.others)
             },
@@ -199,19 +164,17 @@ class Checkpoints(CountingCallback):
         }
         if hasattr(self.stream, "get_state"):
             state["stream"] = self.stream.get_state()
-        if not self._epoch_ended:
+        if not epoch_end:
             state["running_metrics"] = [
                 ops.convert_to_numpy(v).tolist() for v in model.metrics_variables
             ]
-        path = checkpoints.path_of(self.directory, self.update)
-        checkpoints.save(path, model, state)
-        self._delete_others(path)
-
-    def _delete_others(self, newest: Path):
-        states = self._states()
+        newest = checkpoints.path_of(self.directory, self.update)
+        checkpoints.save(newest, model, state)
+        # Only now older ones may go.
+        states = dict(checkpoints.states(self.directory))
         ends = [path for path in states if states[path].get("epoch_end")]
         between = [path for path in states if path not in ends]
-        scores = {path: self._score(states[path].get("metrics")) for path in states}
+        scores = {p: self._score(states[p].get("metrics", {})) for p in states}
         best = sorted((p for p in states if scores[p] is not None), key=scores.get)
         kept = {newest, *best[: self.keep_best]}
         kept |= {*ends[: self.keep_last], *between[: self.keep_updates]}
@@ -244,25 +207,24 @@ def resume(
         return None
     state = checkpoints.restore(path, model)
     callbacks = list(callbacks)
-    saved = state.get("callbacks", {})
     for key, callback in _with_state(callbacks):
-        if key in saved:
-            callback.set_state(saved[key])
+        if key in state.get("callbacks", {}):
+            callback.set_state(state["callbacks"][key])
     for callback in callbacks:
         if isinstance(callback, Checkpoints):
-            callback.set_state(state)
+            callback.position = state.get("position", 0)
+            callback.epoch = state.get("epoch", 0)
     return state
 
 
-def _with_state(callbacks: Iterable) -> list[tuple[str, object]]:
+def _with_state(callbacks: Iterable) -> Iterator[tuple[str, object]]:
     """Callbacks that have a state, by class name (and number, of the same class)."""
-    pairs, counts = [], {}
+    counts = collections.Counter()
     for callback in callbacks:
         if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
             name = type(callback).__name__
-            count = counts[name] = counts.get(name, -1) + 1
-            pairs.append((f"{name}~{count}" if count else name, callback))
-    return pairs
+            yield f"{name}~{counts[name]}" if counts[name] else name, callback
+            counts[name] += 1
 
 
 def _writes() -> bool:
@@ -271,14 +233,3 @@ def _writes() -> bool:
     import jax
 
     return jax.process_index() == 0
-
-
-def _floats(logs) -> dict:
-    """Logs as JSON can hold them."""
-    values = {}
-    for name, value in dict(logs or {}).items():
-        try:
-            values[name] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return values

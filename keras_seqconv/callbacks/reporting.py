@@ -1,4 +1,4 @@
-"""What a training tells while it runs: lines on the terminal and in a file, curves."""
+"""What a training measures and tells: validation, lines, files, curves."""
 
 import contextlib
 import json
@@ -7,17 +7,171 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from keras import ops
 
-from keras_seqconv.callbacks.counting import CountingCallback, rate_of
+from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
+from keras_seqconv.data.batches import untuned
 from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import naming, write_file
 from keras_seqconv.support.progress import Progress as Lines
 from keras_seqconv.support.progress import clock
+
+# --- Validation ---
+
+
+class Validate(CountingCallback):
+    """Runs `model.evaluate` and puts its results, as val_*, into the logs.
+
+    What `fit(validation_data=...)` does at ends of epochs, also between them and after
+    the last update of `StopAtUpdate`. The callbacks after it in the list (see
+    `ordered`) see the results, with the seconds they took added to "val_seconds".
+
+    Args:
+        data: what `model.evaluate` takes, a `tf.data.Dataset` for example, or a stream
+            with a method `once() -> dataset`.
+        every_updates: updates between two validations, beside those of each epoch.
+    """
+
+    def __init__(self, data, *, every_updates: int | None = None):
+        super().__init__()
+        if every_updates is not None:
+            check_positive_integer("every_updates", every_updates)
+        self.every_updates = every_updates
+        self._data = data.once() if hasattr(data, "once") else data
+        self._waits, self._latest, self._validated = False, {}, None
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._waits, self._validated = False, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        self._waits = self.due(self.every_updates) or self._waits
+        # At the last batch of an epoch: in `on_epoch_end`.
+        stopping = self.unsynced_model.stop_training
+        if stopping or (self._waits and not self.last_batch):
+            self._validate(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.epoch_complete or self._validated == self.update:
+            self._validate(logs)
+
+    def _validate(self, logs):
+        logs = {} if logs is None else logs
+        self._waits = False
+        if self.update != self._validated:
+            start = time.perf_counter()
+            with _undisturbed(self.model):
+                self._latest = self._results()
+            self._validated = self.update
+            seconds = time.perf_counter() - start
+            logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
+        logs.update(self._latest)
+
+    def _results(self) -> dict[str, float]:
+        with warnings.catch_warnings():
+            # Of data without a known number of batches. All of it is meant.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+            results = self.model.evaluate(
+                for_replicas(self.model, self._data), verbose=0, return_dict=True
+            )
+        return {f"val_{name}": float(value) for name, value in results.items()}
+
+
+class ValidationBLEU(Validate):
+    """Translates, and puts sacreBLEU's score into the logs as val_bleu.
+
+    When, and where the score is seen: as of `Validate`.
+
+    Args:
+        translator: has `translate(texts) -> texts`, as
+            `Translator(model, source_tokenizer, target_tokenizer)` with the model in
+            training, or is such a function itself.
+        sources: texts.
+        references: one for each.
+        every_updates: as of `Validate`.
+
+    Raises:
+        ImportError: sacreBLEU is missing: pip install 'keras-seqconv[mt]'.
+        ValueError: sources and references differ in number, or there are none.
+    """
+
+    def __init__(
+        self,
+        translator: Callable,
+        sources: Sequence[str],
+        references: Sequence[str],
+        *,
+        every_updates: int | None = None,
+    ):
+        super().__init__(None, every_updates=every_updates)
+        if len(sources) != len(references) or not len(sources):
+            raise ValueError(
+                "`sources` and `references` must have the same number of texts, at "
+                f"least one. Received: {len(sources)} and {len(references)}"
+            )
+        self._metric = require("sacrebleu", "mt").BLEU()
+        self._translate = getattr(translator, "translate", translator)
+        self._sources, self._references = list(sources), list(references)
+
+    def _results(self) -> dict[str, float]:
+        translations = self._translate(self._sources)
+        score = self._metric.corpus_score(translations, [self._references])
+        return {"val_bleu": score.score}
+
+
+@contextlib.contextmanager
+def _undisturbed(model) -> Iterator[None]:
+    """Random states and the sums of the epoch's metrics are afterwards as they were."""
+    kept = [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    kept += model.metrics_variables
+    values = [ops.convert_to_numpy(variable).copy() for variable in kept]
+    try:
+        yield
+    finally:
+        for variable, value in zip(kept, values, strict=True):
+            variable.assign(value)
+
+
+def for_replicas(model, data):
+    """What `fit` and `evaluate` are to be given for a `tf.data.Dataset` of batches.
+
+    Left to Keras, `tf.distribute` reads for each device through a data set of its own,
+    which starts the thread that `untuned` is about: every second end of an epoch took
+    up to a minute. Here each device makes the batch and takes its rows.
+    """
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return data
+    import tensorflow as tf
+
+    replicas = strategy.num_replicas_in_sync
+    if not isinstance(data, tf.data.Dataset):
+        return data
+
+    def of_replica(context):
+        place = context.input_pipeline_id
+
+        def rows(tensor):
+            count = tf.shape(tensor)[0]
+            return tensor[place * count // replicas : (place + 1) * count // replicas]
+
+        return untuned(data.map(lambda *batch: tf.nest.map_structure(rows, batch)))
+
+    options = tf.distribute.InputOptions(
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+        experimental_fetch_to_device=False,
+    )
+    return strategy.distribute_datasets_from_function(of_replica, options)
+
+
+# --- Reports ---
 
 
 class Reports(CountingCallback):
@@ -32,21 +186,25 @@ class Reports(CountingCallback):
     it, the mean since the start of the epoch is given.
 
     Args:
-        every_updates: updates between two calls of `write_training`.
+        every_updates: updates between two calls of `write_training`; None: only at
+            ends of epochs and of training.
     """
 
-    def __init__(self, every_updates: int = 100):
+    def __init__(self, every_updates: int | None = 100):
         super().__init__()
-        self.every_updates = check_positive_integer("every_updates", every_updates)
-        self._before, self._since_time = {}, 0.0  # logs and time of the last reading
-        self._written = self._validated = self._resumed = None
+        if every_updates is not None:
+            check_positive_integer("every_updates", every_updates)
+        self.every_updates = every_updates
+        # Logs of the last reading in this epoch, its time, seconds before a restart.
+        self._before, self._since_time, self._earlier = {}, 0.0, 0.0
+        self._written = self._validated = None
 
     def get_state(self) -> dict:
         seconds = time.perf_counter() - self._since_time
         return {"before": self._before, "seconds": seconds}
 
     def set_state(self, state: dict) -> None:
-        self._resumed = state
+        self._before, self._earlier = state["before"], state["seconds"]
 
     def write_training(self, values: dict[str, float]) -> None:
         raise NotImplementedError
@@ -57,23 +215,16 @@ class Reports(CountingCallback):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self._written, self._validated = self.update, None
-        self._since_time = time.perf_counter()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        super().on_epoch_begin(epoch, logs)
-        # Sums begin at zero, or go on from a checkpoint inside of an epoch.
-        self._before = _running_metrics(self.model)
-        resumed, self._resumed = self._resumed, None
-        if resumed and self._before.get("tokens"):
-            self._before = resumed["before"]
-            self._since_time -= resumed["seconds"]
+        self._since_time, self._earlier = time.perf_counter() - self._earlier, 0.0
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        self._report(logs or {}, self.due(self.every_updates) or self.stopping)
+        wanted = self.due(self.every_updates) or self.unsynced_model.stop_training
+        self._report(logs or {}, wanted)
 
     def on_epoch_end(self, epoch, logs=None):
         self._report(logs or {}, True)
+        self._before = {}
 
     def _report(self, logs: Mapping, wanted: bool):
         self._since_time += float(logs.get("val_seconds", 0.0))  # which do not count
@@ -87,22 +238,21 @@ class Reports(CountingCallback):
 
     def read(self, logs: Mapping) -> dict[str, float]:
         """Values since the last reading, with `seconds` and `tokens_per_second`."""
-        logs, before, now = _floats(logs), self._before, time.perf_counter()
+        logs, before, now = floats(logs), self._before, time.perf_counter()
         seconds = max(now - self._since_time, 1e-9)
         self._before, self._since_time = logs, now
-        tokens, earlier = logs.get("tokens"), before.get("tokens") or 0.0
         values = {"seconds": seconds, "learning_rate": logs.get("learning_rate")}
         if values["learning_rate"] is None:
             values["learning_rate"] = rate_of(self.model)
         for name in ("loss", "nll", "accuracy", "perplexity", "gradient_norm"):
             if name in logs:
                 values[name] = logs[name]
-        if tokens is not None:
+        if "tokens" in logs:
+            tokens, earlier = logs["tokens"], before.get("tokens", 0.0)
             values["tokens_per_second"] = max(tokens - earlier, 0.0) / seconds
             for name in {"loss", "nll", "accuracy"} & set(logs):
                 if tokens > earlier:
-                    sum_before = before.get(name, 0.0) * earlier if earlier else 0.0
-                    total = logs[name] * tokens - sum_before
+                    total = logs[name] * tokens - before.get(name, 0.0) * earlier
                     values[name] = total / (tokens - earlier)
         if "nll" in values:
             nll = values["nll"]
@@ -129,22 +279,17 @@ class LogFile(Reports):
     def __init__(self, path: str | os.PathLike, every_updates: int = 100):
         super().__init__(every_updates)
         self.path = Path(path)
-        self._begin = time.perf_counter()
-
-    def get_state(self) -> dict:
-        return {**super().get_state(), "elapsed": time.perf_counter() - self._begin}
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._begin = time.perf_counter() - (self._resumed or {}).get("elapsed", 0.0)
+        self._begin = time.perf_counter()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
-            kept = [
-                json.dumps(record) + "\n"
-                for record in read_log(self.path)
-                if record.get("update", 0) <= self.update
-            ]
-            write_file(self.path, "".join(kept).encode())
+            records = read_log(self.path)
+            kept = [one for one in records if one.get("update", 0) <= self.update]
+            lines = [json.dumps(record) + "\n" for record in kept]
+            write_file(self.path, "".join(lines).encode())
+            self._begin -= max((one.get("seconds", 0.0) for one in kept), default=0.0)
 
     def write_training(self, values: Mapping[str, float]) -> None:
         record = {"update": self.update, "epoch": self.epoch + 1}
@@ -205,14 +350,9 @@ class Progress(Reports):
         seconds: float = 0.5,
         plain_seconds: float = 30.0,
     ):
-        super().__init__()
-        self.every_updates = None  # but when it is time to
-        for name, value in (("max_updates", max_updates), ("max_epochs", max_epochs)):
-            if value is not None:
-                check_positive_integer(name, value)
+        super().__init__(every_updates=None)
         self.max_updates, self.max_epochs = max_updates, max_epochs
         self._of_lines = stream, seconds, plain_seconds
-        self._shown = {}
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -224,13 +364,11 @@ class Progress(Reports):
         super().on_train_batch_end(batch, logs)
         if self._first is None:
             self._first = self.update, time.perf_counter(), self.epoch
-        if self.stopping:
-            return  # its line is there
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
-            self._lines.update(lambda: self._line(self.read(logs or {})))
+        if not self.unsynced_model.stop_training:  # else its line is there
+            self._show(self._lines.update, lambda: self._line(self.read(logs or {})))
 
     def write_training(self, values: dict[str, float]) -> None:
-        self._stay(self._line(values))
+        self._show(self._lines.end, lambda: self._line(values))
 
     def write_validation(self, values: dict[str, float]) -> None:
         results = "  ".join(
@@ -238,15 +376,14 @@ class Progress(Reports):
             for name, value in values.items()
             if name not in ("val_seconds", "val_tokens")
         )
-        self._stay(f"update {self.update}  epoch {self.epoch + 1}  {results}")
+        line = f"update {self.update}  epoch {self.epoch + 1}  {results}"
+        self._show(self._lines.end, lambda: line)
 
-    def _stay(self, line: str):
-        with contextlib.suppress(OSError, ValueError):
-            self._lines.end(lambda: line)
+    def _show(self, show: Callable, line: Callable[[], str]):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            show(line)
 
     def _line(self, values: dict) -> str:
-        self._shown |= values
-        values = self._shown
         total = f"/{self.max_updates}" if self.max_updates else ""
         epochs = f"/{self.max_epochs}" if self.max_epochs else ""
         parts = [f"update {self.update}{total}", f"epoch {self.epoch + 1}{epochs}"]
@@ -308,27 +445,19 @@ class TensorBoard(Reports):
         require("tensorboard", "mt")  # tf.summary has no scalars without it
         self.directory = Path(directory)
         self.attention_figure = attention_figure
-        self._writer = None
 
     def on_train_begin(self, logs=None):
         import tensorflow as tf
 
         super().on_train_begin(logs)
-        if self._writer is None:
-            self._writer = tf.summary.create_file_writer(str(self.directory))
+        self._writer = tf.summary.create_file_writer(str(self.directory))
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         self._writer.flush()
 
     def on_train_end(self, logs=None):
-        self.close()
-
-    def close(self) -> None:
-        """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
 
     def write_training(self, values: dict[str, float]) -> None:
         del values["seconds"]
@@ -347,20 +476,6 @@ class TensorBoard(Reports):
         with self._writer.as_default():
             for name, value in values.items():
                 getattr(tf.summary, kind)(name, value, step=self.update)
-
-
-def _running_metrics(model) -> dict[str, float]:
-    """Metrics of the epoch so far: nothing, or what came from a checkpoint."""
-    if not model.metrics_variables:
-        return {}
-    try:
-        return _floats(model.get_metrics_result())
-    except ValueError:  # `metrics` of `compile` are built with the first batch
-        return {}
-
-
-def _floats(logs) -> dict[str, float]:
-    return {name: float(logs[name]) for name in logs or ()}
 
 
 def _short(value: float) -> str:

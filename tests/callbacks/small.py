@@ -6,16 +6,12 @@ import numpy as np
 from keras_seqconv.fitting import fit_stream
 
 
-def make_model(optimizer=None, compiled=True, run_eagerly=True):
+def make_model(optimizer=None, compiled=True, run_eagerly=True, *layers):
     """Regression with dropout; the same weights each time."""
     keras.utils.set_random_seed(3)
+    hidden = [keras.layers.Dense(4), keras.layers.Dropout(0.5, seed=5)]
     model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            keras.layers.Dense(4),
-            keras.layers.Dropout(0.5, seed=5),
-            keras.layers.Dense(1),
-        ]
+        [keras.Input((3,)), *hidden, keras.layers.Dense(1), *layers]
     )
     if compiled:
         optimizer = keras.optimizers.Adam(0.05) if optimizer is None else optimizer
@@ -26,8 +22,8 @@ def make_model(optimizer=None, compiled=True, run_eagerly=True):
 class Stream:
     """Endless batches, each a function of its position."""
 
-    def __init__(self, batches: int = 5):
-        self.batches = batches
+    def __init__(self, batches: int = 5, spoiled: int = -1):
+        self.batches, self.spoiled = batches, spoiled
 
     def batches_per_epoch(self) -> int:
         return self.batches
@@ -37,7 +33,8 @@ class Stream:
 
         def batch(index):
             x = tf.random.stateless_normal((8, 3), [7, index])
-            return x, tf.reduce_sum(x, axis=1, keepdims=True)
+            y = tf.reduce_sum(x, axis=1, keepdims=True)
+            return x, y * tf.where(index == self.spoiled, np.nan, 1.0)
 
         return tf.data.Dataset.counter(position).map(batch)
 
@@ -70,15 +67,11 @@ class Probe(keras.callbacks.Callback):
             self.action()
 
 
-class Results(keras.callbacks.Callback):
+def results(name: str, values):
     """A validation's results at ends of epochs."""
-
-    def __init__(self, name: str, values):
-        super().__init__()
-        self.name, self.values = name, values
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs[self.name] = self.values[epoch]
+    return keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: logs.update({name: values[epoch]})
+    )
 
 
 def fit(model, callbacks=(), updates=None, stream=None, **options):

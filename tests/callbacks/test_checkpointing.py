@@ -13,9 +13,8 @@ from keras_seqconv.callbacks import (
     ordered,
     resume,
 )
-from keras_seqconv.callbacks.counting import accumulation_steps
 from keras_seqconv.callbacks.reporting import read_log
-from tests.callbacks.small import Probe, Results, Stream, fit, make_model, same
+from tests.callbacks.small import Probe, Stream, fit, make_model, results, same
 
 
 class Killed(BaseException):
@@ -54,10 +53,8 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts):
     """Killed between two checkpoints, in the middle of epochs, with validation."""
 
     def train(folder, *more):
-        model = make_model(run_eagerly=False)
-        if counts:
-            model = keras.Sequential([*make_model(compiled=False).layers, Tokens()])
-            model.compile("adam", "mse", run_eagerly=True)
+        layers = [Tokens()] if counts else []
+        model = make_model(None, True, counts, *layers)
         callbacks = [
             LogFile(folder / "log.jsonl", 4 if counts else 1),
             Checkpoints(folder / "c", every_updates=3, monitor="val_loss"),
@@ -88,14 +85,13 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts):
         assert log == whole_log
 
 
-def test_gradient_accumulation_is_never_half_saved(tmp_path):
+def test_epochs_end_with_whole_updates(tmp_path):
     """Epochs of 5 batches, updates of 2: epochs end with batches 6, 10, 16, ..."""
 
     def make():
         return make_model(keras.optimizers.Adam(0.05, gradient_accumulation_steps=2))
 
     model, other = make(), make()
-    assert accumulation_steps(model.optimizer) == 2
     fit(model, updates=7)
     with pytest.raises(Killed):
         fit(make(), [Checkpoints(tmp_path), Probe(9, kill)], updates=7)
@@ -105,27 +101,31 @@ def test_gradient_accumulation_is_never_half_saved(tmp_path):
     assert latest(tmp_path, "update", "position", "epoch") == (7, 14, 2)
 
 
-def test_epoch_that_ends_inside_of_an_update_in_plain_fit(tmp_path):
-    optimizer = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
-    make_model(optimizer).fit(
-        Stream().dataset(),
-        steps_per_epoch=5,
-        epochs=2,
-        callbacks=ordered([Checkpoints(tmp_path)]),
-        shuffle=False,
-        verbose=0,
-    )
-    first, second = map(checkpoints.read_state, checkpoints.find(tmp_path))
-    assert (first["update"], first["position"], first["epoch_end"]) == (3, 6, True)
-    assert (second["update"], second["position"], second["epoch_end"]) == (5, 10, True)
+def test_half_an_update_is_kept_in_plain_fit(tmp_path):
+    def train(start, callbacks):
+        settings = dict(initial_epoch=start // 5, steps_per_epoch=5, shuffle=False)
+        optimizer = keras.optimizers.Adam(0.05, gradient_accumulation_steps=2)
+        model, callbacks = make_model(optimizer), ordered(callbacks)
+        resume(model, tmp_path, callbacks)
+        data = Stream().dataset(start)
+        model.fit(data, epochs=2, callbacks=callbacks, verbose=0, **settings)
+        return model
+
+    whole = train(0, [])
+    with pytest.raises(Killed):
+        train(0, [Checkpoints(tmp_path), Probe(6, kill)])
+    keys = ("update", "position", "epoch", "epoch_end")
+    assert latest(tmp_path, *keys) == (2, 5, 1, True)
+    assert same(whole, train(5, [Checkpoints(tmp_path)]))
+    assert latest(tmp_path, *keys) == (5, 10, 2, True)
 
 
 def test_files_that_are_kept(tmp_path):
-    results = Results("val_nll", [5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
+    given = results("val_nll", [5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
     kept = Checkpoints(
         tmp_path, every_updates=1, keep_last=2, keep_updates=1, keep_best=1
     )
-    fit(make_model(), [results, kept], max_epochs=6, stream=Stream(2))
+    fit(make_model(), [given, kept], max_epochs=6, stream=Stream(2))
     # Ends of epochs 5 and 6, the best (epoch 2), the newest between (epoch 6).
     assert updates(tmp_path) == [4, 10, 11, 12]
     assert checkpoints.best(tmp_path, 1) == [checkpoints.path_of(tmp_path, 4)]
@@ -161,14 +161,15 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
 
 
 def test_states_of_callbacks(tmp_path):
-    stop = EarlyStopping(10, "loss")
-    callbacks = [stop, Checkpoints(tmp_path, recipe={"name": "small"})]
-    fit(make_model(), callbacks, max_epochs=2)
+    stops = [EarlyStopping(10, "loss"), EarlyStopping(10, "loss", "max")]
+    kept = Checkpoints(tmp_path, recipe={"name": "small"})
+    fit(make_model(), [*stops, kept], max_epochs=2)
     assert latest(tmp_path, "recipe") == ({"name": "small"},)
-    again = [EarlyStopping(10, "loss"), Checkpoints(tmp_path)]
-    returned = resume(make_model(), tmp_path, again)
+    again = [EarlyStopping(10, "loss") for _ in range(2)]
+    returned = resume(make_model(), tmp_path, [*again, kept])
     assert returned == checkpoints.read_state(checkpoints.latest(tmp_path))
-    assert again[0].best == stop.best is not None
+    for one, other in zip(stops, again, strict=True):
+        assert one.get_state() == other.get_state()
     assert resume(make_model(), tmp_path / "missing", again) is None
 
 
@@ -180,8 +181,7 @@ def test_train_function_is_made_once(tmp_path):
             traces.append(inputs.shape)
             return inputs
 
-    model = keras.Sequential([keras.Input((3,)), Counting(), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
+    model = make_model(None, True, False, Counting())
     callbacks = [Checkpoints(tmp_path, every_updates=2), Validate(Stream())]
     fit(model, callbacks, max_epochs=1)
     once = len(traces)

@@ -1,21 +1,105 @@
-"""Lines on the terminal and in the log file, and events for TensorBoard."""
+"""Validation inside of fit; lines on the terminal and in the log file; TensorBoard."""
 
 import io
 import json
 
+import keras
 import numpy as np
 import pytest
 
-from keras_seqconv.callbacks import LogFile, Progress, TensorBoard, Validate
+from keras_seqconv.callbacks import (
+    Checkpoints,
+    EarlyStopping,
+    LogFile,
+    Progress,
+    StopAtLearningRate,
+    StopAtUpdate,
+    TensorBoard,
+    Validate,
+    ValidationBLEU,
+    ordered,
+)
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.fitting import FetchedLogs
-from tests.callbacks.small import Stream, fit, make_model
+from tests.callbacks.small import Stream, fit, make_model, same
 from tests.full_disk import full_disk
 
+# --- Validation ---
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+
+def test_validate_by_updates_epochs_and_at_the_end():
+    model, batches, epochs = make_model(), [], []
+
+    def note(seen):
+        def look(_, logs):
+            if "val_loss" in logs:
+                seen.append(int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
+
+        return look
+
+    seen = keras.callbacks.LambdaCallback(
+        on_train_batch_end=note(batches), on_epoch_end=note(epochs)
+    )
+    validate = Validate(Stream(), every_updates=4)
+    history = fit(model, [seen, validate], updates=12)
+    assert batches == [4, 8, 12] and epochs == [5, 10, 12]
+    last = model.evaluate(Stream().once(), steps=2, verbose=0)
+    assert history.history["val_loss"][-1] == pytest.approx(last, rel=1e-6)
+
+
+def test_training_is_the_same_with_and_without_validation():
+    class Draws(keras.layers.Layer):
+        """Draws when not training, too."""
+
+        def __init__(self):
+            super().__init__()
+            self.seed_generator = keras.random.SeedGenerator(9)
+
+        def call(self, inputs):
+            shape = keras.ops.shape(inputs)
+            return inputs + keras.random.normal(shape, seed=self.seed_generator)
+
+    def train(*callbacks):
+        model = make_model(None, False, True, Draws())
+        model.compile("adam", "mse", metrics=["mae"], run_eagerly=True)
+        return model, fit(model, callbacks, updates=8).history
+
+    first, plain = train()
+    second, validated = train(Validate(Stream(), every_updates=1))
+    assert same(first, second)
+    for name in ("loss", "mae"):  # the sums of the epoch are not touched either
+        assert plain[name] == validated[name]
+
+
+def test_order(tmp_path):
+    bleu = ValidationBLEU(lambda texts: texts, ["a"], ["a"])
+    own, early = keras.callbacks.LambdaCallback(), EarlyStopping(1)
+    kept, log = Checkpoints(tmp_path), LogFile(tmp_path / "log")
+    wanted = [StopAtUpdate(1), Validate(Stream()), bleu, early, own]
+    wanted += [StopAtLearningRate(1.0), log, kept]
+    shuffled = [kept, early, own, log, wanted[5], wanted[1], bleu, wanted[0]]
+    assert ordered(shuffled) == wanted and kept.others == wanted[:-1]
+
+
+def test_bleu():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    references = ["the cat sat on the mat", "a dog runs home now", "yes it is so"]
+    sources = [text.upper() for text in references]
+
+    def translate(texts):
+        return [text.lower().replace("home", "away") for text in texts]
+
+    history = fit(
+        make_model(), [ValidationBLEU(translate, sources, references)], max_epochs=2
+    )
+    wanted = sacrebleu.BLEU().corpus_score(translate(sources), [references]).score
+    assert 0 < wanted < 100
+    assert history.history["val_bleu"] == [wanted] * 2
+    with pytest.raises(ValueError, match="same number of texts"):
+        ValidationBLEU(translate, sources, references[:2])
+
+
+# --- Log file ---
 
 
 def test_means_are_of_the_batches_since_the_reading_before():
@@ -33,7 +117,10 @@ def test_means_are_of_the_batches_since_the_reading_before():
 def test_log_file(tmp_path):
     path = tmp_path / "logs" / "log.jsonl"
     path.parent.mkdir()
-    lines = [json.dumps({"update": n, "loss": 1.0}) for n in (-1, 0, 1, 2)]
+    lines = [
+        json.dumps({"update": n, "loss": 1.0, "seconds": 100.0 + n})
+        for n in (-1, 0, 1, 2)
+    ]
     path.write_text("\n".join(lines) + '\n{"update": 6, "lo')
     callbacks = [LogFile(path, every_updates=3), Validate(Stream())]
     model = make_model()
@@ -42,7 +129,7 @@ def test_log_file(tmp_path):
     fit(model, callbacks, updates=7)
     # Of what was there, what this training will not write again.
     *before, _, _, _, _, _, _ = records = read_log(path)
-    assert before == [{"update": -1, "loss": 1.0}, {"update": 0, "loss": 1.0}]
+    assert [record["update"] for record in before] == [-1, 0]
     records = records[2:]
     trained = [record["update"] for record in records if "loss" in record]
     validated = [record["update"] for record in records if "val_loss" in record]
@@ -50,67 +137,23 @@ def test_log_file(tmp_path):
     assert [record["epoch"] for record in records] == [1, 1, 1, 2, 2, 2]
     assert records[0]["learning_rate"] == pytest.approx(0.05)
     seconds = [record["seconds"] for record in records]
-    assert seconds == sorted(seconds) and seconds[0] > 0
+    assert seconds == sorted(seconds) and 100 < seconds[0] < 200
     path.write_text('{"update": 1}\nbroken\n{"update": 2}\n')
     with pytest.raises(ValueError, match="line 2: must be a JSON object"):
         read_log(path)
 
 
-def test_values_that_are_no_json_are_null(tmp_path):
-    log = LogFile(tmp_path / "log.jsonl")
+def test_log_has_null_for_nan_and_names_itself_on_a_full_disk(tmp_path):
+    log = LogFile(tmp_path / "log.jsonl", every_updates=1)
     log.set_model(make_model())
     log.on_train_begin()
     log.on_epoch_end(0, {"val_loss": float("nan")})
-    (record,) = read_log(tmp_path / "log.jsonl")
-    assert record["val_loss"] is None
-    assert "NaN" not in (tmp_path / "log.jsonl").read_text()
-
-
-def test_log_on_a_full_disk_is_named(tmp_path):
-    log = LogFile(tmp_path / "log.jsonl", every_updates=1)
+    assert read_log(log.path)[0]["val_loss"] is None
+    assert "NaN" not in log.path.read_text()
+    log.path.unlink()
     with pytest.raises(OSError) as error, full_disk(200):
         fit(make_model(), [log], updates=5)
     assert error.value.filename == str(log.path)
-
-
-def test_progress_on_a_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    stream = Terminal()
-    progress = Progress(max_updates=7, stream=stream, seconds=0.0)
-    fit(make_model(), [progress, Validate(Stream())], updates=7)
-    text = stream.getvalue()
-    shown = [line.strip() for line in text.split("\r\x1b[K")]
-    assert all(len(line) < 60 for line in shown if "val_" not in line)
-    assert any("update 6/7  epoch 2  loss" in line for line in shown)
-    assert any(line.endswith("left") for line in shown)
-    # Ends of epochs and results of validations stay: each on a line of its own.
-    stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
-    assert stays == ["update 5/7", "update 5", "update 7/7", "update 7", ""]
-
-
-def test_progress_elsewhere_writes_plain_lines():
-    stream = io.StringIO()
-    callbacks = [Progress(max_epochs=2, stream=stream, plain_seconds=1000.0)]
-    fit(make_model(), callbacks, max_epochs=2)
-    first, second = stream.getvalue().splitlines()  # the ends of the epochs
-    assert first.startswith("update 5  epoch 1/2  loss ") and "lr 5.00e-02" in first
-    assert first.endswith(" left") and second.endswith("  0:00 left")
-    assert not set("\r\x1b") & set(stream.getvalue())
-
-
-def test_progress_outlives_its_terminal():
-    class Gone(Terminal):
-        def write(self, text):
-            raise BrokenPipeError
-
-    fit(make_model(), [Progress(stream=Gone(), seconds=0.0)], updates=2)
-
-
-def test_progress_of_a_single_update():
-    stream = io.StringIO()
-    fit(make_model(), [Progress(max_updates=1, stream=stream)], updates=1)
-    (line,) = stream.getvalue().splitlines()
-    assert line.startswith("update 1/1  epoch 1  loss ")
 
 
 def test_logs_are_fetched_when_they_are_looked_at():
@@ -126,6 +169,47 @@ def test_logs_are_fetched_when_they_are_looked_at():
     assert logs["loss"] == logs["loss"] == 3.0 and Value.count == 1
     logs["val_loss"] = 1.0
     assert dict(logs) == {"loss": 3.0, "nll": 3.0, "val_loss": 1.0}
+
+
+# --- Terminal, TensorBoard ---
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Gone(Terminal):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_progress_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = Terminal()
+    progress = Progress(max_updates=7, stream=stream, seconds=0.0)
+    fit(make_model(), [progress, Validate(Stream())], updates=7)
+    text = stream.getvalue()
+    shown = [line.strip() for line in text.split("\r\x1b[K")]
+    assert all(len(line) < 60 for line in shown if "val_" not in line)
+    assert any("update 6/7  epoch 2  loss" in line for line in shown)
+    assert any(line.endswith("left") for line in shown)
+    # Ends of epochs and results of validations stay: each on a line of its own.
+    stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
+    assert stays == ["update 5/7", "update 5", "update 7/7", "update 7", ""]
+    fit(make_model(), [Progress(stream=Gone(), seconds=0.0)], updates=2)
+
+
+def test_progress_elsewhere_writes_plain_lines():
+    stream = io.StringIO()
+    callbacks = [Progress(max_epochs=2, stream=stream, plain_seconds=1000.0)]
+    fit(make_model(), callbacks, max_epochs=2)
+    fit(make_model(), [Progress(max_updates=1, stream=stream)], updates=1)
+    first, second, single = stream.getvalue().splitlines()  # the ends of the epochs
+    assert first.startswith("update 5  epoch 1/2  loss ") and "lr 5.00e-02" in first
+    assert first.endswith(" left") and second.endswith("  0:00 left")
+    assert not set("\r\x1b") & set(stream.getvalue())
+    assert single.startswith("update 1/1  epoch 1  loss ")
 
 
 def test_tensorboard(tmp_path):

@@ -1,4 +1,4 @@
-"""Training ends where it should, and says why."""
+"""Rates are as fairseq and PyTorch would set them; training ends where it should."""
 
 import signal
 import threading
@@ -11,12 +11,83 @@ from keras_seqconv import checkpoints
 from keras_seqconv.callbacks import (
     Checkpoints,
     EarlyStopping,
+    FixedSchedule,
     GracefulStop,
+    ReduceOnPlateau,
+    StopAtLearningRate,
     StopAtUpdate,
     StopOnNaN,
     Validate,
 )
-from tests.callbacks.small import Probe, Results, Stream, fit, make_model
+from keras_seqconv.callbacks.control import rate_of
+from tests.callbacks.small import Probe, Stream, fit, make_model, results
+
+# --- Rates ---
+
+
+def rates(callbacks, batches, epochs) -> list[float]:
+    """The rate of each batch."""
+    model, found = make_model(keras.optimizers.SGD(0.1)), []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: found.append(rate_of(model))
+    )
+    fit(model, [*callbacks, note], max_epochs=epochs, stream=Stream(batches))
+    return found
+
+
+@pytest.mark.parametrize(
+    "callbacks, batches, epochs, wanted",
+    [
+        # Two updates an epoch; (n + 1) / 4 in the first four.
+        (
+            lambda: [FixedSchedule(0.4, force_anneal=4, shrink=0.5, warmup_steps=4)],
+            *(2, 5, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]),
+        ),
+        (
+            lambda: [
+                StopAtLearningRate(0.011),
+                FixedSchedule(1.0, force_anneal=2, shrink=0.1),
+            ],
+            *(1, 9, [1.0, 0.1, 0.01]),
+        ),
+        # An epoch ends in the warm-up, the second sets the best, then it shrinks.
+        (
+            lambda: [
+                results("val_nll", [1.0, 2.0, 3.0, 4.0]),
+                ReduceOnPlateau(0.3, 0.1, warmup_steps=3, warmup_start=0.0),
+            ],
+            *(2, 4, [0.0, 0.1, 0.2, 0.3, 0.3, 0.3, 0.03, 0.03]),
+        ),
+    ],
+)
+def test_rates(callbacks, batches, epochs, wanted):
+    found = rates(callbacks(), batches, epochs)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_plateau_is_pytorchs_rule(mode):
+    """By an independent count: better means below 0.9999 of the best."""
+    values = [3.0, 2.0, 1.99999, 2.5, 1.0, 1.0, float("nan"), 0.5]
+    wanted, best, bad, rate = [], float("inf"), 0, 0.1
+    for value in values:
+        wanted.append(rate)
+        best, bad = (value, 0) if value < best * (1 - 1e-4) else (best, bad + 1)
+        if bad > 1:
+            rate, bad = rate * 0.5, 0
+    if mode == "max":  # 1 / 0.9999 is more than 1.0001 only by its square
+        values = [1 / value for value in values]
+    plateau = ReduceOnPlateau(shrink=0.5, patience=1, mode=mode)
+    found = rates([results("val_nll", values), plateau], 1, 8)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert len(set(wanted)) == 3
+    other = ReduceOnPlateau()
+    other.set_state(plateau.get_state())
+    assert other.get_state() == plateau.get_state()
+    assert other.get_state()["rate"] == pytest.approx(0.025)
+
+
+# --- Ends ---
 
 
 def send(number, times=1):
@@ -47,11 +118,7 @@ def test_signal_ends_training_with_a_checkpoint(tmp_path, number, capfd):
 
 def test_signal_waits_for_the_end_of_the_update(tmp_path):
     optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
-    callbacks = [
-        GracefulStop(),
-        Checkpoints(tmp_path),
-        Probe(4, send(signal.SIGTERM)),
-    ]
+    callbacks = [GracefulStop(), Checkpoints(tmp_path), Probe(4, send(signal.SIGTERM))]
     fit(make_model(optimizer), callbacks, max_epochs=2)
     state = checkpoints.read_state(checkpoints.latest(tmp_path))
     assert (state["update"], state["position"]) == (2, 6)
@@ -65,33 +132,21 @@ def test_second_interrupt_aborts_at_once():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_handlers_come_back_after_an_error_in_plain_fit():
-    before = signal.getsignal(signal.SIGTERM)
+def test_handlers_come_back_after_an_error_and_are_of_the_main_thread():
+    before, stop = signal.getsignal(signal.SIGTERM), GracefulStop()
 
     def fail():
         assert signal.getsignal(signal.SIGTERM) is not before
         raise RuntimeError("on purpose")
 
-    with GracefulStop() as stop, pytest.raises(RuntimeError, match="on purpose"):
-        make_model().fit(
-            Stream().dataset().take(2), callbacks=[stop, Probe(1, fail)], shuffle=False
-        )
+    data = Stream().dataset().take(2)
+    with stop, pytest.raises(RuntimeError, match="on purpose"):
+        make_model().fit(data, callbacks=[stop, Probe(1, fail)], shuffle=False)
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_graceful_stop_in_another_thread_does_nothing():
-    before, found, stop = signal.getsignal(signal.SIGTERM), [], GracefulStop()
-    stop.set_model(make_model())
-
-    def run():
-        stop.on_train_begin()
-        found.append(signal.getsignal(signal.SIGTERM))
-        stop.on_train_end()
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=stop.on_train_begin)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_nothing_is_trained_beyond_max_updates():
@@ -99,44 +154,32 @@ def test_nothing_is_trained_beyond_max_updates():
     settings = dict(steps_per_epoch=5, epochs=3, shuffle=False, verbose=0)
     model.fit(Stream().dataset(), callbacks=[StopAtUpdate(7)], **settings)
     assert completed(model) == 7
-    fit(model, updates=8)
-    fit(model, updates=8)
-    assert completed(model) == 8
+    for _ in range(2):
+        fit(model, updates=8)
+        assert completed(model) == 8
     with pytest.raises(ValueError, match="must say when training ends"):
         fit(model)
 
 
 def test_early_stopping_counts_validations():
     values = [-5.0, -6.0, -4.0, float("nan"), -4.5, -1.0]
-    stop, results = EarlyStopping(2, "val_bleu"), Results("val_bleu", values)
-    assert stop.mode == "max"
-    history = fit(make_model(), [results, stop], max_epochs=6, stream=Stream(1))
+    stop, given = EarlyStopping(2, "val_bleu"), results("val_bleu", values)
+    history = fit(make_model(), [given, stop], max_epochs=6, stream=Stream(1))
     assert history.epoch == [0, 1, 2, 3, 4]
-    assert stop.stopped and stop.best == -4.0
+    assert stop.get_state()["best"] == -4.0
     again = EarlyStopping(2, "val_bleu")
     again.set_state(stop.get_state())
-    assert fit(make_model(), [results, again], max_epochs=6).epoch == []
-    down = EarlyStopping(1, "val_nll")
-    results = Results("val_nll", [3.0, 2.0, 2.0, 1.0])
-    history = fit(make_model(), [results, down], max_epochs=4, stream=Stream(1))
-    assert history.epoch == [0, 1, 2] and down.best == 2.0
+    assert fit(make_model(), [given, again], max_epochs=6).epoch == []
+    down, given = EarlyStopping(1), results("val_nll", [3.0, 2.0, 2.0, 1.0])
+    history = fit(make_model(), [given, down], max_epochs=4, stream=Stream(1))
+    assert history.epoch == [0, 1, 2] and down.get_state()["best"] == 2.0
 
 
 def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
-    class Spoiled(Stream):
-        def dataset(self, position=0):
-            import tensorflow as tf
-
-            numbers = tf.data.Dataset.counter(position)
-            pairs = tf.data.Dataset.zip((super().dataset(position), numbers))
-            return pairs.map(
-                lambda pair, n: (pair[0], pair[1] * tf.where(n == 7, np.nan, 1.0))
-            )
-
-    nan = StopOnNaN(every=1, directory=tmp_path)
-    model = make_model()
+    nan, model = StopOnNaN(every=1, directory=tmp_path), make_model()
+    kept = Checkpoints(tmp_path)
     with pytest.warns(UserWarning, match="not finite"):
-        fit(model, [nan, Checkpoints(tmp_path)], max_epochs=4, stream=Spoiled())
+        fit(model, [nan, kept], max_epochs=4, stream=Stream(spoiled=7))
     assert completed(model) == 8
     assert "stopped at update 8" in nan.message and "kernel" in nan.message
     assert "update-00000005.npz" in nan.message and "learning rate" in nan.message

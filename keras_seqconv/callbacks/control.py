@@ -1,0 +1,500 @@
+"""What guides a training: rates by epoch and result, and all that can end it."""
+
+import math
+import os
+import signal
+import sys
+import threading
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqconv import checkpoints
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_positive_integer,
+)
+
+# --- What a callback knows of the training it takes part in ---
+
+
+class CountingCallback(keras.callbacks.Callback):
+    """Base of the callbacks: counts batches, and reads the updates only when needed.
+
+    An update may take several batches (gradient accumulation), and a batch may make
+    none (a skipped update of mixed_float16). Their number lies in a variable of the
+    optimizer, perhaps on a GPU: reading it after every batch would make each wait for
+    the one before.
+
+    Attributes: `epoch`, from 0; `position`, batches since the start of training;
+    `batches`, those of this epoch in this call of `fit`.
+    """
+
+    epoch = position = batches = 0
+    _update, _since, _was_due = 0, 1, 0
+
+    def on_train_begin(self, logs=None):
+        self.batches = 0
+        self._since = 1  # whatever was known is out of date
+        self._was_due = self.update
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch, self.batches = epoch, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        done = batch + 1 - self.batches
+        self.batches += done
+        self.position += done
+        self._since += done
+
+    @property
+    def update(self) -> int:
+        """Completed updates, those before a restart included."""
+        if self._since:
+            self._update = int(ops.convert_to_numpy(self.model.optimizer.iterations))
+            self._since = 0
+        return self._update
+
+    def reached(self, update: int) -> bool:
+        """Whether so many updates are completed."""
+        # A batch makes at most one.
+        return self._update + self._since >= update and self.update >= update
+
+    def due(self, every: int | None) -> bool:
+        """Whether a multiple of `every` updates was completed since the last time."""
+        if every is None or not self.reached((self._was_due // every + 1) * every):
+            return False
+        self._was_due = self.update
+        return True
+
+    @property
+    def last_batch(self) -> bool:
+        """Whether the epoch has no more batches; False where their number is unknown.
+
+        (Without a number, the end is seen only in `on_epoch_end`.)
+        """
+        steps = self.params.get("steps")
+        return steps is not None and self.batches >= steps
+
+    @property
+    def epoch_complete(self) -> bool:
+        """In `on_epoch_end`: whether the epoch ended by itself and was not stopped."""
+        return self.last_batch or not self.unsynced_model.stop_training
+
+    @property
+    def unsynced_model(self):
+        """The model without what `model` does on JAX: the state into the variables."""
+        return self._model
+
+
+def nested(optimizer):
+    """An optimizer, the one inside of it, and so on."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def accumulation_steps(optimizer) -> int:
+    """Batches of an update, of `TokenNormalized` or of an optimizer of Keras."""
+    names = ("accumulation_steps", "gradient_accumulation_steps")
+    return max(
+        getattr(one, name, None) or 1 for one in nested(optimizer) for name in names
+    )
+
+
+def floats(logs) -> dict[str, float]:
+    """Logs, fetched from the device, as JSON can hold them."""
+    return {name: float(logs[name]) for name in logs or ()}
+
+
+def rate_of(model) -> float:
+    """The rate that the next update takes."""
+    return float(ops.convert_to_numpy(model.optimizer.learning_rate))
+
+
+def weights_not_finite(model) -> list[str]:
+    """Paths of the weights that have an infinity or NaN."""
+    return [
+        variable.path
+        for variable in model.weights
+        if "float" in keras.backend.standardize_dtype(variable.dtype)
+        and not np.all(ops.convert_to_numpy(ops.all(ops.isfinite(variable))))
+    ]
+
+
+# --- Rates ---
+
+
+class FixedSchedule(CountingCallback):
+    """A rate that shrinks each epoch from a chosen one on (fairseq's `fixed`).
+
+    With epochs e = 1, 2, ..., and f = force_anneal:
+
+        rate(e) = learning_rate shrink^(e + 1 - f)  for e >= f,  else learning_rate
+
+    times (n + 1) / warmup_steps for the update after n < warmup_steps updates
+    (`warmup_start` = 0; else on the straight line from there). The optimizer must have
+    a plain number as its learning rate, not a schedule.
+
+    Args:
+        learning_rate: a number.
+        force_anneal: the first epoch (from 1) with a shrunk rate, or None.
+        shrink: factor for each epoch.
+        warmup_steps: updates.
+        warmup_start: rate at which the line starts.
+    """
+
+    # Updates that the warm-up is ahead of those completed.
+    _ahead = 1
+
+    def __init__(
+        self,
+        learning_rate: float,
+        force_anneal: int | None = None,
+        shrink: float = 0.1,
+        warmup_steps: int = 0,
+        warmup_start: float = 0.0,
+    ):
+        super().__init__()
+        self.learning_rate, self.force_anneal = learning_rate, force_anneal
+        self.shrink = check_number("shrink", shrink)
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
+        self.warmup_start = check_number("warmup_start", warmup_start)
+        self._warming_up = warmup_steps > 0
+        self._rate = learning_rate  # after the warm-up
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        if self.force_anneal is not None:
+            done = max(epoch + 2 - self.force_anneal, 0)
+            self._rate = self.learning_rate * self.shrink**done
+        self._set()
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if self._warming_up:
+            self._set()
+
+    def _set(self):
+        rate = self._rate
+        self._warming_up = self._warming_up and self.update < self.warmup_steps
+        if self._warming_up:
+            done = (self.update + self._ahead) / self.warmup_steps
+            rate = self.warmup_start + (rate - self.warmup_start) * done
+        self.model.optimizer.learning_rate = rate
+
+
+class ReduceOnPlateau(FixedSchedule):
+    """Shrinks the rate when validation no longer gets better (PyTorch's rule).
+
+    Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
+    (mode "min") or v > 1.0001 b. After more than `patience` epochs in a row without a
+    better one the rate is multiplied by `shrink`, and the count begins anew. Before,
+    optionally, the rate goes along a line from `warmup_start` to `learning_rate`;
+    epochs that end in the warm-up are not looked at, as in fairseq. The optimizer must
+    have a plain number as its learning rate, not a schedule.
+
+    Args:
+        learning_rate: rate after the warm-up; None: that of the optimizer.
+        shrink: factor.
+        patience: epochs without a better value that are let pass.
+        monitor: key of the logs, put there by `Validate` or `validation_data`.
+        mode: "min" or "max".
+        warmup_steps: updates.
+        warmup_start: rate of the first update.
+    """
+
+    _ahead = 0
+
+    def __init__(
+        self,
+        learning_rate: float | None = None,
+        shrink: float = 0.1,
+        patience: int = 0,
+        *,
+        monitor: str = "val_nll",
+        mode: str = "min",
+        warmup_steps: int = 0,
+        warmup_start: float = 0.0,
+    ):
+        super().__init__(learning_rate, None, shrink, warmup_steps, warmup_start)
+        self.patience = check_integer("patience", patience, 0)
+        self.monitor = monitor
+        self.mode = check_choice("mode", mode, ("min", "max"))
+        self._best, self._bad = None, 0
+
+    def get_state(self) -> dict:
+        return {"rate": self._rate, "best": self._best, "bad_epochs": self._bad}
+
+    def set_state(self, state: dict) -> None:
+        self._rate, self._best = state["rate"], state["best"]
+        self._bad = state["bad_epochs"]
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        if self._rate is None:
+            self._rate = rate_of(self.model)
+
+    def on_epoch_end(self, epoch, logs=None):
+        value = (logs or {}).get(self.monitor)
+        if value is None or self._warming_up or not self.epoch_complete:
+            return
+        value, best = float(value), self._best
+        if self.mode == "max":
+            better = best is None or value > best * (1 + 1e-4)
+        else:
+            better = best is None or value < best * (1 - 1e-4)
+        if better and not math.isnan(value):
+            self._best, self._bad = value, 0
+        elif self._bad < self.patience:
+            self._bad += 1
+        else:
+            self._rate, self._bad = self._rate * self.shrink, 0
+        self._set()
+
+
+# --- Ends ---
+
+
+class StopAtUpdate(CountingCallback):
+    """Ends training when the optimizer has made so many updates in all.
+
+    Args:
+        max_updates: those before a restart count.
+    """
+
+    def __init__(self, max_updates: int):
+        super().__init__()
+        self.max_updates = check_positive_integer("max_updates", max_updates)
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if self.reached(self.max_updates):
+            self.unsynced_model.stop_training = True
+
+
+class StopAtLearningRate(keras.callbacks.Callback):
+    """Ends training after an epoch when the rate is not above `minimum` (fairseq)."""
+
+    def __init__(self, minimum: float):
+        super().__init__()
+        self.minimum = check_number("minimum", minimum)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if rate_of(self.model) <= self.minimum:
+            self.model.stop_training = True
+
+
+class EarlyStopping(CountingCallback):
+    """Ends training after `patience` validations in a row without a better result.
+
+    Keras' own counts epochs and forgets its count when training is interrupted; this
+    one counts validations and its count is kept by `Checkpoints`. It does not touch the
+    weights: the best ones are those of `checkpoints.best`.
+
+    Args:
+        patience: validations.
+        monitor: "val_nll", "val_bleu" or any other key of the logs.
+        mode: "min", "max", or "auto": "max" for accuracy and BLEU.
+    """
+
+    def __init__(self, patience: int, monitor: str = "val_nll", mode: str = "auto"):
+        super().__init__()
+        self.patience = check_positive_integer("patience", patience)
+        self.monitor = monitor
+        if check_choice("mode", mode, ("auto", "min", "max")) == "auto":
+            mode = "max" if monitor.endswith(("accuracy", "bleu")) else "min"
+        self.mode = mode
+        self._best, self._bad = None, 0
+        self._seen = None  # the last update with a result
+
+    def get_state(self) -> dict:
+        return {"best": self._best, "bad_validations": self._bad, "seen": self._seen}
+
+    def set_state(self, state: dict) -> None:
+        self._best, self._bad = state["best"], state["bad_validations"]
+        self._seen = state["seen"]
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._look({})
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        self._look(logs or {})
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._look(logs or {})
+
+    def _look(self, logs):
+        value = logs.get(self.monitor)
+        if value is not None and self.update != self._seen:
+            self._seen, value = self.update, float(value)
+            self._bad += 1
+            sign = -1 if self.mode == "min" else 1
+            better = self._best is None or sign * value > sign * self._best
+            if better and not math.isnan(value):
+                self._best, self._bad = value, 0
+        if self._bad >= self.patience:
+            self.unsynced_model.stop_training = True
+
+
+class StopOnNaN(CountingCallback):
+    """Ends training when loss or gradients are no longer finite.
+
+    A message on stderr, kept in `message`, says where that was and what to try.
+    `Checkpoints` does not write such a model, so that the last file is a good one.
+    Under `mixed_float16` single updates with overflow are normal and are skipped by the
+    optimizer; there training ends when the scale of the loss has fallen below
+    `minimum_loss_scale` (fairseq's rule), or a weight is not finite.
+
+    Args:
+        every: batches between two looks, where a look would have to wait for the device
+            (`fit_stream`; in plain `fit` Keras fetches the logs of every batch, and
+            each is looked at).
+        minimum_loss_scale: as above.
+        directory: of `Checkpoints`, for the message.
+
+    Attributes: `message`, None while all is well.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int = 20,
+        minimum_loss_scale: float = 1e-4,
+        directory: str | os.PathLike | None = None,
+    ):
+        super().__init__()
+        self.every = check_positive_integer("every", every)
+        self.minimum_loss_scale = check_number("minimum_loss_scale", minimum_loss_scale)
+        self.directory = directory
+        self.message = None
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self.message = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if isinstance(logs, dict) or self.batches % self.every == 0:
+            self._look(logs or {})
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._look(logs or {})
+
+    def _look(self, logs):
+        if self.message is None and (reason := self._reason(logs)) is not None:
+            bad = weights_not_finite(self.model)
+            more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+            where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
+            files = checkpoints.find(self.directory) if self.directory else []
+            last = f" The last checkpoint is {files[-1]}." if files else ""
+            self.message = (
+                f"Training stopped at update {self.update} "
+                f"(batch {self.position} of this run): {reason}.{where}{last} "
+                "Try a lower learning rate, a longer warm-up, `global_clipnorm`, or "
+                "`mixed_bfloat16` or float32 instead of float16; "
+                "`tf.debugging.enable_check_numerics()` names the operation."
+            )
+            sys.stderr.write(f"\n{self.message}\n")
+            self.unsynced_model.stop_training = True
+
+    def _reason(self, logs) -> str | None:
+        infinite = [
+            f"{name} is {float(logs[name])}"
+            for name in ("loss", "gradient_norm")
+            if name in logs and not math.isfinite(float(logs[name]))
+        ]
+        for optimizer in nested(self.unsynced_model.optimizer):
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                model = self.model  # on JAX, this brings the state into the variables
+                scale = float(ops.convert_to_numpy(optimizer.dynamic_scale))
+                if scale < self.minimum_loss_scale:
+                    return f"the scale of the loss fell to {scale:.1e}"
+                bad = infinite and weights_not_finite(model)
+                return "weights are not finite" if bad else None
+        return infinite[0] if infinite else None
+
+
+class GracefulStop(CountingCallback):
+    """Ctrl-C and SIGTERM end training after the update at hand.
+
+    `fit` returns as if training were over, `Checkpoints` writes where it was, and
+    `signal` and `exit_status` tell the caller. A second signal acts as it would have
+    without this callback: Ctrl-C aborts at once. A validation that is running ends
+    first. Handlers are those of before when training ends; where `fit` raises, `close`
+    or a `with` block brings them back. Outside of the main thread, where Python has no
+    signals, it does nothing.
+
+    Attributes: `signal`, the signal that came, or None; `exit_status`, 0 or 128 plus
+    its number, as shells have it.
+
+    Example:
+
+    ```python
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    with keras_seqconv.callbacks.GracefulStop() as stop:
+        model.fit(inputs[:, 0], inputs[:, 1, :1], callbacks=[stop], verbose=0)
+    if stop.exit_status:
+        raise SystemExit(stop.exit_status)
+    ```
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.signal = None
+        self._handlers = {}
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.signal is None else 128 + self.signal
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def close(self) -> None:
+        """Bring back the handlers of before."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self.signal = None
+        if threading.current_thread() is threading.main_thread() and not self._handlers:
+            self._handlers = {
+                number: signal.signal(number, self._handle)
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if self.signal is not None:
+            steps = accumulation_steps(self.unsynced_model.optimizer)
+            if self.position % steps == 0:  # between two updates
+                self.unsynced_model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.signal is not None:
+            self.unsynced_model.stop_training = True
+
+    def on_train_end(self, logs=None):
+        self.close()
+
+    def _handle(self, number, frame):
+        if self.signal is not None:
+            self.close()
+            signal.raise_signal(number)
+            return
+        self.signal = int(number)
+        # No print: the signal may have come in the middle of one.
+        text = f"\n{signal.Signals(number).name}: stopping after this update.\n"
+        os.write(2, text.encode())
