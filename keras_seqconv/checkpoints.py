@@ -175,7 +175,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     """Writes a checkpoint; `path` is as it was until the new file is on the disk.
 
     Args:
-        path: the file, or a folder: then `update-<state["update"]>.npz` in it.
+        path: the file; missing folders are made.
         model: its variables, and those of its optimizer where it has one.
         state: anything that JSON can hold; `restore` and `read_state` give it back.
 
@@ -184,8 +184,6 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
         TypeError: JSON cannot hold the state.
     """
     path = Path(path)
-    if path.is_dir():
-        path = path_of(path, state["update"])
     path.parent.mkdir(parents=True, exist_ok=True)
     groups = _variables(model)
     header = {
@@ -229,9 +227,7 @@ def check(path: str | os.PathLike) -> dict:
         return file.header["state"]
 
 
-def restore(
-    path: str | os.PathLike, model: keras.Model, weights_only: bool = False
-) -> dict:
+def restore(path: str | os.PathLike, model: keras.Model) -> dict:
     """Sets all variables of a model and its optimizer to those of a checkpoint.
 
     The optimizer is built first where it is not. Nothing is changed unless the file is
@@ -241,7 +237,6 @@ def restore(
     Args:
         path: the file.
         model: a model made as the saved one was, also under a `tf.distribute` scope.
-        weights_only: leave the optimizer alone.
 
     Returns:
         The state that the checkpoint was saved with.
@@ -261,7 +256,7 @@ def restore(
     ```
     """
     with _opened(path) as file, _scope(model):
-        groups = {"model": model.variables} if weights_only else _variables(model)
+        groups = _variables(model)
         for group, variables in groups.items():
             file.compare(group, variables)
         for group, variables in groups.items():
@@ -374,10 +369,11 @@ class _File:
         if differences:
             more = f"; and {len(differences) - 5} more" if differences[5:] else ""
             shown = "; ".join(differences[:5])
-            rest = " (weights_only=True leaves it out)" if group == "optimizer" else ""
-            raise _wrong(
-                self.path, f"its {group} is not the one in memory{rest}: {shown}{more}"
-            )
+            where = "in memory"
+            if group == "optimizer":
+                where += " (`average([path], model)` takes only the weights)"
+            reason = f"its {group} is not the one {where}: {shown}{more}"
+            raise _wrong(self.path, reason)
 
 
 @contextlib.contextmanager

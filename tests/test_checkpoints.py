@@ -57,13 +57,14 @@ class Holder(keras.layers.Layer):
     """Variables of given values that all have the same name."""
 
     def __init__(self, values, dtype):
-        super().__init__(name="holder", dtype=dtype)
-        self.given = values
+        super().__init__(name="holder")
+        self.given, self.kind = values, dtype
 
     def build(self, shape):
         for value in self.given:
             self.add_weight(
                 np.shape(value),
+                dtype=self.kind,
                 trainable=False,
                 initializer=lambda _, dtype, value=value: keras.ops.cast(value, dtype),
                 name="same",
@@ -122,7 +123,7 @@ def test_other_models_and_optimizers_are_refused_and_untouched(trained, tmp_path
         half = make_model()
     finally:
         keras.config.set_dtype_policy("float32")
-    differs = "optimizer is not the one in memory .weights_only=True"
+    differs = "optimizer is not the one in memory .* takes only the weights"
     for file, other, words in [
         (
             path,
@@ -143,7 +144,7 @@ def test_other_models_and_optimizers_are_refused_and_untouched(trained, tmp_path
         for one, weight in zip(before, other.weights, strict=True):
             np.testing.assert_array_equal(one, weight)
     model = make_model(compiled=False)
-    checkpoints.restore(trained[1], model, weights_only=True)
+    checkpoints.average([trained[1]], model)
     for one, other in zip(model.weights, trained[0].weights, strict=True):
         np.testing.assert_array_equal(one, other)
 

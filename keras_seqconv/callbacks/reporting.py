@@ -177,16 +177,16 @@ def for_replicas(model, data):
 class Reports(CountingCallback):
     """Base of callbacks that write down values.
 
-    Every so many updates, and at the end of each epoch and of training,
-    `write_training` gets the metrics of the batches since the time before; after each
-    validation `write_validation` gets the values val_*.
+    Every so many updates, and at the end of each epoch and of training, `write` gets
+    the metrics of the batches since the time before; after each validation the values
+    val_*.
 
     Keras logs means since the start of the epoch. With the metric `tokens` (target
     tokens of the epoch so far) the mean since then is (m t - m' t') / (t - t'); without
     it, the mean since the start of the epoch is given.
 
     Args:
-        every_updates: updates between two calls of `write_training`; None: only at
+        every_updates: updates between two calls of `write`; None: only at
             ends of epochs and of training.
     """
 
@@ -206,10 +206,7 @@ class Reports(CountingCallback):
     def set_state(self, state: dict) -> None:
         self._before, self._earlier = state["before"], state["seconds"]
 
-    def write_training(self, values: dict[str, float]) -> None:
-        raise NotImplementedError
-
-    def write_validation(self, values: dict[str, float]) -> None:
+    def write(self, values: dict[str, float]) -> None:
         raise NotImplementedError
 
     def on_train_begin(self, logs=None):
@@ -230,23 +227,28 @@ class Reports(CountingCallback):
         self._since_time += float(logs.get("val_seconds", 0.0))  # which do not count
         if wanted and logs and self.update != self._written:
             self._written = self.update
-            self.write_training(self.read(logs))
-        validation = [name for name in logs if name.startswith("val_")]
+            self.write(self.read(logs))
+        validation = {name: logs[name] for name in logs if name.startswith("val_")}
         if validation and self.update != self._validated:
             self._validated = self.update
-            self.write_validation({name: float(logs[name]) for name in validation})
+            self.write(floats(validation))
 
     def read(self, logs: Mapping) -> dict[str, float]:
-        """Values since the last reading, with `seconds` and `tokens_per_second`."""
+        """Values since the last reading, with the rate and tokens a second."""
         logs, before, now = floats(logs), self._before, time.perf_counter()
         seconds = max(now - self._since_time, 1e-9)
         self._before, self._since_time = logs, now
-        values = {"seconds": seconds, "learning_rate": logs.get("learning_rate")}
-        if values["learning_rate"] is None:
+        names = (
+            "learning_rate",
+            "loss",
+            "nll",
+            "accuracy",
+            "perplexity",
+            "gradient_norm",
+        )
+        values = {name: logs[name] for name in names if name in logs}
+        if "learning_rate" not in values:
             values["learning_rate"] = rate_of(self.model)
-        for name in ("loss", "nll", "accuracy", "perplexity", "gradient_norm"):
-            if name in logs:
-                values[name] = logs[name]
         if "tokens" in logs:
             tokens, earlier = logs["tokens"], before.get("tokens", 0.0)
             values["tokens_per_second"] = max(tokens - earlier, 0.0) / seconds
@@ -291,16 +293,13 @@ class LogFile(Reports):
             write_file(self.path, "".join(lines).encode())
             self._begin -= max((one.get("seconds", 0.0) for one in kept), default=0.0)
 
-    def write_training(self, values: Mapping[str, float]) -> None:
+    def write(self, values: Mapping[str, float]) -> None:
         record = {"update": self.update, "epoch": self.epoch + 1}
         for name, value in values.items():  # JSON has no NaN
             record[name] = value if math.isfinite(value) else None
         record["seconds"] = round(time.perf_counter() - self._begin, 3)
         with naming(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-
-    # The names of the values tell which of the two a record is.
-    write_validation = write_training
 
 
 def read_log(path: str | os.PathLike) -> list[dict]:
@@ -367,17 +366,8 @@ class Progress(Reports):
         if not self.unsynced_model.stop_training:  # else its line is there
             self._show(self._lines.update, lambda: self._line(self.read(logs or {})))
 
-    def write_training(self, values: dict[str, float]) -> None:
+    def write(self, values: dict[str, float]) -> None:
         self._show(self._lines.end, lambda: self._line(values))
-
-    def write_validation(self, values: dict[str, float]) -> None:
-        results = "  ".join(
-            f"{name} {_short(value)}"
-            for name, value in values.items()
-            if name not in ("val_seconds", "val_tokens")
-        )
-        line = f"update {self.update}  epoch {self.epoch + 1}  {results}"
-        self._show(self._lines.end, lambda: line)
 
     def _show(self, show: Callable, line: Callable[[], str]):
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
@@ -387,9 +377,15 @@ class Progress(Reports):
         total = f"/{self.max_updates}" if self.max_updates else ""
         epochs = f"/{self.max_epochs}" if self.max_epochs else ""
         parts = [f"update {self.update}{total}", f"epoch {self.epoch + 1}{epochs}"]
-        for key, name in (("loss", "loss"), ("perplexity", "ppl")):
-            if key in values:
-                parts.append(f"{name} {_short(values[key])}")
+        for name, value in values.items():
+            if name in ("loss", "perplexity") or (
+                name.startswith("val_") and name not in ("val_seconds", "val_tokens")
+            ):
+                number = f"{value:.4g}" if abs(value) < 1e-2 else f"{value:.3f}"
+                shown = number if abs(value) < 1000 else f"{value:.3g}"
+                parts.append(f"{'ppl' if name == 'perplexity' else name} {shown}")
+        if "learning_rate" not in values:  # a validation
+            return "  ".join(parts)
         parts.append(f"lr {values['learning_rate']:.2e}")
         if "tokens_per_second" in values:
             parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
@@ -459,26 +455,15 @@ class TensorBoard(Reports):
     def on_train_end(self, logs=None):
         self._writer.close()
 
-    def write_training(self, values: dict[str, float]) -> None:
-        del values["seconds"]
-        self._write("scalar", {f"train/{name}": values[name] for name in values})
-
-    def write_validation(self, values: dict[str, float]) -> None:
-        names = {name: name.replace("val_", "validation/", 1) for name in values}
-        self._write("scalar", {names[name]: values[name] for name in values})
-        if self.attention_figure is not None:
-            pictures = self.attention_figure()
-            self._write("image", {k: np.asarray(v)[None] for k, v in pictures.items()})
-
-    def _write(self, kind: str, values: dict):
+    def write(self, values: dict[str, float]) -> None:
         import tensorflow as tf
 
-        with self._writer.as_default():
+        pictures = {}
+        if "learning_rate" not in values and self.attention_figure is not None:
+            pictures = self.attention_figure()
+        with self._writer.as_default(step=self.update):
             for name, value in values.items():
-                getattr(tf.summary, kind)(name, value, step=self.update)
-
-
-def _short(value: float) -> str:
-    if abs(value) < 1000:
-        return f"{value:.4g}" if abs(value) < 1e-2 else f"{value:.3f}"
-    return f"{value:.3g}"
+                part = "validation" if name.startswith("val_") else "train"
+                tf.summary.scalar(f"{part}/{name.removeprefix('val_')}", value)
+            for name, picture in pictures.items():
+                tf.summary.image(name, np.asarray(picture)[None])
