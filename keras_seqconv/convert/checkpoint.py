@@ -8,7 +8,6 @@ nothing of fairseq is imported, and nothing that the file names is called.
 
 import argparse
 import contextlib
-import json
 import os
 import pickletools
 import re
@@ -18,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from keras_seqconv.support.extras import require
+from keras_seqconv.support.files import read_json
 
 # What torch needs to rebuild tensors, and containers of data. Far fewer than torch
 # allows by itself: no tensor constructors, no subclasses, no quantised tensors.
@@ -32,8 +34,6 @@ _INERT = re.compile(
     r"fairseq(\.\w+)+|numpy\.(dtype|ndarray|dtypes\.\w+)"
     r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)"
 )
-# Of cfg["task"], what names the dictionaries.
-_TASK_OPTIONS = ("source_lang", "target_lang")
 
 
 @dataclass(frozen=True)
@@ -85,30 +85,55 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
-        return _read_arrays(path)
-    _check_file(path)
-    torch = _torch()
-    # One bad byte can raise anything in pickletools, zipfile or torch.
-    try:
+        options = read_json(path / "args.json")
+        with (
+            _reading(path / "weights.npz") as file,
+            np.load(file, allow_pickle=False) as arrays,
+        ):
+            weights = {name: _float32(name, arrays[name]) for name in arrays.files}
+        return Checkpoint(str(path), options, weights)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}.")
+    torch = require("torch", "convert")
+    # `weights_only` of older ones can be made to execute code (CVE-2025-32434).
+    if torch.__version__ < "2.6":
+        raise ImportError(
+            f"torch must be 2.6 or newer. Received: torch {torch.__version__}"
+        )
+    with _reading(path):
         names = _globals_of(path)
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    refused = [
-        name for name in names if not (_ALLOWED.fullmatch(name) or _is_inert(name))
-    ]
+    stand_ins = [(Inert, name) for name in names if _INERT.fullmatch(name)]
+    refused = names - {name for _, name in stand_ins}
+    refused = sorted(name for name in refused if not _ALLOWED.fullmatch(name))
     if refused:
         raise ValueError(
             f"{path} is refused, and nothing of it was executed: a checkpoint may name "
             "tensors, argparse.Namespace, numpy's scalars, arrays and dtypes, and "
-            f"classes of fairseq. Received: {', '.join(sorted(refused))}"
+            f"classes of fairseq. Received: {', '.join(refused)}"
         )
-    stand_ins = [(Inert, name) for name in names if _is_inert(name)]
-    try:
-        with _only(torch.serialization, [argparse.Namespace, *stand_ins]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+    with _reading(path), _only(torch.serialization, [argparse.Namespace, *stand_ins]):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__} instead of a dict")
         return Checkpoint(str(path), _options(content), _weights(torch, content))
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[Path]:
+    """Whatever one bad byte raises in a library, as one error that names the file."""
+    try:
+        yield path
+    except FileNotFoundError:
+        raise
     except Exception as error:
-        raise _unreadable(path, error) from error
+        # torch wraps the reason in advice to switch its protection off.
+        text = str(error).split("WeightsUnpickler error: ")[-1]
+        text = text.split("\n\nCheck the documentation")[0].strip()
+        reason = text.splitlines()[-1][:300] if text else type(error).__name__
+        raise ValueError(
+            f"{path} cannot be read: it is empty, damaged, cut off or no checkpoint of "
+            f"fairseq ({reason})."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -124,17 +149,13 @@ def _only(serialization, allowed: list) -> Iterator[None]:
         serialization.add_safe_globals(before)
 
 
-def _is_inert(name: str) -> bool:
-    return _INERT.fullmatch(name) is not None
-
-
 def _globals_of(path: Path) -> set[str]:
     """Every global that the pickles of a file name."""
     with open(path, "rb") as stream:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)
             # Magic number, protocol, sizes, content, keys of the storages.
-            return {name for _ in range(5) for name in _globals_in(stream)}
+            return set().union(*(_globals_in(stream) for _ in range(5)))
         with zipfile.ZipFile(stream) as archive:
             # torch does not compare check sums.
             damaged = archive.testzip()
@@ -144,89 +165,32 @@ def _globals_of(path: Path) -> set[str]:
             if len(records) != 1:
                 raise ValueError(f"an archive with {len(records)} records data.pkl")
             with archive.open(records[0]) as record:
-                return set(_globals_in(record))
+                return _globals_in(record)
 
 
-def _globals_in(stream):
-    for opcode, argument, _ in pickletools.genops(stream):
-        # torch knows no other opcode that names one.
-        if opcode.name in ("GLOBAL", "INST"):
-            yield argument.replace(" ", ".", 1)
-
-
-def _torch():
-    try:
-        import torch
-    except ImportError:
-        version = "none"
-    else:
-        if torch.__version__ >= "2.6":
-            return torch
-        version = torch.__version__
-    # `weights_only` of older ones can be made to execute code (CVE-2025-32434).
-    raise ImportError(
-        "Reading fairseq's checkpoints needs torch 2.6 or newer: "
-        f"pip install 'keras-seqconv[convert]'. Received: {version}"
-    )
-
-
-def _read_arrays(folder: Path) -> Checkpoint:
-    file, options = folder / "weights.npz", folder / "args.json"
-    for path in (file, options):
-        _check_file(path)
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            weights = {name: _float32(name, arrays[name]) for name in arrays.files}
-    except Exception as error:
-        raise _unreadable(file, error) from error
-    try:
-        values = json.loads(options.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(options, error) from error
-    if not isinstance(values, dict):
-        raise _unreadable(options, "it holds no JSON object")
-    return Checkpoint(str(folder), values, weights)
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}.")
-    if path.stat().st_size == 0:
-        raise _unreadable(path, "it is empty")
-
-
-def _unreadable(path: Path, reason) -> ValueError:
-    if isinstance(reason, Exception):
-        # torch wraps the reason in advice to switch its protection off.
-        text = str(reason).split("WeightsUnpickler error: ")[-1]
-        text = text.split("\n\nCheck the documentation")[0].strip()
-        reason = text.splitlines()[-1][:300] if text else type(reason).__name__
-    return ValueError(
-        f"{path} cannot be read: it is damaged, cut off or no checkpoint of fairseq "
-        f"({reason})."
-    )
+def _globals_in(stream) -> set[str]:
+    # torch knows no other opcode that names one.
+    return {
+        argument.replace(" ", ".", 1)
+        for opcode, argument, _ in pickletools.genops(stream)
+        if opcode.name in ("GLOBAL", "INST")
+    }
 
 
 # --- What was loaded ---
 
 
-def _options(content) -> dict:
-    if not isinstance(content, dict):
-        raise ValueError(f"it holds a {type(content).__name__} instead of a dict")
-    arguments, configuration = content.get("args"), content.get("cfg")
-    if arguments is not None:
-        return _section(arguments, "args")
-    if configuration is None:
+def _options(content: dict) -> dict:
+    if content.get("args") is not None:
+        return _section(content["args"], "args")
+    if content.get("cfg") is None:
         raise ValueError('it has neither "args" nor "cfg"')
-    configuration = _section(configuration, "cfg")
-    if "model" not in configuration:
-        raise ValueError('"cfg" has no "model"')
-    options = _section(configuration["model"], "cfg.model")
-    name, task = options.pop("_name", None), configuration.get("task")
-    more = {} if name is None else {"arch": name}
-    if isinstance(task, dict):
-        more |= {name: task[name] for name in _TASK_OPTIONS if name in task}
-    return {**more, **options}
+    configuration = _section(content["cfg"], "cfg")
+    options = _section(configuration.get("model"), "cfg.model")
+    more = {"arch": options.pop("_name", None)}
+    if isinstance(task := configuration.get("task"), dict):
+        more |= {name: task.get(name) for name in ("source_lang", "target_lang")}
+    return {name: more[name] for name in more if more[name] is not None} | options
 
 
 def _section(value, name: str) -> dict:
@@ -253,17 +217,14 @@ def _weights(torch, content: dict) -> dict[str, np.ndarray]:
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError('it has no "model", the dict of weights')
-    odd = [
-        name
-        for name, tensor in model.items()
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor)
-    ]
-    if odd:
-        raise ValueError(f'what "model" holds under {odd} is not a tensor with a name')
     weights = {}
     for name, tensor in model.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f'what "model" holds under {name!r} is not a tensor with a name'
+            )
         if tensor.is_floating_point():
-            tensor = tensor.to(torch.float32)
+            tensor = tensor.to(torch.float32)  # NumPy has no bfloat16
         weights[name] = _float32(name, tensor.detach().numpy())
     return weights
 

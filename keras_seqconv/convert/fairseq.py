@@ -1,26 +1,25 @@
 """From a checkpoint of fairseq to a model with the same logits.
 
-LightConv, DynamicConv, the query-projected DynamicConv and the Transformer (fairseq
-`lightconv`, `lightconv_lm`, `transformer`, `transformer_lm` in the key layouts of 2018
-to HEAD; choyi0521's `ddynamic`); ConvS2S is in `conv_s2s.py`. What tensors say
-themselves (widths, gates, which mixer), they are asked first: the options of old files
-have gaps.
+LightConv, DynamicConv, the query-projected DynamicConv, the Transformer and ConvS2S
+(fairseq `lightconv`, `transformer`, `fconv` and their `_lm` in the key layouts of 2018
+to HEAD; choyi0521's `ddynamic`). What tensors say themselves (widths, gates, kernel
+sizes, which mixer), they are asked: the options of old files have gaps.
 """
 
-import functools
 import os
 
 import numpy as np
 
-from keras_seqconv.convert import conv_s2s
 from keras_seqconv.convert.checkpoint import Checkpoint, read_checkpoint
-from keras_seqconv.convert.records import (
-    Options,
-    Weights,
-    activation,
-    integers,
+from keras_seqconv.convert.records import Options, Weights
+from keras_seqconv.models import (
+    ConvLanguageModel,
+    ConvS2S,
+    EncoderDecoder,
+    LanguageModel,
+    SequenceModel,
 )
-from keras_seqconv.models import EncoderDecoder, LanguageModel, SequenceModel
+from keras_seqconv.models.gated_stack import parse_convolutions
 from keras_seqconv.tokenizers import Dictionary
 
 
@@ -28,8 +27,8 @@ class ConversionError(ValueError):
     """A checkpoint that cannot become a model; `problems` lists all that was found."""
 
     def __init__(self, path, problems: list[str]):
-        self.problems = problems
-        lines = "".join(f"\n  {problem}" for problem in problems)
+        self.problems = list(dict.fromkeys(problems))
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
         super().__init__(f"{path} cannot be converted:{lines}")
 
 
@@ -66,7 +65,7 @@ def from_fairseq(
         ImportError: without torch, for a file that needs it.
         ConversionError: a ValueError that lists everything in the way at once: options
             that are set and not supported, tensors that are missing, of other shapes
-            than the options say, or left over.
+            than the rest says, or left over.
         ValueError: for a file that is damaged, no checkpoint, or names anything in its
             pickle that a checkpoint does not need.
     """
@@ -82,25 +81,23 @@ def from_fairseq(
     options = Options(checkpoint.options, problems)
     weights = Weights(checkpoint.weights, problems)
     # The names of the tensors tell the family: `arch` may be any user's own.
-    if weights.any("decoder.convolutions."):
-        families = conv_s2s.conv_s2s, conv_s2s.conv_language_model
-    elif weights.any("decoder.layers."):
-        families = _encoder_decoder, _language_model
+    if weights.count("decoder.convolutions."):
+        families = _conv_language_model, _conv_s2s
+    elif weights.count("decoder.layers."):
+        families = _language_model, _encoder_decoder
     else:
-        problem = (
-            "its tensors are of no model that the package knows (no `fc1` in layers)"
-        )
+        problem = "its tensors are of no model that the package knows"
         raise ConversionError(checkpoint.path, [problem])
-    build = families[not weights.any("encoder.")]
+    translates = weights.count("encoder.") > 0
     try:
-        model = build(options, weights, dtype)
+        model = families[translates](options, weights, dtype)
     except ValueError as error:
         # What the options describe is no model; what was noted so far may say why.
         raise ConversionError(checkpoint.path, [*problems, str(error)]) from error
     weights.check_all_used()
     options.check_all_understood()
     known = {"target": model.target_vocabulary_size}
-    if hasattr(model, "source_embedder"):
+    if translates:
         known["source"] = model.source_embedder.tokens.vocabulary_size
     problems += [
         f"the {side} dictionary has {size} symbols, the embedding "
@@ -113,7 +110,7 @@ def from_fairseq(
     return model
 
 
-# --- What the options and tensors describe ---
+# --- LightConv, DynamicConv, Transformer ---
 
 
 def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
@@ -124,8 +121,8 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
         }
         for side in ("encoder", "decoder")
     )
-    everything = options.flag("share_all_embeddings")
-    shared = everything or options.flag("share_decoder_input_output_embed")
+    everything = options.get("share_all_embeddings", bool)
+    shared = options.get("share_decoder_input_output_embed", bool)
     options.refuse("adaptive_softmax_cutoff")
     model = EncoderDecoder(
         _vocabulary(weights, "encoder")[0],
@@ -155,28 +152,28 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
 
 
 def _language_model(options, weights, dtype) -> LanguageModel:
-    tied = options.flag("tie_adaptive_weights")
+    tied = options.get("tie_adaptive_weights", bool)
     options.refuse("character_embeddings")
     vocabulary_size, embedding_dim = _vocabulary(weights, "decoder")
     softmax, inputs = (
         {
-            "cutoffs": options.get(f"adaptive_{kind}_cutoff", integers),
-            "factor": options.number(f"adaptive_{kind}_factor", 4.0),
+            "cutoffs": options.get(f"adaptive_{kind}_cutoff", list),
+            "factor": options.get(f"adaptive_{kind}_factor", float, 4.0),
         }
         for kind in ("softmax", "input")
     )
-    softmax["dropout"] = options.number("adaptive_softmax_dropout")
+    softmax["dropout"] = options.get("adaptive_softmax_dropout", float)
     # Its cutoffs count with the criterion of adaptive losses only.
-    adaptive = weights.any("decoder.adaptive_softmax.")
+    adaptive = weights.count("decoder.adaptive_softmax.")
     model = LanguageModel(
         vocabulary_size,
         embedding_dim=embedding_dim,
         output_dim=None if tied else _output_dim(weights),
-        share_embeddings=options.flag("share_decoder_input_output_embed"),
+        share_embeddings=options.get("share_decoder_input_output_embed", bool),
         adaptive_softmax=softmax if adaptive else None,
-        adaptive_input=inputs if options.flag("adaptive_input") else None,
+        adaptive_input=inputs if options.get("adaptive_input", bool) else None,
         tie_adaptive_weights=tied,
-        tie_adaptive_projections=options.flag("tie_adaptive_proj"),
+        tie_adaptive_projections=options.get("tie_adaptive_proj", bool),
         **_side(options, weights, "decoder"),
         **_common(options),
         dtype=dtype,
@@ -189,115 +186,97 @@ def _language_model(options, weights, dtype) -> LanguageModel:
 
 def _common(options) -> dict:
     """Arguments that have no sides."""
-    attention_dropout = options.number("attention_dropout")
-    old_name = options.number("relu_dropout")
+    attention_dropout = options.get("attention_dropout", float)
+    old_name = options.get("relu_dropout", float)
     return {
-        "dropout": options.number("dropout", 0.1),
+        "dropout": options.get("dropout", float, 0.1),
         "attention_dropout": attention_dropout,
-        "activation_dropout": options.number("activation_dropout") or old_name,
-        "weight_dropout": options.number("weight_dropout", attention_dropout),
-        "activation": options.get("activation_fn", activation, "relu"),
+        "activation_dropout": options.get("activation_dropout", float) or old_name,
+        "weight_dropout": options.get("weight_dropout", float, attention_dropout),
+        "activation": options.get("activation_fn", str, "relu"),
     }
 
 
 def _side(options, weights, side) -> dict:
     """Arguments of one side."""
-    count = weights.count(rf"{side}\.layers\.(\d+)\.")
-    options.must_be(f"{side}_layers", count)
-    layers = [f"{side}.layers.{index}" for index in range(count)]
-    kinds = [_mixer_kind(weights, layer) for layer in layers]
-    convolutional = any(kind != "attention" for kind in kinds)
+    count, first = weights.count(f"{side}.layers."), f"{side}.layers.0"
+    heads = options.get(f"{side}_attention_heads", int)
+    declared = options.get(f"{side}_layers", int, count)
+    if heads is None:
+        raise ValueError(
+            f"option {side}_attention_heads is missing: no tensor tells it"
+        )
+    if declared != count:
+        raise ValueError(f"option {side}_layers={declared}: the tensors have {count}")
+    mixer, kernel_sizes = ["attention"] * count, None
+    if weights.count(f"{first}.conv."):
+        mixer, kernel_sizes = _mixers(options, weights, side, count, heads)
     positions, table = "sinusoidal", f"{side}.embed_positions.weight"
-    if options.flag(f"{side}_learned_pos"):
+    if options.get(f"{side}_learned_pos", bool):
         # Row 0 and 1 belong to ids that are no positions (pad is 1).
         rows = weights.size(table, 0) - 2 if weights.has(table) else 1024
         positions = {"kind": "learned", "max_length": rows}
-    if options.flag("no_token_positional_embeddings"):
+    if options.get("no_token_positional_embeddings", bool):
         positions = None
-    arguments = {
+    return {
         "num_layers": count,
-        "hidden_dim": weights.size(f"{side}.layers.0.fc2.weight", 0),
-        "intermediate_dim": weights.size(f"{side}.layers.0.fc1.weight", 0),
-        "num_heads": options.required(f"{side}_attention_heads"),
-        "mixer": kinds,
-        "kernel_sizes": None,
-        "normalize_first": options.flag(f"{side}_normalize_before")
+        "hidden_dim": weights.size(f"{first}.fc2.weight", 0),
+        "intermediate_dim": weights.size(f"{first}.fc1.weight", 0),
+        "num_heads": heads,
+        "mixer": mixer,
+        "kernel_sizes": kernel_sizes,
+        "normalize_first": options.get(f"{side}_normalize_before", bool)
         # The LightConv language model is pre-norm whatever the options say.
-        or (convolutional and not weights.has("encoder.layers.0.fc1.weight")),
+        or (kernel_sizes is not None and not weights.count("encoder.")),
         "final_norm": weights.has(f"{side}.layer_norm.weight"),
         "positions": positions,
     }
-    options.must_be(f"{side}_embed_dim", arguments["hidden_dim"])
-    options.must_be(f"{side}_ffn_embed_dim", arguments["intermediate_dim"])
-    input_dropout = options.number("input_dropout")
-    kernel_softmax = options.flag("weight_softmax", True)
-    if convolutional:
-        heads = arguments["num_heads"]
-        mixers = _mixers(weights, layers[0], kinds, input_dropout, kernel_softmax)
-        sizes = _kernel_sizes(options, weights, side, layers, kinds, heads, mixers)
-        arguments |= {"mixer": mixers, "kernel_sizes": sizes}
-    return arguments
 
 
-def _mixer_kind(weights, layer) -> str:
-    if weights.has(f"{layer}.conv.weight"):
-        return "light_conv"
-    if not weights.has(f"{layer}.conv.weight_linear.weight"):
-        return "attention"
-    query = (f"{layer}.linear1_query.weight", f"{layer}.linear_query_gate_tanh.weight")
-    return "query_conv" if any(map(weights.has, query)) else "dynamic_conv"
-
-
-def _mixers(weights, first, kinds, input_dropout, kernel_softmax) -> list[dict]:
-    """Mixers with gate and widths, from the shapes of the first layer's tensors."""
+def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]]:
+    """Gate and widths from the first layer's tensors; kinds and taps from each's."""
+    first, groups = f"{side}.layers.0", 1
     conv_dim = weights.size(f"{first}.linear2.weight", 1)
     gau = weights.has(f"{first}.linear_gate_tanh.weight")
     glu = not gau and weights.size(f"{first}.linear1.weight", 0) == 2 * conv_dim
-    common = {
+    query = f"{first}.linear_query_gate_tanh" if gau else f"{first}.linear1_query"
+    projected = weights.has(f"{query}.weight")
+    mixer = {
         "conv_dim": conv_dim,
-        "input_dropout": input_dropout,
+        "input_dropout": options.get("input_dropout", float),
         "weight_dropout_mask": "position",
     }
-    plain = {**common, "use_glu": glu, "kernel_softmax": kernel_softmax}
-    query = {**common, "gate": "gau" if gau else "glu" if glu else "none"}
-    if kinds[0] == "query_conv":
-        name = "linear_query_gate_tanh" if gau else "linear1_query"
-        query_dim = weights.size(f"{first}.{name}.weight", 0) // (2 if glu else 1)
+    kernel_softmax = options.get("weight_softmax", bool, True)
+    if projected:
+        query_dim = weights.size(f"{query}.weight", 0) // (2 if glu else 1)
         generator = weights.size(f"{first}.conv.weight_linear.weight", 1)
-        query["query_dim"] = query_dim
-        query["query_groups"] = max(query_dim // max(generator, 1), 1)
-        query["permute_channels"] = weights.has(f"{first}.conv.perm")
-    query["compat"] = True
-    options = {"attention": {}, "query_conv": query}
-    return [{"kind": kind, **options.get(kind, plain)} for kind in kinds]
-
-
-def _kernel_sizes(options, weights, side, layers, kinds, heads, mixers) -> list[int]:
-    """Taps, from the shapes of the tensors."""
-    groups = mixers[0].get("query_groups", 1)
-    sizes = [
-        weights.size(f"{layer}.conv.weight", -1)
-        if kind == "light_conv"
-        else weights.size(f"{layer}.conv.weight_linear.weight", 0) // (groups * heads)
-        for layer, kind in zip(layers, kinds, strict=True)
-    ]
-    name = f"{side}_kernel_size_list"
-    declared = options.get(name, integers)
-    if declared is not None:
-        declared = declared * len(layers) if len(declared) == 1 else declared
-        options.must_be(name, sizes, declared)
-        if len(declared) == len(layers) and max(declared) < 1000:
-            # Where they differ, the tensor that is wrong is named when it does not fit.
-            return declared
-    return sizes
+        groups = max(query_dim // max(generator, 1), 1)
+        mixer |= {
+            "gate": "gau" if gau else "glu" if glu else "none",
+            "query_dim": query_dim,
+            "query_groups": groups,
+            "permute_channels": weights.has(f"{first}.conv.perm"),
+            "compat": True,
+        }
+    else:
+        mixer |= {"use_glu": glu, "kernel_softmax": kernel_softmax}
+    mixers, kernel_sizes = [], []
+    for index in range(count):
+        name = f"{side}.layers.{index}.conv.weight"
+        kind, size = "light_conv", weights.size(name, -1)
+        if not weights.has(name):
+            kind = "query_conv" if projected else "dynamic_conv"
+            size = weights.size(f"{name}_linear.weight", 0) // (groups * heads)
+        mixers.append({"kind": kind, **mixer})
+        kernel_sizes.append(max(size, 1))
+    return mixers, kernel_sizes
 
 
 def _vocabulary(weights, side) -> tuple[int, int]:
     """Number of ids and width of the embedding of one side."""
-    names = [f"{side}.embed_tokens.weight"]
-    bands = weights.count(r"decoder\.embed_tokens\.embeddings\.(\d+)\.")
-    if side == "decoder" and bands:
-        names = [f"decoder.embed_tokens.embeddings.{i}.0.weight" for i in range(bands)]
+    bands = f"{side}.embed_tokens.embeddings."
+    names = [f"{bands}{band}.0.weight" for band in range(weights.count(bands))]
+    names = names or [f"{side}.embed_tokens.weight"]
     return sum(weights.size(name, 0) for name in names), weights.size(names[0], 1)
 
 
@@ -307,20 +286,17 @@ def _output_dim(weights) -> int | None:
     return weights.size(name, 0) if weights.has(name) else None
 
 
-# --- Where the tensors go ---
-
-
 def _fill_embedder(weights, embedder):
     """Embedding, projection and positions of a decoder."""
-    tokens = embedder.tokens
+    tokens, table = embedder.tokens, "decoder.embed_tokens"
     if hasattr(tokens, "projections"):
-        for band, table in enumerate(tokens.embeddings):
-            prefix = f"decoder.embed_tokens.embeddings.{band}"
-            weights.put(table, f"{prefix}.0.weight")
-            projection = tokens.projections[band]
+        bands = zip(tokens.embeddings, tokens.projections, strict=True)
+        for band, (embeddings, projection) in enumerate(bands):
+            prefix = f"{table}.embeddings.{band}"
+            weights.put(embeddings, f"{prefix}.0.weight")
             weights.put(projection, f"{prefix}.1.weight", arrange=np.transpose)
     else:
-        weights.put(tokens.embeddings, "decoder.embed_tokens.weight")
+        weights.put(tokens.embeddings, f"{table}.weight")
     if embedder.projection is not None:
         weights.dense(embedder.projection, "decoder.project_in_dim")
     _fill_positions(weights, "decoder", embedder)
@@ -335,24 +311,23 @@ def _fill_positions(weights, side, embedder):
 def _fill_stack(weights, side, blocks, final_norm):
     for index, block in enumerate(blocks):
         layer = f"{side}.layers.{index}"
-        _fill_mixer(weights, layer, block.mixer.layer)
         parts = [block.mixer, block.attention, block.feed_forward]
-        parts = [part for part in parts if part is not None]
-        if block.attention is not None:
+        names = [
+            ["conv_layer_norm", "self_attn_layer_norm"],
+            ["encoder_attn_layer_norm"],
+            ["final_layer_norm"],
+        ]
+        _fill_mixer(weights, layer, block.mixer.layer)
+        if block.attention is None:
+            del parts[1], names[1]
+        else:
             _fill_attention(weights, f"{layer}.encoder_attn", block.attention.layer)
         weights.dense(block.feed_forward.layer.intermediate_dense, f"{layer}.fc1")
         weights.dense(block.feed_forward.layer.output_dense, f"{layer}.fc2")
         for place, part in enumerate(parts):
             # In each of the key layouts.
-            names = [f"layer_norms.{place}", f"layer_norm{place + 1}"]
-            if place == 0:
-                names += ["conv_layer_norm", "self_attn_layer_norm"]
-            elif place == len(parts) - 1:
-                names += ["final_layer_norm"]
-            else:
-                names += ["encoder_attn_layer_norm"]
-            name = weights.first(*(f"{layer}.{name}.weight" for name in names))
-            weights.norm(part.layer_norm, name.removesuffix(".weight"))
+            kinds = [f"layer_norms.{place}", f"layer_norm{place + 1}", *names[place]]
+            weights.norm(part.layer_norm, *(f"{layer}.{kind}" for kind in kinds))
     if final_norm is not None:
         weights.norm(final_norm, f"{side}.layer_norm")
 
@@ -361,11 +336,21 @@ def _fill_mixer(weights, layer, mixer):
     if not hasattr(mixer, "convolution"):
         _fill_attention(weights, f"{layer}.self_attn", mixer)
         return
-    _fill_projection(weights, mixer.input_projection, layer, "linear1", "linear_gate")
-    weights.dense(mixer.output_projection, f"{layer}.linear2")
+    projections = [(mixer.input_projection, "linear1", "linear_gate")]
     if hasattr(mixer, "query_projection"):
         names = "linear1_query", "linear_query_gate"
-        _fill_projection(weights, mixer.query_projection, layer, *names)
+        projections.append((mixer.query_projection, *names))
+    for dense, name, gate in projections:
+        if not weights.has(f"{layer}.{gate}_tanh.weight"):
+            weights.dense(dense, f"{layer}.{name}")
+            continue
+        # The two halves of "gau" are stored apart.
+        for variable, part in ((dense.kernel, "weight"), (dense.bias, "bias")):
+            names = [f"{layer}.{gate}_{kind}.{part}" for kind in ("tanh", "sigmoid")]
+            weights.put(
+                variable, *names, arrange=lambda *halves: np.concatenate(halves).T
+            )
+    weights.dense(mixer.output_projection, f"{layer}.linear2")
     if getattr(mixer, "permute_channels", False):
         weights.put(mixer.permutation, f"{layer}.conv.perm")
     name = f"{layer}.conv.weight"
@@ -374,41 +359,23 @@ def _fill_mixer(weights, layer, mixer):
         kernel = mixer.convolution.kernel
         weights.put(kernel, name, arrange=lambda w: w.reshape(len(w), w.shape[-1]))
     else:
-        name, kernel = (
-            f"{name}_linear.weight",
-            mixer.convolution.kernel_generator.kernel,
-        )
-        weights.put(kernel, name, arrange=np.transpose)
-
-
-def _fill_projection(weights, dense, layer, name, gate):
-    """A projection, or the two halves of one that are stored apart ("gau")."""
-    if not weights.has(f"{layer}.{gate}_tanh.weight"):
-        weights.dense(dense, f"{layer}.{name}")
-        return
-    for variable, part in ((dense.kernel, "weight"), (dense.bias, "bias")):
-        names = [f"{layer}.{gate}_{kind}.{part}" for kind in ("tanh", "sigmoid")]
-        weights.put(variable, *names, arrange=lambda *halves: np.concatenate(halves).T)
+        kernel = mixer.convolution.kernel_generator.kernel
+        weights.put(kernel, f"{name}_linear.weight", arrange=np.transpose)
 
 
 def _fill_attention(weights, prefix, layer):
-    """Multi-head attention, its projections stored apart or as one matrix."""
+    """Multi-head attention: head h is the block h of rows (out, in) of torch."""
     heads, head_dim = layer.query_kernel.shape[1:]
-    split = functools.partial(_split_heads, heads=heads)
-    names = "query", "key", "value"
-    for part, of_torch in (("kernel", "weight"), ("bias", "bias")):
-        variables = [getattr(layer, f"{name}_{part}") for name in names]
-        if not weights.has(f"{prefix}.in_proj_weight"):
-            for variable, letter in zip(variables, "qkv", strict=True):
-                name = f"{prefix}.{letter}_proj.{of_torch}"
-                weights.put(variable, name, arrange=split)
-            continue
-        together = f"{prefix}.in_proj_{of_torch}"
-        arrays = {together: weights.take(together)}
-        for row, variable in enumerate(variables):
-            weights.assign(
-                variable, arrays, lambda array, row=row: split(np.split(array, 3)[row])
-            )
+
+    def by_head(array):
+        """(H * D, in) -> (in, H, D), and (H * D,) -> (H, D)."""
+        return array.T.reshape(*array.shape[1:], heads, -1)
+
+    for part, end in (("kernel", "weight"), ("bias", "bias")):
+        names = [f"{prefix}.{letter}_proj.{end}" for letter in "qkv"]
+        weights.split(f"{prefix}.in_proj_{end}", names)
+        for kind, name in zip(("query", "key", "value"), names, strict=True):
+            weights.put(getattr(layer, f"{kind}_{part}"), name, arrange=by_head)
     weights.put(
         layer.output_kernel,
         f"{prefix}.out_proj.weight",
@@ -417,23 +384,138 @@ def _fill_attention(weights, prefix, layer):
     weights.put(layer.output_bias, f"{prefix}.out_proj.bias")
 
 
-def _split_heads(array, heads):
-    """(H * D, in) -> (in, H, D), and (H * D,) -> (H, D): head h is a block of rows."""
-    if array.ndim == 1:
-        return array.reshape(heads, -1)
-    return array.T.reshape(array.shape[1], heads, -1)
-
-
 def _fill_output(weights, model):
     """The matrix in front of the logits, or the adaptive softmax."""
     output = model.vocabulary_map
     if output.projection is not None:
         weights.dense(output.projection, "decoder.project_out_dim")
-    # By the names of HEAD and of 2018; the former when tied.
-    name = weights.first("decoder.output_projection.weight", "decoder.embed_out")
+    # By the names of 2018 and of HEAD.
+    name = weights.first("decoder.embed_out", "decoder.output_projection.weight")
     if getattr(model, "adaptive_softmax", None) is not None:
-        conv_s2s.fill_adaptive_softmax(weights, model.adaptive_softmax)
+        _fill_adaptive_softmax(weights, model.adaptive_softmax)
     elif output.dense is None:
         weights.must_equal(name, "decoder.embed_tokens.weight")
     else:
         weights.put(output.dense.kernel, name, arrange=np.transpose)
+
+
+def _fill_adaptive_softmax(weights, layer):
+    """Head and tails, alone or tied to an adaptive input."""
+    prefix, bands = "decoder.adaptive_softmax", "decoder.embed_tokens.embeddings"
+    if not weights.has(f"{prefix}.version"):
+        raise ValueError(
+            f"tensor {prefix}.version is missing: without it the clusters of the head "
+            "are one row off"
+        )
+    tied = layer.adaptive_input is not None
+    if tied:
+        weights.must_equal(f"{prefix}.head.word_proj.weight", f"{bands}.0.0.weight")
+    name = "head.class_proj" if tied else "head"
+    weights.put(layer.head, f"{prefix}.{name}.weight")
+    for tail in range(len(layer.cutoffs) - 1):
+        projection, table = (f"{prefix}.tail.{tail}.{part}.weight" for part in (0, 2))
+        band = f"{bands}.{tail + 1}"
+        if layer.tie_projections:
+            weights.must_equal(projection, f"{band}.1.weight")
+        else:
+            variable = layer.tail_projections[tail]
+            weights.put(variable, projection, arrange=np.transpose)
+        if tied:
+            weights.must_equal(table, f"{band}.0.weight")
+        else:
+            weights.put(layer.tails[tail], table)
+
+
+# --- ConvS2S ---
+
+
+def _conv_s2s(options, weights, dtype) -> ConvS2S:
+    sides = ("encoder", "decoder")
+    tables = {side: f"{side}.embed_positions.weight" for side in sides}
+    embeddings = {side: f"{side}.embed_tokens.weight" for side in sides}
+    positions = all(map(weights.has, tables.values()))
+    shared = options.get("share_input_output_embed", bool)
+    options.refuse("adaptive_softmax_cutoff")
+    # Row 0 and 1 belong to ids that are no positions (pad is 1).
+    lengths = {side: weights.size(tables[side], 0) - 2 for side in sides}
+    model = ConvS2S(
+        weights.size(embeddings["encoder"], 0),
+        weights.size(embeddings["decoder"], 0),
+        embedding_dim={side: weights.size(embeddings[side], 1) for side in sides},
+        convolutions={side: _convolutions(options, weights, side) for side in sides},
+        attention=options.get("decoder_attention", object, True),
+        output_dim=weights.size("decoder.fc2.bias", 0),
+        share_output_embedding=shared,
+        dropout=options.get("dropout", float, 0.1),
+        positions=positions,
+        max_length=lengths if positions else 1024,
+        dtype=dtype,
+    )
+    for side, embedder, stack in (
+        ("encoder", model.source_embedder, model.encoder_stack),
+        ("decoder", model.target_embedder, model.decoder_stack),
+    ):
+        weights.put(embedder.tokens.embeddings, embeddings[side])
+        if positions:
+            table = embedder.position.embeddings
+            weights.put(table, tables[side], arrange=lambda table: table[2:])
+        _fill_gated_stack(weights, side, stack)
+        weights.weight_norm(getattr(model, f"{side}_input"), f"{side}.fc1")
+        weights.weight_norm(getattr(model, f"{side}_output"), f"{side}.fc2")
+    if shared:
+        weights.must_equal("decoder.fc3.weight", embeddings["decoder"])
+        weights.put(model.target_embedder.tokens.bias, "decoder.fc3.bias")
+    else:
+        weights.weight_norm(model.output_dense, "decoder.fc3")
+    return model
+
+
+def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
+    softmax = {
+        "cutoffs": options.get("adaptive_softmax_cutoff", list),
+        "dropout": options.get("adaptive_softmax_dropout", float),
+    }
+    adaptive = weights.count("decoder.adaptive_softmax.")
+    options.refuse("share_input_output_embed")
+    table = "decoder.embed_tokens.weight"
+    model = ConvLanguageModel(
+        weights.size(table, 0),
+        embedding_dim=weights.size(table, 1),
+        convolutions=_convolutions(options, weights, "decoder"),
+        dropout=options.get("dropout", float, 0.1),
+        adaptive_softmax=softmax if adaptive else None,
+        dtype=dtype,
+    )
+    weights.put(model.embedder.tokens.embeddings, table)
+    weights.weight_norm(model.input_dense, "decoder.fc1")
+    _fill_gated_stack(weights, "decoder", model.stack)
+    if adaptive:
+        _fill_adaptive_softmax(weights, model.adaptive_softmax)
+    else:
+        weights.weight_norm(model.feature_dense, "decoder.fc2")
+        weights.weight_norm(model.output_dense, "decoder.fc3")
+    return model
+
+
+def _convolutions(options, weights, side):
+    """The layers of one side; ValueError before far too much memory is taken."""
+    layers = parse_convolutions(options.get(f"{side}_layers", str))
+    size = sum(
+        before.channels * layer.kernel_size * layer.channels
+        for before, layer in zip([layers[0], *layers], layers, strict=False)
+    )
+    if size > 100 * sum(array.size for array in weights.arrays.values()):
+        raise ValueError(f"option {side}_layers describes far more than is stored")
+    return layers
+
+
+def _fill_gated_stack(weights, side, stack):
+    for index, block in enumerate(stack.blocks):
+        weights.weight_norm(block.convolution, f"{side}.convolutions.{index}")
+        attention, residual = stack.attentions[index], stack.residuals[index]
+        if attention is not None:
+            for name in ("in_projection", "out_projection"):
+                layer = getattr(attention, name)
+                weights.weight_norm(layer, f"{side}.attention.{index}.{name}")
+        if residual is not None and residual.projection is not None:
+            weights.weight_norm(residual.projection, f"{side}.projections.{index}")

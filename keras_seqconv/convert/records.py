@@ -18,11 +18,12 @@ _REFUSED = (
     "merge_src_tgt_embed", "no_cross_attention", "no_scale_embedding", "scale_attn",
     "scale_fc", "scale_heads", "scale_resids",
 )  # fmt: skip
-# Options of a side that matter only while training or before the weights were loaded.
-_HARMLESS = re.compile(
+# Options of a side that tensors tell, or that matter only while training or before the
+# weights were loaded.
+_NOT_NEEDED = re.compile(
     r"(encoder|decoder)_(embed_path|layerdrop|freeze_embed|xformers_att_config"
-    r"|(in|out)put_dim|attention_query_heads|(conv|query)_dim|(glu|gau)|conv_type)"
-    r"|(encoder|decoder)_hidden_size"
+    r"|(in|out)put_dim|attention_query_heads|(conv|query)_dim|(glu|gau)|conv_type"
+    r"|((out|ffn)_)?embed_dim|layers|kernel_size_list|attention|hidden_size)"
 )
 # What is computed, or copied from other tensors, or never used: counters, sinusoids,
 # the bias that HEAD's DynamicConv makes and never initialises, what fairseq 0.12's
@@ -33,6 +34,10 @@ _COMPUTED = re.compile(
     r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
     r"|decoder\.convolutions\.\d+\._linearized_weight"
 )
+_KINDS = {
+    bool: "True or False", float: "a number", int: "a positive integer",
+    list: "a list of integers", str: "a text", object: "a value of Python",
+}  # fmt: skip
 
 
 class Options:
@@ -45,32 +50,23 @@ class Options:
             if isinstance(nested, dict):
                 self._options |= {f"{side}_{key}": nested[key] for key in nested}
 
-    def get(self, name: str, read: Callable = lambda value: value, default=None):
-        """What `read` makes of an option; `default` where it is missing or None.
+    def get(self, name: str, kind: type, default=None):
+        """An option of a kind that `_KINDS` has, perhaps written as text.
 
-        Also, and noted, where `read` refuses it; its docstring is the rule.
+        Where it is None or missing, or of another kind, which is noted: `default`, or
+        else False or 0.0 of a bool or float, and None.
         """
         self._used.add(name)
         value = self._options.get(name)
+        if default is None and kind in (bool, float):
+            default = kind()
         if value is None:
             return default
         try:
-            return read(value)
+            return _read(value, kind)
         except (TypeError, ValueError, OverflowError):
-            self._problems.append(f"option {name}={value!r} must be {read.__doc__}")
+            self._problems.append(f"option {name}={value!r} must be {_KINDS[kind]}")
             return default
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        return self.get(name, flag, default)
-
-    def number(self, name: str, default: float = 0.0) -> float:
-        return self.get(name, number, default)
-
-    def required(self, name: str) -> int:
-        """A positive integer that no tensor tells; 1, and a problem noted, without."""
-        if self._options.get(name) is None:
-            self._problems.append(f"option {name} is missing")
-        return self.get(name, positive, 1)
 
     def refuse(self, *names: str) -> None:
         """Note options that are set and that the model at hand cannot express."""
@@ -80,144 +76,91 @@ class Options:
                     f"option {name}={self._options[name]!r} is not supported"
                 )
 
-    def must_be(self, name: str, stored, declared=None) -> None:
-        """Note an option, if it is set, that is not what the tensors say."""
-        declared = self.get(name, integer) if declared is None else declared
-        if declared is not None and declared != stored:
-            self._problems.append(
-                f"option {name}={declared!r} contradicts the tensors, which say "
-                f"{stored}"
-            )
-
     def check_all_understood(self) -> None:
         """Note every set option of an encoder or decoder that nobody asked for."""
         self.refuse(*(name for name in _REFUSED if name not in self._used))
         for name, value in sorted(self._options.items()):
             sided = name.startswith(("encoder_", "decoder_"))
-            if not sided or name in self._used or _HARMLESS.fullmatch(name):
+            if not sided or name in self._used or _NOT_NEEDED.fullmatch(name):
                 continue
             if value not in (None, False, 0, "", "False", "0", [], ()):
                 self._problems.append(f"option {name}={value!r} is not understood")
 
 
-# --- How options are read; the docstring is what they must be ---
-
-
-def number(value) -> float:
-    """a number"""
-    return float(value)
-
-
-def integer(value) -> int:
-    """an integer"""
-    if not float(value).is_integer():
-        raise ValueError
-    return int(value)
-
-
-def positive(value) -> int:
-    """a positive integer"""
-    if integer(value) < 1:
-        raise ValueError
-    return int(value)
-
-
-def flag(value) -> bool:
-    """True or False"""
-    words = {"true": True, "1": True, "false": False, "0": False, "": False}
-    if isinstance(value, str):
-        value = words.get(value.strip().lower())
-    if value not in (True, False):  # 1 and 0 equal them
-        raise ValueError
-    return bool(value)
-
-
-def integers(value) -> list[int]:
-    """a list of integers"""
-    if isinstance(value, str):  # "[3,7] * 2 + [15]", "10000,20000"
-        value = evaluate(value.strip() or "[]")
-    value = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not all(type(entry) is int for entry in value):
-        raise ValueError
-    return value
-
-
-def switches(value):
-    """a bool or a list of bools"""
-    return evaluate(value) if isinstance(value, str) else value
-
-
-def activation(value) -> str:
-    """one of relu, gelu, tanh, linear"""
-    if value not in ("relu", "gelu", "tanh", "linear"):
-        raise ValueError
-    return value
+def _read(value, kind: type):
+    if kind in (float, str):
+        return kind(value)
+    if isinstance(value, str):  # "[3, 7] * 2 + [15]", "10000,20000", "True"
+        value = evaluate(value)
+    if kind is object:
+        return value
+    if kind is list:
+        value = list(value) if isinstance(value, (list, tuple)) else [value]
+        entries = value
+    else:
+        entries = [value]
+    if kind is bool and value in (True, False):  # 1 and 0 equal them
+        return bool(value)
+    if kind is not bool and all(type(n) is int and n > 0 for n in entries):
+        return value
+    raise ValueError
 
 
 class Weights:
     """Tensors, each to be used exactly once."""
 
     def __init__(self, arrays: dict, problems: list):
-        self._arrays, self.problems, self._used = arrays, problems, set()
+        self.arrays, self.problems, self._used = dict(arrays), problems, set()
 
     def has(self, name: str) -> bool:
-        return name in self._arrays
+        return name in self.arrays
 
-    def any(self, prefix: str) -> bool:
-        """Whether any name begins like this."""
-        return any(name.startswith(prefix) for name in self._arrays)
+    def count(self, prefix: str) -> int:
+        """How many different words follow this beginning of a name."""
+        rests = (n.removeprefix(prefix) for n in self.arrays if n.startswith(prefix))
+        return len({rest.split(".")[0] for rest in rests})
 
     def size(self, name: str, axis: int) -> int:
         """A size of a tensor; 1 where it is missing, which is noted when it is used."""
-        shape = self._arrays[name].shape if self.has(name) else ()
+        shape = self.arrays[name].shape if self.has(name) else ()
         return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
-    def total(self) -> int:
-        """The numbers of all tensors."""
-        return sum(array.size for array in self._arrays.values())
-
-    def count(self, pattern: str) -> int:
-        """Entries of a list: different numbers that `pattern` (a group) finds."""
-        matches = [re.match(pattern, name) for name in self._arrays]
-        return len({match[1] for match in matches if match})
-
     def first(self, *names: str) -> str:
-        """The first of the names that exists; the first of all when none does."""
-        return next((name for name in names if self.has(name)), names[0])
+        """The first of the names that exists; the last of all when none does."""
+        return next((name for name in names if self.has(name)), names[-1])
 
-    def take(self, name: str) -> np.ndarray | None:
-        """A tensor, from now on used; None, and a problem noted, where missing."""
-        if not self.has(name):
-            self.problems.append(f"tensor {name} is missing")
-            return None
-        if name in self._used:
-            raise AssertionError(f"{name} is used twice")
-        self._used.add(name)
-        return self._arrays[name]
+    def split(self, name: str, names: list[str]) -> None:
+        """Put parts of equal length, by names of their own, for a tensor."""
+        array = self.arrays.get(name)
+        if array is not None and array.ndim and len(array) % len(names) == 0:
+            parts = np.split(self.arrays.pop(name), len(names))
+            self.arrays |= dict(zip(names, parts, strict=True))
 
-    def put(self, variable, *names: str, arrange=lambda array: array) -> None:
+    def put(
+        self, variable, *names: str, arrange: Callable = lambda array: array
+    ) -> None:
         """Assign what `arrange` makes of tensors, mostly of one, to a variable."""
-        self.assign(variable, {name: self.take(name) for name in names}, arrange)
-
-    def assign(self, variable, arrays: dict, arrange=lambda array: array) -> None:
-        """Assign what `arrange` makes of tensors that were taken, by their names."""
-        if any(array is None for array in arrays.values()):
+        missing = [name for name in names if not self.has(name)]
+        self.problems += [f"tensor {name} is missing" for name in missing]
+        if self._used & set(names):
+            raise AssertionError(f"{names} are used twice")
+        self._used |= set(names)
+        if missing:
             return
+        arrays = [self.arrays[name] for name in names]
         try:
-            array = arrange(*arrays.values())
-        except (ValueError, IndexError):  # too few entries, or axes
+            array = arrange(*arrays)
+        except (ValueError, IndexError, TypeError):  # too few entries, or axes
             array = None
         if array is not None and array.shape == tuple(variable.shape):
             variable.assign(array)
             return
-        given = ", ".join(f"{name} {arrays[name].shape}" for name in arrays)
+        given = ", ".join(f"{name} {self.arrays[name].shape}" for name in names)
         made = "no such shape" if array is None else f"shape {array.shape}"
-        problem = (
-            f"tensor {given} gives {made}, where the model that the options describe "
-            f"has {tuple(variable.shape)}"
+        self.problems.append(
+            f"tensor {given} gives {made}, where the model that the rest describes has "
+            f"{tuple(variable.shape)}"
         )
-        if problem not in self.problems:  # a tensor may go into several variables
-            self.problems.append(problem)
 
     def dense(self, layer, name: str) -> None:
         """A linear layer: (out, in) of torch to (in, out) of Keras."""
@@ -225,24 +168,50 @@ class Weights:
         if layer.use_bias:
             self.put(layer.bias, f"{name}.bias")
 
-    def norm(self, layer, name: str) -> None:
-        """A layer normalization."""
-        self.put(layer.gamma, f"{name}.weight")
-        self.put(layer.beta, f"{name}.bias")
+    def norm(self, layer, *names: str) -> None:
+        """A layer normalization by any of these names."""
+        self.put(layer.gamma, self.first(*(f"{name}.weight" for name in names)))
+        self.put(layer.beta, self.first(*(f"{name}.bias" for name in names)))
+
+    def weight_norm(self, layer, name: str) -> None:
+        """A convolution (K, in, out) or a linear layer (out, in), as v and its norm g.
+
+        A plain kernel is v, and its norm g.
+        """
+        v, g, plain = (f"{name}.weight{end}" for end in ("_v", "_g", ""))
+        axes = tuple(range(len(layer.v.shape) - 1))
+        arrange = np.transpose if len(axes) == 1 else np.array
+        kernel = None if self.has(v) else self.arrays.pop(plain, None)
+        shapes = [self.arrays[each].shape for each in (v, g) if self.has(each)]
+        if len(shapes) == 2 and shapes[1] == (*shapes[0][:1], 1, 1):
+            # Files from before 2018: the norm of each tap (in, out).
+            kernel = self.arrays[v]
+            kernel = (kernel * (self.arrays[g] / _norm(kernel, (1, 2)))).astype("f4")
+        if kernel is not None:
+            self.arrays[v] = kernel
+            self.arrays[g] = _norm(arrange(kernel), axes)
+        self.put(layer.v, v, arrange=arrange)
+        self.put(layer.g, g, arrange=np.ravel)
+        self.put(layer.bias, f"{name}.bias")
 
     def must_equal(self, name: str, other: str) -> None:
         """Use up a tensor that is tied to another one, if it was stored as well."""
         if not self.has(name):
             return
-        array = self.take(name)
-        if self.has(other) and not np.array_equal(array, self._arrays[other]):
+        self._used.add(name)
+        same = np.array_equal(self.arrays[name], self.arrays.get(other))
+        if self.has(other) and not same:
             self.problems.append(
                 f"tensor {name} differs from {other}, to which the options tie it"
             )
 
     def check_all_used(self) -> None:
         """Note every tensor that no layer took."""
-        for name in sorted(set(self._arrays) - self._used):
+        for name in sorted(set(self.arrays) - self._used):
             if not _COMPUTED.fullmatch(name):
-                shape = self._arrays[name].shape
+                shape = self.arrays[name].shape
                 self.problems.append(f"tensor {name} {shape} belongs to no layer")
+
+
+def _norm(array, axes):
+    return np.sqrt(np.sum(np.square(array, dtype="float64"), axes, keepdims=True))

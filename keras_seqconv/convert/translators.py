@@ -45,9 +45,8 @@ def translator_from_fairseq(
         source_language, target_language: by default what the checkpoint says. They
             name the dictionaries of a folder, and Moses needs them.
         source_bpe_codes, target_bpe_codes: files of subword-nmt; of a language model
-            the latter.
-            Without them a dictionary with `@@` in it is a warning: texts must be split
-            already then, and stay so.
+            the latter. Without them a dictionary with `@@` in it is a warning: texts
+            must be split already then, and stay so.
         search: options of the search that differ from fairseq's defaults.
         dtype: dtype or policy of the model.
         **text_options: `moses`, `normalize`, `aggressive_dash_splits`, `escape`,
@@ -59,38 +58,38 @@ def translator_from_fairseq(
             named, or does not belong to the model.
         ImportError: torch, sacremoses or subword-nmt is missing.
     """
-    given = {
-        "source_dictionary": source_dictionary,
-        "target_dictionary": target_dictionary,
-        "dictionary": dictionary,
-        "source_bpe_codes": source_bpe_codes,
-        "target_bpe_codes": target_bpe_codes,
-    }
-    files = {name: None if path is None else Path(path) for name, path in given.items()}
-    for name, path in files.items():
-        if path is not None and not path.exists():
-            raise FileNotFoundError(f"`{name}`: there is no file {path}.")
-        if path is not None and path.is_dir():
-            raise ValueError(f"`{name}` must be a file. {path} is a folder.")
-    folder = path = Path(checkpoint)
-    if folder.is_dir():
-        path = _checkpoint_in(folder)
-    else:
-        _check_choice(files)
-    content = read_checkpoint(path)
+    folder = Path(checkpoint)
+    published = folder.is_dir()
+    content = read_checkpoint(_checkpoint_in(folder) if published else folder)
+    translates = any(name.startswith("encoder.") for name in content.weights)
+    tables = {"source": source_dictionary, "target": target_dictionary}
+    unwanted = [dictionary]
+    if not translates:
+        unwanted, tables = list(tables.values()), {"target": dictionary}
+    if any(unwanted) or (not published and None in tables.values()):
+        pair = "`source_dictionary` and `target_dictionary`"
+        kind, wanted, other = ("language", "`dictionary`", pair)
+        if translates:
+            kind, wanted, other = ("translation", pair, "`dictionary`")
+        raise ValueError(
+            f"The checkpoint is a {kind} model: {wanted} must be given, and no {other}."
+            " fairseq writes them beside the binarized data: dict.de.txt, dict.en.txt; "
+            "dict.txt"
+        )
     languages = {"source": source_language, "target": target_language}
     for side in languages:
         language = content.options.get(f"{side}_lang")
         if languages[side] is None and isinstance(language, str) and language.isalnum():
             languages[side] = language
-    if folder.is_dir():
-        _complete(folder, files, languages)
-        _check_choice(files)
-    sides = ("source", "target") if files["dictionary"] is None else ("target",)
+    codes = {"source": source_bpe_codes, "target": target_bpe_codes}
     moses = text_options.get("moses") or text_options.get("normalize")
     tokenizers = []
-    for side in sides:
+    for side, table in tables.items():
         language = languages[side]
+        if table is None:
+            table = _dictionary_in(folder, side, language, translates)
+        if published and codes[side] is None:
+            codes[side] = _codes_in(folder)
         # Moses would look for a file of this name.
         if moses and not re.fullmatch("[a-z]{2,3}", language or ""):
             raise ValueError(
@@ -98,66 +97,40 @@ def translator_from_fairseq(
                 "for Moses' steps, given or in the checkpoint. "
                 f"Received: {language!r}"
             )
-        codes = files[f"{side}_bpe_codes"]
         tokenizer = DictionaryTokenizer(
-            Dictionary.read(files["dictionary"] or files[f"{side}_dictionary"]),
+            Dictionary.read(table),
             language=language if moses else None,
-            bpe_codes=None if codes is None else _text_of(codes),
+            bpe_codes=_text_of(codes[side]),
             **text_options,
         )
         tokenizers.append(tokenizer)
-    _warn_of_pieces(tokenizers)
-    translates = any(name.startswith("encoder.") for name in content.weights)
-    if translates != (len(sides) == 2):
-        kind = ("language", "translation")[translates]
-        names = ["`dictionary`", "`source_dictionary` and `target_dictionary`"]
-        wanted, unwanted = names[translates], names[not translates]
-        raise ValueError(
-            f"The checkpoint is a {kind} model: {wanted} must be given instead of "
-            f"{unwanted}"
-        )
     dictionaries = [tokenizer.dictionary for tokenizer in tokenizers]
+    pieces = [
+        name
+        for tokenizer in tokenizers
+        for name in tokenizer.dictionary.symbols
+        if name.endswith("@@") and tokenizer.bpe_codes is None
+    ]
+    if pieces:
+        warnings.warn(
+            f"A dictionary has parts of words, such as {pieces[0]!r}, and there are no "
+            "byte-pair codes that split words into them: texts must be split already, "
+            f"and stay so. {_GIVE_CODES}",
+            stacklevel=2,
+        )
     if translates:
         model = from_fairseq(content, *dictionaries, dtype=dtype)
-        known = (languages["source"], languages["target"])
+        known = tuple(languages.values())
         return Translator(model, *tokenizers, search, languages=known)
     model = from_fairseq(content, target_dictionary=dictionaries[0], dtype=dtype)
     return LanguageGenerator(model, *tokenizers, search)
 
 
-def _check_choice(files: dict):
-    pair = (files["source_dictionary"], files["target_dictionary"])
-    if files["dictionary"] is not None and pair != (None, None):
-        raise ValueError(
-            "`dictionary` is for language models, `source_dictionary` and "
-            "`target_dictionary` are for translation. Received: both"
-        )
-    if files["dictionary"] is None and None in pair:
-        raise ValueError(
-            "`source_dictionary` and `target_dictionary` must be given for a "
-            "translation model, or `dictionary` for a language model. fairseq writes "
-            "them beside the binarized data: dict.de.txt, dict.en.txt; dict.txt"
-        )
-
-
-def _text_of(codes: Path) -> str:
+def _text_of(codes) -> str | None:
     try:
-        return codes.read_text(encoding="utf-8")
+        return None if codes is None else Path(codes).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{codes} must be valid UTF-8 ({error})") from error
-
-
-def _warn_of_pieces(tokenizers):
-    for tokenizer in tokenizers:
-        pieces = [name for name in tokenizer.dictionary.symbols if name[-2:] == "@@"]
-        if pieces and tokenizer.bpe_codes is None:
-            warnings.warn(
-                f"A dictionary has parts of words, such as {pieces[0]!r}, and there "
-                "are no byte-pair codes that split words into them: texts must be "
-                f"split already, and stay so. {_GIVE_CODES}",
-                stacklevel=3,
-            )
-            return
 
 
 # --- What lies in a folder ---
@@ -170,37 +143,28 @@ def _checkpoint_in(folder: Path) -> Path:
     if (folder / "weights.npz").exists() and (folder / "args.json").exists():
         return folder
     if len(names) != 1:
-        listed = f"it holds {', '.join(names)}" if names else "it holds no *.pt"
         raise ValueError(
-            f"{folder} must hold model.pt or one *.pt; {listed}. Name the checkpoint "
-            "file itself, and the dictionaries"
+            f"{folder} must hold model.pt or one *.pt; it holds "
+            f"{', '.join(names) or 'no *.pt'}. Name the checkpoint file itself, and "
+            "the dictionaries"
         )
     return folder / names[0]
 
 
-def _complete(folder: Path, files: dict, languages: dict) -> None:
-    """Adds the dictionaries and codes that were not given."""
-    names = {path.name for path in folder.iterdir() if path.is_file()}
-    given = any(files[name] for name in files if name.endswith("dictionary"))
-    if not given and "dict.txt" in names:
-        files["dictionary"] = folder / "dict.txt"
-    sides = ("source", "target") if files["dictionary"] is None else ()
-    for side in sides:
-        name = f"dict.{languages[side]}.txt"
-        if files[f"{side}_dictionary"] is not None:
-            continue
-        if languages[side] is None or name not in names:
-            there = sorted(name for name in names if name.startswith("dict."))
-            raise ValueError(
-                f"{folder} must hold dict.<language>.txt of the {side}; "
-                f"`{side}_language` is {languages[side]}, and it holds "
-                f"{', '.join(there) or 'no dictionary'}. Give `{side}_language` or "
-                f"`{side}_dictionary`"
-            )
-        files[f"{side}_dictionary"] = folder / name
-    codes = sorted(filter(_CODES.fullmatch, names))
-    for name in (f"{side}_bpe_codes" for side in sides or ("target",)):
-        if files[name] is None and len(codes) > 1:
-            raise ValueError(f"{folder} holds {', '.join(codes)}. {_GIVE_CODES}")
-        if files[name] is None and codes:
-            files[name] = folder / codes[0]
+def _dictionary_in(folder: Path, side: str, language: str | None, translates) -> Path:
+    path = folder / (f"dict.{language}.txt" if translates else "dict.txt")
+    if not path.exists():
+        there = ", ".join(sorted(entry.name for entry in folder.glob("dict.*")))
+        raise ValueError(
+            f"{folder} must hold {path.name} of the {side}, and it holds "
+            f"{there or 'no dictionary'}. Give `{side}_language` or the dictionary"
+        )
+    return path
+
+
+def _codes_in(folder: Path) -> Path | None:
+    codes = sorted(p for p in folder.iterdir() if _CODES.fullmatch(p.name))
+    if len(codes) > 1:
+        names = ", ".join(path.name for path in codes)
+        raise ValueError(f"{folder} holds {names}. {_GIVE_CODES}")
+    return codes[0] if codes else None
