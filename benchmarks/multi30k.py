@@ -169,7 +169,7 @@ def training_of(run: Path, log: list[dict]) -> dict:
     import keras_seqconv as ks
 
     steps = [record for record in log if "loss" in record]
-    model = ks.Translator.load(run / "model").model
+    model = ks.load(run / "model").model
     speeds = [record["tokens_per_second"] for record in steps]
     return {
         "command": json.loads((run / "run.json").read_text())["starts"][-1]["command"],

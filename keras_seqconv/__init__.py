@@ -31,8 +31,11 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
     )
     from keras_seqconv.devices import keep_freed_memory  # noqa: F401
     from keras_seqconv.fitting import fit_stream  # noqa: F401
-    from keras_seqconv.language_generator import LanguageGenerator  # noqa: F401
-    from keras_seqconv.translator import Translator, load  # noqa: F401
+    from keras_seqconv.translator import (  # noqa: F401
+        LanguageGenerator,
+        Translator,
+        load,
+    )
 
 _MODULES = (
     "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
@@ -42,7 +45,7 @@ _MODULES = (
 )  # fmt: skip
 _HOMES = {
     "fit_stream": "fitting",
-    "LanguageGenerator": "language_generator",
+    "LanguageGenerator": "translator",
     "keep_freed_memory": "devices",
     "Translator": "translator",
     "load": "translator",

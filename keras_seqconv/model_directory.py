@@ -19,145 +19,140 @@ read on all.
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.folders import model_folder
-from keras_seqconv.models import (
-    ConvLanguageModel,
-    ConvS2S,
-    EncoderDecoder,
-    LanguageModel,
-    SequenceModel,
+from keras_seqconv.support.files import (
+    atomic_directory,
+    read_json,
+    refuse_folder,
+    write_json,
 )
-from keras_seqconv.support.files import atomic_directory, read_json, write_json
 from keras_seqconv.tokenizers import load_tokenizer
 from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 1
-CLASSES = {
-    cls.__name__: cls
-    for cls in (EncoderDecoder, ConvS2S, LanguageModel, ConvLanguageModel)
-}
+CLASSES = ("EncoderDecoder", "ConvS2S", "LanguageModel", "ConvLanguageModel")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
-_KEYS = {
-    "format_version", "package_version", "model", "folded", "search",
-    "max_source_length", "languages", SOURCE, TARGET, "weights_sha256",
-}  # fmt: skip
-# These two came later.
-_OPTIONAL = {"languages", "weights_sha256"}
+_REQUIRED = {"model", "folded", "search", "max_source_length", SOURCE, TARGET}
 # Of a serialized Keras object, which no argument from a file may be.
-_SERIALIZED = {"class_name", "module", "registered_name"}
+_SERIALIZED = ('"class_name":', '"module":', '"registered_name":')
 # Bytes of an HDF5 file for each array, besides its values.
 _OVERHEAD = 4096
 
 
-class Contents(NamedTuple):
-    """What such a folder holds. Tokenizers are None where there are none."""
+def model_folder(path: str | os.PathLike) -> Path:
+    """The model directory: `path` itself, or `model` in the folder of a run.
 
-    model: SequenceModel
-    source_tokenizer: object
-    target_tokenizer: object
-    search: dict
-    max_source_length: int | None = None
-    languages: tuple[str | None, str | None] = (None, None)
+    Told without loading Keras.
+
+    Raises:
+        FileNotFoundError: there is none; says which file is missing, and what to do.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder} with a saved model.")
+    if (folder / "run.json").is_file():
+        if not (folder / "model").is_dir():
+            raise FileNotFoundError(
+                f"The run {folder} has no model yet: `keras-seqconv train` makes it at "
+                f"its end, `keras-seqconv average {folder}` makes one of what is there."
+            )
+        folder = folder / "model"
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{folder / CONFIG} is missing: {folder} is no model directory, and no "
+            "folder of a run."
+        )
+    return folder
 
 
 # --- Writing ---
 
 
 def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> None:
-    """ValueError where `write` could not write, before any work is done.
-
-    A folder that holds more than `write` writes is never replaced.
-    """
+    """ValueError where `write` could not write, before any work is done."""
     path = Path(directory)
-    if path.is_dir() and any(path.iterdir()):
-        if overwrite and _replaceable(path):
-            return
-        rule = (
-            "hold a saved model and nothing else to be overwritten"
-            if overwrite
-            else "be empty or not exist (`overwrite`=True replaces a saved model)"
-        )
-        names = sorted(entry.name for entry in path.iterdir())
-        raise ValueError(f"{path} must {rule}. It holds: {', '.join(names[:8])}")
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} must be a folder or not exist. It is a file.")
+    if not overwrite and path.is_dir() and _is_model(path):
+        raise ValueError(f"{path} must be empty: `overwrite` replaces a saved model.")
+    refuse_folder(path, _is_model if overwrite else None)
 
 
-def _replaceable(path: Path) -> bool:
+def _is_model(path: Path) -> bool:
+    """Whether it holds a saved model and nothing else."""
     names = {entry.name for entry in path.iterdir()}
     return {CONFIG, WEIGHTS} <= names <= {CONFIG, WEIGHTS, SOURCE, TARGET}
 
 
 def write(
-    directory: str | os.PathLike, contents: Contents, overwrite: bool = False
+    directory: str | os.PathLike,
+    model,
+    source_tokenizer,
+    target_tokenizer,
+    search: dict,
+    max_source_length: int | None = None,
+    languages: tuple[str | None, str | None] = (None, None),
+    overwrite: bool = False,
 ) -> None:
     """Writes the folder; it appears complete or not at all.
 
     Args:
-        directory: must be empty or not exist.
-        contents: what to write. A tokenizer of both sides is written once.
-        overwrite: replace a folder that this function wrote.
+        directory: must be empty or not exist, or hold a model that `overwrite` allows
+            to replace.
+        others: what the folder holds. Tokenizers may be None; one of both sides is
+            written once.
 
     Raises:
         ValueError: `directory` is in use, or the model is not one of the package's, or
-            is no longer what its arguments make (quantized or partly folded).
+            is quantized.
     """
+    from keras_seqconv import models
+
     check_writable(directory, overwrite)
-    config = _config(contents)
-    with atomic_directory(directory, _replaceable if overwrite else None) as folder:
-        _save_weights(contents.model, folder / WEIGHTS)
-        config["weights_sha256"] = _digest(folder / WEIGHTS)
-        for name in (SOURCE, TARGET):
-            if config[name] == name:
-                getattr(contents, name).save(folder / name)
-        write_json(folder / CONFIG, config)
-
-
-def _config(contents: Contents) -> dict:
-    model = contents.model
-    if CLASSES.get(type(model).__name__) is not type(model):
+    name = type(model).__name__
+    if name not in CLASSES or getattr(models, name) is not type(model):
         raise ValueError(
             f"`model` must be of one of the classes {[*CLASSES]} to be saved. "
-            f"Received: {type(model).__name__}"
-        )
-    arguments = model.get_config()
-    if not isinstance(arguments["dtype"], str):
-        raise ValueError(
-            "`model` must have a dtype policy with a name, such as 'mixed_bfloat16', "
-            f"to be saved. Received: dtype={arguments['dtype']}"
+            f"Received: {name}"
         )
     layers = list(model._flatten_layers())
-    # g is the norm of the weights, which `fold` takes away.
-    folded = {layer.g is None for layer in layers if hasattr(layer, "g")}
-    if len(folded) > 1 or any(
-        getattr(layer, "quantization_mode", None) for layer in layers
-    ):
+    if any(getattr(layer, "quantization_mode", None) for layer in layers):
         raise ValueError(
             "`model` must have the weights that its arguments make, to be saved. "
-            "Received: a model that was changed after it was made (quantized or "
-            "partly folded)"
+            "Received: a quantized model"
         )
-    shared = contents.source_tokenizer is contents.target_tokenizer
-    target = SOURCE if shared else TARGET
-    return {
+    tokenizers = {SOURCE: source_tokenizer, TARGET: target_tokenizer}
+    kept_in = {
+        side: None if tokenizer is None else side
+        for side, tokenizer in tokenizers.items()
+    }
+    if source_tokenizer is target_tokenizer:
+        kept_in[TARGET] = kept_in[SOURCE]
+    config = {
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
-        "model": {"class": type(model).__name__, "config": arguments},
-        "folded": True in folded,
-        "search": contents.search,
-        "max_source_length": contents.max_source_length,
-        "languages": contents.languages,
-        SOURCE: None if contents.source_tokenizer is None else SOURCE,
-        TARGET: None if contents.target_tokenizer is None else target,
+        "model": {"class": name, "config": model.get_config()},
+        # g is the norm of the weights, which `fold` takes away.
+        "folded": any(hasattr(layer, "g") and layer.g is None for layer in layers),
+        "search": search,
+        "max_source_length": max_source_length,
+        "languages": languages,
+        **kept_in,
     }
+    with atomic_directory(directory, _is_model if overwrite else None) as folder:
+        _save_weights(model, folder / WEIGHTS)
+        config["weights_sha256"] = _digest(folder / WEIGHTS)
+        for side, tokenizer in tokenizers.items():
+            if kept_in[side] == side:
+                tokenizer.save(folder / side)
+        write_json(folder / CONFIG, config)
 
 
 def _save_weights(model, path: Path) -> None:
@@ -180,136 +175,101 @@ def _save_weights(model, path: Path) -> None:
         model.optimizer = optimizer
 
 
+def _digest(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer) -> str:
+    """A digest of what `tokenizer.save` writes; "" for None."""
+    digest = hashlib.sha256()
+    if tokenizer is None:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        for path in sorted(Path(folder).iterdir()):
+            content = path.read_bytes()
+            digest.update(f"{path.name}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
 # --- Reading ---
 
 
-def read(directory: str | os.PathLike, dtype=None) -> Contents:
+def read(directory: str | os.PathLike, dtype=None) -> dict:
     """Reads what `write` wrote, also from a stranger.
 
     Args:
         directory: the folder, or that of a run with such a folder in it.
         dtype: dtype or policy of the model; by default the one it was saved with.
 
+    Returns:
+        Arguments of `write`: `model`, the tokenizers, `search`, `max_source_length`,
+        `languages`.
+
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
         ValueError: names the file and what is wrong with it.
         ImportError: a tokenizer needs a package that is not installed.
     """
+    from keras_seqconv import models
+
     folder = model_folder(directory)
-    try:
-        config = read_json(folder / CONFIG)
-    except RecursionError as error:
-        raise _wrong(folder / CONFIG, str(error)) from error
-    problem = _problem(config)
-    if problem is not None:
-        raise _wrong(folder / CONFIG, problem)
-    model = _read_model(folder, config, dtype)
-    source = None if config[SOURCE] is None else _read_tokenizer(folder / SOURCE)
-    target = source if config[TARGET] == SOURCE else None
-    if config[TARGET] == TARGET:
-        target = _read_tokenizer(folder / TARGET)
-    languages = tuple(config.get("languages", (None, None)))
-    return Contents(
-        model, source, target, config["search"], config["max_source_length"], languages
-    )
-
-
-def wrong(directory: str | os.PathLike, error: Exception) -> ValueError:
-    """The error of contents that do not fit each other."""
-    return _wrong(Path(directory) / CONFIG, str(error))
-
-
-def _wrong(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path}: {reason.rstrip('.')}.")
-
-
-def _problem(config: dict) -> str | None:
-    """The first rule that the content of `config.json` breaks."""
+    path, weights = folder / CONFIG, folder / WEIGHTS
+    config = read_json(path)
     version = config.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        return (
-            f"`format_version` must be {FORMAT_VERSION}; perhaps a newer package wrote "
-            f"it (package_version={config.get('package_version')!r}). "
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: `format_version` must be {FORMAT_VERSION}; perhaps a newer "
+            f"package wrote it (package_version={config.get('package_version')!r}). "
             f"Received: format_version={version!r}"
         )
-    missing, unknown = _KEYS - _OPTIONAL - set(config), set(config) - _KEYS
-    if missing or unknown:
-        return f"missing are {sorted(missing)}, unknown are {sorted(unknown)}"
-    model = config["model"]
-    if not isinstance(model, dict) or set(model) != {"class", "config"}:
-        return "`model` must have the keys 'class' and 'config'"
-    name, arguments = model["class"], model["config"]
-    if not isinstance(name, str) or name not in CLASSES:
-        return (
-            f"the class of the model must be one of {[*CLASSES]}. "
-            f"Received: class={name!r}"
+    if missing := sorted(_REQUIRED - set(config)):
+        raise ValueError(f"{path}: missing are {missing}.")
+    if not weights.is_file():
+        raise FileNotFoundError(f"{weights} is missing.")
+    if config.get("weights_sha256") not in (None, _digest(weights)):
+        raise ValueError(
+            f"{weights} is damaged or not the file that {path} was written with "
+            "(remove `weights_sha256` there if you changed the weights on purpose)."
         )
-    if not isinstance(arguments, dict) or not isinstance(arguments.get("dtype"), str):
-        return "`config` of the model must be an object with a `dtype`"
-    if not _plain(arguments):
-        return "`config` of the model must hold no serialized objects"
-    languages = config.get("languages", [None, None])
-    if (
-        not isinstance(languages, list)
-        or len(languages) != 2
-        or not all(isinstance(language, str | None) for language in languages)
-    ):
-        return f"`languages` must be two texts or nulls, not {languages}"
-    if not isinstance(config["folded"], bool) or not isinstance(config["search"], dict):
-        return "`folded` must be true or false, `search` an object"
-    source, target = config[SOURCE], config[TARGET]
-    if source not in (None, SOURCE) or target not in (None, TARGET, source):
-        return (
-            f"`{SOURCE}` must be null or '{SOURCE}', `{TARGET}` null, '{TARGET}' or "
-            f"the same as the source's. Received: {source!r}, {target!r}"
-        )
-    return None
-
-
-def _plain(value) -> bool:
-    if isinstance(value, dict):
-        return not _SERIALIZED & set(value) and all(map(_plain, value.values()))
-    return not isinstance(value, list) or all(map(_plain, value))
-
-
-def _read_model(folder: Path, config: dict, dtype) -> SequenceModel:
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing.")
-    expected = config.get("weights_sha256")
-    if expected is not None and _digest(path) != expected:
-        raise _wrong(
-            path,
-            f"it is damaged or not the file that {folder / CONFIG} was written with "
-            "(remove `weights_sha256` there if you changed the weights on purpose)",
-        )
-    cls, arguments = CLASSES[config["model"]["class"]], config["model"]["config"]
-    if dtype is not None:
-        arguments = {**arguments, "dtype": dtype}
-    try:
-        model = cls.from_config(arguments)
+    with naming_file(path, "describes no model"):
+        name, arguments = config["model"]["class"], config["model"]["config"]
+        if name not in CLASSES:
+            raise ValueError(f"the class must be one of {[*CLASSES]}, not {name!r}")
+        text = json.dumps(arguments)
+        if any(key in text for key in _SERIALIZED):
+            raise ValueError("its `config` must hold no serialized objects")
+        if dtype is not None:
+            arguments = {**arguments, "dtype": dtype}
+        model = getattr(models, name).from_config(arguments)
         if config["folded"]:
             model.fold()
-    except Exception as error:
-        reason = f"it describes no {cls.__name__} ({error})"
-        raise _wrong(folder / CONFIG, reason) from error
+    with naming_file(weights, f"is damaged, or not of the model in {CONFIG}"):
+        model.load_weights(weights)
+    tokenizers = {None: None}
+    for name in (SOURCE, TARGET):
+        if name in (config[SOURCE], config[TARGET]):
+            with naming_file(folder / name, "holds no tokenizer"):
+                tokenizers[name] = load_tokenizer(folder / name)
+    with naming_file(path, "names wrong tokenizers"):
+        source, target = tokenizers[config[SOURCE]], tokenizers[config[TARGET]]
+    return {
+        "model": model,
+        SOURCE: source,
+        TARGET: target,
+        "search": config["search"],
+        "max_source_length": config["max_source_length"],
+        "languages": config.get("languages", (None, None)),
+    }
+
+
+@contextlib.contextmanager
+def naming_file(path: Path, problem: str) -> Iterator[None]:
+    """What goes wrong in the block is a ValueError that names the file."""
     try:
-        model.load_weights(path)
+        yield
+    except (FileNotFoundError, ImportError):
+        raise
     except Exception as error:
-        reason = f"it is damaged, or not of the model in {CONFIG} ({error})"
-        raise _wrong(path, reason) from error
-    return model
-
-
-def _read_tokenizer(folder: Path):
-    try:
-        return load_tokenizer(folder)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error.filename or folder} is missing.") from error
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise _wrong(folder, str(error)) from error
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        raise ValueError(f"{path} {problem} ({error}).") from error

@@ -4,7 +4,6 @@ Letters: B texts of a batch.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -12,16 +11,15 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_seqconv import decoding, model_directory
+from keras_seqconv import decoding
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.devices import available_cores
-from keras_seqconv.model_directory import Contents
 from keras_seqconv.support.arguments import check_positive_integer
 
 # Always written down, so that a folder says what its search does.
 _ALWAYS_KEPT = ("num_beams", "length_penalty", "max_length")
 # Say how much of the result is returned, not what is searched.
-_OF_A_CALL = {"num_hypotheses", "return_attention"}
+_OF_A_CALL = {"num_hypotheses": None, "return_attention": False}
 # Logits that `score` makes at a time, in elements.
 _LOGITS = 1 << 26
 # Most batches that are decoded side by side unless asked for: each takes its memory.
@@ -37,6 +35,8 @@ class TextModel:
     models of ids only.
     """
 
+    tokenizers: dict
+
     def __init__(self, model, search, tokens_per_batch, parallel_batches):
         self.model = model
         check_positive_integer("tokens_per_batch", tokens_per_batch)
@@ -45,17 +45,18 @@ class TextModel:
             check_positive_integer("parallel_batches", parallel_batches)
         self.parallel_batches = parallel_batches
         given = dict(search or {})
-        options = _checked_options(BeamOptions, given)
-        if _OF_A_CALL & set(given):
-            raise ValueError(
-                f"`search` must not hold {sorted(_OF_A_CALL & set(given))}: they are "
-                "set in each call."
-            )
+        options = _checked_options(BeamOptions, given, {}, _OF_A_CALL)
         # As JSON has it, so that saving and loading changes nothing.
         self.search = {
             name: list(options[name]) if type(options[name]) is tuple else options[name]
             for name in (*_ALWAYS_KEPT, *given)
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}: {type(self.model).__name__}, "
+            f"{self.model.count_params():,} parameters, {self.search}>"
+        )
 
     def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
         """All options of a search: those given, or else those of this model.
@@ -79,39 +80,26 @@ class TextModel:
                 options["suppressed_ids"] = tuple(sorted(never))
         return options
 
-    @classmethod
-    def load(cls, directory: str | os.PathLike, dtype=None):
-        """Reads what `save` wrote; see `keras_seqconv.load`."""
-        return cls._of(model_directory.read(directory, dtype), directory)
-
-    @classmethod
-    def _of(cls, contents: Contents, directory):
-        try:
-            return cls._of_contents(contents)
-        except (TypeError, ValueError) as error:
-            raise model_directory.wrong(directory, error) from error
-
     def _check_tokenizer(self, name, tokenizer, size):
-        if tokenizer.vocabulary_size != size:
-            raise ValueError(
-                f"`{name}` must have as many symbols as the model has ids, {size}. "
-                f"Received: {tokenizer.vocabulary_size}"
-            )
-        for special in ("pad_id", "start_id", "end_id", "unk_id"):
-            expected = getattr(self.model, special)
-            if getattr(tokenizer, special) != expected:
+        specials = ("pad_id", "start_id", "end_id", "unk_id")
+        expected = {"vocabulary_size": size}
+        expected |= {special: getattr(self.model, special) for special in specials}
+        for attribute, value in expected.items():
+            if getattr(tokenizer, attribute) != value:
                 raise ValueError(
-                    f"`{name}` must have the `{special}` of the model, {expected}. "
-                    f"Received: {getattr(tokenizer, special)}"
+                    f"`{name}` must have the `{attribute}` of the model, {value}. "
+                    f"Received: {getattr(tokenizer, attribute)}"
                 )
 
     def _needs_tokenizers(self):
         if not self.tokenizers:
-            name = type(self).__name__
             raise ValueError(
                 "This model has no tokenizers: use keras_seqconv.decoding with its "
-                f"`model`, or make a {name} with tokenizers."
+                f"`model`, or make a {type(self).__name__} with tokenizers."
             )
+
+    def _parallel(self) -> int:
+        return self.parallel_batches or default_parallel()
 
     def _searched(self, run, rows, lengths, num_beams, most, parallel):
         """Pairs of each batch of `rows` (ids) and what `run` finds, as arrays."""
@@ -128,30 +116,24 @@ class TextModel:
         tokens = self.tokens_per_batch // num_beams
         return side_by_side(search, batches(lengths, tokens, most, parallel), parallel)
 
-    def _parallel(self) -> int:
-        return self.parallel_batches or default_parallel()
-
-    def _scores(self, sources, targets, options) -> list[float]:
+    def _scores(self, name, targets, options, sources=None) -> list[float]:
         """What `decoding.score` gives to targets, for sources if there are any."""
-        names = ("length_penalty", "length_penalty_kind", "normalize")
-        unknown = sorted(set(options) - set(names))
-        if unknown:
-            raise TypeError(f"unknown options {unknown}; there are {list(names)}")
-        own = {name: self.search[name] for name in names if name in self.search}
-        options, model = {**own, **options}, self.model
-        lengths = [len(ids) for ids in targets]
-        if sources is not None:
-            lengths = [
-                max(map(len, pair)) for pair in zip(sources, targets, strict=True)
-            ]
+        model = self.model
+        allowed = ("length_penalty", "length_penalty_kind", "normalize")
+        if unknown := sorted(set(options) - set(allowed)):
+            raise TypeError(f"unknown options {unknown}; there are {list(allowed)}")
+        own = {key: self.search[key] for key in allowed if key in self.search}
+        check_lengths(name, targets, model.max_target_length)
+        pairs = zip(targets, sources or targets, strict=True)
+        lengths = [max(map(len, pair)) for pair in pairs]
 
         def score(batch):
+            target_ids = batch.padded(targets, model.pad_id, model.max_target_length)
             source_ids = None
             if sources is not None:
                 most = self.max_source_length
                 source_ids = batch.padded(sources, model.pad_id, most)
-            target_ids = batch.padded(targets, model.pad_id, model.max_target_length)
-            scored = decoding.score(model, source_ids, target_ids, **options)
+            scored = decoding.score(model, source_ids, target_ids, **{**own, **options})
             return keras.ops.convert_to_numpy(scored.scores)
 
         scores, parallel = [0.0] * len(targets), self._parallel()
@@ -164,17 +146,16 @@ class TextModel:
         return scores
 
 
-def _checked_options(cls, search: Mapping, defaults=None, fixed=None) -> dict:
+def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) -> dict:
     """All options of the class: of `search`, else of `defaults` if it has them."""
     names = {field.name for field in dataclasses.fields(cls)}
-    allowed = names - set(fixed or ())
-    unknown = sorted(map(str, set(search) - allowed))
-    if unknown:
+    allowed = names - set(fixed)
+    if unknown := sorted(map(str, set(search) - allowed)):
         raise TypeError(
             f"unknown search options {unknown}; there are {sorted(allowed)}"
         )
-    own = {name: value for name, value in (defaults or {}).items() if name in names}
-    return dataclasses.asdict(cls(**{**own, **search, **(fixed or {})}))
+    own = {name: value for name, value in defaults.items() if name in names}
+    return dataclasses.asdict(cls(**{**own, **search, **fixed}))
 
 
 # --- Batches ---
@@ -260,9 +241,8 @@ def default_parallel() -> int:
         return 1
     import tensorflow as tf
 
-    if tf.config.list_physical_devices("GPU"):
-        return 1
-    return min(available_cores(), _PARALLEL)
+    gpu = tf.config.list_physical_devices("GPU")
+    return 1 if gpu else min(available_cores(), _PARALLEL)
 
 
 def _width(length: int, most: int | None) -> int:
@@ -283,11 +263,7 @@ def _power_of_two_from(number: int) -> int:
 
 def texts_of(name: str, texts: str | Iterable[str]) -> list[str]:
     """A list of them; a single text is one of one."""
-    if isinstance(texts, bytes):
-        raise ValueError(
-            f"`{name}` must be a text or a list of texts. Received: {texts[:80]!r}"
-        )
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    texts = [texts] if isinstance(texts, str | bytes) else list(texts)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(

@@ -1,19 +1,18 @@
-"""Text in, text out: translation models with tokenizers and search options.
+"""Text in, text out: models with their tokenizers and search options.
 
 Letters: S source time, L tokens of a translation.
 """
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
-from keras_seqconv.fingerprints import tokenizer_fingerprint
-from keras_seqconv.language_generator import LanguageGenerator
-from keras_seqconv.model_directory import Contents
+from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.text_model import TextModel, check_lengths, texts_of
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
@@ -137,13 +136,12 @@ class Translator(TextModel):
             size = model.target_vocabulary_size
             self._check_tokenizer("target_tokenizer", target_tokenizer, size)
 
-    def __repr__(self) -> str:
-        languages = filter(None, (self.source_language, self.target_language))
-        return (
-            f"<Translator {' → '.join(languages) or '(languages unknown)'}: "
-            f"{type(self.model).__name__}, {self.model.count_params():,} parameters, "
-            f"{', '.join(f'{name} {value}' for name, value in self.search.items())}>"
-        )
+    @property
+    def tokenizers(self) -> dict:
+        """By side, "source" and "target"; empty in a model of ids only."""
+        if self.source_tokenizer is None:
+            return {}
+        return {"source": self.source_tokenizer, "target": self.target_tokenizer}
 
     def translate(
         self, texts: str | Iterable[str], num_beams: int | None = None, **options
@@ -161,14 +159,7 @@ class Translator(TextModel):
         return [best[0].text if best else "" for best in n_best]
 
     def translate_n_best(
-        self,
-        texts: Iterable[str],
-        n: int,
-        num_beams: int | None = None,
-        *,
-        replace_unknowns: bool = False,
-        alignment_dictionary: Mapping[str, str] | None = None,
-        **search,
+        self, texts: Iterable[str], n: int, num_beams: int | None = None, **options
     ) -> list[list[Translation]]:
         """The n best translations of each text, best first.
 
@@ -177,52 +168,82 @@ class Translator(TextModel):
             n: at most `num_beams`. A text gets fewer where the search found fewer; one
                 without a token gets one translation, "" with score 0.
             num_beams: instead of the default of this translator.
-            replace_unknowns: put the source token with the most attention for each
-                unknown token; see `keras_seqconv.tokenizers.replace_unknowns`.
-            alignment_dictionary: source token -> what to write for it then.
-            **search: other options of `keras_seqconv.decoding.beam_search`, instead of
-                the defaults of this translator, and `return_attention` (False).
+            **options: other options of `keras_seqconv.decoding.beam_search`, instead of
+                the defaults of this translator; `return_attention` (False);
+                `replace_unknowns` (False): put the source token with the most attention
+                for each unknown token, see `keras_seqconv.tokenizers.replace_unknowns`;
+                `alignment_dictionary`: source token -> what to write for it then.
 
         Raises:
             ValueError: `texts` is no list of texts; for a wrong option.
             TypeError: for an unknown option.
         """
         texts = texts_of("texts", texts)
+        results, cut = [[] for _ in texts], []
+        for index, best, was_cut in self.each_n_best(texts, n, num_beams, **options):
+            results[index] = best
+            cut += [index] * was_cut
+        self._warn_of_cut(cut, texts)
+        return results
+
+    def each_n_best(
+        self,
+        texts: Iterable[str],
+        n_best: int,
+        num_beams: int | None = None,
+        *,
+        replace_unknowns: bool = False,
+        alignment_dictionary: Mapping[str, str] | None = None,
+        **search,
+    ) -> Iterator[tuple[int, list[Translation], bool]]:
+        """As `translate_n_best`, text by text as they are done, the longest first.
+
+        Yields:
+            The place of a text among `texts`, its translations, and whether it was cut
+            (of which no warning tells).
+        """
+        texts = texts_of("texts", texts)
         self._needs_tokenizers()
         if num_beams is not None:
             search["num_beams"] = num_beams
-        check_positive_integer("n", n)
+        check_positive_integer("n_best", n_best)
         options = self.search_options(search, num_hypotheses=None)
-        if n > options["num_beams"]:
+        num_beams, attention = options["num_beams"], options["return_attention"]
+        if n_best > num_beams:
             raise ValueError(
-                "`n` must be at most `num_beams`. "
-                f"Received: n={n}, num_beams={options['num_beams']}"
+                "`n_best` must be at most `num_beams`. "
+                f"Received: n_best={n_best}, num_beams={num_beams}"
             )
-        options["num_hypotheses"] = n
-        attention = options["return_attention"]
+        options["num_hypotheses"] = n_best
         options["return_attention"] = attention or replace_unknowns
-        results = [[Translation("", 0.0)] for _ in texts]
-        sources = self._sources(texts)
+        sources, cut = self._sources(texts)
         lengths = [
             0 if len(ids) == 1 or not text.strip(_BLANKS) else len(ids)
             for ids, text in zip(sources, texts, strict=True)
         ]
+        for index, length in enumerate(lengths):
+            if not length:
+                yield index, [Translation("", 0.0)], False
 
         def run(source_ids):
             return decoding.beam_search_hypotheses(self.model, source_ids, **options)
 
+        most, parallel = self.max_source_length, self._parallel()
         for batch, hypotheses in self._searched(
-            run, sources, lengths, options["num_beams"], self.max_source_length,
-            self._parallel(),
-        ):  # fmt: skip
+            run, sources, lengths, num_beams, most, parallel
+        ):
             for place, index in enumerate(batch.indices):
-                results[index] = self._read(hypotheses, place, lengths[index])
-        for text, row in zip(texts, results, strict=True):
-            for rank, best in enumerate(row):
-                if replace_unknowns and best.tokens:
-                    best = self._without_unknowns(best, text, alignment_dictionary)
-                row[rank] = best if attention else best._replace(attention=None)
-        return results
+                found = self._read(hypotheses, place, lengths[index])
+                if replace_unknowns:
+                    words = self.source_tokenizer.split(texts[index])
+                    words = words[: lengths[index] - 1]
+                    found = [
+                        self._without_unknowns(one, words, alignment_dictionary)
+                        for one in found
+                    ]
+                if not attention:
+                    found = [one._replace(attention=None) for one in found]
+                yield index, found, index in cut
 
     def score(
         self, texts: Iterable[str], translations: Iterable[str], **options
@@ -250,10 +271,10 @@ class Translator(TextModel):
                 f"Received: {len(texts)} and {len(translations)}"
             )
         self._needs_tokenizers()
-        sources = self._sources(texts)
+        sources, cut = self._sources(texts)
+        self._warn_of_cut(cut, texts)
         targets = self.target_tokenizer.tokenize(translations)
-        check_lengths("translations", targets, self.model.max_target_length)
-        return self._scores(sources, targets, options)
+        return self._scores("translations", targets, options, sources)
 
     def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
         """Writes model, tokenizers and search options; see `model_directory`.
@@ -264,75 +285,230 @@ class Translator(TextModel):
         """
         model_directory.write(
             directory,
-            Contents(
-                self.model,
-                self.source_tokenizer,
-                self.target_tokenizer,
-                self.search,
-                self._chosen_length,
-                (self.source_language, self.target_language),
-            ),
-            overwrite,
+            self.model,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            self.search,
+            self._chosen_length,
+            (self.source_language, self.target_language),
+            overwrite=overwrite,
         )
 
-    @classmethod
-    def _of_contents(cls, contents):
-        *parts, longest, languages = contents
-        return cls(*parts, max_source_length=longest, languages=languages)
-
-    @property
-    def tokenizers(self) -> dict:
-        """By side, "source" and "target"; empty in a model of ids only."""
-        if self.source_tokenizer is None:
-            return {}
-        return {"source": self.source_tokenizer, "target": self.target_tokenizer}
-
-    def _sources(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text with the end id, cut to what the model can take."""
+    def _sources(self, texts: list[str]) -> tuple[list[list[int]], set[int]]:
+        """Ids of each text with the end id, and which were cut to the model's most."""
         sources = self.source_tokenizer.tokenize(texts)
         most = self.max_source_length
         if most is None:
-            return sources
-        long = [index for index, ids in enumerate(sources) if len(ids) > most]
-        for index in long:
+            return sources, set()
+        cut = {index for index, ids in enumerate(sources) if len(ids) > most}
+        for index in cut:
             sources[index] = [*sources[index][: most - 1], self.model.end_id]
-        if long and most != self._chosen_length:
+        return sources, cut
+
+    def _warn_of_cut(self, cut, texts):
+        if cut and self.max_source_length != self._chosen_length:
             warnings.warn(
-                f"{len(long)} of {len(texts)} texts, the first of them number "
-                f"{long[0]}, have more than the {most} tokens that the model takes and "
-                "were cut",
-                stacklevel=4,
+                f"{len(cut)} of {len(texts)} texts, the first of them number "
+                f"{min(cut)}, have more than the {self.max_source_length} tokens that "
+                "the model takes and were cut",
+                stacklevel=3,
             )
-        return sources
 
-    def _read(self, hypotheses, place: int, length: int) -> list[Translation]:
+    def _read(self, hypotheses, place: int, source_length: int) -> list[Translation]:
         """The translations in one row of hypotheses, for a source of length S."""
-        count = int((hypotheses.lengths[place] > 0).sum())
-        rows = [
-            hypotheses.ids[place, n, : hypotheses.lengths[place, n]].tolist()
-            for n in range(count)
-        ]
-        texts = self.target_tokenizer.detokenize(rows)
-        return [
-            Translation(
-                texts[n],
-                float(hypotheses.scores[place, n]),
-                tuple(self.target_tokenizer.to_tokens(ids)),
-                hypotheses.positional_scores[place, n, : len(ids)],
-                None
-                if hypotheses.attention is None
-                else hypotheses.attention[place, n, : len(ids), :length],
-            )
-            for n, ids in enumerate(rows)
-        ]
+        found = []
+        for n, length in enumerate(hypotheses.lengths[place]):
+            if length > 0:
+                ids = hypotheses.ids[place, n, :length].tolist()
+                attention = None
+                if hypotheses.attention is not None:
+                    attention = hypotheses.attention[place, n, :length, :source_length]
+                translation = Translation(
+                    self.target_tokenizer.detokenize([ids])[0],
+                    float(hypotheses.scores[place, n]),
+                    tuple(self.target_tokenizer.to_tokens(ids)),
+                    hypotheses.positional_scores[place, n, :length],
+                    attention,
+                )
+                found.append(translation)
+        return found
 
-    def _without_unknowns(self, best: Translation, text: str, alignments):
-        words = self.source_tokenizer.split(text)[: best.attention.shape[1] - 1]
+    def _without_unknowns(self, best: Translation, words: list[str], alignments):
         tokens = replace_unknowns_in(best.tokens, words, best.attention, alignments)
         if tokens == list(best.tokens):
             return best
         text = self.target_tokenizer.join(tokens)
         return best._replace(text=text, tokens=tuple(tokens))
+
+
+class LanguageGenerator(TextModel):
+    """Scores and continues texts with a language model.
+
+    Tokens that are no text (`unspellable_ids` of tokenizers that run in graphs) are
+    never chosen.
+
+    Args:
+        model: `LanguageModel`, `ConvLanguageModel` or an `Ensemble` of such.
+        tokenizer: text to ids and back, or None for a model of ids only.
+        search, tokens_per_batch, parallel_batches: see `Translator`. Samples are drawn
+            one batch after the other, or a seed would not say what is drawn.
+
+    Raises:
+        ValueError: tokenizer and model differ in the size of the vocabulary or in
+            special ids, or for options that are not the search's.
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+    tokenizer = DictionaryTokenizer(Dictionary([("ein", 9), ("Hund", 3)]))
+    model = keras_seqconv.models.ConvLanguageModel(
+        6, embedding_dim=8, convolutions="[(8, 3)] * 2"
+    )
+    generator = keras_seqconv.LanguageGenerator(model, tokenizer)
+    scores = generator.score(["ein Hund"])  # [log-probability of a token]
+    texts = generator.sample(["ein"], seed=1, max_length=5)
+    ```
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer=None,
+        search: Mapping | None = None,
+        *,
+        tokens_per_batch: int = 4096,
+        parallel_batches: int | None = None,
+    ):
+        models = getattr(model, "models", [model])
+        if any(hasattr(member, "source_embedder") for member in models):
+            raise ValueError(
+                "`model` must be a language model; others go into Translator. "
+                f"Received: {type(model).__name__}"
+            )
+        super().__init__(model, search, tokens_per_batch, parallel_batches)
+        self.tokenizer = tokenizer
+        if tokenizer is not None:
+            self._check_tokenizer("tokenizer", tokenizer, model.target_vocabulary_size)
+
+    @property
+    def tokenizers(self) -> dict:
+        """That of "text"; empty in a model of ids only."""
+        return {} if self.tokenizer is None else {"text": self.tokenizer}
+
+    def score(self, texts: Iterable[str], **options) -> list[float]:
+        """Log-probability of each text, its end included, over the length penalty.
+
+        With the default penalty that is the mean of a token, and exp(-score) the
+        perplexity.
+
+        Args:
+            texts: any number of texts.
+            **options: see `Translator.score`.
+
+        Raises:
+            ValueError: a text has more tokens than the positions of the model; for a
+                wrong option.
+        """
+        texts = texts_of("texts", texts)
+        self._needs_tokenizers()
+        return self._scores("texts", self.tokenizer.tokenize(texts), options)
+
+    def generate(
+        self, prompts: Iterable[str], num_beams: int | None = None, **search
+    ) -> list[str]:
+        """The most likely texts that begin with the prompts, by beam search.
+
+        Args:
+            prompts: any number of texts, also empty ones.
+            num_beams, **search: see `Translator.translate`. `max_length` counts the
+                tokens of the prompt.
+
+        Returns:
+            Whole texts, the prompts included.
+
+        Raises:
+            ValueError: a prompt is longer than `max_length` or the positions of the
+                model; for a wrong option.
+        """
+        if num_beams is not None:
+            search["num_beams"] = num_beams
+        options = self.search_options(search, num_hypotheses=1)
+
+        def run(prefix):
+            return decoding.beam_search_hypotheses(
+                self.model, prefix_ids=prefix, **options
+            )
+
+        return self._continued(
+            prompts, run, options, options["num_beams"], self._parallel()
+        )
+
+    def sample(
+        self,
+        prompts: Iterable[str],
+        seed: int | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        **search,
+    ) -> list[str]:
+        """Texts that begin with the prompts, drawn from the model's distribution.
+
+        Args:
+            prompts, **search: see `generate`.
+            seed, temperature, top_k, top_p: see `keras_seqconv.decoding.sample`. With
+                a seed, the same prompts in the same order give the same texts.
+
+        Returns, Raises:
+            see `generate`.
+        """
+        search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        options = self.search_options(search, SampleOptions, num_samples=1)
+        # One for all batches, or each would draw the same numbers.
+        generator = keras.random.SeedGenerator(seed)
+
+        def run(prefix):
+            return decoding.sample_hypotheses(
+                self.model, prefix_ids=prefix, seed=generator, **options
+            )
+
+        return self._continued(prompts, run, options, 1, 1)
+
+    def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes model, tokenizer and search options; see `Translator.save`."""
+        model_directory.write(
+            directory,
+            self.model,
+            None,
+            self.tokenizer,
+            self.search,
+            overwrite=overwrite,
+        )
+
+    def _continued(self, prompts, run, options, num_beams, parallel):
+        """The best text of each prompt, of those that `run` finds for ids (B, T)."""
+        self._needs_tokenizers()
+        prompts = texts_of("prompts", prompts)
+        prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
+        most = options["max_length"]
+        if self.model.max_target_length is not None:
+            most = min(most, self.model.max_target_length - 1)
+        check_lengths("prompts", prefixes, most)
+        results = [""] * len(prompts)
+        # An empty prompt is a column of padding.
+        lengths = [max(1, len(prefix)) for prefix in prefixes]
+        for batch, hypotheses in self._searched(
+            run, prefixes, lengths, num_beams, max(1, most), parallel
+        ):
+            ids = [
+                hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]].tolist()
+                for place in range(len(batch.indices))
+            ]
+            texts = self.tokenizer.detokenize(ids)
+            for index, text in zip(batch.indices, texts, strict=True):
+                results[index] = text
+        return results
 
 
 def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGenerator:
@@ -355,9 +531,12 @@ def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGener
         ImportError: a tokenizer needs a package that is not installed.
     """
     contents = model_directory.read(directory, dtype)
-    translates = hasattr(contents.model, "source_embedder")
-    cls = Translator if translates else LanguageGenerator
-    return cls._of(contents, directory)
+    path = model_directory.model_folder(directory) / model_directory.CONFIG
+    with model_directory.naming_file(path, "does not fit together"):
+        if hasattr(contents["model"], "source_embedder"):
+            return Translator(**contents)
+        names = ("model", "target_tokenizer", "search")
+        return LanguageGenerator(*map(contents.get, names))
 
 
 def load_ensemble(
@@ -375,39 +554,37 @@ def load_ensemble(
         FileNotFoundError, ImportError: see `load`.
     """
     directories = list(directories)
-    if not directories:
-        raise ValueError("`directories` must name a model directory. Received: none")
     members = [load(directory, dtype) for directory in directories]
+    if not members:
+        raise ValueError("`directories` must name a model directory. Received: none")
     first = members[0]
     if len(members) == 1:
         return first
-
-    def same(rule: str, values: list, shown: list) -> None:
-        if any(value != values[0] for value in values):
-            received = zip(directories, shown, strict=True)
+    kinds = [_kind(member) for member in members]
+    for name in kinds[0]:
+        # Languages that are not known fit all.
+        known = {kind[name] for kind in kinds} - {(None, None)}
+        if len(known) > 1:
+            received = zip(directories, kinds, strict=True)
             raise ValueError(
-                f"{rule}. Received: "
-                + ", ".join(f"{directory} {value}" for directory, value in received)
+                f"The models must have the same {name}. Received: "
+                + ", ".join(
+                    f"{directory} ({kind[name]})" for directory, kind in received
+                )
             )
-
-    kinds = [f"({type(member).__name__})" for member in members]
-    same("All models must translate, or all be language models", kinds, kinds)
-    translates = isinstance(first, Translator)
-    sides = ("source_tokenizer", "target_tokenizer") if translates else ("tokenizer",)
-    for side in sides:
-        prints = [tokenizer_fingerprint(getattr(member, side)) for member in members]
-        rule = f"The models must have the same {side.replace('_', ' ')}"
-        same(rule, prints, [f"({digest[:8]})" for digest in prints])
-    more = {}
-    if translates:
-        pairs = [(m.source_language, m.target_language) for m in members]
-        known = [pair for pair in pairs if pair != (None, None)] or [(None, None)]
-        same(
-            "The models must translate between the same languages",
-            [known[0] if pair == (None, None) else pair for pair in pairs],
-            [f"from {source} to {target}" for source, target in pairs],
-        )
-        more["languages"] = known[0]
+    languages = (known or {(None, None)}).pop()
     model = decoding.Ensemble([member.model for member in members])
-    tokenizers = (getattr(first, side) for side in sides)
-    return type(first)(model, *tokenizers, first.search, **more)
+    if isinstance(first, LanguageGenerator):
+        return LanguageGenerator(model, first.tokenizer, first.search)
+    tokenizers = first.tokenizers.values()
+    return Translator(model, *tokenizers, search=first.search, languages=languages)
+
+
+def _kind(member: TextModel) -> dict:
+    """What must be the same for models to decode as one."""
+    kind = {"kind": type(member).__name__}
+    for name in ("source_tokenizer", "target_tokenizer", "tokenizer"):
+        digest = model_directory.tokenizer_fingerprint(getattr(member, name, None))
+        kind[name.replace("_", " ")] = digest[:16]
+    sides = ("source_language", "target_language")
+    return {**kind, "languages": tuple(getattr(member, side, None) for side in sides)}

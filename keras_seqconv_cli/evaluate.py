@@ -155,7 +155,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
 
 def _texts(options) -> tuple:
     """Sources, references, hypotheses, those to compare; None for what is not given."""
-    from keras_seqconv.support.lines import iterate_lines
+    from keras_seqconv.support.files import iterate_lines
 
     columns, most = {}, options.limit
     files = [options.hypotheses, options.source, *options.reference, options.compare]
@@ -244,7 +244,7 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
 
 def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.evaluation import text_perplexity
-    from keras_seqconv.support.lines import iterate_lines
+    from keras_seqconv.support.files import iterate_lines
     from keras_seqconv.translator import load_ensemble
 
     generator = load_ensemble(options.model, options.dtype)

@@ -74,7 +74,7 @@ def check(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.export import saved_model
-    from keras_seqconv.folders import model_folder
+    from keras_seqconv.model_directory import model_folder
     from keras_seqconv.translator import load
 
     folder = model_folder(options.model)

@@ -122,7 +122,7 @@ def _attention(options):
     from keras import ops
 
     from keras_seqconv import load, plots
-    from keras_seqconv.support.lines import read_lines
+    from keras_seqconv.support.files import read_lines
 
     from_model = options.model is not None and options.text is not None
     if from_model == (options.translations is not None):
@@ -216,7 +216,7 @@ def _decoder_side(model, tokenizer, text: str):
 def _bleu_by_length(options):
     from keras_seqconv import plots
     from keras_seqconv.evaluation import bleu_by_length
-    from keras_seqconv.support.lines import read_lines
+    from keras_seqconv.support.files import read_lines
 
     stems = [Path(file).stem for file in options.hypotheses]
     names = _names(options, "hypotheses", stems)

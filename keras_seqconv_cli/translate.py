@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from keras_seqconv_cli import check_files, check_models
+from keras_seqconv_cli import check_files, check_models, positive_integer
 
 HELP = "translate a file or a stream with one or several models"
 DESCRIPTION = (
@@ -105,11 +105,11 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--suppressed-ids", type=int, nargs="+", metavar="ID", help="never chosen"
     )
     group.add_argument(
-        "--tokens-per-batch", type=int, metavar="N",
+        "--tokens-per-batch", type=positive_integer, metavar="N",
         help="source tokens times beams of a batch (default 16384)",
     )  # fmt: skip
     group.add_argument(
-        "--parallel-batches", type=int, metavar="N",
+        "--parallel-batches", type=positive_integer, metavar="N",
         help="batches decoded at the same time, each by its part of the cores and in "
         "its own memory (default: on a CPU the number of cores, at most 8)",
     )  # fmt: skip
@@ -128,14 +128,10 @@ def search_options(options: argparse.Namespace) -> dict:
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     from keras_seqconv.devices import keep_freed_memory, share_cores
-    from keras_seqconv.support.arguments import check_positive_integer
     from keras_seqconv.text_model import default_parallel
     from keras_seqconv.translator import load_ensemble
 
-    parallel = options.parallel_batches
-    if parallel is None:
-        parallel = default_parallel()
-    check_positive_integer("parallel_batches", parallel)
+    parallel = options.parallel_batches or default_parallel()
     # Logits of many beams are made anew in every step.
     keep_freed_memory(arenas=parallel)
     # Before TensorFlow starts, which loading a model does.
@@ -147,11 +143,6 @@ def load_translator(options: argparse.Namespace):
             " `keras-seqconv evaluate --text` tells its perplexity, "
             "`keras-seqconv generate` writes with it."
         )
-    if translator.source_tokenizer is None:
-        raise ValueError(
-            f"{options.model[0]} has no tokenizers: it translates ids, by "
-            "keras_seqconv.decoding.beam_search."
-        )
     for name in ("source_language", "target_language"):
         given, known = getattr(options, name), getattr(translator, name)
         if None not in (given, known) and given != known:
@@ -160,9 +151,8 @@ def load_translator(options: argparse.Namespace):
                 f"Received: {given}"
             )
     for name in ("tokens_per_batch", "parallel_batches"):
-        number = getattr(options, name)
-        if number is not None:
-            setattr(translator, name, check_positive_integer(name, number))
+        if getattr(options, name) is not None:
+            setattr(translator, name, getattr(options, name))
     return translator
 
 
@@ -171,7 +161,10 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
     if options.input == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: `input` must be given.")
-    _format(options)
+    if options.input == options.output != "-":
+        raise ValueError("`output` must not be the `input`.")
+    if options.format == "text" and options.scores:
+        raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
     check_models(*options.model)
     check_files(options.input, options.alignment_dictionary)
 
@@ -183,6 +176,10 @@ def run(options: argparse.Namespace) -> int:
     dictionary = options.alignment_dictionary
     if dictionary is not None:
         dictionary = read_alignment_dictionary(dictionary)
+    format = options.format
+    if format is None:
+        format = "tsv" if options.scores or options.n_best > 1 else "text"
+        format = "jsonl" if options.attention else format
     typed = options.input == "-" and sys.stdin.isatty()
     window = options.window
     if window is None:
@@ -200,7 +197,7 @@ def run(options: argparse.Namespace) -> int:
             sys.stdin.buffer if options.input == "-" else options.input,
             sys.stdout.buffer if options.output == "-" else options.output,
             n_best=options.n_best,
-            format=_format(options),
+            format=format,
             attention=options.attention,
             window=window,
             resume=options.resume,
@@ -218,18 +215,7 @@ def run(options: argparse.Namespace) -> int:
         print(
             f"warning: {report.cut:,} lines, the first of them line "
             f"{report.first_cut:,}, have more than the "
-            f"{translator.max_source_length:,} tokens that are read, and "
-            "were cut",
+            f"{translator.max_source_length:,} tokens that are read, and were cut",
             file=sys.stderr,
         )
     return 0
-
-
-def _format(options: argparse.Namespace) -> str:
-    if options.format == "text" and options.scores:
-        raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
-    if options.format is not None:
-        return options.format
-    if options.attention:
-        return "jsonl"
-    return "tsv" if options.scores or options.n_best > 1 else "text"

@@ -24,22 +24,26 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def test_folder_appears_at_the_end(tmp_path):
+def test_a_folder_appears_and_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "runs" / "model"
     with atomic_directory(path) as folder:
-        (folder / "config.json").write_text("new")
+        (folder / "config.json").write_text("old")
+        (folder / "left over").write_text("")
         assert not path.exists()
-    assert (path / "config.json").read_text() == "new"
-    assert names(path.parent) == ["model"]
-
-
-def test_permissions_are_those_of_any_new_folder(tmp_path):
-    write(tmp_path / "model")
     (tmp_path / "plain").mkdir()
-    assert (tmp_path / "model").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    write(path, "new", replaceable=ours)
+    assert names(path.parent) == ["model"] and names(path) == ["config.json"]
+    assert (path / "config.json").read_text() == "new"
+    write(tmp_path / "plain")  # an empty folder is used
+    assert names(tmp_path / "plain") == ["config.json"]
+    (tmp_path / "latest").symlink_to(path)
+    write(tmp_path / "latest", "newer", replaceable=ours)
+    assert (tmp_path / "latest").is_symlink()
+    assert (path / "config.json").read_text() == "newer"
 
 
-@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("before", [False, True])
 def test_interrupted_write_leaves_nothing_behind(tmp_path, stop, before):
     path = tmp_path / "model"
@@ -53,26 +57,14 @@ def test_interrupted_write_leaves_nothing_behind(tmp_path, stop, before):
         assert (path / "config.json").read_text() == "old"
 
 
-def test_what_is_replaceable_is_replaced_as_a_whole(tmp_path):
-    path = tmp_path / "model"
-    write(path, "old")
-    (path / "left over").write_text("")
-    write(path, "new", replaceable=ours)
-    assert names(path) == ["config.json"]
-    assert (path / "config.json").read_text() == "new"
-    assert names(tmp_path) == ["model"]
-
-
 def write_in_folder(path):
     with atomic_directory(path) as folder, open(folder / "ids", "wb") as stream:
         stream.write(bytes(9000))
 
 
-def write_one_file(path):
-    write_file(path, bytes(9000))
-
-
-@pytest.mark.parametrize("write", [write_in_folder, write_one_file])
+@pytest.mark.parametrize(
+    "write", [write_in_folder, lambda p: write_file(p, b"0" * 9000)]
+)
 def test_full_disk_is_named_and_leaves_nothing(tmp_path, write):
     with pytest.raises(OSError) as error, full_disk():
         write(tmp_path / "new")
@@ -80,22 +72,51 @@ def test_full_disk_is_named_and_leaves_nothing(tmp_path, write):
     assert names(tmp_path) == []
 
 
-def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+def test_what_killed_writers_left_is_removed_or_comes_back(tmp_path):
     for name in (".model.part", ".models.part", "model.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("half")
-    write(tmp_path / "model")
-    assert names(tmp_path) == [".models.part", "model", "model.old"]
-    assert names(tmp_path / "model") == ["config.json"]
-
-
-def test_what_a_killed_writer_was_replacing_comes_back(tmp_path):
     write(tmp_path / "model", "old")
+    assert names(tmp_path) == [".models.part", "model", "model.old"]
     (tmp_path / "model").rename(tmp_path / ".model.old")
     refused = pytest.raises(ValueError, match=r"holds: config\.json")
     with refused, atomic_directory(tmp_path / "model"):
         pytest.fail("the block ran")
     assert (tmp_path / "model" / "config.json").read_text() == "old"
+
+
+def test_old_folder_returns_when_the_last_rename_fails(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    write(path, "old")
+    rename = type(path).rename
+
+    def fail(source, target):
+        if source.name.endswith(".part"):
+            raise OSError("no more")
+        return rename(source, target)
+
+    monkeypatch.setattr(type(path), "rename", fail)
+    with pytest.raises(OSError, match="no more"):
+        write(path, "new", replaceable=ours)
+    assert (path / "config.json").read_text() == "old"
+    assert names(tmp_path) == ["model"]
+
+
+def test_what_is_not_ours_is_refused_and_kept(tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years")
+    for replaceable in (None, ours):
+        refused = pytest.raises(ValueError, match=r"holds: thesis\.tex")
+        with refused, atomic_directory(foreign, replaceable):
+            pytest.fail("the block ran")
+    path = tmp_path / "filled meanwhile"
+    with refused, atomic_directory(path):
+        foreign.rename(path)
+    assert names(tmp_path) == [path.name] and names(path) == ["thesis.tex"]
+    with pytest.raises(ValueError, match="It is a file"):
+        write(path / "thesis.tex", replaceable=ours)
+    assert (path / "thesis.tex").read_text() == "years"
 
 
 def test_writers_of_one_folder_wait_for_each_other(tmp_path):
@@ -122,73 +143,16 @@ with locked(sys.argv[1]):
 
 def test_another_process_is_kept_out_until_it_is_killed(tmp_path):
     path = tmp_path / "lock"
+    refused = pytest.raises(ValueError, match="^taken$")
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, path],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(ValueError, match="^taken$"), locked(path, "taken"):
+        with refused, locked(path, "taken"):
             pytest.fail("the block ran")
         process.kill()
     for _ in range(2):
-        refused = pytest.raises(ValueError, match="^taken$")
         with locked(path, "taken"), refused, locked(path, "taken"):
             pytest.fail("the block ran")
     assert names(tmp_path) == []
-
-
-def test_empty_folder_is_used(tmp_path):
-    (tmp_path / "model").mkdir()
-    write(tmp_path / "model")
-    assert names(tmp_path / "model") == ["config.json"]
-
-
-@pytest.mark.parametrize("options", [{}, {"replaceable": ours}])
-def test_foreign_folder_is_refused_before_any_work(tmp_path, options):
-    (tmp_path / "thesis.tex").write_text("years")
-    refused = pytest.raises(ValueError, match=r"holds: thesis\.tex")
-    with refused, atomic_directory(tmp_path, **options):
-        pytest.fail("the block ran")
-    assert names(tmp_path) == ["thesis.tex"]
-
-
-def test_folder_filled_meanwhile_is_kept(tmp_path):
-    path = tmp_path / "model"
-    refused = pytest.raises(ValueError, match=r"holds: thesis\.tex")
-    with refused, atomic_directory(path):
-        path.mkdir()
-        (path / "thesis.tex").write_text("years")
-    assert names(tmp_path) == ["model"]
-    assert names(path) == ["thesis.tex"]
-
-
-def test_file_is_refused(tmp_path):
-    (tmp_path / "model").write_text("a file")
-    with pytest.raises(ValueError, match="It is a file"):
-        write(tmp_path / "model", replaceable=ours)
-    assert (tmp_path / "model").read_text() == "a file"
-
-
-def test_old_folder_returns_when_the_last_rename_fails(tmp_path, monkeypatch):
-    path = tmp_path / "model"
-    write(path, "old")
-    rename = type(path).rename
-
-    def fail(source, target):
-        if source.name.endswith(".part"):
-            raise OSError("no more")
-        return rename(source, target)
-
-    monkeypatch.setattr(type(path), "rename", fail)
-    with pytest.raises(OSError, match="no more"):
-        write(path, "new", replaceable=ours)
-    assert (path / "config.json").read_text() == "old"
-    assert names(tmp_path) == ["model"]
-
-
-def test_link_stays_a_link(tmp_path):
-    write(tmp_path / "model", "old")
-    (tmp_path / "latest").symlink_to(tmp_path / "model")
-    write(tmp_path / "latest", "new", replaceable=ours)
-    assert (tmp_path / "latest").is_symlink()
-    assert (tmp_path / "model" / "config.json").read_text() == "new"

@@ -104,19 +104,15 @@ def test_directories(generator, tmp_path):
     assert {path.name for path in (tmp_path / "model").iterdir()} == {
         "config.json", "model.weights.h5", "target_tokenizer",
     }  # fmt: skip
-    for loaded in (
-        ks.load(tmp_path / "model"), ks.LanguageGenerator.load(tmp_path / "model")
-    ):  # fmt: skip
-        assert isinstance(loaded, ks.LanguageGenerator)
-        assert loaded.search == generator.search
-        assert loaded.score(["w1 w2"]) == pytest.approx(generator.score(["w1 w2"]))
-    with pytest.raises(ValueError, match="config.json.*LanguageGenerator"):
-        ks.Translator.load(tmp_path / "model")
+    loaded = ks.load(tmp_path / "model")
+    assert isinstance(loaded, ks.LanguageGenerator)
+    assert loaded.search == generator.search
+    assert loaded.score(["w1 w2"]) == pytest.approx(generator.score(["w1 w2"]))
 
 
 def test_what_does_not_fit_together():
     other = DictionaryTokenizer(Dictionary([("a", 1)]))
-    with pytest.raises(ValueError, match="`tokenizer` must have as many symbols"):
+    with pytest.raises(ValueError, match="`tokenizer` must have the `vocabulary_size`"):
         ks.LanguageGenerator(MODELS["conv"](), other)
     model = ks.models.EncoderDecoder(30, 30, hidden_dim=8, num_heads=2)
     with pytest.raises(ValueError, match="must be a language model; others go into"):

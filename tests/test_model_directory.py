@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import shutil
-import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -106,7 +105,7 @@ def test_tokenizers_and_search_options(tmp_path):
     lower = DictionaryTokenizer(TOKENIZER.dictionary, lowercase=True)
     model = MODELS["EncoderDecoder"]()
     ks.Translator(model, lower, TOKENIZER, search).save(tmp_path / "two")
-    loaded = ks.Translator.load(tmp_path / "two")
+    loaded = ks.load(tmp_path / "two")
     assert loaded.source_tokenizer.lowercase and not loaded.target_tokenizer.lowercase
     assert loaded.search == {
         "num_beams": 2, "length_penalty": 0.6, "max_length": 200,
@@ -119,31 +118,20 @@ def test_tokenizers_and_search_options(tmp_path):
     assert not (tmp_path / "one" / "target_tokenizer").exists()
     shared = ks.load(tmp_path / "one")
     assert shared.source_tokenizer is shared.target_tokenizer
-    config = json.loads((tmp_path / "one" / "config.json").read_text())
-    assert config["format_version"] == 1
-    assert config["package_version"] == ks.__version__
-    assert config["model"]["class"] == "EncoderDecoder"
     # Directories of versions that knew no languages.
     edit(tmp_path / "one", lambda config: config.pop("languages"))
     assert ks.load(tmp_path / "one").source_language is None
 
 
-def test_only_whole_models_are_saved(tmp_path):
+def test_only_what_loads_is_saved(tmp_path):
     class Mine(ks.models.EncoderDecoder):
         pass
 
-    quantized, folded = MODELS["EncoderDecoder"](), MODELS["ConvS2S"]()
+    quantized = MODELS["EncoderDecoder"]()
     quantized.vocabulary_map.dense.quantize("int8")
-    folded.encoder_input.fold()
-    policy = keras.dtype_policies.QuantizedDTypePolicy("int8", "float32")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras: not all layers can be quantized
-        unnamed = MODELS["ConvLanguageModel"](dtype=policy)
     for model, words in (
-        (quantized, "changed after it was made"),
-        (folded, "changed after it was made"),
+        (quantized, "a quantized model"),
         (Mine(20, 20, **SMALL), "one of the classes .*Received: Mine"),
-        (unnamed, "a dtype policy with a name"),
     ):
         with pytest.raises(ValueError, match=words):
             owner_of(model).save(tmp_path / "model")
@@ -156,10 +144,10 @@ def test_only_whole_models_are_saved(tmp_path):
 def test_what_is_there_is_kept(saved):
     translator = ks.load(saved)
     before = (saved / "config.json").read_bytes()
-    with pytest.raises(ValueError, match="or not exist .`overwrite`=True"):
+    with pytest.raises(ValueError, match="`overwrite` replaces a saved model"):
         translator.save(saved)
     (saved / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="and nothing else.*It holds: .*notes.txt"):
+    with pytest.raises(ValueError, match="must be empty.*It holds: .*notes.txt"):
         translator.save(saved, overwrite=True)
     with pytest.raises(ValueError, match="It is a file"):
         translator.save(saved / "notes.txt", overwrite=True)
@@ -199,15 +187,15 @@ def test_full_disk_is_named(saved, monkeypatch):
 
     monkeypatch.setattr(keras.Model, "save_weights", save_weights)
     translator = ks.load(saved)
-    with pytest.raises(OSError, match="No space left on device") as error:
+    full = pytest.raises(OSError, match="No space left on device.*model.weights.h5")
+    with full:
         translator.save(saved, overwrite=True)
-    assert error.value.filename.endswith("model.weights.h5")
     assert os.fstat(held[0].fileno()).st_size == 0
     held[0].close()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: mock.Mock(free=5000))
-    with pytest.raises(OSError, match="No space left on device") as error:
+    with full:
         translator.save(saved, overwrite=True)
-    assert error.value.filename.endswith("model.weights.h5") and len(held) == 1
+    assert len(held) == 1
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
@@ -226,12 +214,13 @@ def test_missing_files(saved, tmp_path):
         shutil.copytree(saved, copy)
         remove = shutil.rmtree if (copy / name).is_dir() else Path.unlink
         remove(copy / name)
-        with pytest.raises(FileNotFoundError, match=f"copy/{name}.* is missing"):
+        with pytest.raises(FileNotFoundError, match=f"copy/{name}"):
             ks.load(copy)
         shutil.rmtree(copy)
 
 
 def test_files_that_are_cut_off(saved):
+    """With and without the check sum of the weights; or one bit is wrong."""
     files = [path for path in saved.rglob("*") if path.is_file()]
     assert len(files) == 4
     for path in files:
@@ -243,36 +232,23 @@ def test_files_that_are_cut_off(saved):
             with pytest.raises(ValueError, match=str(saved)):
                 ks.load(saved)
         path.write_bytes(content)
-    (saved / "source_tokenizer" / "dict.txt").write_bytes(b"w0 1\nw1 1\n")
-    with pytest.raises(ValueError, match="config.json: `source_tokenizer` must have"):
+    weights = saved / "model.weights.h5"
+    content = weights.read_bytes()
+    half = len(content) // 2
+    weights.write_bytes(
+        content[:half] + bytes([content[half] ^ 4]) + content[half + 1 :]
+    )
+    with pytest.raises(ValueError, match="model.weights.h5 is damaged or not the file"):
         ks.load(saved)
-
-
-def test_weights_with_a_flipped_bit(saved):
-    path = saved / "model.weights.h5"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="model.weights.h5: it is damaged or not the"):
-        ks.load(saved)
-
-
-@pytest.mark.parametrize("length", [0, 100, -1])
-def test_cut_off_weights_without_check_sum(saved, length):
     edit(saved, lambda config: config.pop("weights_sha256"))
-    path = saved / "model.weights.h5"
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(ValueError, match="model.weights.h5: it is damaged, or not of"):
+    for length in (0, 100, -1):
+        weights.write_bytes(content[:length])
+        with pytest.raises(ValueError, match="weights.h5 is damaged, or not of the mo"):
+            ks.load(saved)
+    weights.write_bytes(content)
+    (saved / "source_tokenizer" / "dict.txt").write_bytes(b"w0 1\nw1 1\n")
+    with pytest.raises(ValueError, match="config.json .*`source_tokenizer` must have"):
         ks.load(saved)
-
-
-def set_key(*keys, value):
-    def change(config):
-        for key in keys[:-1]:
-            config = config[key]
-        config[keys[-1]] = value
-
-    return change
 
 
 LAMBDA = {"class_name": "Lambda", "module": "keras.layers", "config": {}}
@@ -280,96 +256,81 @@ ARGUMENTS = ("model", "config")
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("keys", "value", "words"),
     [
-        (set_key("format_version", value=2), "`format_version` must be 1; perhaps a"),
-        (set_key("format_version", value=True), "`format_version` must be 1"),
-        (lambda config: config.pop("format_version"), "Received: format_version=None"),
-        (lambda config: config.pop("search"), r"missing are \['search'\]"),
-        (set_key("hook", value="os.system"), r"unknown are \['hook'\]"),
-        (set_key("model", value=[]), "`model` must have the keys"),
-        (set_key("model", "class", value="Lambda"), "must be one of .*class='Lambda'"),
-        (set_key("model", "class", value=["ConvS2S"]), "must be one of"),
-        (set_key("model", "class", value="ConvS2S"), "it describes no ConvS2S .*unexp"),
-        (set_key("model", "config", value=3), "must be an object with a `dtype`"),
-        (set_key(*ARGUMENTS, "activation", value=LAMBDA), "no serialized objects"),
-        (set_key(*ARGUMENTS, "mixer", value=["attention", [LAMBDA]]), "no serialized"),
-        (set_key(*ARGUMENTS, "dtype", value=LAMBDA), "an object with a `dtype`"),
-        (set_key(*ARGUMENTS, "dtype", value="float33"), "it describes no Encoder"),
-        (set_key(*ARGUMENTS, "activation", value="exec"), "it describes no EncoderDec"),
-        (set_key(*ARGUMENTS, "new", value=1), "unexpected keyword argument 'new'"),
-        (set_key(*ARGUMENTS, "hidden_dim", value=-8), "it describes no .*hidden_dim"),
-        (set_key(*ARGUMENTS, "hidden_dim", value=16), "weights.h5: .* not of the mod"),
-        (set_key(*ARGUMENTS, "num_encoder_layers", value=2), "weights.h5: .* not of"),
-        (set_key("folded", value=1), "`folded` must be true or false"),
-        (set_key("search", value={"beams": 2}), "unknown search options"),
-        (set_key("search", value={"num_beams": "5"}), "`num_beams` must be"),
-        (set_key("search", value={"suppressed_ids": 5}), "config.json"),
-        (set_key("source_tokenizer", value="../../etc"), "must be null or 'source_tok"),
-        (set_key("target_tokenizer", value="/etc"), "`target_tokenizer` null, "),
-        (set_key("source_tokenizer", value=None), "`target_tokenizer` null, "),
-        (set_key("languages", value=["de"]), "`languages` must be two texts or nulls"),
-        (set_key("weights_sha256", value=5), "model.weights.h5: it is damaged or not"),
+        (["format_version"], 2, "`format_version` must be 1; perhaps a"),
+        (["format_version"], None, "Received: format_version=None"),
+        (["search"], ..., r"missing are \['search'\]"),
+        (["search"], {"beams": 2}, "unknown search options"),
+        (["search"], {"num_beams": "5"}, "`num_beams` must be"),
+        (["search"], {"suppressed_ids": 5}, "does not fit together"),
+        (["model"], [], "describes no model"),
+        (["model", "class"], "Lambda", "must be one of .*'Lambda'"),
+        (["model", "class"], ["ConvS2S"], "must be one of"),
+        (["model", "class"], "ConvS2S", "describes no model .*unexp"),
+        (["model", "config"], 3, "describes no model"),
+        ([*ARGUMENTS, "activation"], LAMBDA, "no serialized objects"),
+        ([*ARGUMENTS, "mixer"], ["attention", [LAMBDA]], "no serialized"),
+        ([*ARGUMENTS, "dtype"], LAMBDA, "no serialized objects"),
+        ([*ARGUMENTS, "dtype"], "float33", "describes no model .*float33"),
+        ([*ARGUMENTS, "activation"], "exec", "describes no model .*exec"),
+        ([*ARGUMENTS, "new"], 1, "unexpected keyword argument 'new'"),
+        ([*ARGUMENTS, "hidden_dim"], 16, "weights.h5 .* not of the mod"),
+        ([*ARGUMENTS, "num_encoder_layers"], 2, "weights.h5 .* not of"),
+        (["source_tokenizer"], "../../etc", "names wrong tokenizers"),
+        (["target_tokenizer"], ["/etc"], "names wrong tokenizers"),
+        (["source_tokenizer"], None, "must both be given or both be None"),
+        (["languages"], ["de"], "does not fit together"),
+        (["weights_sha256"], 5, "model.weights.h5 is damaged or not"),
     ],
 )
-def test_configurations(saved, change, words):
+def test_configurations(saved, keys, value, words):
+    def change(config):
+        *others, last = keys
+        for key in others:
+            config = config[key]
+        config[last] = value
+        if value is ...:
+            del config[last]
+
     edit(saved, change)
     with pytest.raises(ValueError, match=words) as caught:
         ks.load(saved)
     assert str(saved) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"f": ' + b"9" * 9999],
-)
+@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_configurations_that_are_no_object(saved, text):
     (saved / "config.json").write_bytes(text)
     with pytest.raises(ValueError, match="config.json"):
         ks.load(saved)
 
 
-def replace_first(make):
-    """What a stranger does with the first array of the file."""
-
-    def spoil(file):
-        name = next(
-            name for name in all_names(file) if isinstance(file[name], h5py.Dataset)
-        )
-        shape = file[name].shape
-        del file[name]
-        make(file, name, shape)
-
-    return spoil
-
-
-def all_names(file):
-    found = []
-    file.visit(found.append)
-    return found
-
-
 @pytest.mark.parametrize(
     "make",
-    {
-        "missing": lambda f, n, s: None,
-        "shape": lambda f, n, s: f.create_dataset(n, data=np.ones((*s, 2))),
-        "text": lambda f, n, s: f.create_dataset(n, data="text"),
-        "external": lambda f, n, s: f.create_dataset(
+    [
+        lambda f, n, s: None,  # missing
+        lambda f, n, s: f.create_dataset(n, data=np.ones((*s, 2))),
+        lambda f, n, s: f.create_dataset(n, data="text"),
+        lambda f, n, s: f.create_dataset(
             n, s, "f4", external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
         ),
-        "link": lambda f, n, s: f.__setitem__(n, h5py.ExternalLink("other.h5", n)),
-        "virtual": lambda f, n, s: f.create_virtual_dataset(
-            n, h5py.VirtualLayout(s, "f4")
-        ),
-        "elsewhere": lambda f, n, s: f.create_dataset(f"x/{n}", s, "f4"),
-    }.values(),
+        lambda f, n, s: f.__setitem__(n, h5py.ExternalLink("other.h5", n)),
+        lambda f, n, s: f.create_virtual_dataset(n, h5py.VirtualLayout(s, "f4")),
+        lambda f, n, s: f.create_dataset(f"x/{n}", s, "f4"),
+    ],
 )
 def test_spoilt_weights(saved, make):
     """No file is read but the one that is named; `other.h5` has what is missing."""
     shutil.copy(saved / "model.weights.h5", saved / "other.h5")
     edit(saved, lambda config: config.pop("weights_sha256"))
     with h5py.File(saved / "model.weights.h5", "r+") as file:
-        replace_first(make)(file)
-    with pytest.raises(ValueError, match="model.weights.h5: it is damaged, or not of"):
+        # What a stranger does with the first array of the file.
+        names = []
+        file.visit(names.append)
+        name = next(name for name in names if isinstance(file[name], h5py.Dataset))
+        shape = file[name].shape
+        del file[name]
+        make(file, name, shape)
+    with pytest.raises(ValueError, match="model.weights.h5 is damaged, or not of"):
         ks.load(saved)

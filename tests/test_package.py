@@ -22,7 +22,7 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
-        "evaluation", "export", "fitting", "inspection", "language_generator", "layers",
+        "evaluation", "export", "fitting", "inspection", "layers",
         "losses", "metrics", "models", "ops", "optimizers",
         "plots", "preparation", "presets", "schedules", "tokenizers", "training",
         "translator", "version",
@@ -30,9 +30,7 @@ ALLOWED = {
     # Leaves
     "devices": set(),
     "support": set(),
-    "fingerprints": set(),
     "ops": set(),
-    "folders": set(),
     "presets": set(),
     "registration": {
         "layers", "losses", "metrics", "models", "optimizers", "schedules",
@@ -49,14 +47,10 @@ ALLOWED = {
     "presets_text": {"presets"},
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
-    "model_directory": {"folders", "models", "tokenizers", "version"},
-    "text_model": {"devices", "decoding", "model_directory"},
-    "language_generator": {"decoding", "model_directory", "text_model"},
-    "translator": {
-        "decoding", "fingerprints", "language_generator", "model_directory",
-        "text_model", "tokenizers",
-    },
-    "convert": {"language_generator", "models", "tokenizers", "translator"},
+    "model_directory": {"models", "tokenizers", "version"},
+    "text_model": {"devices", "decoding"},
+    "translator": {"decoding", "model_directory", "text_model", "tokenizers"},
+    "convert": {"models", "tokenizers", "translator"},
     # Text, training
     "data": set(),
     "preparation": {"tokenizers"},
@@ -65,7 +59,7 @@ ALLOWED = {
     "fitting": {"callbacks"},
     "training": {
         "callbacks", "checkpoints", "devices", "data", "evaluation",
-        "fingerprints", "fitting", "language_generator", "losses",
+        "fitting", "losses",
         "model_directory", "models", "optimizers", "plots", "presets",
         "schedules", "tokenizers", "training_options", "translator", "version",
     },
@@ -74,7 +68,7 @@ ALLOWED = {
     "plots": set(),
     "inspection": {"layers", "models"},
     "export": {"decoding", "ops", "version"},
-    "translate_files": {"fingerprints", "translator", "version"},
+    "translate_files": {"model_directory", "translator", "version"},
 }  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [
@@ -239,7 +233,7 @@ def test_the_package_shows_its_public_names_only():
 
     assert dir(ks) == sorted(ks.__all__)
     assert {"layers", "models", "load", "training"} < set(dir(ks))
-    assert not {"atomic", "locks", "fingerprints"} & set(dir(ks))
+    assert not {"atomic", "locks"} & set(dir(ks))
     for name in ks.__all__:
         getattr(ks, name)
 

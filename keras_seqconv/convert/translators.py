@@ -10,9 +10,8 @@ from pathlib import Path
 
 from keras_seqconv.convert.checkpoint import read_checkpoint
 from keras_seqconv.convert.fairseq import from_fairseq
-from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-from keras_seqconv.translator import Translator
+from keras_seqconv.translator import LanguageGenerator, Translator
 
 _CODES = re.compile(r"bpecodes|codes?|codes\..+")
 _GIVE_CODES = "Give `source_bpe_codes` and `target_bpe_codes`"

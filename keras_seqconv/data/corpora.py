@@ -16,7 +16,7 @@ from pathlib import Path
 
 from keras_seqconv.data import tfds
 from keras_seqconv.support.arguments import check_choice
-from keras_seqconv.support.lines import iterate_lines
+from keras_seqconv.support.files import iterate_lines
 
 _VALIDATION = ("validation", "valid", "dev", "val")
 _TRAINING = re.compile(r"train\d*")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from keras_seqconv import checkpoints, evaluation, plots
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.model_directory import check_writable
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json, write_file, write_json
 from keras_seqconv.training.recipe import Recipe, make_model
 from keras_seqconv.training.run import Run, headline, read_run
 from keras_seqconv.training.text import Text, is_language_model, read_tokenizers
-from keras_seqconv.translator import Translator
+from keras_seqconv.translator import LanguageGenerator, Translator
 
 
 def finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:

@@ -8,7 +8,7 @@ from pathlib import Path
 from keras_seqconv import tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
-from keras_seqconv.fingerprints import tokenizer_fingerprint
+from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import atomic_directory
 from keras_seqconv.training.recipe import Recipe

@@ -58,15 +58,6 @@ def test_every_search_option_has_a_flag():
     assert {name for name, _, _ in SEARCH} == names - elsewhere
 
 
-def test_file_to_file(folder, translator, tmp_path, capsys):
-    output = tmp_path / "out.txt"
-    done = call(capsys, "translate", folder / "model", "--input", folder / "in.txt",
-                "--output", output)  # fmt: skip
-    assert done.status == 0 and done.output == ""
-    assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
-    assert done.errors.startswith("4 lines, ") and "tokens/s" in done.errors
-
-
 class Binary:
     """A standard stream of bytes."""
 
@@ -137,17 +128,23 @@ def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen,
 @pytest.mark.parametrize(
     "flags, first",
     (
+        ((), None),
         (("--n-best", 2), "1\t-"),
         (("--scores",), "1\t-"),
         (("--attention",), '{"line": 1, "source": "w1 w2 w3", "source_tokens": ["w1",'),
         (("--format", "jsonl"), '{"line": 1, "source": "w1 w2 w3", "translations": ['),
     ),
 )
-def test_formats(folder, tmp_path, capsys, flags, first):
+def test_files_and_formats(folder, translator, tmp_path, capsys, flags, first):
     output = tmp_path / "out"
-    options = ["--input", folder / "in.txt", "--output", output, "--quiet", *flags]
-    assert call(capsys, "translate", folder / "model", *options).status == 0
-    assert output.read_text().startswith(first)
+    done = call(capsys, "translate", folder / "model", "--input", folder / "in.txt",
+                "--output", output, *flags)  # fmt: skip
+    assert done.status == 0 and done.output == ""
+    assert done.errors.startswith("4 lines, ") and "tokens/s" in done.errors
+    if first is None:
+        assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
+    else:
+        assert output.read_text().startswith(first)
 
 
 def test_unknown_words(folder, translator, tmp_path, capsys):
@@ -165,10 +162,10 @@ def test_unknown_words(folder, translator, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_ensembles(folder, translator, tmp_path, capsys):
+def test_ensembles_and_cut_lines(folder, translator, tmp_path, capsys):
     output, other = tmp_path / "out", make_translator(seed=4)
-    done = call(capsys, "translate", folder / "model", folder / "other", "--input",
-                folder / "in.txt", "--output", output)  # fmt: skip
+    options = ["--input", folder / "in.txt", "--output", output, "--quiet"]
+    done = call(capsys, "translate", folder / "model", folder / "other", *options)
     both = ks.decoding.Ensemble([translator.model, other.model])
     expected = ks.Translator(both, TOKENIZER, TOKENIZER, translator.search)
     assert done.status == 0, done.errors
@@ -177,23 +174,19 @@ def test_ensembles(folder, translator, tmp_path, capsys):
     turned = ks.Translator(other.model, TOKENIZER, TOKENIZER, languages=("xx", "en"))
     turned.save(tmp_path / "turned")
     ks.Translator(other.model, TOKENIZER, words).save(tmp_path / "words")
-    for name, message in (
-        ("turned", "model from en to xx, .*turned from xx to en"),
-        ("words", "same target tokenizer. Received: .*model .*words "),
+    for path, message in (
+        (tmp_path / "turned", r"same languages.*\('en', 'xx'\).*\('xx', 'en'\)"),
+        (tmp_path / "words", "same target tokenizer. Received: .*model .*words "),
+        (folder / "language", "same kind.*Translator.*LanguageGenerator"),
     ):
         with pytest.raises(ValueError, match=message):
-            load_ensemble([folder / "model", tmp_path / name])
+            load_ensemble([folder / "model", path])
     with pytest.raises(ValueError, match="Received: none"):
         load_ensemble([])
-
-
-@pytest.mark.slow
-def test_cut_lines_are_named(tmp_path, capsys):
     make_translator(max_length=4).save(tmp_path / "model")
     source = write(tmp_path / "in", "w1", "w1 w2 w3 w4 w5")
-    done = call(capsys, "translate", tmp_path / "model", "--input", source, "--output",
-                tmp_path / "out", "--quiet")  # fmt: skip
-    assert done.status == 0
+    done = call(capsys, "translate", tmp_path / "model", "--input", source,
+                *options[2:])  # fmt: skip
     assert done.errors == (
         "warning: 1 lines, the first of them line 2, have more than the 4 tokens that "
         "are read, and were cut\n"
@@ -209,6 +202,10 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--input", tmp_path / "none"], "none: No such file"),
         ([model, "--input", bad], '0xff at position 1 (--on-error "replace" goes on)'),
         ([model, "--input", source, "--n-best", 3], "--n-best must be at most --num-b"),
+        (
+            [model, "--parallel-batches", 0],
+            "--parallel-batches: must be a positive",
+        ),
         ([model, "--input", source, "--resume"], "--resume needs an --output that is"),
         ([model, "--input", source, "--num-beams", 0], "--num-beams must be"),
         ([model, "--input", source, "--window", 0], "--window must be a positive"),
@@ -239,16 +236,16 @@ def test_resume(folder, translator, tmp_path, capsys, monkeypatch):
     source, output = write(tmp_path / "in", *LINES * 3), tmp_path / "out"
     options = ["translate", folder / "model", "--input", source, "--output", output,
                "--window", 4]  # fmt: skip
-    original, calls = ks.Translator.translate_n_best, []
+    original, calls = ks.Translator.each_n_best, []
 
-    def translate_n_best(*arguments, **options):
+    def each_n_best(*arguments, **options):
         calls.append(True)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ks.Translator, "translate_n_best", translate_n_best)
+        patch.setattr(ks.Translator, "each_n_best", each_n_best)
         done = call(capsys, *options)
     assert done.status == 130 and "--resume goes on" in done.errors
     assert "--resume goes on with it; remove it" in refused(capsys, *options)
@@ -265,25 +262,19 @@ def test_full_disk(folder, tmp_path, capsys):
     assert call(capsys, *options).status == 0
     expected = output.read_bytes()
     output.unlink()
-    with full_disk(400):  # not for the settings beside it
-        error = refused(capsys, *options)
-    assert error == f"error: {output}.part.json: File too large"
-    assert not output.exists()
-    with full_disk(len(expected) // 2):
-        error = refused(capsys, *options)
-    assert error == f"error: {output}.part: File too large"
-    assert not output.exists()
+    # At first there is no room for the note beside it.
+    for size, file in ((400, "out.part.json"), (len(expected) // 2, "out.part")):
+        with full_disk(size):
+            error = refused(capsys, *options)
+        assert error == f"error: {tmp_path / file}: File too large"
+        assert not output.exists()
     done = call(capsys, *options[:-1], "--resume")
     assert done.status == 0 and done.errors.startswith("resuming after ")
     assert output.read_bytes() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="of Linux")
-def test_full_device(folder, capsys):
-    error = refused(capsys, "translate", folder / "model", "--input",
-                    folder / "in.txt", "--output", "/dev/full")  # fmt: skip
-    assert error == "error: /dev/full: No space left on device"
+    if os.path.exists("/dev/full"):  # on Linux
+        error = refused(capsys, *options[:4], "--output", "/dev/full")
+        assert error == "error: /dev/full: No space left on device"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from keras_seqconv.data import corpora
 from keras_seqconv.data.corpora import hold_out, open_corpus
-from keras_seqconv.support import lines
+from keras_seqconv.support import files
 from tests.conftest import SHARED
 
 from_german = functools.partial(open_corpus, source_language="de")
@@ -354,7 +354,7 @@ def test_wrong_rows(read, case):
 
 def test_wrong_texts(read, monkeypatch):
     archive = gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())
-    monkeypatch.setattr(lines, "_LONGEST", 1 << 16)
+    monkeypatch.setattr(files, "_LONGEST", 1 << 16)
     wrong = [b"x"] * 20_000
     wrong[17_654] = b"\xff"
     for contents, message in (
