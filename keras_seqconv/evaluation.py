@@ -425,7 +425,7 @@ def text_perplexity(
     """
     from keras import ops
 
-    from keras_seqconv.decoding import graphs
+    from keras_seqconv.decoding.graphs import run_cached
     from keras_seqconv.text_model import batches
 
     if generator.tokenizer is None:
@@ -473,7 +473,7 @@ def text_perplexity(
                 "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
                 "labels": ops.convert_to_tensor(targets),
             }
-            found = graphs.run(_log_probs, model, None, tensors)
+            found = run_cached(_log_probs, model, None, tensors)
             count = len(batch.indices)  # further rows are padding
             log_probs = ops.convert_to_numpy(found)[:count]
             scored = targets[:count] != model.pad_id

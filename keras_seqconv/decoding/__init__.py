@@ -4,41 +4,22 @@ The functions take a model; `search` is what they are made of, and takes any fun
 `step(ids, state) -> (logits, state)`.
 """
 
-from keras_seqconv.decoding.ensemble import Ensemble
+from keras_seqconv.decoding.generate import Ensemble as Ensemble
+from keras_seqconv.decoding.generate import TargetScores as TargetScores
+from keras_seqconv.decoding.generate import beam_search as beam_search
 from keras_seqconv.decoding.generate import (
-    TargetScores,
-    beam_search,
-    beam_search_hypotheses,
-    greedy,
-    sample,
-    sample_hypotheses,
-    score,
+    beam_search_hypotheses as beam_search_hypotheses,
 )
-from keras_seqconv.decoding.next_tokens import Constraints
-from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.search import Hypotheses, search
-from keras_seqconv.decoding.strategies import (
-    BeamStrategy,
-    DiverseBeamStrategy,
-    SamplingStrategy,
-)
-
-__all__ = [
-    "BeamOptions",
-    "BeamStrategy",
-    "Constraints",
-    "DiverseBeamStrategy",
-    "Ensemble",
-    "Hypotheses",
-    "SampleOptions",
-    "SamplingStrategy",
-    "SearchOptions",
-    "TargetScores",
-    "beam_search",
-    "beam_search_hypotheses",
-    "greedy",
-    "sample",
-    "sample_hypotheses",
-    "score",
-    "search",
-]
+from keras_seqconv.decoding.generate import greedy as greedy
+from keras_seqconv.decoding.generate import sample as sample
+from keras_seqconv.decoding.generate import sample_hypotheses as sample_hypotheses
+from keras_seqconv.decoding.generate import score as score
+from keras_seqconv.decoding.next_tokens import Constraints as Constraints
+from keras_seqconv.decoding.options import BeamOptions as BeamOptions
+from keras_seqconv.decoding.options import SampleOptions as SampleOptions
+from keras_seqconv.decoding.options import SearchOptions as SearchOptions
+from keras_seqconv.decoding.search import Hypotheses as Hypotheses
+from keras_seqconv.decoding.search import search as search
+from keras_seqconv.decoding.strategies import BeamStrategy as BeamStrategy
+from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeamStrategy
+from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrategy

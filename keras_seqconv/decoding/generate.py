@@ -1,4 +1,4 @@
-"""Decoding with a model: beam search, greedy search, sampling, scoring.
+"""Decoding with a model, or several: beam search, greedy search, sampling, scoring.
 
 Letters: B sentences, S source time, N hypotheses of a sentence, P prefix, T target
 time, L steps: the largest possible number of tokens, end token included.
@@ -16,8 +16,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_seqconv.decoding import graphs
-from keras_seqconv.decoding.ensemble import Ensemble
+from keras_seqconv.decoding.graphs import run_cached
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
 from keras_seqconv.decoding.search import Hypotheses, may_resize, search
@@ -26,6 +25,107 @@ from keras_seqconv.decoding.strategies import (
     DiverseBeamStrategy,
     SamplingStrategy,
 )
+
+_COMMON = ("pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size")
+
+
+class Ensemble:
+    """Models whose probabilities are averaged: log p = log(mean over models of p).
+
+    As in fairseq. The models may differ in architecture, not in their vocabulary. An
+    ensemble has the methods of a model that a search needs, so it takes the place of a
+    model in every function of `keras_seqconv.decoding`. Keep it and use it again: the
+    compiled searches belong to it.
+
+    Args:
+        models: list of models of `keras_seqconv.models`, or of other objects with the
+            same methods.
+
+    Raises:
+        ValueError: for no models, or when their vocabularies or special tokens differ.
+    """
+
+    def __init__(self, models):
+        self.models = list(models)
+        if not self.models:
+            raise ValueError("`models` must not be empty. Received: models=[]")
+        for name in _COMMON:
+            values = [getattr(model, name) for model in self.models]
+            if len(set(values)) > 1:
+                raise ValueError(
+                    f"All of `models` must have the same `{name}`. Received: {values}"
+                )
+            setattr(self, name, values[0])
+        limits = {model.max_target_length for model in self.models} - {None}
+        self.max_target_length = min(limits, default=None)
+
+    @property
+    def variables(self) -> list:
+        """The variables of all models, each once."""
+        of_all = (v for model in self.models for v in getattr(model, "variables", []))
+        return list({id(variable): variable for variable in of_all}.values())
+
+    def get_initial_state(self, *args, **kwargs) -> dict:
+        """The states of all models; the arguments are those of the models' method."""
+        states = [model.get_initial_state(*args, **kwargs) for model in self.models]
+        return {
+            "common": [state.get("common", {}) for state in states],
+            "shared": [state["shared"] for state in states],
+            "beams": _beams([state["beams"] for state in states]),
+        }
+
+    def step(self, ids, state, temperature: float = 1.0):
+        """-> log-probabilities (rows, V) float32, new state.
+
+        Each model's logits are divided by the temperature, before the mean.
+        """
+        log_probs, afters = [], []
+        states = state["common"], state["shared"], state["beams"]["models"]
+        for model, common, shared, beams in zip(self.models, *states, strict=True):
+            own = {"common": common, "shared": shared, "beams": beams}
+            logits, own = model.step(ids, own)
+            logits = ops.cast(logits, "float32") / temperature
+            log_probs.append(ops.log_softmax(logits, axis=-1))
+            afters.append(own)
+        after = {
+            **state,
+            "shared": [own["shared"] for own in afters],
+            "beams": _beams([own["beams"] for own in afters]),
+        }
+        return _log_of_mean(log_probs), after
+
+    def __call__(self, inputs) -> list:
+        """The outputs of all models."""
+        return [model(inputs) for model in self.models]
+
+    def log_prob(self, outputs: list, ids):
+        """Log-probabilities (B, T) of ids (B, T), given what a call has returned."""
+        return _log_of_mean(
+            [
+                ops.cast(model.log_prob(output, ids), "float32")
+                for model, output in zip(self.models, outputs, strict=True)
+            ]
+        )
+
+
+def _beams(states: list) -> dict:
+    """One state of the models' own, with the mean of their attention if they have it.
+
+    The attention is that of the steps that led here.
+    """
+    beams = {"models": states}
+    if "attention" in states[0]:
+        attention = [ops.cast(state["attention"], "float32") for state in states]
+        beams["attention"] = sum(attention) / len(attention)
+    return beams
+
+
+def _log_of_mean(log_probs: list):
+    """log(mean(exp(log_probs))) of a list of tensors."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    total = functools.reduce(ops.logaddexp, log_probs)
+    return total - ops.log(ops.cast(len(log_probs), total.dtype))
 
 
 def beam_search(
@@ -124,7 +224,7 @@ def beam_search_hypotheses(
     """
     options = BeamOptions(**options)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
-    return graphs.run(_beam_search, model, options, tensors, jit_compile)
+    return run_cached(_search, model, options, tensors, jit_compile)
 
 
 def greedy(model, source_ids=None, **options):
@@ -210,7 +310,7 @@ def sample_hypotheses(
     tensors["uniforms"] = keras.random.uniform(
         (ops.shape(limits)[0] * options.num_samples, longest + 1), seed=seed
     )
-    return graphs.run(_sample, model, options, tensors, jit_compile)
+    return run_cached(_search, model, options, tensors, jit_compile)
 
 
 class TargetScores(NamedTuple):
@@ -266,33 +366,33 @@ def score(
             "`target_ids` must have shape (B, T) or (B, N, T). "
             f"Received: target_ids.shape={tuple(targets.shape)}"
         )
-    tensors = {"target_ids": targets}
-    if source_ids is not None:
-        tensors["source_ids"] = _ids("source_ids", source_ids)
-    return graphs.run(_score, model, options, tensors, jit_compile)
+    tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
+    return run_cached(_score, model, options, tensors, jit_compile)
 
 
 # Inputs
 
 
-def _ids(name, value):
-    value = ops.convert_to_tensor(value, dtype="int32")
-    if len(value.shape) != 2:
-        raise ValueError(
-            f"`{name}` must have two axes, sentences and time. "
-            f"Received: {name}.shape={tuple(value.shape)}"
-        )
-    return value
+def _ids(**given) -> dict:
+    """Those of the ids that are given, as tensors."""
+    tensors = {
+        name: ops.convert_to_tensor(value, dtype="int32")
+        for name, value in given.items()
+        if value is not None
+    }
+    for name, value in tensors.items():
+        if len(value.shape) != 2:
+            raise ValueError(
+                f"`{name}` must have two axes, sentences and time. "
+                f"Received: {name}.shape={tuple(value.shape)}"
+            )
+    return tensors
 
 
 def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     """The tensors of a search by name; ValueError where arguments do not fit."""
     options.check_model(model)
-    tensors = {}
-    if source_ids is not None:
-        tensors["source_ids"] = _ids("source_ids", source_ids)
-    if prefix_ids is not None:
-        tensors["prefix_ids"] = _ids("prefix_ids", prefix_ids)
+    tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids)
     for name in ("max_length_ratio", "return_attention"):
         if source_ids is None and getattr(options, name):
             raise ValueError(
@@ -340,24 +440,20 @@ def _limits(model, options, tensors):
 # What runs as one graph. Arguments: model, hashable options, tensors by name.
 
 
-def _beam_search(model, options: BeamOptions, tensors) -> Hypotheses:
-    optimal = options.stopping == "optimal"
-    strategy = BeamStrategy(options.num_beams, optimal)
-    if options.num_groups > 1:
-        strategy = DiverseBeamStrategy(
-            options.num_beams, options.num_groups, options.diversity_strength, optimal
+def _search(model, options: BeamOptions | SampleOptions, tensors) -> Hypotheses:
+    if isinstance(options, SampleOptions):
+        num_hypotheses = options.num_samples
+        strategy = SamplingStrategy(
+            num_hypotheses, tensors["uniforms"], options.top_k, options.top_p
         )
-    return _search(model, options, tensors, strategy, options.num_hypotheses)
-
-
-def _sample(model, options: SampleOptions, tensors) -> Hypotheses:
-    strategy = SamplingStrategy(
-        options.num_samples, tensors["uniforms"], options.top_k, options.top_p
-    )
-    return _search(model, options, tensors, strategy, options.num_samples)
-
-
-def _search(model, options, tensors, strategy, num_hypotheses) -> Hypotheses:
+    else:
+        num_hypotheses, beams = options.num_hypotheses, options.num_beams
+        optimal = options.stopping == "optimal"
+        strategy = BeamStrategy(beams, optimal)
+        if options.num_groups > 1:
+            strategy = DiverseBeamStrategy(
+                beams, options.num_groups, options.diversity_strength, optimal
+            )
     num_beams = strategy.num_beams
     limits, longest = _limits(model, options, tensors)
     num_steps = longest + 1

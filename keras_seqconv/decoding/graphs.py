@@ -24,7 +24,7 @@ _CACHE = "_keras_seqconv_searches"
 _TRACING = threading.RLock()
 
 
-def run(
+def run_cached(
     function: Callable, model, options, tensors: dict, jit_compile: bool = False
 ) -> object:
     """`function(model, options, tensors)` by the cached graph for it.
@@ -36,12 +36,22 @@ def run(
         tensors: dict of name to tensor.
         jit_compile: compile with XLA (TensorFlow; JAX always does).
     """
+    reference = weakref.ref(model)
     if keras.backend.backend() == "jax":
-        return _run_with_jax(function, model, options, tensors)
-    return _run_with_tensorflow(function, model, options, tensors, jit_compile)
+        import jax
 
+        if any(isinstance(value, jax.core.Tracer) for value in tensors.values()):
+            return function(model, options, tensors)
 
-def _run_with_tensorflow(function, model, options, tensors, jit_compile):
+        def stateless(values, tensors):
+            model = reference()
+            pairs = zip(_variables(model), values, strict=True)
+            with keras.StatelessScope(state_mapping=list(pairs)):
+                return function(model, options, tensors)
+
+        values = [variable.value for variable in _variables(model)]
+        key = (function, options)
+        return _cached(model, key, lambda: jax.jit(stateless))(values, tensors)
     import tensorflow as tf
 
     if not tf.executing_eagerly():
@@ -53,39 +63,17 @@ def _run_with_tensorflow(function, model, options, tensors, jit_compile):
         for name, tensor in sorted(tensors.items())
     }
 
-    def make():
-        reference = weakref.ref(model)
-        traced = tf.function(
+    def traced():
+        graphs = tf.function(
             lambda tensors: function(reference(), options, tensors),
             jit_compile=jit_compile,
             autograph=False,
         )
         # Of many functions from this one line TensorFlow would warn as of retracing.
-        return traced.get_concrete_function(specs)
+        return graphs.get_concrete_function(specs)
 
     key = (function, options, tuple(specs.items()), jit_compile)
-    return _cached(model, key, make)(tensors)
-
-
-def _run_with_jax(function, model, options, tensors):
-    import jax
-
-    if any(isinstance(value, jax.core.Tracer) for value in tensors.values()):
-        return function(model, options, tensors)
-
-    def make():
-        reference = weakref.ref(model)
-
-        def stateless(values, tensors):
-            model = reference()
-            pairs = zip(_variables(model), values, strict=True)
-            with keras.StatelessScope(state_mapping=list(pairs)):
-                return function(model, options, tensors)
-
-        return jax.jit(stateless)
-
-    values = [variable.value for variable in _variables(model)]
-    return _cached(model, (function, options), make)(values, tensors)
+    return _cached(model, key, traced)(tensors)
 
 
 def _variables(model) -> list:

@@ -74,8 +74,13 @@ class Constraints(NamedTuple):
         may_end = closed | (step >= options.min_length)
         forced, forced_log_prob = None, None
         if self.prefix is not None:
-            forced = self._forced(step, closed)
-            forced_log_prob = self._forced_log_prob(logits, normalizer, forced)
+            last = ops.shape(self.prefix)[1] - 1
+            tokens = ops.take(self.prefix, ops.minimum(step, last), axis=1)
+            forced = ops.where(closed | (tokens == model.pad_id), -1, tokens)
+            column = ops.maximum(forced, 0)[:, None]
+            chosen = ops.take_along_axis(logits, column, axis=1)[:, 0] - normalizer
+            penalty = ops.where(forced == model.unk_id, options.unk_penalty, 0.0)
+            forced_log_prob = _without_nan(chosen - penalty)
             forced_end = forced == model.end_id
             if self.first_beam is not None:
                 forced_end = forced_end & self.first_beam
@@ -83,39 +88,19 @@ class Constraints(NamedTuple):
         if options.no_repeat_ngram_size:
             logits = self._without_repeated_ngrams(logits, history, step)
             blocks = Blocks.of(logits)
+        bias = np.zeros(logits.shape[-1], "float32")
+        bias[model.unk_id] -= options.unk_penalty
+        bias[[model.pad_id, model.end_id, *options.suppressed_ids]] = NEVER
         return NextTokens(
             logits=logits,
             blocks=blocks,
             normalizer=normalizer,
-            bias=self._bias(logits.shape[-1]),
+            bias=bias,
             end=ops.where(may_end, end, NEVER),
             closed=closed,
             forced=forced,
             forced_log_prob=forced_log_prob,
             end_id=model.end_id,
-        )
-
-    def _bias(self, vocabulary_size: int) -> np.ndarray:
-        """What is added to the log-probability of each token but the end token."""
-        model = self.model
-        bias = np.zeros(vocabulary_size, "float32")
-        bias[model.unk_id] -= self.options.unk_penalty
-        bias[[model.pad_id, model.end_id, *self.options.suppressed_ids]] = NEVER
-        return bias
-
-    def _forced(self, step, closed):
-        """The token of the prefix at this step, -1 where it leaves free, (R,)."""
-        last = ops.shape(self.prefix)[1] - 1
-        tokens = ops.take(self.prefix, ops.minimum(step, last), axis=1)
-        free = closed | (tokens == self.model.pad_id)
-        return ops.where(free, -1, tokens)
-
-    def _forced_log_prob(self, logits, normalizer, forced):
-        column = ops.maximum(forced, 0)[:, None]
-        values = ops.take_along_axis(logits, column, axis=1)[:, 0] - normalizer
-        is_unknown = forced == self.model.unk_id
-        return _without_nan(
-            values - ops.where(is_unknown, self.options.unk_penalty, 0.0)
         )
 
     def _without_repeated_ngrams(self, logits, history, step):

@@ -5,7 +5,6 @@ with its check and its meaning, and a line where it is obeyed.
 """
 
 import dataclasses
-import math
 
 import numpy as np
 from keras import ops
@@ -18,38 +17,38 @@ from keras_seqconv.support.arguments import (
 )
 
 
-def _option(default, check):
-    return dataclasses.field(default=default, metadata={"check": check})
+def _check_number(name, value, rule="a finite number", valid=lambda value: True):
+    if not (is_number(value) and valid(value)):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
 
 
-def _integer(default, least, most=math.inf):
-    def check(name, value):
-        if check_integer(name, value, least) > most:
-            raise ValueError(
-                f"`{name}` must be at most {most}. Received: {name}={value}"
-            )
-
-    return _option(default, check)
-
-
-def _number(default, rule="a finite number", valid=lambda value: True):
-    def check(name, value):
-        if not (is_number(value) and valid(value)):
-            raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-
-    return _option(default, check)
-
-
-def _choice(*choices):
-    return _option(choices[0], lambda name, value: check_choice(name, value, choices))
-
-
-def _boolean(default):
-    return _option(default, check_boolean)
-
-
-# Each step takes memory from the start, each token of an n-gram a part of the graph.
-_MOST_TOKENS, _MOST_OF_NGRAM = 10**6, 100
+# Of each option: a function of its name, its value and these. Each step takes memory
+# from the start, each token of an n-gram a part of the graph.
+_CHECKS = {
+    "min_length": (check_integer, 0, 10**6),
+    "max_length": (check_integer, 0, 10**6),
+    "max_length_ratio": (
+        _check_number, "a number from 0 to 1000", lambda value: 0 <= value <= 1000,
+    ),
+    "max_length_rule": (check_choice, ("sentence", "batch")),
+    "length_penalty": (_check_number,),
+    "length_penalty_kind": (check_choice, ("power", "gnmt")),
+    "normalize": (check_boolean,),
+    "unk_penalty": (_check_number,),
+    "temperature": (_check_number, "a positive number", lambda value: value > 0),
+    "no_repeat_ngram_size": (check_integer, 0, 100),
+    "return_attention": (check_boolean,),
+    "num_beams": (check_integer, 1),
+    "num_hypotheses": (check_integer, 1),
+    "num_groups": (check_integer, 1),
+    "diversity_strength": (
+        _check_number, "a finite number of at least 0", lambda value: value >= 0,
+    ),
+    "stopping": (check_choice, ("first", "optimal")),
+    "num_samples": (check_integer, 1),
+    "top_k": (check_integer, 1),
+    "top_p": (_check_number, "greater than 0 and at most 1", lambda p: 0 < p <= 1),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,29 +82,28 @@ class SearchOptions:
         TypeError: for an unknown option.
     """
 
-    min_length: int = _integer(1, 0, _MOST_TOKENS)
-    max_length: int = _integer(200, 0, _MOST_TOKENS)
-    max_length_ratio: float = _number(
-        0.0, "a number from 0 to 1000", lambda value: 0 <= value <= 1000
-    )
-    max_length_rule: str = _choice("sentence", "batch")
-    length_penalty: float = _number(1.0)
-    length_penalty_kind: str = _choice("power", "gnmt")
-    normalize: bool = _boolean(True)
-    unk_penalty: float = _number(0.0)
-    temperature: float = _number(1.0, "a positive number", lambda value: value > 0)
-    no_repeat_ngram_size: int = _integer(0, 0, _MOST_OF_NGRAM)
-    suppressed_ids: tuple[int, ...] = _option(
-        (), lambda name, ids: [check_integer(name, token, 0) for token in ids]
-    )
-    return_attention: bool = _boolean(False)
+    min_length: int = 1
+    max_length: int = 200
+    max_length_ratio: float = 0.0
+    max_length_rule: str = "sentence"
+    length_penalty: float = 1.0
+    length_penalty_kind: str = "power"
+    normalize: bool = True
+    unk_penalty: float = 0.0
+    temperature: float = 1.0
+    no_repeat_ngram_size: int = 0
+    suppressed_ids: tuple[int, ...] = ()
+    return_attention: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))
+        for token in self.suppressed_ids:
+            check_integer("suppressed_ids", token, 0)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                field.metadata["check"](field.name, value)
+            if field.name in _CHECKS and (value, field.default) != (None, None):
+                check, *rule = _CHECKS[field.name]
+                check(field.name, value, *rule)
         if self.max_length_ratio == 0 and self.min_length > self.max_length:
             raise ValueError(
                 "`min_length` must be at most `max_length`. Received: "
@@ -144,11 +142,12 @@ class SearchOptions:
             table = [min(int(ratio * size + offset), most) for size in range(width + 1)]
             return ops.take(ops.convert_to_tensor(table, "int32"), lengths), table[-1]
 
-        def limit(size):
-            size = ops.cast(size, "float64") * ratio + float(offset)
-            return ops.minimum(ops.cast(size, "int32"), most)
-
-        return limit(lengths), limit(width)
+        return tuple(
+            ops.minimum(
+                ops.cast(ops.cast(x, "float64") * ratio + offset, "int32"), most
+            )
+            for x in (lengths, width)
+        )
 
     def check_model(self, model) -> None:
         """ValueError where an option does not fit the model."""
@@ -188,13 +187,11 @@ class BeamOptions(SearchOptions):
             the first, and lets every beam end.
     """
 
-    num_beams: int = _integer(5, 1)
-    num_hypotheses: int | None = _integer(None, 1)
-    num_groups: int = _integer(1, 1)
-    diversity_strength: float = _number(
-        0.5, "a finite number of at least 0", lambda value: value >= 0
-    )
-    stopping: str = _choice("first", "optimal")
+    num_beams: int = 5
+    num_hypotheses: int | None = None
+    num_groups: int = 1
+    diversity_strength: float = 0.5
+    stopping: str = "first"
 
     def __post_init__(self):
         super().__post_init__()
@@ -232,8 +229,6 @@ class SampleOptions(SearchOptions):
             at least p, or None. With `top_k` too, a token must be among both.
     """
 
-    num_samples: int = _integer(1, 1)
-    top_k: int | None = _integer(None, 1)
-    top_p: float | None = _number(
-        None, "greater than 0 and at most 1", lambda value: 0 < value <= 1
-    )
+    num_samples: int = 1
+    top_k: int | None = None
+    top_p: float | None = None

@@ -10,13 +10,11 @@ these backpointers after the loop, so nothing but the state of the model moves w
 beams change places.
 
 Sentences end at different steps. In a graph of TensorFlow that serves all batch sizes
-(and in eager loops) those that have ended leave the batch, and the steps that remain
-are of fewer rows; one sentence that never ends costs the steps of a batch of one. What
-a loop carries of the sentences that are left has rows for them only, b <= B sentences
-and r = b * G rows; what is read after the loop keeps a row for each. XLA and JAX want
-constant shapes, so there every tensor keeps its shape and all sentences stay until the
-last has ended. For the same reason the past that attention keeps grows with the steps
-in the former, and has all L positions from the start in the latter.
+(and in eager loops) those that have ended leave the batch: what a step computes has
+rows for the b <= B sentences that are left, r = b * G rows, and what is written down
+has a row for each of the B. XLA and JAX want constant shapes, so there all sentences
+stay until the last has ended. For the same reason the past that attention keeps grows
+with the steps in the former, and has all L positions from the start in the latter.
 """
 
 from collections.abc import Callable
@@ -26,7 +24,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
-from keras_seqconv.decoding.strategies import top_k
+from keras_seqconv.decoding.strategies import Choice, top_k
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
@@ -58,54 +56,42 @@ class Hypotheses(NamedTuple):
     attention: object = None
 
 
-class _Finished(NamedTuple):
-    """Complete hypotheses, (B, G) each: sum of log-probabilities, where they ended.
+class _Beams(NamedTuple):
+    """What the next step computes with: r rows, of the sentences that are left.
 
-    An origin is G * step + beam.
+    ids: (r, 1) int32, the last token of each beam.
+    state: of the model.
+    history: (r, L) int32, all tokens of each beam, or nothing.
+    sentences: (b,) int32, which they are, and
+    places: (B,) int32, where each sentence is among them (those that have left:
+        anywhere); nothing where all stay.
     """
 
-    sums: object
-    origins: object
+    ids: object
+    state: dict
+    history: object
+    sentences: object
+    places: object
 
-    def scores(self, options, num_beams: int):
-        lengths = self.origins // num_beams + 1
-        return self.sums / options.length_divisor(lengths)
 
+class _Records(NamedTuple):
+    """What was written down of all B sentences.
 
-class _Backpointers(NamedTuple):
-    """What happened, by step.
-
-    tokens: (L, B, G) int32: G * token + parent.
-    sums: (L, B, G) float32: cumulative scores.
+    scores: (B, G) float32, of the unfinished; -inf for beams that do not go on.
+    finished: (B, G) float32, sums of log-probabilities of the complete hypotheses.
+    origins: (B, G) int32, where these ended: G * step + beam.
+    backpointers: (L, B, G) int32, of each step: G * token + parent.
+    sums: (L, B, G) float32, of each step: the scores.
     attention: (L, R, S + 1) float32 or nothing; a column more, because TensorFlow
         cannot write to empty rows.
     """
 
-    tokens: object
+    scores: object
+    finished: object
+    origins: object
+    backpointers: object
     sums: object
     attention: object
-
-
-class _Progress(NamedTuple):
-    """What goes from step to step.
-
-    step: int32 scalar.
-    sentences: (b,) int32, those that are left; nothing where all stay.
-    ids: (r, 1) int32, the last token of each beam.
-    scores: (b, G) float32, cumulative; -inf for beams that do not go on.
-    history: (r, L) int32, all tokens of each beam, or nothing.
-    state: of the model, r rows.
-    finished, backpointers: of all sentences.
-    """
-
-    step: object
-    sentences: object
-    ids: object
-    scores: object
-    history: object
-    state: dict
-    finished: _Finished
-    backpointers: _Backpointers
 
 
 def search(
@@ -131,67 +117,55 @@ def search(
         num_hypotheses: N, at most G.
     """
     num_beams, options = strategy.num_beams, constraints.options
-    start = _start(state, strategy, constraints, num_steps)
-    sentences_leave = start.sentences is not _NOTHING
 
-    def advance(now: _Progress) -> _Progress:
-        """One step of all beams that are left."""
-        sentences, rows, here = None, None, constraints  # None: all of them
-        if sentences_leave:
-            sentences = now.sentences
-            rows = _rows_of(sentences, num_beams)
+    def body(number, beams, records):
+        here, rows, scores = constraints, None, records.scores
+        if beams.sentences is not _NOTHING:
+            rows = _rows_of(beams.sentences, num_beams)
             here = constraints.of_rows(rows)
-        logits, state = step(now.ids, now.state)
-        following = here.next_tokens(logits, now.step, now.history)
-        choice = strategy.choose(following, now.scores, now.step, rows)
-
-        finished = _take_rows(now.finished, sentences)
-        finished = _merge_finished(finished, choice, now.step, strategy, here)
-        is_done = _is_done(finished, choice, now.step, strategy, here, num_hypotheses)
-        scores = ops.where(is_done, NEVER, choice.scores)
-
-        tokens, sums, attention = now.backpointers
-        links = choice.tokens * num_beams + choice.parents
-        tokens = _write(tokens, now.step, links, sentences)
-        sums = _write(sums, now.step, choice.scores, sentences)
+            scores = ops.take(scores, beams.sentences, axis=0)
+        logits, state = step(beams.ids, beams.state)
+        following = here.next_tokens(logits, number, beams.history)
+        choice = strategy.choose(following, scores, number, rows)
+        # What is written down has a row for each sentence.
+        written = _of_all_sentences(choice, beams, records)
+        finished, origins = _finished(records, written, number, strategy, options)
+        attention = records.attention
         if options.return_attention:
             weights = ops.cast(state["beams"]["attention"], "float32")
+            if rows is not None:
+                weights = ops.take(weights, _rows_of(beams.places, num_beams), axis=0)
             weights = ops.pad(weights, [(0, 0), (0, 1)])
-            attention = _write(attention, now.step, weights, rows)
-
-        ids, history = ops.reshape(choice.tokens, (-1, 1)), now.history
-        if strategy.reorders:
-            order = _row_numbers(choice.parents)
-            beams, history = _take_rows((state["beams"], history), order)
-            state = {**state, "beams": beams}
-        if options.no_repeat_ngram_size:
-            is_now = ops.arange(ops.shape(history)[1]) == now.step
-            history = ops.where(is_now, ids, history)
-        return now._replace(
-            step=now.step + 1,
-            ids=ids,
-            scores=scores,
-            history=history,
-            state=state,
-            finished=_replace_rows(now.finished, finished, sentences),
-            backpointers=_Backpointers(tokens, sums, attention),
+            attention = _write(attention, number, weights)
+        links = written.tokens * num_beams + written.parents
+        done = _is_done(
+            finished, origins, written, number, strategy, constraints, num_hypotheses
+        )
+        after = _Records(
+            scores=ops.where(done, NEVER, written.scores),
+            finished=finished,
+            origins=origins,
+            backpointers=_write(records.backpointers, number, links),
+            sums=_write(records.sums, number, written.scores),
+            attention=attention,
+        )
+        moved = _moved(beams._replace(state=state), choice, number, strategy)
+        if rows is not None:
+            moved = _without_ended(moved, after.scores)
+        return keras.tree.map_structure(
+            _shaped_like, (number + 1, moved, after), (number, beams, records)
         )
 
-    def body(now):
-        after = advance(now)
-        if sentences_leave:
-            after = _without_ended(after, num_beams)
-        return (keras.tree.map_structure(_shaped_like, after, now),)
+    def is_unfinished(number, beams, records):
+        return (number < num_steps) & ops.any(records.scores > NEVER)
 
-    def is_unfinished(now):
-        return (now.step < num_steps) & ops.any(now.scores > NEVER)
-
-    # In a tuple: Keras' loop passes a tuple's members to the functions.
-    (end,) = ops.while_loop(is_unfinished, body, (start,))
-    return _best_hypotheses(end, constraints, num_beams, num_steps, num_hypotheses)
+    start = _start(state, strategy, constraints, num_steps)
+    _, _, records = ops.while_loop(is_unfinished, body, start)
+    return _best_hypotheses(records, constraints, num_beams, num_steps, num_hypotheses)
 
 
-def _start(state, strategy, constraints, num_steps) -> _Progress:
+def _start(state, strategy, constraints, num_steps) -> tuple:
+    """The number of the first step, and what is known before it."""
     model, options = constraints.model, constraints.options
     num_rows, num_beams = ops.shape(constraints.limits)[0], strategy.num_beams
     batch_size = num_rows // num_beams
@@ -204,71 +178,21 @@ def _start(state, strategy, constraints, num_steps) -> _Progress:
     if options.return_attention:
         width = ops.shape(state["beams"]["attention"])[-1] + 1
         attention = ops.zeros((num_steps, num_rows, width))
-    return _Progress(
-        step=ops.convert_to_tensor(0, "int32"),
-        sentences=sentences,
-        ids=ops.full((num_rows, 1), model.start_id, dtype="int32"),
-        scores=strategy.first_scores(batch_size),
-        history=history,
-        state=state,
-        finished=_Finished(
-            sums=ops.full((batch_size, num_beams), NEVER),
-            origins=ops.zeros((batch_size, num_beams), "int32"),
-        ),
-        backpointers=_Backpointers(
-            ops.zeros(by_step, "int32"), ops.zeros(by_step), attention
-        ),
+    ids = ops.full((num_rows, 1), model.start_id, dtype="int32")
+    beams = _Beams(ids, state, history, sentences, places=sentences)
+    is_alive = ops.arange(num_beams) < strategy.num_first_beams
+    records = _Records(
+        scores=ops.zeros((batch_size, 1)) + ops.where(is_alive, 0.0, NEVER),
+        finished=ops.full((batch_size, num_beams), NEVER),
+        origins=ops.zeros((batch_size, num_beams), "int32"),
+        backpointers=ops.zeros(by_step, "int32"),
+        sums=ops.zeros(by_step),
+        attention=attention,
     )
+    return ops.convert_to_tensor(0, "int32"), beams, records
 
 
-# Hypotheses that end
-
-
-def _merge_finished(finished, choice, step, strategy, constraints) -> _Finished:
-    """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
-    num_beams = strategy.num_beams
-    sums = ops.concatenate([finished.sums, choice.end_scores], axis=1)
-    origins = step * num_beams + choice.end_parents
-    origins = ops.concatenate([finished.origins, origins], axis=1)
-    both = _Finished(sums, origins)
-    if strategy.optimal:
-        key = both.scores(constraints.options, num_beams)
-    else:
-        count = sums.shape[1]
-        order = ops.cast(ops.arange(count, 0, -1), "float32")
-        key = ops.where(sums > NEVER, order, 0.0)
-    _, kept = top_k(key, num_beams)
-    return _Finished(*(ops.take_along_axis(part, kept, axis=1) for part in both))
-
-
-def _is_done(finished, choice, step, strategy, constraints, num_hypotheses):
-    """(B, 1): whether nothing that is unfinished counts any more."""
-    if not strategy.optimal:
-        return ops.all(finished.sums > NEVER, axis=1, keepdims=True)
-    scores = finished.scores(constraints.options, strategy.num_beams)
-    worst = scores[:, num_hypotheses - 1 : num_hypotheses]
-    best = ops.max(choice.scores, axis=1, keepdims=True)
-    return _score_bound(best, step, strategy.num_beams, constraints) <= worst
-
-
-def _score_bound(sums, step, num_beams: int, constraints):
-    """(B, 1): what hypotheses with these sums cannot surpass when they end.
-
-    Log-probabilities are at most 0, and the penalty is monotonous in the length, so
-    the best is to lose nothing more and end at once, or as late as possible.
-    """
-    options = constraints.options
-    limits = ops.reshape(constraints.limits, (-1, num_beams))[:, :1]
-    if options.unk_penalty < 0:  # a reward, for each token until the limit
-        sums = sums - options.unk_penalty * ops.cast(limits - step - 1, "float32")
-    latest = ops.maximum(limits + 1, step + 2)
-    earliest = ops.minimum(ops.maximum(step + 2, options.min_length + 1), latest)
-    return ops.maximum(
-        sums / options.length_divisor(earliest), sums / options.length_divisor(latest)
-    )
-
-
-# Sentences that end
+# The sentences that are left
 
 
 def may_resize(batch_size) -> bool:
@@ -282,56 +206,124 @@ def may_resize(batch_size) -> bool:
     return not isinstance(batch_size, int) or not in_graph()
 
 
-def _without_ended(now: _Progress, num_beams: int) -> _Progress:
+def _of_all_sentences(choice: Choice, beams: _Beams, records: _Records) -> Choice:
+    """The choice with a row for each sentence; those that have left find nothing."""
+    if beams.sentences is _NOTHING:
+        return choice
+    is_left = ops.any(records.scores > NEVER, axis=1, keepdims=True)
+    choice = Choice(*(ops.take(part, beams.places, axis=0) for part in choice))
+    return choice._replace(
+        scores=ops.where(is_left, choice.scores, NEVER),
+        end_scores=ops.where(is_left, choice.end_scores, NEVER),
+    )
+
+
+def _moved(beams: _Beams, choice: Choice, step, strategy) -> _Beams:
+    """Each beam, with its new token, in the place in which it goes on."""
+    state, history = beams.state, beams.history
+    ids = ops.reshape(choice.tokens, (-1, 1))
+    if strategy.reorders:
+        order = _row_numbers(choice.parents)
+        of_beams, history = _take_rows((state["beams"], history), order)
+        state = {**state, "beams": of_beams}
+    if history is not _NOTHING:
+        is_now = ops.arange(ops.shape(history)[1]) == step
+        history = ops.where(is_now, ids, history)
+    return beams._replace(ids=ids, state=state, history=history)
+
+
+def _without_ended(beams: _Beams, scores) -> _Beams:
     """The same without the sentences that have ended, if they are many."""
-    is_left = ops.any(now.scores > NEVER, axis=1)
+    sentences, places, state = beams.sentences, beams.places, beams.state
+    is_left = ops.any(ops.take(scores, sentences, axis=0) > NEVER, axis=1)
     count = ops.cast(ops.shape(is_left)[0], "float32")
     few = ops.sum(ops.cast(is_left, "float32")) <= _SHRINK_AT * count
-    of_sentences = (now.sentences, now.scores, now.state["shared"])
-    of_rows = (now.ids, now.history, now.state["beams"])
+    of_rows = (beams.ids, beams.history, state["beams"])
 
     def gather():
         left = ops.cast(ops.reshape(ops.nonzero(is_left)[0], (-1,)), "int32")
-        rows = _rows_of(left, num_beams)
-        return _take_rows(of_sentences, left), _take_rows(of_rows, rows)
+        kept = ops.take(sentences, left, axis=0)
+        numbers = ops.arange(ops.shape(kept)[0], dtype="int32")
+        moved = ops.scatter_update(ops.zeros_like(places), kept[:, None], numbers)
+        rows = _rows_of(left, scores.shape[1])
+        shared = _take_rows(state["shared"], left)
+        return kept, moved, shared, _take_rows(of_rows, rows)
 
-    of_sentences, of_rows = ops.cond(few, gather, lambda: (of_sentences, of_rows))
-    sentences, scores, shared = of_sentences
-    ids, history, beams = of_rows
-    state = {**now.state, "shared": shared, "beams": beams}
-    return now._replace(
-        sentences=sentences, scores=scores, ids=ids, history=history, state=state
+    sentences, places, shared, (ids, history, of_beams) = ops.cond(
+        few, gather, lambda: (sentences, places, state["shared"], of_rows)
     )
+    state = {**state, "shared": shared, "beams": of_beams}
+    return _Beams(ids, state, history, sentences, places)
+
+
+# Hypotheses that end
+
+
+def _finished(records: _Records, choice, step, strategy, options) -> tuple:
+    """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
+    num_beams = strategy.num_beams
+    sums = ops.concatenate([records.finished, choice.end_scores], axis=1)
+    origins = step * num_beams + choice.end_parents
+    origins = ops.concatenate([records.origins, origins], axis=1)
+    if strategy.optimal:
+        key = sums / options.length_divisor(origins // num_beams + 1)
+    else:
+        count = sums.shape[1]
+        order = ops.cast(ops.arange(count, 0, -1), "float32")
+        key = ops.where(sums > NEVER, order, 0.0)
+    _, kept = top_k(key, num_beams)
+    return tuple(ops.take_along_axis(part, kept, axis=1) for part in (sums, origins))
+
+
+def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses):
+    """(B, 1): whether nothing that is unfinished counts any more."""
+    if not strategy.optimal:
+        return ops.all(sums > NEVER, axis=1, keepdims=True)
+    options, num_beams = constraints.options, strategy.num_beams
+    scores = sums / options.length_divisor(origins // num_beams + 1)
+    worst = scores[:, num_hypotheses - 1 : num_hypotheses]
+    # Log-probabilities are at most 0, and the penalty is monotonous in the length, so
+    # the best is to lose nothing more and end at once, or as late as possible.
+    best = ops.max(choice.scores, axis=1, keepdims=True)
+    limits = ops.reshape(constraints.limits, (-1, num_beams))[:, :1]
+    if options.unk_penalty < 0:  # a reward, for each token until the limit
+        best = best - options.unk_penalty * ops.cast(limits - step - 1, "float32")
+    latest = ops.maximum(limits + 1, step + 2)
+    earliest = ops.minimum(ops.maximum(step + 2, options.min_length + 1), latest)
+    bound = ops.maximum(
+        best / options.length_divisor(earliest), best / options.length_divisor(latest)
+    )
+    return bound <= worst
 
 
 # From backpointers to hypotheses
 
 
 def _best_hypotheses(
-    end: _Progress, constraints, num_beams: int, num_steps, num_hypotheses: int
+    records: _Records, constraints, num_beams: int, num_steps, num_hypotheses: int
 ) -> Hypotheses:
     """Follow the backpointers from where the best hypotheses ended."""
-    finished, backpointers, model = end.finished, end.backpointers, constraints.model
-    scores = finished.scores(constraints.options, num_beams)
+    model, options = constraints.model, constraints.options
+    lengths = records.origins // num_beams + 1
+    scores = records.finished / options.length_divisor(lengths)
     scores, best = top_k(scores, num_hypotheses)
-    sums = ops.take_along_axis(finished.sums, best, axis=1)
-    origins = ops.take_along_axis(finished.origins, best, axis=1)
+    sums = ops.take_along_axis(records.finished, best, axis=1)
+    origins = ops.take_along_axis(records.origins, best, axis=1)
     last = ops.where(scores > NEVER, origins // num_beams, -1)
-    tokens, beams = _follow(backpointers.tokens, last, origins, num_beams, num_steps)
+    tokens, beams = _follow(records.backpointers, last, origins, num_beams, num_steps)
     step = ops.arange(num_steps, dtype="int32")[:, None, None]
-    inside = step < last
-    ends = step == last
+    inside, ends = step < last, step == last
     ids = ops.where(inside, tokens, ops.where(ends, model.end_id, model.pad_id))
     # The sum before a step is that of the beam which the step extends.
-    before = ops.take_along_axis(backpointers.sums[:-1], beams[1:], axis=2)
+    before = ops.take_along_axis(records.sums[:-1], beams[1:], axis=2)
     none = ops.zeros_like(sums)[None]
     after = ops.concatenate([before, none], axis=0)
     before = ops.concatenate([none, before], axis=0)
     after = ops.where(ends, sums, after)
     positional = ops.where(inside | ends, after - before, 0.0)
     attention = None
-    if constraints.options.return_attention:
-        attention = _attention(backpointers.attention, beams, num_beams, inside | ends)
+    if options.return_attention:
+        attention = _attention(records.attention, beams, num_beams, inside | ends)
     return Hypotheses(
         ids=ops.transpose(ids, (1, 2, 0)),
         scores=scores,
@@ -380,36 +372,19 @@ def _attention(attention, beams, num_beams: int, is_token):
     return ops.transpose(chosen, (1, 2, 0, 3))
 
 
-# Rows: all of them, or those at `places` only
+# Rows
 
 
 def _take_rows(tree, places):
     """All leaves (n, ...) at some places; a leaf without rows stays."""
-    if places is None:
-        return tree
     return keras.tree.map_structure(
         lambda leaf: ops.take(leaf, places, axis=0) if len(leaf.shape) else leaf, tree
     )
 
 
-def _replace_rows(tree, values, places):
-    """All leaves (n, ...), with new values at some places."""
-    if places is None:
-        return values
-    return keras.tree.map_structure(
-        lambda old, new: ops.scatter_update(old, places[:, None], new), tree, values
-    )
-
-
-def _write(buffer, step, values, places=None):
-    """`buffer` (L, n, ...) with `values` at `step`; done in place by a loop.
-
-    `values` are (n, ...), or those at `places` of the second axis.
-    """
-    if places is None:
-        return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
-    steps = ops.zeros_like(places) + step
-    return ops.scatter_update(buffer, ops.stack([steps, places], axis=-1), values)
+def _write(buffer, step, values):
+    """`buffer` (L, n, ...) with `values` (n, ...) at `step`; loops do it in place."""
+    return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
 
 
 def _rows_of(sentences, num_beams: int):

@@ -6,7 +6,7 @@ A strategy has
 - `reorders`: whether a beam may go on in another place;
 - `optimal`: whether a sentence is done only when no unfinished hypothesis can be among
   the best (so that every beam may end), not when G hypotheses have ended (fairseq);
-- `first_scores(batch_size)` -> (B, G), which beams are alive at first: 0, others -inf;
+- `num_first_beams`: how many beams are alive at first;
 - `choose(following, scores, step, rows)` -> `Choice`, from what can follow beams with
   cumulative scores (B, G). `rows` (R,) are their numbers in the whole batch when
   sentences have left it, or None.
@@ -48,15 +48,11 @@ class BeamStrategy:
 
     num_beams: int
     optimal: bool = False
+    num_first_beams = 1  # all would find the same
 
     @property
     def reorders(self) -> bool:
         return self.num_beams > 1
-
-    def first_scores(self, batch_size):
-        # All beams are the same at first.
-        first = ops.where(ops.arange(self.num_beams) == 0, 0.0, NEVER)
-        return ops.zeros((batch_size, 1)) + first
 
     def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
         beams = self.num_beams
@@ -100,17 +96,16 @@ class DiverseBeamStrategy:
     optimal: bool = False
     reorders = True
 
-    def first_scores(self, batch_size):
-        # The first beam of every group is alive.
-        first = ops.where(ops.arange(self.num_beams) < self.num_groups, 0.0, NEVER)
-        return ops.zeros((batch_size, 1)) + first
+    @property
+    def num_first_beams(self) -> int:
+        return self.num_groups
 
     def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
-        by_rank = []  # scores, parents, tokens (B, 2 * G)
-        for parts in zip(*self._candidates(following, scores), strict=True):
-            part = ops.stack(parts, axis=2)
-            by_rank.append(ops.reshape(part, (-1, part.shape[1] * part.shape[2])))
-        scores, parents, tokens = by_rank
+        # By rank, (B, 2 * G).
+        scores, parents, tokens = (
+            ops.reshape(ops.stack(parts, axis=2), (-1, 2 * self.num_beams))
+            for parts in zip(*self._candidates(following, scores), strict=True)
+        )
         ends = (tokens == following.end_id) & (scores > NEVER)
         count = scores.shape[1]
         order = ops.arange(count) + ops.where(ends, count, 0)
@@ -165,8 +160,9 @@ class SamplingStrategy:
     optimal = False
     reorders = False
 
-    def first_scores(self, batch_size):
-        return ops.zeros((batch_size, self.num_beams))
+    @property
+    def num_first_beams(self) -> int:
+        return self.num_beams
 
     def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
         uniforms = self.uniforms

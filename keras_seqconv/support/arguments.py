@@ -5,11 +5,13 @@ import sys
 from collections.abc import Iterable
 
 
-def check_integer(name: str, value: int, least: int) -> int:
-    """`value`, or ValueError unless it is an int of at least `least`."""
+def check_integer(name: str, value: int, least: int, most: int | None = None) -> int:
+    """`value`, or ValueError unless it is an int from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         rule = "a positive integer" if least == 1 else f"an integer >= {least}"
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+    if most is not None and value > most:
+        raise ValueError(f"`{name}` must be at most {most}. Received: {name}={value}")
     return value
 
 
