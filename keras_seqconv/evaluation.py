@@ -164,6 +164,11 @@ def bleu_by_length(
         Names of the groups, BLEU of each (NaN where it is empty), sentences in each.
     """
     edges = list(edges)
+    if len(sources) != len(hypotheses):
+        raise ValueError(
+            "`sources` and `hypotheses` must have as many texts. "
+            f"Received: {len(sources)} and {len(hypotheses)}"
+        )
     if not edges or edges[0] < 1 or sorted(set(edges)) != edges:
         raise ValueError(
             f"`edges` must be increasing positive integers. Received: edges={edges}"
@@ -371,13 +376,8 @@ def translation_perplexity(
     """Of given translations, each token predicted from the source and those before it.
 
     Args:
-        translator: a `keras_seqconv.Translator`.
-        sources: texts; long ones are cut as `Translator.translate` does.
-        translations: as many texts.
-
-    Raises:
-        ValueError: the lists differ in length or are empty, or a translation has more
-            tokens than the positions of the model.
+        translator: a `keras_seqconv.Translator`, which cuts long sources.
+        sources, translations: as many texts, at least one.
     """
     if len(sources) != len(translations) or not sources:
         raise ValueError(
@@ -420,8 +420,8 @@ def text_perplexity(
             one document, each line alone.
 
     Raises:
-        ValueError: the text is empty; for wrong options; for a line that is longer
-            than the positions of the model, where lines are kept whole.
+        ValueError: the text is empty; a line that is kept whole is longer than the
+            positions of the model.
     """
     from keras import ops
 
@@ -431,7 +431,7 @@ def text_perplexity(
     if generator.tokenizer is None:
         raise ValueError("This model has no tokenizer.")
     model, most = generator.model, generator.model.max_target_length
-    total, tokens, infinite, words = 0.0, 0, 0, 0
+    total = tokens = infinite = words = 0
 
     def ids():
         nonlocal words
@@ -475,12 +475,12 @@ def text_perplexity(
             }
             found = run_cached(_log_probs, model, None, tensors)
             count = len(batch.indices)  # further rows are padding
-            log_probs = ops.convert_to_numpy(found)[:count]
             scored = targets[:count] != model.pad_id
-            finite = scored & np.isfinite(log_probs)
+            log_probs = ops.convert_to_numpy(found)[:count][scored]
+            finite = np.isfinite(log_probs)
             total -= float(log_probs[finite].sum(dtype="float64"))
             tokens += int(finite.sum())
-            infinite += int(scored.sum() - finite.sum())
+            infinite += int((~finite).sum())
     if not tokens:
         raise ValueError(
             "The text must hold a token that can be scored; it holds none."

@@ -67,8 +67,7 @@ def check(options: argparse.Namespace) -> None:
             f"`output` must end in one of {', '.join(FORMATS)}. "
             f"Received: {options.output}"
         )
-    if getattr(options, "model", None) is not None:
-        check_models(options.model)
+    check_models(*filter(None, [getattr(options, "model", None)]))
     for run in getattr(options, "runs", ()):
         _log(run)
 
@@ -129,10 +128,8 @@ def _attention(options):
         raise ValueError("Give a MODEL and `text`, or `translations`.")
     if from_model:
         translator = load(options.model)
-        if hasattr(translator, "tokenizer"):
-            raise ValueError(f"{options.model} is a language model, without a source.")
         if not hasattr(translator.model, "attention_weights"):
-            raise ValueError(f"{options.model} has no attention.")
+            raise ValueError(f"{options.model} has no attention to a source.")
         inputs, source, target = _sentence(translator, options)
         weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
         return plots.attention(weights[0], source, [*target[1:], "</s>"])
@@ -220,18 +217,10 @@ def _bleu_by_length(options):
 
     stems = [Path(file).stem for file in options.hypotheses]
     names = _names(options, "hypotheses", stems)
-    files = [options.source, *options.reference]
-    sources, *references = known = [read_lines(file) for file in files]
-    values, groups, counts = {}, [], []
+    sources, *references = map(read_lines, [options.source, *options.reference])
+    values = {}
     for name, file in zip(names, options.hypotheses, strict=True):
-        texts = read_lines(file)
-        for other, lines in zip(files, known, strict=True):
-            if len(lines) != len(texts):
-                raise ValueError(
-                    f"{file} and {other} must have as many lines. "
-                    f"Received: {len(texts):,} and {len(lines):,}"
-                )
         groups, values[name], counts = bleu_by_length(
-            sources, texts, references, options.edges
+            sources, read_lines(file), references, options.edges
         )
     return plots.bleu_by_length(values, groups, counts)

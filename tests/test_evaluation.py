@@ -217,6 +217,7 @@ def test_bootstrap_by_hand():
         (lambda: paired_bootstrap(["a"], ["a", "b"], ["a"]), "Received: 2 and 1"),
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], "rouge"), "`metric` must"),
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], num_samples=0), "num_samples=0"),
+        (lambda: bleu_by_length(["a"], ["b", "c"], ["a"]), "Received: 1 and 2"),
         (lambda: bleu_by_length(["a"], ["a"], ["a"], [5, 5]), "edges=[5, 5]"),
         (lambda: translation_perplexity(None, ["a"], []), "Received: 1 and 0"),
     ),

@@ -15,8 +15,6 @@ from tests.cli.commands import (
 )
 
 pytest.importorskip("matplotlib", reason="needs the extra plot (matplotlib)")
-
-
 pytestmark = [pytest.mark.usefixtures("loaded_once"), pytest.mark.slow]
 
 
@@ -33,10 +31,16 @@ def folder(tmp_path_factory):
         write(folder / name / "log.jsonl", *lines)
     with open(folder / "two" / "log.jsonl", "a") as stream:
         stream.write('{"update": 9, "nl')  # killed as it wrote
+    write(folder / "broken.jsonl", "{", "{}")
+    write(folder / "bare.jsonl", "{}")
     write(folder / "source", "w1 w2", "w3 " * 30)
     write(folder / "right", "w1 w2 w3 w4", "w1 w2 w3 w4")
     write(folder / "wrong", "w1 w2 w3 w5", "w9")
     return folder
+
+
+def files(folder):
+    return ["--source", folder / "source", "--reference", folder / "right"]
 
 
 def drawn(capsys, output, *arguments):
@@ -46,12 +50,22 @@ def drawn(capsys, output, *arguments):
     return output.read_bytes()
 
 
-def test_curves(folder, tmp_path, capsys):
+def test_pictures(folder, tmp_path, capsys):
     one, two = folder / "one", folder / "two" / "log.jsonl"
     content = drawn(capsys, tmp_path / "a.png", "curves", one, two)
     assert content.startswith(b"\x89PNG")
     content = drawn(capsys, tmp_path / "a.svg", "curves", one, one, "--names", "a", "b")
     assert b"<svg" in content
+    drawn(capsys, tmp_path / "b.png", "kernels", folder / "light")
+    dynamic, text = folder / "dynamic", ["--text", "w1 w2 w3"]
+    for arguments in (
+        [dynamic, *text],
+        [dynamic, *text, "--layer", "decoder 1", "--translation", "w4"],
+        [folder / "language", *text],
+    ):
+        drawn(capsys, tmp_path / "c.png", "dynamic-kernels", *arguments)
+    systems = ["--hypotheses", folder / "right", folder / "wrong"]
+    drawn(capsys, tmp_path / "d.png", "bleu-by-length", *files(folder), *systems)
 
 
 def test_attention(folder, tmp_path, capsys, monkeypatch):
@@ -75,65 +89,38 @@ def test_attention(folder, tmp_path, capsys, monkeypatch):
     drawn(capsys, tmp_path / "b.png", "attention", model, *text)
     assert drawn_arrays[1][2] == ["w5", "</s>"]
     output = tmp_path / "out.jsonl"
-    call(capsys, "translate", model, "--input", folder / "source", "--output", output,
-         "--attention")  # fmt: skip
+    source = ["--input", folder / "source", "--output", output]
+    call(capsys, "translate", model, *source, "--attention")
     written = ["--translations", output, "--line", 2]
     drawn(capsys, tmp_path / "c.png", "attention", *written)
     assert drawn_arrays[2][1][:2] == ["w3", "w3"]
 
 
-def test_kernels(folder, tmp_path, capsys):
-    drawn(capsys, tmp_path / "a.png", "kernels", folder / "light")
-    text = ["--text", "w1 w2 w3"]
-    for number, arguments in enumerate(
-        (
-            [folder / "dynamic", *text],
-            [folder / "dynamic", *text, "--layer", "decoder 1", "--translation", "w4"],
-            [folder / "language", *text],
-        )
-    ):
-        drawn(capsys, tmp_path / f"{number}.png", "dynamic-kernels", *arguments)
-
-
-def test_bleu_by_length(folder, tmp_path, capsys):
-    files = ["--source", folder / "source", "--reference", folder / "right"]
-    systems = ["--hypotheses", folder / "right", folder / "wrong"]
-    drawn(capsys, tmp_path / "a.png", "bleu-by-length", *files, *systems)
-
-
 def test_errors_in_one_line(folder, tmp_path, capsys):
-    output = ["--output", tmp_path / "a.png"]
-    files = ["--source", folder / "source", "--reference", folder / "right"]
-    write(tmp_path / "broken.jsonl", "{", "{}")
-    write(tmp_path / "bare.jsonl", "{}")
+    one, dynamic, text = folder / "one", folder / "dynamic", ["--text", "w1"]
+    written = ["attention", "--translations", folder / "source"]
+    log = ["--hypotheses", one / "log.jsonl"]
     for arguments, words in (
-        ([], "KIND"),
-        (["curves", folder / "one", "--output", "a.gif"], "--output must end in one"),
-        (["curves", tmp_path / "none", *output], "none does not exist"),
-        (["curves", tmp_path / "broken.jsonl", *output], "jsonl, line 1: must be"),
-        (["curves", tmp_path / "bare.jsonl", *output], "records with an update"),
-        (["curves", *[folder / "one"] * 2, *output], "different names: give --names"),
-        (["curves", folder / "one", "--names", "a", "b", *output], "Received: 2 and 1"),
-        (["attention", *output], "Give a MODEL and --text"),
-        (["attention", folder / "language", "--text", "w1", *output], "language model"),
-        (["attention", "--translations", folder / "source", *output], "translate --a"),
+        (["curves", tmp_path / "none"], "none does not exist"),
+        (["curves", folder / "broken.jsonl"], "jsonl, line 1: must be"),
+        (["curves", folder / "bare.jsonl"], "records with an update"),
+        (["curves", one, one], "different names: give --names"),
+        (["curves", one, "--names", "a", "b"], "Received: 2 and 1"),
+        (["attention"], "Give a MODEL and --text"),
+        (["attention", folder / "language", *text], "no attention to a source"),
+        (written, "translate --a"),
+        ([*written, "--line", 3], "--line must be from 1 to 2"),
+        (["kernels", dynamic], "must have a LightConv layer"),
+        (["dynamic-kernels", folder / "light", *text], "DynamicConv"),
         (
-            ["attention", "--translations", folder / "source", "--line", 3, *output],
-            "--line must be from 1 to 2",
-        ),
-        (["kernels", folder / "dynamic", *output], "must have a LightConv layer"),
-        (["dynamic-kernels", folder / "light", "--text", "w1", *output], "DynamicConv"),
-        (
-            ["dynamic-kernels", folder / "dynamic", "--text", "w1", "--layer", "x",
-             *output],
+            ["dynamic-kernels", dynamic, *text, "--layer", "x"],
             "--layer must be one of encoder 1, decoder 1",
         ),
-        (
-            ["bleu-by-length", *files, "--hypotheses", folder / "one" / "log.jsonl",
-             *output],
-            "as many lines. Received: 9 and 2",
-        ),
-    ):  # fmt: skip
-        found = refused(capsys, "plot", *arguments)
+        (["bleu-by-length", *files(folder), *log], "texts. Received: 2 and 9"),
+    ):
+        found = refused(capsys, "plot", *arguments, "--output", tmp_path / "a.png")
         assert words in found, (arguments, found)
     assert not (tmp_path / "a.png").exists()
+    wrong = refused(capsys, "plot", "curves", one, "--output", "a.gif")
+    assert "--output must end in one" in wrong
+    assert "KIND" in refused(capsys, "plot")
