@@ -66,8 +66,8 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
         return mixer(x, mask=mask)
 
     target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
-    if hasattr(model, "blocks"):
-        stacks.run(model.blocks, model.embedder(target_ids), mix)
+    if not hasattr(model, "encoder_blocks"):
+        stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix)
         return layers
     source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
     mask = ops.not_equal(source_ids, model.pad_id)
@@ -86,15 +86,14 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
 def _convolutions(model, kind: type) -> list[tuple]:
     """Name, mixer and convolution of each block with a convolution of this kind."""
     found = []
+    encoder = getattr(model, "encoder_blocks", None)
     sides = {
-        "encoder": "encoder_blocks",
-        "decoder": "decoder_blocks",
-        "layer": "blocks",
+        "encoder": encoder or [],
+        "decoder" if encoder else "layer": model.decoder_blocks,
     }
-    for side, attribute in sides.items():
-        for number, block in enumerate(getattr(model, attribute, []), 1):
-            # ConvS2S has stacks of another kind under some of these names.
-            mixer = getattr(block, "mixer", None)
+    for side, blocks in sides.items():
+        for number, block in enumerate(blocks, 1):
+            mixer = block.mixer  # of ConvS2S without a layer in it
             convolution = getattr(getattr(mixer, "layer", None), "convolution", None)
             if isinstance(convolution, kind):
                 found.append((f"{side} {number}", mixer, convolution))

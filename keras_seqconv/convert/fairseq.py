@@ -146,7 +146,7 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
     _fill_positions(weights, "encoder", model.source_embedder)
     _fill_stack(weights, "encoder", model.encoder_blocks, model.encoder_norm)
     _fill_embedder(weights, model.target_embedder)
-    _fill_stack(weights, "decoder", model.decoder_blocks, model.decoder_norm)
+    _fill_stack(weights, "decoder", model.decoder_blocks, model.vocabulary_map.norm)
     _fill_output(weights, model)
     return model
 
@@ -178,8 +178,8 @@ def _language_model(options, weights, dtype) -> LanguageModel:
         **_common(options),
         dtype=dtype,
     )
-    _fill_embedder(weights, model.embedder)
-    _fill_stack(weights, "decoder", model.blocks, model.final_norm)
+    _fill_embedder(weights, model.target_embedder)
+    _fill_stack(weights, "decoder", model.decoder_blocks, model.vocabulary_map.norm)
     _fill_output(weights, model)
     return model
 
@@ -451,15 +451,15 @@ def _conv_s2s(options, weights, dtype) -> ConvS2S:
         max_length=lengths if positions else 1024,
         dtype=dtype,
     )
-    for side, embedder, stack in (
-        ("encoder", model.source_embedder, model.encoder_stack),
-        ("decoder", model.target_embedder, model.decoder_stack),
+    for side, embedder, blocks in (
+        ("encoder", model.source_embedder, model.encoder_blocks),
+        ("decoder", model.target_embedder, model.decoder_blocks),
     ):
         weights.put(embedder.tokens.embeddings, embeddings[side])
         if positions:
             table = embedder.position.embeddings
             weights.put(table, tables[side], arrange=lambda table: table[2:])
-        _fill_gated_stack(weights, side, stack)
+        _fill_gated_stack(weights, side, blocks)
         weights.weight_norm(getattr(model, f"{side}_input"), f"{side}.fc1")
         weights.weight_norm(getattr(model, f"{side}_output"), f"{side}.fc2")
     if shared:
@@ -486,9 +486,9 @@ def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
         adaptive_softmax=softmax if adaptive else None,
         dtype=dtype,
     )
-    weights.put(model.embedder.tokens.embeddings, table)
+    weights.put(model.target_embedder.tokens.embeddings, table)
     weights.weight_norm(model.input_dense, "decoder.fc1")
-    _fill_gated_stack(weights, "decoder", model.stack)
+    _fill_gated_stack(weights, "decoder", model.decoder_blocks)
     if adaptive:
         _fill_adaptive_softmax(weights, model.adaptive_softmax)
     else:
@@ -509,10 +509,10 @@ def _convolutions(options, weights, side):
     return layers
 
 
-def _fill_gated_stack(weights, side, stack):
-    for index, block in enumerate(stack.blocks):
-        weights.weight_norm(block.convolution, f"{side}.convolutions.{index}")
-        attention, residual = stack.attentions[index], stack.residuals[index]
+def _fill_gated_stack(weights, side, blocks):
+    for index, block in enumerate(blocks):
+        weights.weight_norm(block.mixer.convolution, f"{side}.convolutions.{index}")
+        attention, residual = block.attention, block.residual
         if attention is not None:
             for name in ("in_projection", "out_projection"):
                 layer = getattr(attention, name)

@@ -1,10 +1,113 @@
 """Models of convolutional sequence learning, and the Transformer as their baseline."""
 
+import copy
+import inspect
+
+from keras_seqconv.models.conv_s2s import ConvLanguageModel as ConvLanguageModel
 from keras_seqconv.models.conv_s2s import ConvS2S as ConvS2S
 from keras_seqconv.models.encoder_decoder import EncoderDecoder as EncoderDecoder
-from keras_seqconv.models.language_models import ConvLanguageModel as ConvLanguageModel
 from keras_seqconv.models.language_models import LanguageModel as LanguageModel
-from keras_seqconv.models.of_presets import from_preset as from_preset
-from keras_seqconv.models.of_presets import list_presets as list_presets
 from keras_seqconv.models.sequence_model import SequenceModel as SequenceModel
 from keras_seqconv.models.stacks import MIXERS as MIXERS
+from keras_seqconv.models.stacks import SIDES, of_side
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.support.arguments import near
+
+CLASSES = {
+    cls.__name__: cls
+    for cls in (EncoderDecoder, ConvS2S, LanguageModel, ConvLanguageModel)
+}
+
+
+def list_presets() -> list[str]:
+    """The names that `from_preset` takes; `keras-seqconv presets` says more of them."""
+    return list(PRESETS)
+
+
+def from_preset(
+    name: str,
+    *,
+    source_vocabulary_size: int | None = None,
+    target_vocabulary_size: int | None = None,
+    vocabulary_size: int | None = None,
+    **overrides,
+) -> SequenceModel:
+    """A model with the architecture, and the dropout, of a preset and fresh weights.
+
+    Args:
+        name: one of `list_presets()`.
+        source_vocabulary_size, target_vocabulary_size: of a translation model. One of
+            them is enough where all embeddings are shared.
+        vocabulary_size: of a language model.
+        **overrides: arguments of the model's constructor that replace the preset's.
+            With another number of layers, a list that the preset gives layer by layer
+            (`kernel_sizes`) is cut, or goes on with its last entry.
+
+    Returns:
+        An `EncoderDecoder`, `ConvS2S`, `LanguageModel` or `ConvLanguageModel`.
+
+    Raises:
+        ValueError: for an unknown name or override, with those that come near, and for
+            missing vocabulary sizes.
+
+    Example:
+
+    ```python
+    model = keras_seqconv.models.from_preset(
+        "dynamic_conv_multi30k",
+        source_vocabulary_size=1000,
+        target_vocabulary_size=1000,
+        dropout=0.1,
+    )
+    ```
+    """
+    if name not in PRESETS:
+        raise ValueError(
+            f"`name` must be one of `list_presets()`. {near(name, PRESETS)}"
+            f"Received: name={name!r}"
+        )
+    preset = PRESETS[name]
+    model = CLASSES[preset.model]
+    allowed = {*inspect.signature(model.__init__).parameters, "dtype"}
+    allowed -= {"self", "kwargs"}
+    for key in overrides:
+        if key not in allowed:
+            raise ValueError(
+                f"{preset.model} has no argument `{key}`. {near(key, allowed)}"
+                f"Received: {key}={overrides[key]!r}"
+            )
+    arguments = {**copy.deepcopy(preset.architecture), **overrides}
+    for key in {"kernel_sizes", "mixer"} - set(overrides):
+        if key in arguments:
+            arguments[key] = _fitted(arguments[key], overrides)
+    sizes = {
+        "source_vocabulary_size": source_vocabulary_size,
+        "target_vocabulary_size": target_vocabulary_size,
+        "vocabulary_size": vocabulary_size,
+    }
+    wanted = [key for key in sizes if key in allowed]
+    given = {key: size for key, size in sizes.items() if size is not None}
+    if arguments.get("share_embeddings") == "all" and len(given) == 1:
+        given = dict.fromkeys(wanted, *given.values())
+    if sorted(given) != sorted(wanted):
+        raise ValueError(
+            f"{name} needs {' and '.join(f'`{key}`' for key in wanted)}. "
+            f"Received: {', '.join(f'{k}={v}' for k, v in given.items()) or 'none'}"
+        )
+    return model(**given, **arguments)
+
+
+def _fitted(value, overrides):
+    """An option of the preset, its lists brought to other numbers of layers."""
+
+    def resized(value, number):
+        if not isinstance(value, list) or not isinstance(number, int):
+            return value
+        return [*value, *value[-1:] * (number - len(value))][:number]
+
+    if "num_layers" in overrides:
+        return resized(value, overrides["num_layers"])
+    numbers = {side: overrides.get(f"num_{side}_layers") for side in SIDES}
+    if not any(numbers.values()):
+        return value
+    return {side: resized(of_side("", value, side), numbers[side]) for side in SIDES}

@@ -1,7 +1,7 @@
-"""ConvS2S: gated convolutions on both sides and attention in the decoder's layers.
+"""ConvS2S, and its decoder alone: the gated convolutional language model.
 
 Letters: B sentences, S source time, T target time, C channels, E embedding width,
-V target vocabulary, G beams of a sentence, n new positions of a step.
+V vocabulary (of the target).
 """
 
 import keras
@@ -9,19 +9,17 @@ from keras import ops
 
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
 from keras_seqconv.layers.sequences import zero_masked
+from keras_seqconv.models import gated_stack
 from keras_seqconv.models.gated_stack import (
-    ConvolutionStack,
     WeightNormalizedModel,
-    make_embedder,
     parse_convolutions,
     weight_normed,
 )
 from keras_seqconv.models.sequence_model import constructor_arguments
 from keras_seqconv.models.stacks import (
     SIDES,
-    Steps,
     float32,
-    initial_beams,
+    make_adaptive_softmax,
     make_seeds,
     of_side,
 )
@@ -109,81 +107,85 @@ class ConvS2S(WeightNormalizedModel):
         check_boolean("share_output_embedding", share_output_embedding)
         check_boolean("positions", positions)
         check_boolean("folded", folded)
-        _check_widths(embedding_dim)
-        self.pad_id = config["special_ids"]["pad"]
-        self.target_vocabulary_size = target_vocabulary_size
-        seeds = make_seeds(seed)
-        source_layers, target_layers = (
-            parse_convolutions(of_side("convolutions", convolutions, side))
-            for side in SIDES
-        )
-        attentions = _attentions(attention, len(target_layers))
-        plain = {"folded": folded, "dtype": config["dtype"]}
-        self.source_embedder, self.target_embedder = (
-            self._embedder(config, side, seeds) for side in SIDES
-        )
-        self.encoder_input, self.decoder_input = (
-            weight_normed(layers[0].channels, dropout, **plain)
-            for layers in (source_layers, target_layers)
-        )
-        shared = {"dropout": dropout, "seeds": seeds, **plain}
-        self.encoder_stack = ConvolutionStack(source_layers, padding="same", **shared)
-        self.decoder_stack = ConvolutionStack(
-            target_layers, padding="causal", attention=attentions, **shared
-        )
-        width = self.source_embedder.tokens.embedding_dim
-        self.encoder_output = weight_normed(width, **plain)
-        self.gradient_scale = ScaleGradient(
-            1 / (2 * sum(attentions)), dtype=config["dtype"]
-        )
-        self.encoder_sum = ScaledResidual(dtype=config["dtype"])
-        self.decoder_output = weight_normed(output_dim, **plain)
-        self.output_dropout = keras.layers.Dropout(
-            dropout, seed=next(seeds), dtype=config["dtype"]
-        )
-        self.output_dense = None
-        if not share_output_embedding:
-            self.output_dense = weight_normed(target_vocabulary_size, dropout, **plain)
-        elif output_dim != self.target_embedder.tokens.embedding_dim:
+        widths = {of_side("embedding_dim", embedding_dim, side) for side in SIDES}
+        for width in widths:
+            check_positive_integer("embedding_dim", width)
+        if len(widths) > 1:
+            raise ValueError(
+                "`embedding_dim` must be the same on both sides, attention multiplies "
+                f"the two. Received: embedding_dim={embedding_dim}"
+            )
+        if share_output_embedding and output_dim != width:
             raise ValueError(
                 "`output_dim` must be the width of the target embedding with "
                 f"share_output_embedding=True. Received: output_dim={output_dim}, "
                 f"embedding_dim={embedding_dim}"
             )
+        self.pad_id = config["special_ids"]["pad"]
+        self.target_vocabulary_size = target_vocabulary_size
+        source_layers, target_layers = (
+            parse_convolutions(of_side("convolutions", convolutions, side))
+            for side in SIDES
+        )
+        attentions = _attentions(attention, len(target_layers))
+        dtype = config["dtype"]
+        plain = {"folded": folded, "dtype": dtype}
+        shared = {"dropout": dropout, "seeds": make_seeds(seed), "dtype": dtype}
+        lengths = dict.fromkeys(SIDES)
+        if positions:
+            for side in SIDES:
+                lengths[side] = of_side("max_length", max_length, side)
+                check_positive_integer("max_length", lengths[side])
+        self.source_embedder = gated_stack.make_embedder(
+            source_vocabulary_size,
+            width,
+            max_length=lengths["encoder"],
+            name="source_embedding",
+            **shared,
+        )
+        self.target_embedder = gated_stack.make_embedder(
+            target_vocabulary_size,
+            width,
+            max_length=lengths["decoder"],
+            use_bias=share_output_embedding,
+            name="target_embedding",
+            **shared,
+        )
+        self.encoder_input, self.decoder_input = (
+            weight_normed(layers[0].channels, dropout, **plain)
+            for layers in (source_layers, target_layers)
+        )
+        shared["folded"] = folded
+        self.encoder_blocks = gated_stack.make_blocks(
+            source_layers, padding="same", **shared
+        )
+        self.decoder_blocks = gated_stack.make_blocks(
+            target_layers, padding="causal", attention=attentions, **shared
+        )
+        self.encoder_output = weight_normed(width, **plain)
+        self.gradient_scale = ScaleGradient(1 / (2 * sum(attentions)), dtype=dtype)
+        self.encoder_sum = ScaledResidual(dtype=dtype)
+        self.decoder_output = weight_normed(output_dim, **plain)
+        self.output_dropout = keras.layers.Dropout(
+            dropout, seed=next(shared["seeds"]), dtype=dtype
+        )
+        self.output_dense = None
+        if not share_output_embedding:
+            self.output_dense = weight_normed(target_vocabulary_size, dropout, **plain)
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = self.decode(target_ids, *self.encode(source_ids))
         inputs = {"source_ids": source_ids, "target_ids": target_ids}
         super().__init__(inputs, logits, config)
 
-    def _embedder(self, config, side, seeds):
-        source = side == "encoder"
-        max_length = None
-        if config["positions"]:
-            max_length = of_side("max_length", config["max_length"], side)
-            check_positive_integer("max_length", max_length)
-        return make_embedder(
-            config["source_vocabulary_size" if source else "target_vocabulary_size"],
-            of_side("embedding_dim", config["embedding_dim"], side),
-            max_length=max_length,
-            use_bias=config["share_output_embedding"] and not source,
-            dropout=config["dropout"],
-            seeds=seeds,
-            dtype=config["dtype"],
-            name="source_embedding" if source else "target_embedding",
-        )
-
-    @property
-    def max_target_length(self) -> int | None:
-        """Most target positions, the start included; None without a limit."""
-        return self.target_embedder.max_length
-
     def encode(self, source_ids) -> tuple:
         """Source ids (B, S) -> keys (B, S, E), values (B, S, E) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
         embedded = self.source_embedder(source_ids, mask)
-        x = self.encoder_stack.run(
-            self.encoder_input(embedded), lambda block, x, _: block(x, mask=mask)
+        x = gated_stack.run(
+            self.encoder_blocks,
+            self.encoder_input(embedded),
+            lambda mixer, x, _: mixer(x, mask=mask),
         )
         keys = self.gradient_scale(self.encoder_output(x))
         return keys, self.encoder_sum(keys, embedded), mask
@@ -191,18 +193,22 @@ class ConvS2S(WeightNormalizedModel):
     def decode(self, target_ids, keys, values, mask):
         """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
         embedded = self.target_embedder(target_ids)
-        x = self.decoder_stack.run(
+        x = gated_stack.run(
+            self.decoder_blocks,
             self.decoder_input(embedded),
-            lambda block, x, _: block(x),
+            lambda mixer, x, _: mixer(x),
             lambda attention, x, _: attention(
                 x, embedded, keys, values, keys_mask=mask
             ),
         )
-        return self._logits(x)
+        return self._logits(self._features(x))
 
-    def _logits(self, x, kernels=None):
+    def _features(self, x):
+        return x
+
+    def _logits(self, features, kernels=None):
         kernels = kernels or {}
-        x = self.decoder_output(x, kernel=kernels.get("output"))
+        x = self.decoder_output(features, kernel=kernels.get("output"))
         x, kernel = self.output_dropout(x), kernels.get("logits")
         if self.output_dense is not None:
             return float32(self.output_dense(x, kernel=kernel))
@@ -211,92 +217,39 @@ class ConvS2S(WeightNormalizedModel):
             return tokens.to_logits(ops.matmul(x, kernel))
         return tokens(x, reverse=True)
 
-    def attention_weights(self, inputs: dict):
-        """Where the decoder looks in the source: sum over layers / number of layers.
+    # Of the steps, see `SequenceModel`.
 
-        Layers without attention count among the number, as in fairseq.
-
-        Args:
-            inputs: as of the model.
-
-        Returns:
-            Tensor (B, T, S), float32.
-        """
-        keys, values, mask = self.encode(inputs["source_ids"])
-        embedded = self.target_embedder(inputs["target_ids"])
-        weights = []
-
-        def attend(attention, x, _):
-            weights.append(attention.attention_weights(x, embedded, keys, mask))
-            return attention(x, embedded, keys, values, keys_mask=mask)
-
-        x = self.decoder_input(embedded)
-        self.decoder_stack.run(x, lambda block, x, _: block(x), attend)
-        return sum(weights) / len(self.decoder_stack.blocks)
-
-    def get_initial_state(
-        self,
-        source_ids,
-        num_beams: int = 1,
-        max_length: int | None = None,
-        return_attention: bool = False,
-    ) -> dict:
-        """Encode a source and prepare the steps, see `SequenceModel`."""
-        keys, values, mask = self.encode(source_ids)
-        rows = ops.shape(source_ids)[0] * num_beams
-        keys, values = zero_masked(keys, mask), zero_masked(values, mask)
-        shared = {"keys": keys, "values": values, "mask": mask}
-        kernels = {
+    def _kernels(self) -> dict:
+        if self.output_dense is None:
+            logits = self.target_embedder.tokens.output_kernel()
+        else:
+            logits = self.output_dense.step_kernel()
+        return {
             "input": self.decoder_input.step_kernel(),
             "output": self.decoder_output.step_kernel(),
-            "stack": self.decoder_stack.step_kernels(),
+            "stack": [block.step_kernels() for block in self.decoder_blocks],
+            "logits": logits,
         }
-        if self.output_dense is None:
-            kernels["logits"] = self.target_embedder.tokens.output_kernel()
-        else:
-            kernels["logits"] = self.output_dense.step_kernel()
-        beams = initial_beams(
-            self.target_embedder,
-            self.decoder_stack.blocks,
-            rows,
-            max_length,
-            source_ids if return_attention else None,
-        )
-        return {"common": kernels, "shared": shared, "beams": beams}
 
-    def step(self, ids, state: dict) -> tuple:
-        """Logits (rows, V) and the state, see `SequenceModel`: the loop of `decode`."""
-        kernels, beams = state["common"], dict(state["beams"])
+    def _shared(self, source_ids) -> dict:
+        keys, values, mask = self.encode(source_ids)
+        keys, values = zero_masked(keys, mask), zero_masked(values, mask)
+        return {"keys": keys, "values": values, "mask": mask}
+
+    def _advance(self, x, mix, state, look: bool) -> tuple:
         keys, values, mask = (state["shared"][x] for x in ("keys", "values", "mask"))
-        embedded, beams["position"] = self.target_embedder.step(ids, beams["position"])
-        mix, weights = Steps(beams["mixers"]), []
+        embedded, kernels, weights = x, state["common"], []
 
         def attend(attention, x, kernels):
-            if "attention" in beams:
+            if look:
                 weights.append(
                     attention.attention_weights(x, embedded, keys, mask, kernels)
                 )
             return attention.attend(x, embedded, keys, values, mask, kernels)
 
         x = self.decoder_input(embedded, kernel=kernels["input"])
-        x = self.decoder_stack.run(x, mix, attend, kernels["stack"])
-        logits = self._logits(x[:, -1], kernels)
-        beams["mixers"] = mix.new_states
-        if weights:
-            beams["attention"] = sum(weights)[:, -1] / len(mix.new_states)
-        return logits, {**state, "beams": beams}
-
-
-def _check_widths(embedding_dim):
-    """Attention multiplies target embeddings with outputs of the encoder."""
-    widths = {of_side("embedding_dim", embedding_dim, side) for side in SIDES}
-    for width in widths:
-        check_positive_integer("embedding_dim", width)
-    if len(widths) > 1:
-        raise ValueError(
-            "`embedding_dim` must be the same on both sides, attention multiplies the "
-            f"two. Received: embedding_dim={embedding_dim}"
-        )
+        x = gated_stack.run(self.decoder_blocks, x, mix, attend, kernels["stack"])
+        return x, sum(weights) / len(self.decoder_blocks) if look else None
 
 
 def _attentions(attention, num_layers):
@@ -312,3 +265,112 @@ def _attentions(attention, num_layers):
             f"Received: attention={attention!r}"
         )
     return list(wanted)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ConvLanguageModel(WeightNormalizedModel):
+    """Gated convolutional language model.
+
+    (Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks; fairseq
+    `fconv_lm`.) The decoder of `ConvS2S` without attention and without positions.
+
+        logits = model({"target_ids": (B, T)})    (B, T, V) float32
+
+    With `adaptive_softmax` the model returns features (B, T, channels of the last
+    layer), see `LanguageModel`.
+
+    Args:
+        vocabulary_size: number of ids V, sorted by frequency for the adaptive softmax.
+        embedding_dim: width of the token embeddings, and of what the output matrix
+            multiplies.
+        convolutions: (channels, kernel_size[, residual]) of each layer, see `ConvS2S`.
+        dropout: rate on the embeddings, in front of each convolution and of the output.
+        adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0};
+            it takes the outputs of the last convolution.
+        folded: make plain weights, as a model saved after `fold` comes back.
+        special_ids, seed, **kwargs: see `EncoderDecoder`.
+
+    Raises:
+        ValueError: for arguments outside these rules.
+
+    Example:
+
+    ```python
+    model = keras_seqconv.models.ConvLanguageModel(
+        1000, embedding_dim=32, convolutions="[(64, 4)] * 3"
+    )
+    logits = model({"target_ids": keras.ops.array([[2, 5, 6, 7]])})  # (1, 4, 1000)
+    ```
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        embedding_dim: int = 128,
+        convolutions="[(1268, 4)] * 13",
+        dropout: float = 0.1,
+        adaptive_softmax: dict | None = None,
+        folded: bool = False,
+        special_ids: dict | None = None,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        config = constructor_arguments(locals())
+        check_rate("dropout", dropout)
+        check_boolean("folded", folded)
+        self.pad_id = config["special_ids"]["pad"]
+        self.target_vocabulary_size = vocabulary_size
+        seeds, dtype = make_seeds(seed), config["dtype"]
+        plain = {"folded": folded, "dtype": dtype}
+        shared = {"dropout": dropout, "seeds": seeds, "dtype": dtype}
+        self.target_embedder = gated_stack.make_embedder(
+            vocabulary_size, embedding_dim, name="target_embedding", **shared
+        )
+        layers = parse_convolutions(convolutions)
+        self.input_dense = weight_normed(layers[0].channels, dropout, **plain)
+        self.decoder_blocks = gated_stack.make_blocks(
+            layers, padding="causal", folded=folded, **shared
+        )
+        self.adaptive_softmax = make_adaptive_softmax(config, seeds)
+        if self.has_logits:
+            self.feature_dense = weight_normed(embedding_dim, **plain)
+            self.output_dropout = keras.layers.Dropout(
+                dropout, seed=next(seeds), dtype=dtype
+            )
+            self.output_dense = weight_normed(vocabulary_size, dropout, **plain)
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        x = self.input_dense(self.target_embedder(target_ids))
+        x = self._features(
+            gated_stack.run(self.decoder_blocks, x, lambda mixer, x, _: mixer(x))
+        )
+        outputs = self._logits(x) if self.has_logits else self.adaptive_softmax(x)
+        super().__init__({"target_ids": target_ids}, outputs, config)
+
+    def _features(self, x):
+        return x
+
+    def _logits(self, features, kernels=None):
+        kernels = kernels or {}
+        x = self.feature_dense(features, kernel=kernels.get("features"))
+        x = self.output_dense(self.output_dropout(x), kernel=kernels.get("logits"))
+        return float32(x)
+
+    # Of the steps, see `SequenceModel`.
+
+    def _kernels(self) -> dict:
+        dense = {"input": self.input_dense}
+        if self.has_logits:
+            dense |= {"features": self.feature_dense, "logits": self.output_dense}
+        kernels = {name: layer.step_kernel() for name, layer in dense.items()}
+        return {
+            **kernels,
+            "stack": [block.step_kernels() for block in self.decoder_blocks],
+        }
+
+    def _advance(self, x, mix, state, look: bool) -> tuple:
+        kernels = state["common"]
+        x = self.input_dense(x, kernel=kernels["input"])
+        return gated_stack.run(
+            self.decoder_blocks, x, mix, kernels=kernels["stack"]
+        ), None

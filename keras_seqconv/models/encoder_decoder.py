@@ -123,34 +123,17 @@ class EncoderDecoder(SequenceModel):
         self.pad_id = config["special_ids"]["pad"]
         check_positive_integer("num_encoder_layers", num_encoder_layers)
         check_positive_integer("num_decoder_layers", num_decoder_layers)
-        encoder, decoder = (self._options(config, side) for side in stacks.SIDES)
+        encoder, decoder = (
+            config | {name: stacks.of_side(name, config[name], side) for name in _SIDED}
+            for side in stacks.SIDES
+        )
+        stacks.check_options(encoder)
+        stacks.check_options(decoder)
         seeds = stacks.make_seeds(seed)
-        self._make_embeddings(config, encoder, decoder, seeds)
-        self.encoder_blocks = stacks.make_blocks(
-            "encoder", num_encoder_layers, encoder, seeds
-        )
-        self.decoder_blocks = stacks.make_blocks(
-            "decoder", num_decoder_layers, decoder, seeds
-        )
-        self.encoder_norm = stacks.make_final_norm(encoder)
-        self.decoder_norm = stacks.make_final_norm(decoder)
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = self.decode(target_ids, *self.encode(source_ids))
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        super().__init__(inputs, logits, config)
-
-    def _options(self, config, side):
-        """The options of one side."""
-        sided = {name: stacks.of_side(name, config[name], side) for name in _SIDED}
-        stacks.check_options(config | sided)
-        return config | sided
-
-    def _make_embeddings(self, config, encoder, decoder, seeds):
-        sizes = (config["source_vocabulary_size"], config["target_vocabulary_size"])
+        sizes = (source_vocabulary_size, target_vocabulary_size)
         source = stacks.make_tokens(sizes[0], encoder, "source_embedding")
         target = stacks.make_tokens(sizes[1], decoder, "target_embedding")
-        if config["share_embeddings"] == "all":
+        if share_embeddings == "all":
             widths = (source.embedding_dim, target.embedding_dim)
             if sizes[0] != sizes[1] or widths[0] != widths[1]:
                 raise ValueError(
@@ -162,105 +145,69 @@ class EncoderDecoder(SequenceModel):
         self.source_embedder = stacks.make_embedder(source, encoder, seeds)
         self.target_embedder = stacks.make_embedder(target, decoder, seeds)
         self.vocabulary_map = stacks.make_vocabulary_map(
-            target, decoder, tied=config["share_embeddings"] != "none"
+            target, decoder, tied=share_embeddings != "none"
         )
-
-    @property
-    def max_target_length(self) -> int | None:
-        """Most target positions, the start included; None without a limit."""
-        return self.target_embedder.max_length
+        self.encoder_blocks = stacks.make_blocks(
+            "encoder", num_encoder_layers, encoder, seeds
+        )
+        self.decoder_blocks = stacks.make_blocks(
+            "decoder", num_decoder_layers, decoder, seeds
+        )
+        self.encoder_norm = stacks.make_final_norm(encoder)
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        logits = self.decode(target_ids, *self.encode(source_ids))
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        super().__init__(inputs, logits, config)
 
     def encode(self, source_ids) -> tuple:
         """Source ids (B, S) -> outputs (B, S, C) and the mask (B, S) of real tokens."""
         mask = ops.not_equal(source_ids, self.pad_id)
-        memory = stacks.run(
+        x = stacks.run(
             self.encoder_blocks,
             self.source_embedder(source_ids, mask),
             lambda mixer, x: mixer(x, mask=mask),
-            final_norm=self.encoder_norm,
         )
-        return memory, mask
+        return x if self.encoder_norm is None else self.encoder_norm(x), mask
 
     def decode(self, target_ids, memory, memory_mask):
         """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
-        x = self._decoder(
+        x = stacks.run(
+            self.decoder_blocks,
             self.target_embedder(target_ids),
             lambda mixer, x: mixer(x),
             lambda attention, x: attention(x, value=memory, value_mask=memory_mask),
         )
-        return self.vocabulary_map.logits(self.vocabulary_map.features(x))
+        return self._logits(self._features(x))
 
-    def _decoder(self, x, mix, attend):
-        return stacks.run(self.decoder_blocks, x, mix, attend, self.decoder_norm)
+    def _features(self, x):
+        return self.vocabulary_map.features(x)
 
-    def attention_weights(self, inputs: dict):
-        """Where the last decoder block looks in the source, the mean of its heads.
+    def _logits(self, features, kernels=None):
+        return self.vocabulary_map.logits(
+            features, kernels and kernels["output_kernel"]
+        )
 
-        Args:
-            inputs: as of the model.
+    # Of the steps, see `SequenceModel`.
 
-        Returns:
-            Tensor (B, T, S), float32.
-        """
-        memory, mask = self.encode(inputs["source_ids"])
-        weights = []
+    def _kernels(self) -> dict:
+        return {"output_kernel": self.vocabulary_map.kernel()}
 
-        def attend(attention, x):
-            if attention is self.decoder_blocks[-1].attention:
-                projected = attention.layer.project_memory(memory)
-                weights.append(attention.memory_weights(x, projected, mask))
-            return attention(x, value=memory, value_mask=mask)
-
-        x = self.target_embedder(inputs["target_ids"])
-        self._decoder(x, lambda mixer, x: mixer(x), attend)
-        return ops.mean(weights[0], axis=1)
-
-    def get_initial_state(
-        self,
-        source_ids,
-        num_beams: int = 1,
-        max_length: int | None = None,
-        return_attention: bool = False,
-    ) -> dict:
-        """Encode a source and prepare the steps, see `SequenceModel`."""
+    def _shared(self, source_ids) -> dict:
         memory, mask = self.encode(source_ids)
         attentions = [block.attention.layer for block in self.decoder_blocks]
-        memories = [attention.project_memory(memory) for attention in attentions]
-        beams = stacks.initial_beams(
-            self.target_embedder,
-            [block.mixer for block in self.decoder_blocks],
-            ops.shape(source_ids)[0] * num_beams,
-            max_length,
-            source_ids if return_attention else None,
-        )
-        return {
-            "common": {"output_kernel": self.vocabulary_map.kernel()},
-            "shared": {"mask": mask, "memory": memories},
-            "beams": beams,
-        }
+        return {"mask": mask, "memory": [x.project_memory(memory) for x in attentions]}
 
-    def step(self, ids, state: dict) -> tuple:
-        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
-
-        The same blocks as `decode`, at a cost that does not depend on the position
-        (attention as a mixer of positions apart, which looks at all of `max_length`, or
-        at all there are).
-        """
-        shared, beams = state["shared"], dict(state["beams"])
-        x, beams["position"] = self.target_embedder.step(ids, beams["position"])
-        mix, memories = stacks.Steps(beams["mixers"]), iter(shared["memory"])
+    def _advance(self, x, mix, state, look: bool) -> tuple:
+        mask, memories = state["shared"]["mask"], iter(state["shared"]["memory"])
+        weights = None
 
         def attend(attention, x):
+            nonlocal weights
             memory = next(memories)
-            if "attention" in beams and attention is self.decoder_blocks[-1].attention:
-                weights = attention.memory_weights(x[:, -1:], memory, shared["mask"])
-                beams["attention"] = ops.mean(weights[:, :, 0], axis=1)
-            return attention.attend(x, memory, memory_mask=shared["mask"])
+            if look and attention is self.decoder_blocks[-1].attention:
+                weights = ops.mean(attention.memory_weights(x, memory, mask), axis=1)
+            return attention.attend(x, memory, memory_mask=mask)
 
-        x = stacks.run(self.decoder_blocks, x, mix, attend)[:, -1]
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
-        beams["mixers"] = mix.new_states
-        features = self.vocabulary_map.features(x)
-        kernel = state["common"]["output_kernel"]
-        return self.vocabulary_map.logits(features, kernel), {**state, "beams": beams}
+        return stacks.run(self.decoder_blocks, x, mix, attend), weights

@@ -4,6 +4,7 @@ Letters: B batch, T time, C channels, E embedding width.
 """
 
 import ast
+import dataclasses
 import reprlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -25,6 +26,9 @@ from keras_seqconv.models.stacks import Embedder
 # Bounds against typing errors and hostile files.
 _MOST_ENTRIES = 1000
 _MOST_CHARACTERS = 10_000
+
+
+# --- The notation ---
 
 
 def evaluate(text: str):
@@ -89,35 +93,107 @@ def parse_convolutions(specification) -> list[Convolution]:
     Raises:
         ValueError: for anything else, and for a residual from before the first input.
     """
+    try:
+        is_text = isinstance(specification, str)
+        return _layers(evaluate(specification) if is_text else specification)
+    except ValueError as error:
+        raise ValueError(
+            "`convolutions` must be a list of (channels, kernel_size[, residual]), "
+            'all of them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]"'
+            f": {error}. Received: convolutions={reprlib.repr(specification)}"
+        ) from error
 
-    def check(condition, reason):
-        if not condition:
-            raise ValueError(
-                "`convolutions` must be a list of (channels, kernel_size[, residual]), "
-                'all of them integers, or a text like "[(512, 3)] * 4 + [(1024, 1, 2)]"'
-                f": {reason}. Received: convolutions={reprlib.repr(specification)}"
-            )
 
-    entries, layers = specification, []
-    if isinstance(specification, str):
-        try:
-            entries = evaluate(specification)
-        except ValueError as error:
-            check(False, error)
-    check(isinstance(entries, (list, tuple)) and entries, "it holds no layer")
-    check(len(entries) <= _MOST_ENTRIES, f"there may be {_MOST_ENTRIES} layers at most")
+def _layers(entries) -> list[Convolution]:
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise ValueError("it holds no layer")
+    if len(entries) > _MOST_ENTRIES:
+        raise ValueError(f"there may be {_MOST_ENTRIES} layers at most")
+    layers = []
     for number, entry in enumerate(entries, start=1):
-        reason = f"layer {number} is {entry!r}"
-        check(isinstance(entry, (list, tuple)) and len(entry) in (2, 3), reason)
-        layer = Convolution(*entry)
-        check(all(type(x) is int for x in layer) and min(layer[:2]) >= 1, reason)
-        check(
-            0 <= layer.residual <= number,
-            f"the residual of layer {number} must be 0 to {number}, "
-            f"not {layer.residual}",
-        )
-        layers.append(layer)
+        right = isinstance(entry, (list, tuple)) and len(entry) in (2, 3)
+        right = right and all(type(x) is int for x in entry) and min(entry[:2]) >= 1
+        if not right:
+            raise ValueError(f"layer {number} is {entry!r}")
+        layers.append(Convolution(*entry))
+        back = layers[-1].residual
+        if not 0 <= back <= number:
+            raise ValueError(
+                f"the residual of layer {number} must be 0 to {number}, not {back}"
+            )
     return layers
+
+
+# --- The stack ---
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedBlock:
+    """A gated convolution, attention to the source, and a residual from `back` layers.
+
+    A plain record: the layers belong to the model that calls them.
+    """
+
+    mixer: ConvS2SBlock
+    attention: ConvS2SAttention | None
+    residual: ScaledResidual | None
+    back: int
+
+    def step_kernels(self) -> dict:
+        """The kernels of the layers, to be made once before a loop of steps."""
+        names = "mixer", "attention", "residual"
+        layers = {name: getattr(self, name) for name in names}
+        return {k: x.step_kernels() for k, x in layers.items() if x is not None}
+
+
+def make_blocks(
+    convolutions: list[Convolution],
+    *,
+    padding: str,
+    attention: list[bool] | None = None,
+    dropout: float,
+    seeds: Iterator,
+    **plain,
+) -> list[GatedBlock]:
+    """Blocks, with attention in those where it is asked for. `plain`: folded, dtype."""
+    blocks = [
+        ConvS2SBlock(
+            layer.channels,
+            layer.kernel_size,
+            padding=padding,
+            dropout=dropout,
+            residual=False,
+            seed=next(seeds),
+            **plain,
+        )
+        for layer in convolutions
+    ]
+    attention = attention or [False] * len(blocks)
+    attentions = [ConvS2SAttention(**plain) if x else None for x in attention]
+    residuals = [
+        ScaledResidual(**plain) if layer.residual else None for layer in convolutions
+    ]
+    backs = [layer.residual for layer in convolutions]
+    return [*map(GatedBlock, blocks, attentions, residuals, backs)]
+
+
+def run(blocks: list[GatedBlock], x, mix, attend=None, kernels=None):
+    """x (B, T, C) through all blocks.
+
+    The one loop of the full and of the incremental pass, which differ in how they
+    convolve (`mix(mixer, x, kernels)`) and look at the source
+    (`attend(attention, x, kernels)`). `kernels` are `step_kernels` of each block.
+    """
+    outputs = [x]
+    for block, given in zip(blocks, kernels or [{}] * len(blocks), strict=True):
+        x = mix(block.mixer, outputs[-1], given.get("mixer"))
+        if block.attention is not None:
+            x = attend(block.attention, x, given.get("attention"))
+        if block.residual is not None:
+            skip = outputs[-block.back]
+            x = block.residual(x, skip, kernels=given.get("residual"))
+        outputs.append(x)
+    return outputs[-1]
 
 
 def make_embedder(
@@ -152,91 +228,10 @@ def make_embedder(
     return Embedder(tokens, None, position, dropout)
 
 
-def weight_normed(
-    units: int, dropout: float = 0.0, *, folded: bool, dtype
-) -> WeightNormDense:
+def weight_normed(units: int, dropout: float = 0.0, **plain) -> WeightNormDense:
     """Its variance corrected for the dropout in front of it."""
     initializer = ConvS2SInitializer(dropout=dropout)
-    return WeightNormDense(
-        units, kernel_initializer=initializer, folded=folded, dtype=dtype
-    )
-
-
-class ConvolutionStack:
-    """Gated convolutions with residuals, and attention between the two where asked.
-
-    A plain record: the layers belong to the model that calls them.
-    """
-
-    def __init__(
-        self,
-        convolutions: list[Convolution],
-        *,
-        padding: str,
-        attention: list[bool] | None = None,
-        dropout: float,
-        folded: bool,
-        seeds: Iterator,
-        dtype,
-    ):
-        plain = {"folded": folded, "dtype": dtype}
-        self.convolutions = convolutions
-        self.blocks = [
-            ConvS2SBlock(
-                layer.channels,
-                layer.kernel_size,
-                padding=padding,
-                dropout=dropout,
-                residual=False,
-                seed=next(seeds),
-                **plain,
-            )
-            for layer in convolutions
-        ]
-        self.attentions = [
-            ConvS2SAttention(**plain) if wanted else None
-            for wanted in attention or [False] * len(convolutions)
-        ]
-        self.residuals = [
-            ScaledResidual(**plain) if layer.residual else None
-            for layer in convolutions
-        ]
-
-    def run(self, x, convolve, attend=None, kernels=None):
-        """x (B, T, C) through all layers.
-
-        The one loop of the full and of the incremental pass, which differ in how they
-        convolve (`convolve(block, x, kernels)`) and look at the source
-        (`attend(attention, x, kernels)`). `kernels` is what `step_kernels` made.
-        """
-        outputs = [x]
-        kernels = kernels or [{}] * len(self.blocks)
-        for layer, block, attention, residual, given in zip(
-            *self._layers(), kernels, strict=True
-        ):
-            x = convolve(block, outputs[-1], given.get("block"))
-            if attention is not None:
-                x = attend(attention, x, given.get("attention"))
-            if residual is not None:
-                skip = outputs[-layer.residual]
-                x = residual(x, skip, kernels=given.get("residual"))
-            outputs.append(x)
-        return outputs[-1]
-
-    def _layers(self):
-        return self.convolutions, self.blocks, self.attentions, self.residuals
-
-    def step_kernels(self) -> list:
-        """The kernels of every layer, to be made once before a loop of steps."""
-        kinds = ("block", "attention", "residual")
-        return [
-            {
-                kind: layer.step_kernels()
-                for kind, layer in zip(kinds, layers, strict=True)
-                if layer is not None
-            }
-            for _, *layers in zip(*self._layers(), strict=True)
-        ]
+    return WeightNormDense(units, kernel_initializer=initializer, **plain)
 
 
 class WeightNormalizedModel(SequenceModel):

@@ -7,17 +7,22 @@ from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
-from keras_seqconv.models.earlier_versions import current_arguments, where_now
-from keras_seqconv.models.stacks import SPECIAL_IDS
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.models.stacks import (
+    SIDES,
+    SPECIAL_IDS,
+    Steps,
+    maker,
+    of_side,
+    parameters,
+)
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
 
 class SequenceModel(keras.Model):
     """A functional model that is described by the arguments of its constructor.
 
-    Sub-classes make their layers and the graph, and then call this constructor. They
-    offer, beside the full pass of the graph, `get_initial_state` and `step`, which is
-    all that a search (`keras_seqconv.decoding`) needs to know of a model:
+    It offers, beside the full pass of the graph, `get_initial_state` and `step`, which
+    is all that a search (`keras_seqconv.decoding`) needs to know of a model:
 
         state = {"common": what is the same for all sentences, never changed,
                  "shared": rows of sentences, never copied for beams,
@@ -28,7 +33,7 @@ class SequenceModel(keras.Model):
     Attributes: `pad_id`, `start_id`, `end_id`, `unk_id`: ids of the vocabulary with a
     meaning, those of fairseq by default (1, 2, 2, 3; decoding starts from the end
     token). `target_vocabulary_size`. `max_target_length`: most positions a target can
-    have, or None.
+    have, the start included, or None.
 
     Training: `compile` and Keras' `fit` and `evaluate`, on data of inputs as of the
     model and labels (B, T), the target ids one position later. Loss, gradients and
@@ -50,8 +55,17 @@ class SequenceModel(keras.Model):
 
     and give `fit` in each process its share of the rows of every batch. (CPUs also need
     `jax.config.update("jax_cpu_collectives_implementation", "gloo")`.)
-    `tf.distribute.MultiWorkerMirroredStrategy` does not work with `fit` of Keras 3: use
-    JAX as above.
+    `tf.distribute.MultiWorkerMirroredStrategy` does not work with `fit` of Keras 3.
+
+    Sub-classes make their layers, `target_embedder` and `decoder_blocks` among them,
+    and the graph, and then call this constructor. For the steps they have
+
+        _kernels() -> "common" of the state
+        _advance(x, mix, state, look) -> embedded ids (rows, n, C) through the layers of
+            the decoder, `mix(mixer, x)` for each mixer; and where they looked,
+            (rows, n, S), or None
+        _features(x), _logits(features, kernels) -> from there to logits
+        encode(source_ids), _shared(source_ids) -> "shared"; not in language models
     """
 
     adaptive_softmax = None  # of language models: the outputs are features for it
@@ -70,6 +84,12 @@ class SequenceModel(keras.Model):
         self._config = json.dumps(config, default=keras.saving.get_registered_name)
         for name, number in config["special_ids"].items():
             setattr(self, f"{name}_id", number)
+
+    # --- Steps ---
+
+    @property
+    def max_target_length(self) -> int | None:
+        return self.target_embedder.max_length
 
     def get_initial_state(
         self,
@@ -97,16 +117,72 @@ class SequenceModel(keras.Model):
             ValueError: `return_attention` of a model without a source; `max_length`
                 beyond the learned positions.
         """
-        raise NotImplementedError
+        shared, sentences, beams = {}, source, {}
+        if hasattr(self, "encode"):
+            shared, (sentences, width) = self._shared(source), ops.shape(source)
+            if return_attention:
+                shape = (sentences * num_beams, width)
+                beams["attention"] = ops.zeros(shape, "float32")
+        elif return_attention:
+            raise ValueError(
+                "A language model has no attention to a source. "
+                "Received: return_attention=True"
+            )
+        rows, position = sentences * num_beams, self.target_embedder.position
+        beams["position"] = {}
+        if position is not None:
+            beams["position"] = position.get_initial_state(rows, max_length)
+        beams["mixers"] = [
+            block.mixer.get_initial_state(rows, max_length)
+            for block in self.decoder_blocks
+        ]
+        return {"common": self._kernels(), "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
 
-        What the graph returns for all ids up to then, at a cost that does not depend on
-        the position (but for attention as a mixer, which looks at all of `max_length`,
-        or at all there are).
+        What the graph returns for all ids up to then (with an adaptive softmax the
+        log-probabilities), at a cost that does not depend on the position, but for
+        attention as a mixer, which looks at all of `max_length`, or at all there are.
         """
-        raise NotImplementedError
+        x, beams, weights = self._step(ids, state)
+        if weights is not None:
+            beams["attention"] = weights[:, -1]
+        features = self._features(x[:, -1])
+        if self.adaptive_softmax is not None:
+            logits = self.adaptive_softmax.full_log_prob(features)
+        else:
+            logits = self._logits(features, state["common"])
+        return logits, {**state, "beams": beams}
+
+    def attention_weights(self, inputs: dict):
+        """Where each target position of a model with a source looks in it.
+
+        The mean over heads in the last block of an `EncoderDecoder`; of a `ConvS2S` the
+        sum over layers / number of layers, those without attention among the number, as
+        in fairseq.
+
+        Args:
+            inputs: as of the model.
+
+        Returns:
+            Tensor (B, T, S), float32.
+        """
+        ids = inputs["target_ids"]
+        state = self.get_initial_state(
+            inputs["source_ids"], 1, ops.shape(ids)[1], return_attention=True
+        )
+        return self._step(ids, state)[2]
+
+    def _step(self, ids, state) -> tuple:
+        beams = dict(state["beams"])
+        x, beams["position"] = self.target_embedder.step(ids, beams["position"])
+        mix = Steps(beams["mixers"])
+        x, weights = self._advance(x, mix, state, "attention" in beams)
+        beams["mixers"] = mix.new_states
+        return x, beams, weights
+
+    # --- Training ---
 
     def compile(
         self,
@@ -245,13 +321,12 @@ def constructor_arguments(variables: dict) -> dict:
         if key not in ("name", "dtype"):
             raise TypeError(
                 f"{type(variables['self']).__name__}() got an unexpected keyword "
-                f"argument '{key}'. {where_now(key)}Received: {key}={kwargs[key]!r}"
+                f"argument '{key}'. Received: {key}={kwargs[key]!r}"
             )
     config |= kwargs
     _check_ids(config)
-    seed = config["seed"]
-    if seed is not None and type(seed) is not int:
-        raise ValueError(f"`seed` must be an integer or None. Received: seed={seed!r}")
+    if config["seed"] is not None:
+        check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())
     # By name, where it has one: a plain configuration can be read and written by hand.
     quantized = isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy)
@@ -282,3 +357,70 @@ def _check_ids(config):
                     f"`special_ids` must be integers from 0 to `{name}` - 1. "
                     f"Received: special_ids={ids}, {name}={size}"
                 )
+
+
+# --- Configurations of earlier versions ---
+
+# Options of all mixers, which were arguments of the models once.
+_ONCE_ARGUMENTS = (
+    "num_conv_heads", "conv_dim", "query_dim", "gate", "query_groups",
+    "permute_channels", "compat", "kernel_softmax", "weight_dropout_mask",
+    "input_dropout",
+)  # fmt: skip
+
+
+def current_arguments(config: dict) -> dict:
+    """A model's configuration, also of a file of an older version, in today's words.
+
+    Options of the mixers stood beside `mixer` (and `use_glu` and `gate` were one),
+    `max_length` beside `positions`, and special ids were four arguments.
+    """
+    config = dict(config)
+    ids = {k: config.pop(f"{k}_id") for k in SPECIAL_IDS if f"{k}_id" in config}
+    if ids:
+        config["special_ids"] = ids
+    if "convolutions" in config:
+        return config
+    options = {key: config.pop(key) for key in _ONCE_ARGUMENTS if key in config}
+    max_length = config.pop("max_length", None)
+
+    def by_side(value_of):
+        if "vocabulary_size" in config:  # a language model
+            return value_of(None)
+        values = {side: value_of(side) for side in SIDES}
+        same = values["encoder"] == values["decoder"]
+        return values["encoder"] if same else values
+
+    def mixers(side):
+        chosen = {key: of_side(key, value, side) for key, value in options.items()}
+        mixer = of_side("mixer", config.get("mixer", "dynamic_conv"), side)
+        if isinstance(mixer, (list, tuple)):
+            return [_with_options(kind, chosen) for kind in mixer]
+        return _with_options(mixer, chosen)
+
+    def positions(side):
+        kind = of_side("positions", config["positions"], side)
+        length = of_side("max_length", max_length, side)
+        return {"kind": kind, "max_length": length} if kind == "learned" else kind
+
+    if options:
+        config["mixer"] = by_side(mixers)
+    if max_length is not None and "positions" in config:
+        config["positions"] = by_side(positions)
+    return config
+
+
+def _with_options(kind, options):
+    """A mixer with those of the options that it knows."""
+    if kind == "attention":
+        return kind
+    gate = options.get("gate", "glu")
+    options = {
+        **options,
+        "num_heads": options.get("num_conv_heads"),
+        "gate": gate,
+        "use_glu": gate == "glu",
+    }
+    names = parameters(maker(kind, kind))
+    known = {k: v for k, v in options.items() if k in names and v is not None}
+    return {"kind": kind, **known}

@@ -20,6 +20,7 @@ from keras import ops
 
 from keras_seqconv.layers import (
     AdaptiveInput,
+    AdaptiveSoftmax,
     DynamicConvModule,
     FeedForward,
     LightConvModule,
@@ -137,7 +138,7 @@ class Block:
     feed_forward: Residual
 
 
-def run(blocks: list[Block], x, mix, attend=None, final_norm=None):
+def run(blocks: list[Block], x, mix, attend=None):
     """x (B, T, C) through all blocks.
 
     The one loop of the full and of the incremental pass, which differ in how they mix
@@ -148,7 +149,7 @@ def run(blocks: list[Block], x, mix, attend=None, final_norm=None):
         if block.attention is not None:
             x = attend(block.attention, x)
         x = block.feed_forward(x)
-    return x if final_norm is None else final_norm(x)
+    return x
 
 
 def make_blocks(
@@ -330,44 +331,21 @@ def make_embedder(tokens, options: dict, seeds: Iterator) -> Embedder:
     return Embedder(tokens, projection, position, dropout, scale=width**0.5)
 
 
-def initial_beams(
-    embedder: Embedder, mixers: list, rows, max_length, attended_ids=None
-) -> dict:
-    """What every row of a search carries before the first step.
-
-    Args:
-        embedder: of the decoder.
-        mixers: layers with a state, in the order in which steps call them.
-        rows: beams of all sentences.
-        max_length: most positions that the steps will add up to.
-        attended_ids: source ids (B, S), if the last attention to them is to be kept.
-    """
-    position = embedder.position
-    beams = {
-        "position": {}
-        if position is None
-        else position.get_initial_state(rows, max_length),
-        "mixers": [mixer.get_initial_state(rows, max_length) for mixer in mixers],
-    }
-    if attended_ids is not None:
-        width = ops.shape(attended_ids)[1]
-        beams["attention"] = ops.zeros((rows, width), dtype="float32")
-    return beams
-
-
 @dataclasses.dataclass(frozen=True)
 class VocabularyMap:
     """Outputs of a decoder to logits: a plain record, like `Block`.
 
-    logits = projection(x) W     W: the kernel of `dense`, or the table transposed
+    logits = projection(norm(x)) W   W: the kernel of `dense`, or the table transposed
     """
 
+    norm: keras.layers.Layer | None
     projection: keras.layers.Layer | None
     dense: keras.layers.Dense | None
     table: TokenEmbedding | None
 
     def features(self, x):
         """x (..., C) -> what W multiplies."""
+        x = x if self.norm is None else self.norm(x)
         return x if self.projection is None else self.projection(x)
 
     def logits(self, features, kernel=None):
@@ -416,7 +394,8 @@ def make_vocabulary_map(
             dtype=dtype,
             name="output_dense",
         )
-    return VocabularyMap(projection, dense, tokens if tied else None)
+    norm = make_final_norm(options)
+    return VocabularyMap(norm, projection, dense, tokens if tied else None)
 
 
 def make_final_norm(options: dict):
@@ -424,6 +403,31 @@ def make_final_norm(options: dict):
     if not (options["normalize_first"] and options["final_norm"]):
         return None
     return keras.layers.LayerNormalization(epsilon=1e-5, dtype=options["dtype"])
+
+
+def make_adaptive_softmax(config: dict, seeds: Iterator, **tied):
+    """The layer, or None, from the option `adaptive_softmax` of a model."""
+    options = config["adaptive_softmax"]
+    if options is None:
+        return None
+    return AdaptiveSoftmax(
+        config["vocabulary_size"],
+        seed=next(seeds),
+        dtype=config["dtype"],
+        **checked_adaptive("adaptive_softmax", options, ("factor", "dropout")),
+        **tied,
+    )
+
+
+def checked_adaptive(name: str, options, further: tuple) -> dict:
+    """The options of an adaptive layer, given as a dictionary."""
+    keys = set(options) if isinstance(options, dict) else set()
+    if "cutoffs" not in keys or not keys <= {"cutoffs", *further}:
+        raise ValueError(
+            f"`{name}` must be None or a dictionary with the key 'cutoffs' and, if "
+            f"wanted, {further}. Received: {name}={options!r}"
+        )
+    return options
 
 
 def _linear(units, dtype):

@@ -24,11 +24,10 @@ INPUTS = {"source_ids": SOURCES, "target_ids": TARGETS}
 
 
 def test_sides_and_layers_differ_in_convolutions_and_attention():
-    encoder, decoder = (model_of("conv_s2s").encoder_stack,
-                        model_of("conv_s2s").decoder_stack)  # fmt: skip
-    assert [block.filters for block in encoder.blocks] == [6, 4]
-    assert [block.filters for block in decoder.blocks] == [6, 7, 7, 6]
-    wanted = [attention is not None for attention in decoder.attentions]
+    model = model_of("conv_s2s")
+    assert [block.mixer.filters for block in model.encoder_blocks] == [6, 4]
+    assert [block.mixer.filters for block in model.decoder_blocks] == [6, 7, 7, 6]
+    wanted = [block.attention is not None for block in model.decoder_blocks]
     assert wanted == [False, True, False, True]
     one, two = conv_s2s(attention=[True, False]), conv_s2s()
     # Both projections with v, g and bias.
@@ -59,7 +58,7 @@ def test_number_of_parameters():
 def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     """Its convolutions get 1 / 2A of it; its embeddings more, past them."""
     model, inputs = model_of(name), tensors(INPUTS)
-    attentions = sum(x is not None for x in model.decoder_stack.attentions)
+    attentions = sum(x.attention is not None for x in model.decoder_blocks)
     first = model.encoder_input.v
     place = [weight is first for weight in model.trainable_variables].index(True)
     table = model.source_embedder.tokens.embeddings

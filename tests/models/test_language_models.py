@@ -67,7 +67,7 @@ def test_training_with_an_adaptive_softmax_never_makes_all_logits(name):
 def test_tied_weights_are_the_same_variables(name, projections):
     model = model_of(name)
     softmax = model.adaptive_softmax
-    assert softmax.adaptive_input is model.embedder.tokens
+    assert softmax.adaptive_input is model.target_embedder.tokens
     layers = model._flatten_layers(include_self=False)
     tables = [x for x in layers if isinstance(x, (TokenEmbedding, AdaptiveInput))]
     assert len({id(layer) for layer in tables}) == 1

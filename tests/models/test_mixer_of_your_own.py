@@ -33,11 +33,7 @@ def test_it_trains_decodes_and_is_saved(make, tmp_path):
     both = {"encoder": "dynamic_conv", "decoder": [PREVIOUS, "previous"]}
     mixer = both if make is encoder_decoder else both["decoder"]
     model = make(mixer=mixer, dropout=0.0)
-    reaches = [
-        block.mixer.layer.reach
-        for block in getattr(model, "decoder_blocks", None) or model.blocks
-    ]
-    assert reaches == [2, 1]
+    assert [block.mixer.layer.reach for block in model.decoder_blocks] == [2, 1]
     inputs = inputs_of(model)
     labels = np.roll(inputs["target_ids"], -1, axis=1)
     model.compile(keras.optimizers.Adam(0.01), jit_compile=UNCOMPILED)
