@@ -29,19 +29,21 @@ from keras_seqconv.data.ids import IdStore
 from tests.conftest import SHARED
 
 
-def make_rows(number=200, seed=1, longest=30):
-    """Pairs whose first source and target id name the row."""
-    rng = np.random.default_rng(seed)
+def make_rows(lengths):
+    """Pairs of these lengths, whose first source and target id name the row."""
+    rng = np.random.default_rng(1)
     return [
         {
-            "source_ids": [10 + row, *rng.integers(4, 9, rng.integers(0, longest)), 2],
-            "target_ids": [10 + row, *rng.integers(4, 9, rng.integers(0, longest)), 2],
+            key: [10 + row, *rng.integers(4, 9, length)][:length]
+            for key, length in zip(KEYS[-len(sides) :], sides, strict=True)
         }
-        for row in range(number)
+        for row, sides in enumerate(np.asarray(lengths))
     ]
 
 
-ROWS = make_rows()
+KEYS = ("source_ids", "target_ids")
+LENGTHS = np.random.default_rng(1).integers(2, 32, (200, 2))
+ROWS = make_rows(LENGTHS)
 STORE = IdStore.from_rows(ROWS)
 
 
@@ -53,23 +55,21 @@ def same(one, other):
     np.testing.assert_array_equal(labels, other_labels)
 
 
-def rows_in(batch):
+def rows_in(batch, rows=ROWS):
     """Numbers of the rows of a batch; checks what is in them, and in the others."""
     inputs, labels = batch
     numbers = []
-    for source, target, label in zip(*inputs.values(), labels, strict=True):
-        if label[0] == 1:
-            assert (source == 1).all() and (target == 1).all() and (label == 1).all()
-            continue
-        row = ROWS[label[0] - 10]
-        for found, expected in (
-            (label, row["target_ids"]),
-            (target, [2, *row["target_ids"][:-1]]),
-            (source, row["source_ids"]),
-        ):
-            end = len(expected)
-            assert found[:end].tolist() == expected and (found[end:] == 1).all()
-        numbers.append(int(label[0]) - 10)
+    for *source, target, label in zip(*inputs.values(), labels, strict=True):
+        row = {key: [] for key in inputs}
+        if label[0] != 1:
+            numbers.append(int(label[0]) - 10)
+            row = rows[numbers[-1]]
+        shifted = [2, *row["target_ids"]][: len(row["target_ids"])]
+        expected = [row[key] for key in inputs]
+        expected[-1:] = shifted, row["target_ids"]
+        for ids, known in zip((*source, target, label), expected, strict=True):
+            end = len(known)
+            assert ids[:end].tolist() == known and (ids[end:] == 1).all()
     return numbers
 
 
@@ -79,13 +79,11 @@ def rows_in(batch):
 @st.composite
 def corpora(draw):
     """(lengths, arguments of `choose_shapes`)."""
-    rows = draw(st.integers(1, 300))
-    longest = draw(st.integers(1, 60))
-    columns = draw(st.integers(1, 2))
+    size = draw(st.integers(1, 300)), draw(st.integers(1, 2))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    lengths = rng.integers(1, longest + 1, (rows, columns))
+    lengths = rng.integers(1, draw(st.integers(2, 61)), size)
     if draw(st.booleans()):
-        lengths[:, -1] = np.minimum(60, lengths[:, 0] + rng.integers(0, 3, rows))
+        lengths[:, -1] = np.minimum(60, lengths[:, 0] + rng.integers(0, 3, size[0]))
     return lengths, {
         "tokens_per_batch": draw(st.integers(60, 1500)),
         "max_shapes": draw(st.integers(1, 12)),
@@ -99,30 +97,33 @@ def padding_share(lengths, shapes):
 
 
 @settings(deadline=None, max_examples=60)
-@given(corpora(), st.integers(0, 3))
-def test_epoch_holds_every_row_once_in_few_bounded_shapes(corpus, epoch):
+@given(corpora(), st.integers(0, 2**32))
+def test_epochs_hold_every_row_once_in_few_bounded_shapes(corpus, seed):
     lengths, arguments = corpus
     tokens, replicas = arguments["tokens_per_batch"], arguments["num_replicas"]
-    shapes = choose_shapes(lengths, **arguments)
+    rows = make_rows(lengths)
+    stream = BatchStream(IdStore.from_rows(rows), seed=seed, **arguments)
+    shapes = stream.shapes
     assert len({*shapes}) == len(shapes) <= arguments["max_shapes"]
     sums = [sum(shape.widths) for shape in shapes]
     assert sums == sorted(sums)
     for shape in shapes:
-        rows, rest = divmod(shape.rows, replicas)
-        assert rest == 0 and 1 <= rows * max(shape.widths) <= tokens
-        assert rows % 8 == 0 or 8 * max(shape.widths) > tokens
-    seen, cells, assigned = [], 0, assign(lengths, shapes)
-    found = order_epoch(assigned, shapes, 1, epoch)
-    for shape, rows in found:
-        assert len(rows) == shapes[shape].rows
-        real = rows[rows >= 0]
-        assert len(real) and (rows[len(real) :] == -1).all()
-        assert (lengths[real] <= shapes[shape].widths).all()
-        seen.extend(real.tolist())
-        cells += shapes[shape].rows * sum(shapes[shape].widths)
-    assert sorted(seen) == list(range(len(lengths)))
-    counts = np.bincount(assigned, minlength=len(shapes))
-    assert size_of_epoch(counts, shapes) == (len(found), cells)
+        each, rest = divmod(shape.rows, replicas)
+        assert rest == 0 and 1 <= each * max(shape.widths) <= tokens
+        assert each % 8 == 0 or 8 * max(shape.widths) > tokens
+    number, cells = stream.batches_per_epoch(), 0
+    for epoch in range(2):
+        seen = []
+        for position in range(epoch * number, (epoch + 1) * number):
+            inputs, labels = stream.batch(position)
+            arrays = [*inputs.values(), labels]
+            assert {array.dtype.name for array in arrays} == {"int32"}
+            widths = tuple(array.shape[1] for array in arrays[:-1])
+            assert (len(labels), widths) in shapes and labels.shape[1] == widths[-1]
+            seen.extend(rows_in((inputs, labels), rows))
+            cells += len(labels) * sum(widths)
+        assert sorted(seen) == list(range(len(rows)))
+    assert stream.padding_share == pytest.approx(1 - 2 * lengths.sum() / cells)
 
 
 @settings(deadline=None, max_examples=30)
@@ -214,42 +215,14 @@ def test_corpora_are_padded_little(corpus, most, tokens_per_batch):
 # --- The stream ---
 
 
-@settings(deadline=None, max_examples=15)
-@given(
-    st.integers(32, 600), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers()
-)
-def test_epochs_hold_every_row_once(tokens, max_shapes, replicas, seed):
-    options = {"max_shapes": max_shapes, "num_replicas": replicas, "seed": seed % 2**32}
-    stream = BatchStream(STORE, tokens, **options)
-    number = stream.batches_per_epoch()
-    shapes = {(s.rows, s.widths[0], s.rows, s.widths[1]) for s in stream.shapes}
-    cells = 0
-    for epoch in range(2):
-        seen = []
-        for position in range(epoch * number, (epoch + 1) * number):
-            inputs, labels = stream.batch(position)
-            assert {array.dtype.name for array in inputs.values()} == {"int32"}
-            source, target = inputs["source_ids"], inputs["target_ids"]
-            assert (*source.shape, *target.shape) in shapes
-            seen.extend(rows_in((inputs, labels)))
-            cells += source.size + target.size
-        assert sorted(seen) == list(range(len(ROWS)))
-    tokens = 2 * sum(len(ids) for row in ROWS for ids in row.values())
-    assert stream.padding_share == pytest.approx(1 - tokens / cells)
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.integers(0, 100), st.integers(0, 5))
-def test_any_position_gives_the_batches_of_the_uninterrupted_stream(position, seed):
-    if seed not in UNINTERRUPTED:
+def test_any_position_gives_the_batches_of_the_uninterrupted_stream():
+    for seed in range(3):
         whole = BatchStream(STORE, 300, seed=seed)
-        UNINTERRUPTED[seed] = [whole.batch(position) for position in range(104)]
-    resumed = BatchStream(STORE, 300, seed=seed)
-    for place, expected in enumerate(UNINTERRUPTED[seed][position : position + 4]):
-        same(resumed.batch(position + place), expected)
-
-
-UNINTERRUPTED: dict = {}
+        batches = [whole.batch(position) for position in range(104)]
+        for start in (0, 1, 17, 48, 99):
+            resumed = BatchStream(STORE, 300, seed=seed)
+            for position in range(start, start + 4):
+                same(resumed.batch(position), batches[position])
 
 
 def test_epochs_differ_in_composition():
@@ -306,16 +279,14 @@ def test_once_is_every_row_in_a_fixed_order():
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_shards_are_the_parts_of_each_batch(hosts):
     options = dict(num_replicas=4, seed=3, max_shapes=6)
-    whole = BatchStream(STORE, 200, **options)
-    shards = [
-        BatchStream(STORE, 200, shard=(i, hosts), **options) for i in range(hosts)
-    ]
+    whole, *shards = (
+        BatchStream(STORE, 200, shard=shard, **options)
+        for shard in [(0, 1), *((i, hosts) for i in range(hosts))]
+    )
     for position in range(whole.batches_per_epoch() + 3):
         parts = [shard.batch(position) for shard in shards]
         assert len({labels.shape for _, labels in parts}) == 1
-        inputs = {
-            key: np.concatenate([part[key] for part, _ in parts]) for key in parts[0][0]
-        }
+        inputs = {key: np.concatenate([part[key] for part, _ in parts]) for key in KEYS}
         labels = np.concatenate([labels for _, labels in parts])
         same((inputs, labels), whole.batch(position))
 
