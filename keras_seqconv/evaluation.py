@@ -415,9 +415,7 @@ def text_perplexity(
             scored. A large window predicts all tokens from much, and costs time.
         tokens_per_sample: positions T of a block, the context counted; by default 512,
             or what the model has.
-        break_mode: "none", "complete", "complete_doc" or "sentence", see
-            `keras_seqconv.data.blocks`: one stream, whole lines, whole lines of
-            one document, each line alone.
+        break_mode: how blocks are cut, see `keras_seqconv.data.blocks`.
 
     Raises:
         ValueError: the text is empty; a line that is kept whole is longer than the

@@ -80,32 +80,31 @@ def check(options: argparse.Namespace) -> None:
                 f"`metrics` must be of {', '.join(options.known_metrics)}, with commas "
                 f"between them. Received: {name!r}"
             )
-    perplexity = "perplexity" in options.metrics
-    if options.text is not None:
-        wrong = not options.model and "`text` needs the directory of a language model."
-    elif not options.model and options.hypotheses is None:
-        wrong = "Give a MODEL, or translations by `hypotheses`."
-    elif options.model and options.hypotheses is not None and not perplexity:
-        wrong = (
-            "Give a MODEL or `hypotheses`, not both (but for the metric perplexity)."
-        )
-    elif perplexity and not options.model:
-        wrong = "The metric perplexity needs a MODEL."
-    elif options.dataset is not None:
-        wrong = (options.source or options.reference) and (
-            "`dataset` takes the place of `source` and `reference`."
-        )
-    elif not options.reference:
-        wrong = "`reference` is missing: what should the translations be?"
-    else:
-        wrong = (options.model and options.source is None) and (
-            "`source` is missing: what should the model translate?"
-        )
-    if wrong:
-        raise ValueError(wrong)
-    check_models(*options.model)
-    files = (options.source, options.hypotheses, options.compare, options.text)
-    check_files(*files, *options.reference)
+    model, given, data = options.model, options.hypotheses, options.dataset
+    perplexity, references = "perplexity" in options.metrics, options.reference
+    mistakes = {
+        "Give a MODEL, or translations by `hypotheses`.": not (model or given),
+        "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
+            model and given and not perplexity
+        ),
+        "The metric perplexity needs a MODEL.": perplexity and not model,
+        "`dataset` takes the place of `source` and `reference`.": (
+            data and (options.source or references)
+        ),
+        "`reference` is missing: what should the translations be?": (
+            not (data or references)
+        ),
+        "`source` is missing: what should the model translate?": (
+            model and not (data or options.source)
+        ),
+    }
+    if options.text:
+        mistakes = {"`text` needs the directory of a language model.": not model}
+    for mistake, made in mistakes.items():
+        if made:
+            raise ValueError(mistake)
+    check_models(*model)
+    check_files(options.source, given, options.compare, options.text, *references)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -36,12 +36,7 @@ _QUANTILES = 40
 
 
 class Shape(NamedTuple):
-    """The size of a batch.
-
-    Attributes:
-        rows: B, of all replicas together.
-        widths: one for each length of a row, for example (source, target).
-    """
+    """The size of a batch: B, of all replicas together, and (S, T), or (T,)."""
 
     rows: int
     widths: tuple[int, ...]
@@ -55,7 +50,7 @@ class BatchStream:
     without its last id; labels are the target. A store with "labels" of its own gives
     those, and its "target_ids" as they are; one without "source_ids" gives none.
     Everything is padded on the right. Rows of padding, which fill the last batch of a
-    shape, are padding in all three, so that a masked loss does not see them.
+    shape, are padding in all three.
 
     Args:
         store: what to stream.
@@ -65,17 +60,13 @@ class BatchStream:
         shard: (i, n): only rows i * B / n to (i + 1) * B / n of each batch, for host i
             of n. Every host has the same shapes at the same position.
         seed: with the epoch's number, all that order and composition depend on.
-        max_shapes: most shapes; each is compiled once where training is compiled.
+        max_shapes: each is compiled once where training is compiled.
         start_id, pad_id: ids.
 
     Attributes:
         shapes: every `Shape` (of all shards together) that a batch can have.
         padding_share: cells without a token in an epoch, rows of padding included, by
             all cells.
-
-    Raises:
-        ValueError: an argument; a row that is longer than `tokens_per_batch`; keys of
-            the store other than described above.
 
     Example:
 
@@ -114,16 +105,13 @@ class BatchStream:
                 "`shard` must be (i, n) with 0 <= i < n, and n a divisor of "
                 f"`num_replicas`. Received: shard={shard}, num_replicas={num_replicas}"
             )
-        lengths = store.lengths
-        self._columns = [k for k in ("source_ids", "target_ids") if k in lengths]
-        if {*store.keys} - {"source_ids", "labels"} != {"target_ids"} or (
-            "labels" in lengths and (lengths["labels"] != lengths["target_ids"]).any()
-        ):
+        if {*store.keys} - {"source_ids", "labels"} != {"target_ids"}:
             raise ValueError(
                 "`store` must have target_ids, and may have source_ids, and labels as "
                 f"long as target_ids. Received: {sorted(store.keys)}"
             )
-        self._lengths = np.stack([lengths[key] for key in self._columns], axis=1)
+        self._columns = [k for k in ("source_ids", "target_ids") if k in store.keys]
+        self._lengths = np.stack([store.lengths[k] for k in self._columns], axis=1)
         self._tokens = int(self._lengths.sum(dtype="int64"))
         self._use(
             choose_shapes(self._lengths, tokens_per_batch, max_shapes, num_replicas)
@@ -174,9 +162,8 @@ class BatchStream:
     def set_state(self, state: Mapping) -> None:
         """Takes over the shapes of an earlier run, from its `get_state`.
 
-        Raises:
-            ValueError: other batches than that run's would come: of another store,
-                other arguments, or another version of this package.
+        ValueError if other batches than that run's would come: of another store, other
+        arguments, or another version of this package.
         """
         different = [
             f"{name} was {state.get(name)} and is {value}"
@@ -216,8 +203,6 @@ class BatchStream:
         """A `tf.data.Dataset` of the batches from a position on, without end.
 
         For `model.fit(..., steps_per_epoch=..., shuffle=False)`, or `fit_stream`.
-
-        Batches are made ahead, in the background and in order.
         """
         import tensorflow as tf
 
@@ -225,10 +210,7 @@ class BatchStream:
         return self._mapped(tf.data.Dataset.counter(position), self.batch)
 
     def once(self):
-        """A `tf.data.Dataset` of every row of `store` once, for validation.
-
-        The order is fixed: shape by shape, in each the rows as in the store.
-        """
+        """A `tf.data.Dataset` of every row once, always in the same order."""
         import tensorflow as tf
 
         batches = order_epoch(self._assigned, self.shapes, None)

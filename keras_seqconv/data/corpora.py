@@ -40,7 +40,7 @@ class Corpus:
         source_language: for example "de"; None for text of a language model.
         target_language: for example "en". For summaries "article" and "highlights"
             take the place of languages.
-        splits: names that `blocks` takes. Empty where tfds cannot tell (mocked data).
+        splits: names that `blocks` takes.
         counts: split -> counter of rows "kept" and, by reason, left out, in the last
             complete pass over that split: "empty" (either side without text),
             "invalid_utf8", "nul", "unpaired" (lines beyond the end of the shorter file:
@@ -68,8 +68,8 @@ class Corpus:
             (sources, targets), lists of one length, or (targets,).
 
         Raises:
-            ValueError: no such split. With the place: a row that cannot be used,
-                unless `on_error` of `open_corpus` is "skip"; a broken file; no row.
+            ValueError: no such split; no row; with the place: a broken file, or a row
+                that cannot be used, unless `on_error` of `open_corpus` is "skip".
         """
         split, counts, empty = self._known(split), collections.Counter(), True
         for columns in self._read(split, counts):
@@ -84,15 +84,9 @@ class Corpus:
         self.counts[split] = +counts
 
     def texts(self, split: str, side: str, most: int | None = None) -> Iterator[str]:
-        """The texts of one side of a split, one after the other.
+        """The texts of one side of a split, one after the other, at most so many.
 
-        Args:
-            split: as of `blocks`.
-            side: "source" or "target"; "target" only for text of a language model.
-            most: end after so many.
-
-        Raises:
-            ValueError: the side, at once; while reading, as `blocks`.
+        The side is "source" or "target"; "target" for text of a language model.
         """
         sides = ("target",) if self.source_language is None else ("source", "target")
         check_choice("side", side, sides)
@@ -159,9 +153,8 @@ def open_corpus(
         manual_dir: for tfds, a folder with downloads made by hand.
 
     Raises:
-        ValueError: an unknown name; tells what was tried. A language that is not
-            there, or none where nothing says which of two is translated; lists those
-            that are.
+        ValueError: an unknown name; a language that is not there, or none where nothing
+            says which of two is translated.
         FileNotFoundError, ConnectionError: see `keras_seqconv.data.tfds.prepare`.
 
     Example:

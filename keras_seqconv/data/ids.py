@@ -47,24 +47,13 @@ def encode(
             gives a list of ids, the end id included, for each.
         min_length, max_length: of each side.
         max_ratio: of the longer side to the shorter one, at least 1.
-        truncate_source: cuts sources to so many ids, the end id included, which stays;
-            before lengths are looked at. At least 2.
+        truncate_source: cuts sources to so many ids, at least 2, the end id included,
+            which stays; before lengths are looked at.
         counts: goes up under "too_short", "too_long" or "ratio", the first that
             applies, for each row left out, and "truncated" for each source cut.
 
-    Yields:
-        {"source_ids", "target_ids"}.
-
     Raises:
         ValueError: an argument; at the end, if no row is left.
-
-    Example:
-
-    ```py
-    corpus = open_corpus("phrases")
-    rows = encode(corpus.blocks("train"), tokenizer, tokenizer, max_length=175)
-    store = IdStore.write("ids", rows)
-    ```
     """
     check_integer("min_length", min_length, 0)
     if max_length is not None:
@@ -128,23 +117,15 @@ def blocks(
         tokens_per_sample: T, of the longest row, but for long lines.
         break_mode: see above.
         context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
-        end_id: id of the end token.
-        pad_id: id of padding.
+        end_id, pad_id: ids.
 
     Yields:
-        {"target_ids": inputs (T,), "labels": (T,)}, int32, of equal length.
+        {"target_ids": inputs (T,), "labels": (T,)}, int32, of equal length: of the
+        lines [[5, 6, 2], [7, 2]] and 4 tokens first [2, 5, 6, 2] and [5, 6, 2, 7].
 
     Raises:
         ValueError: an argument; a line that does not end with its end token, or has
             padding in it; at the end, if there was no line.
-
-    Example:
-
-    ```python
-    from keras_seqconv.data import blocks
-    rows = blocks([[5, 6, 2], [7, 2]], tokens_per_sample=4)
-    next(rows)  # {"target_ids": [2, 5, 6, 2], "labels": [5, 6, 2, 7]}
-    ```
     """
     check_integer("tokens_per_sample", tokens_per_sample, 1)
     check_choice("break_mode", break_mode, BREAK_MODES)
@@ -340,31 +321,24 @@ class IdStore:
         settings = read_json(directory / "settings.json")
         if {name: settings.get(name) for name in _FORMAT} != _FORMAT:
             raise ValueError(f"{directory}/settings.json must have {_FORMAT}.")
-        values, offsets = {}, {}
-        try:
-            written = dict(settings["fingerprint"])
-            for key, about in settings["keys"].items():
-                path, dtype = directory / f"{key}.ids", np.dtype(about["dtype"])
-                values[key] = _map(path, dtype.newbyteorder("<"), about["ids"])
-                path = path.with_suffix(".offsets")
-                offsets[key] = ends = _map(path, np.dtype("<i8"), settings["rows"] + 1)
-                if ends[0] or ends[-1] != about["ids"] or (ends[1:] <= ends[:-1]).any():
-                    raise ValueError(f"{path} must start at 0 and grow: it is damaged.")
-        except (KeyError, TypeError, AttributeError):
-            raise ValueError(f"{directory}/settings.json is damaged.") from None
+        written = settings["fingerprint"]
         if fingerprint is not None:
             wanted = json.loads(json.dumps(dict(fingerprint)))
-            names = sorted(written.keys() | wanted.keys())
-            pairs = {name: (written.get(name), wanted.get(name)) for name in names}
             different = [
-                f"{name} ({one!r}, wanted {other!r})"
-                for name, (one, other) in pairs.items()
-                if one != other
+                f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
+                for name in sorted(written.keys() | wanted.keys())
+                if written.get(name) != wanted.get(name)
             ]
             if different:
                 raise ValueError(
                     f"{directory} is of other data: {', '.join(different)}"
                 )
+        values, offsets = {}, {}
+        for key, about in settings["keys"].items():
+            path, dtype = directory / f"{key}.ids", np.dtype(about["dtype"])
+            values[key] = _map(path, dtype.newbyteorder("<"), about["ids"])
+            path = path.with_suffix(".offsets")
+            offsets[key] = _map(path, np.dtype("<i8"), settings["rows"] + 1)
         return cls(values, offsets)
 
 

@@ -361,10 +361,6 @@ def test_state_of_other_batches_is_refused(changes, message):
         (dict(shard=(1, 1)), "`shard` must be"),
         (dict(shard=(0, 2)), "`num_replicas`"),
         (dict(store=IdStore.from_rows([{"source_ids": [2]}])), "must have target_ids"),
-        (
-            dict(store=IdStore.from_rows([{"target_ids": [2], "labels": [4, 2]}])),
-            "labels as long as",
-        ),
     ],
 )
 def test_wrong_arguments(arguments, message):
