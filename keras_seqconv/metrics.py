@@ -114,16 +114,7 @@ class _OneNumber(TokenMetrics):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class Perplexity(_OneNumber):
-    """exp of the mean of -log p(label) over tokens; see `TokenMetrics`.
-
-    Example:
-
-    ```python
-    metric = keras_seqconv.metrics.Perplexity()
-    metric.update_state(keras.ops.array([[5, 1]]), keras.ops.zeros((1, 2, 100)))
-    print(metric.result())  # 100
-    ```
-    """
+    """exp of the mean of -log p(label) over tokens; see `TokenMetrics`."""
 
     result_name = "perplexity"
 

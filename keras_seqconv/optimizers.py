@@ -23,17 +23,7 @@ class AdamW(keras.optimizers.AdamW):
     by a kernel that reads and writes each number once. The gradient of an embedding is
     summed over the occurrences of an id first, as everywhere else (Keras on TensorFlow
     squares each occurrence on its own). On other backends, and with `amsgrad`, it is
-    Keras' own.
-
-    Args:
-        learning_rate, weight_decay, beta_1, beta_2, epsilon and all others: as of
-            `keras.optimizers.AdamW`; `weight_decay=0` makes it Adam.
-
-    Example:
-
-    ```python
-    optimizer = keras_seqconv.optimizers.AdamW(5e-4, beta_2=0.98, epsilon=1e-8)
-    ```
+    Keras' own. Arguments: those of `keras.optimizers.AdamW`; `weight_decay=0` is Adam.
     """
 
     def _apply_weight_decay(self, variables):
@@ -84,15 +74,6 @@ class NAG(keras.optimizers.Optimizer):
         momentum: from 0, less than 1.
         weight_decay: of all weights, decoupled from the gradient.
         **kwargs: all others of `keras.optimizers.Optimizer`.
-
-    Raises:
-        ValueError: for a momentum outside of this range.
-
-    Example:
-
-    ```python
-    optimizer = keras_seqconv.optimizers.NAG(0.25, global_clipnorm=0.1)
-    ```
     """
 
     def __init__(
@@ -179,9 +160,6 @@ class TokenNormalized(keras.optimizers.Optimizer):
     Attributes: `last_learning_rate`, `last_gradient_norm`: scalar variables, of the
     last update, the norm before clipping (infinite when the update was skipped).
 
-    Raises:
-        ValueError: for an optimizer that accumulates gradients itself.
-
     Example:
 
     ```python
@@ -237,10 +215,12 @@ class TokenNormalized(keras.optimizers.Optimizer):
         self.last_gradient_norm = same_everywhere("float32", "last_gradient_norm")
         if self.accumulation_steps > 1:
             self.micro_batch = same_everywhere("int32", "micro_batch")
-            self.accumulated_tokens = sums((), "accumulated_tokens")
             self.accumulators = [
-                sums(variable.shape, f"{variable.path.replace('/', '_')}_accumulator")
-                for variable in variables
+                sums((), "accumulated_tokens"),
+                *(
+                    sums(one.shape, f"{one.path.replace('/', '_')}_accumulator")
+                    for one in variables
+                ),
             ]
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
@@ -275,8 +255,6 @@ class TokenNormalized(keras.optimizers.Optimizer):
     def apply_sums(self, gradients, tokens, trainable_variables=None) -> None:
         """Take in a micro-batch, and update the weights if it is the update's last.
 
-        On JAX, use `stateless_apply_sums`.
-
         Args:
             gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum
                 over the tokens of this replica.
@@ -288,43 +266,30 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
         if not self.built:
             self.build(trainable_variables)
-        gradients = [  # None where the loss does not depend on the variable
-            ops.zeros(variable.shape) if gradient is None else gradient
-            for gradient, variable in zip(
-                gradients, self._trainable_variables, strict=True
-            )
-        ]
+        pairs = zip(gradients, self._trainable_variables, strict=True)
+        # None where the loss does not depend on the variable.
+        gradients = [ops.zeros(v.shape) if g is None else g for g, v in pairs]
         sums = [ops.cast(tokens, "float32"), *(_dense(g, "float32") for g in gradients)]
         replica = tf.distribute.get_replica_context()
         if replica.num_replicas_in_sync > 1:
             sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
 
-        def outside(strategy, tokens, *gradients):
+        def outside(strategy, *sums):
             """Updates meet other replicas, and TensorFlow allows no condition around
             such code within a replica."""
 
             def run(function):
-                strategy.extended.call_for_each_replica(
-                    function, args=(tokens, *gradients)
-                )
+                strategy.extended.call_for_each_replica(function, args=sums)
 
-            self._take_in(run, strategy.experimental_local_results(tokens)[0])
+            self._take_in(run, strategy.experimental_local_results(sums[0])[0])
 
         replica.merge_call(outside, args=tuple(sums))
 
     def stateless_apply_sums(
         self, optimizer_variables, gradients, tokens, trainable_variables
     ) -> tuple:
-        """`apply_sums` as a function of all values, for JAX.
-
-        Args:
-            optimizer_variables: values of `self.variables`.
-            gradients, tokens: as of `apply_sums`.
-            trainable_variables: values of the weights.
-
-        Returns:
-            `(trainable_variables, optimizer_variables)`, the new values.
-        """
+        """`apply_sums` for JAX: from values of `self.variables` and of the weights to
+        new ones, `(trainable_variables, optimizer_variables)`."""
         variables = [*self._trainable_variables, *self.variables]
         values = [*trainable_variables, *optimizer_variables]
         pairs = list(zip(variables, values, strict=True))
@@ -349,33 +314,32 @@ class TokenNormalized(keras.optimizers.Optimizer):
             clear = functools.partial(run, self._clear)
             if self.accumulation_steps == 1:
                 return ops.cond(tokens > 0, update, clear)
-            total = tokens + ops.convert_to_tensor(self.accumulated_tokens)
+            total = tokens + ops.convert_to_tensor(self.accumulators[0])
             return ops.cond(
                 self.micro_batch >= self.accumulation_steps - 1,
                 lambda: ops.cond(total > 0, update, clear),
                 functools.partial(run, self._accumulate),
             )
 
-    def _accumulate(self, tokens, *gradients):
-        for total, gradient in zip(self.accumulators, gradients, strict=True):
-            self.assign_add(total, gradient)
-        self.assign_add(self.accumulated_tokens, tokens)
+    def _accumulate(self, *sums):
+        for total, value in zip(self.accumulators, sums, strict=True):
+            self.assign_add(total, value)
         self.assign_add(self.micro_batch, 1)
 
     def _clear(self, *sums):
         if self.accumulation_steps > 1:
-            for one in (*self.accumulators, self.accumulated_tokens, self.micro_batch):
+            for one in (*self.accumulators, self.micro_batch):
                 self.assign(one, ops.zeros(one.shape, one.dtype))
 
-    def _update(self, limit, tokens, *gradients):
+    def _update(self, limit, *sums):
         """Sums over all tokens to clipped means, still scaled, and these to weights.
 
         One factor for division and clipping: one pass. Notes what belongs in logs.
         """
         if self.accumulation_steps > 1:
-            pairs = zip(gradients, self.accumulators, strict=True)
-            gradients = [gradient + total for gradient, total in pairs]
-            tokens = tokens + self.accumulated_tokens
+            pairs = zip(sums, self.accumulators, strict=True)
+            sums = [value + total for value, total in pairs]
+        tokens, *gradients = sums
         squares = [_sum_of_squares(gradient) for gradient in gradients]
         scale = self.scale_loss(ops.ones((), "float32"))
         norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * scale)
@@ -386,23 +350,15 @@ class TokenNormalized(keras.optimizers.Optimizer):
         self.last_gradient_norm.assign(norm)
         means = [gradient * factor for gradient in gradients]
         self._clear()
-        inner = self.inner_optimizer
+        inner, weights = self.inner_optimizer, self._trainable_variables
         if keras.backend.backend() == "tensorflow":
             inner.apply(means)
             return
-        weights = self._trainable_variables
-        values = inner.stateless_apply(
-            [v.value for v in inner.variables], means, [v.value for v in weights]
-        )
-        pairs = zip((*weights, *inner.variables), (*values[0], *values[1]), strict=True)
-        for variable, value in pairs:
-            variable.assign(value)
-
-    def apply(self, grads, trainable_variables=None):
-        """Apply gradients that are means already, as any optimizer does."""
-        if not self.built:
-            self.build(trainable_variables)
-        self.inner_optimizer.apply(grads, trainable_variables)
+        state = [variable.value for variable in inner.variables]
+        values = inner.stateless_apply(state, means, [v.value for v in weights])
+        for old, new in zip((weights, inner.variables), values, strict=True):
+            for variable, value in zip(old, new, strict=True):
+                variable.assign(value)
 
     def finalize_variable_values(self, var_list):
         self.inner_optimizer.finalize_variable_values(var_list)

@@ -4,32 +4,41 @@ n is the number of completed updates: update number n + 1 uses lr(n), which is h
 fairseq and Keras count. Rates that depend on epochs and validation are callbacks.
 """
 
+import dataclasses
 import math
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.support.arguments import (
-    check_integer,
-    check_number,
-    check_positive_integer,
-)
+from keras_seqconv.support.arguments import check_integer, check_number
 
 # Restarts are laid out up to here.
 MOST_UPDATES = 2**30
+# The least value of each argument; where it is an int, values must be ints too.
+_LEAST = {
+    "learning_rate": 0.0, "warmup_steps": 0, "warmup_start": 0.0, "period": 1,
+    "floor": 0.0, "period_growth": 1.0, "shrink": 0.0,
+}  # fmt: skip
 
 
+@dataclasses.dataclass(eq=False)
 class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """A straight line from (0, warmup_start) to (warmup_steps, learning_rate).
+    """A straight line from (0, warmup_start) to (warmup_steps, learning_rate)."""
 
-    Attributes of a schedule are its arguments, and nothing else.
-    """
+    learning_rate: float
+    warmup_steps: int = 0
+    warmup_start: float = 0.0
 
-    def __init__(self, learning_rate: float, warmup_steps: int, warmup_start: float):
-        self.learning_rate = _positive("learning_rate", learning_rate)
-        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
-        self.warmup_start = _at_least("warmup_start", warmup_start, 0)
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if isinstance(_LEAST[name], int):
+                check_integer(name, value, _LEAST[name])
+            elif check_number(name, value) < _LEAST[name]:
+                raise ValueError(
+                    f"`{name}` must be at least {_LEAST[name]:g}. "
+                    f"Received: {name}={value!r}"
+                )
 
     def __call__(self, step):
         updates = ops.cast(step, "int32")
@@ -44,21 +53,8 @@ class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-def _at_least(name: str, value: float, least: float) -> float:
-    if check_number(name, value) < least:
-        raise ValueError(
-            f"`{name}` must be at least {least}. Received: {name}={value!r}"
-        )
-    return float(value)
-
-
-def _positive(name: str, value: float) -> float:
-    if check_number(name, value) <= 0:
-        raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}")
-    return float(value)
-
-
 @keras.saving.register_keras_serializable(package="keras_seqconv")
+@dataclasses.dataclass(eq=False)
 class InverseSquareRoot(_AfterWarmUp):
     """A linear warm-up, then decay with the square root of the updates.
 
@@ -73,23 +69,11 @@ class InverseSquareRoot(_AfterWarmUp):
         learning_rate: the highest rate.
         warmup_steps: updates of the warm-up, at least 1.
         warmup_start: rate of the first update.
-
-    Raises:
-        ValueError: for arguments outside these rules.
-
-    Example:
-
-    ```python
-    schedule = keras_seqconv.schedules.InverseSquareRoot(5e-4, 4000, 1e-7)
-    optimizer = keras_seqconv.optimizers.AdamW(schedule, beta_2=0.98)
-    ```
     """
 
-    def __init__(
-        self, learning_rate: float, warmup_steps: int, warmup_start: float = 0.0
-    ):
-        check_positive_integer("warmup_steps", warmup_steps)
-        super().__init__(learning_rate, warmup_steps, warmup_start)
+    def __post_init__(self):
+        super().__post_init__()
+        check_integer("warmup_steps", self.warmup_steps, 1)
 
     def _later(self, updates):
         later = ops.cast(ops.maximum(updates, self.warmup_steps), "float32")
@@ -97,6 +81,7 @@ class InverseSquareRoot(_AfterWarmUp):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
+@dataclasses.dataclass(eq=False)
 class WarmupCosine(_AfterWarmUp):
     """A linear warm-up, then cosines from the highest rate to the lowest and again.
 
@@ -118,41 +103,18 @@ class WarmupCosine(_AfterWarmUp):
         floor: the lowest rate of the first period.
         period_growth: how much longer each period is than the one before it, >= 1.
         shrink: how much lower both rates are in each further period.
-
-    Raises:
-        ValueError: for arguments outside these rules.
-
-    Example:
-
-    ```python
-    schedule = keras_seqconv.schedules.WarmupCosine(
-        1e-3, warmup_steps=10_000, warmup_start=1e-7, period=20_000, floor=1e-7
-    )
-    optimizer = keras_seqconv.optimizers.AdamW(schedule, beta_2=0.98)
-    ```
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        warmup_steps: int = 0,
-        warmup_start: float = 0.0,
-        period: int = 20_000,
-        floor: float = 0.0,
-        period_growth: float = 1.0,
-        shrink: float = 1.0,
-    ):
-        super().__init__(learning_rate, warmup_steps, warmup_start)
-        self.period = check_positive_integer("period", period)
-        self.floor = _at_least("floor", floor, 0)
-        self.period_growth = _at_least("period_growth", period_growth, 1)
-        self.shrink = _positive("shrink", shrink)
+    period: int = 20_000
+    floor: float = 0.0
+    period_growth: float = 1.0
+    shrink: float = 1.0
 
     def _later(self, updates):
         number, time, period = self._place(ops.maximum(updates - self.warmup_steps, 0))
         shrink = 1.0
         if self.shrink != 1:
-            shrink = ops.power(self.shrink, ops.cast(number, "float32"))
+            shrink = ops.power(float(self.shrink), ops.cast(number, "float32"))
         middle = (self.learning_rate + self.floor) / 2
         range_ = (self.learning_rate - self.floor) / 2
         return shrink * (middle + range_ * ops.cos(math.pi * (time / period)))

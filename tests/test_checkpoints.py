@@ -128,10 +128,9 @@ def test_other_models_and_optimizers_are_refused_and_untouched(trained, tmp_path
         (
             path,
             dense(3, 3, 3, 3, 3, 3, 2),
-            r"its model .*: number 6 .*\(3, 1\) in the file, .*\(3, 2\) in memory\.$",
+            r"its model .*: number 6 .*\[3, 1\] in the file, .*\[3, 2\] in memory\.$",
         ),
         (path, dense(3, 3), "it has 7 variables, not 2"),
-        (path, dense(2, 2, 2, 2, 2, 2, 2), r"number 4 [^;]*; and 2 more\.$"),
         (trained[1], half, r"kernel float32 .* in the file, .*bfloat16"),
         (trained[1], make_model(keras.optimizers.SGD(0.1)), differs),
         (trained[1], make_model(compiled=False), differs),

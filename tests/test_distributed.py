@@ -92,23 +92,22 @@ two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(cpu, two)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
+def assert_close(found, wanted, rtol=5e-6):
+    for name in set(wanted) - {"val_seconds"}:
+        np.testing.assert_allclose(found[name], wanted[name], rtol, err_msg=name)
+
 def compare(make_optimizer, steps, **changes):
+    rtol, atol = (1e-2, 1e-3) if changes else (5e-6, 1e-6)
     one = make(make_optimizer(), 1, **changes)
     history = fit(one)
     with strategy.scope():
         two = make(make_optimizer(), steps, **changes)
-    other = fit(two, batch_size=16 // steps)
-    atol = 1e-3 if changes else 1e-6
+    assert_close(fit(two, batch_size=16 // steps), history, rtol)
     assert_same(weights(one), weights(two), atol)
-    for name in history:
-        np.testing.assert_allclose(history[name], other[name],
-                                   rtol=1e-2 if changes else 5e-6, err_msg=name)
     assert int(two.optimizer.iterations.numpy()) == 3
-    single = one.evaluate(inputs, labels, batch_size=4, verbose=0, return_dict=True)
-    found = two.evaluate(inputs, labels, batch_size=4, verbose=0, return_dict=True)
-    for name in single:
-        np.testing.assert_allclose(found[name], single[name],
-                                   rtol=1e-2 if changes else 5e-6, err_msg=name)
+    scores = [model.evaluate(inputs, labels, batch_size=4, verbose=0, return_dict=True)
+              for model in (two, one)]
+    assert_close(*scores, rtol)
 
 def compare_streams():
     from keras_seqconv import fit_stream
@@ -131,8 +130,7 @@ def compare_streams():
         found.append((weights(model), history))
     (one, history), (two, other) = found
     assert_same(one, two)
-    for name in set(history) - {"val_seconds"}:
-        np.testing.assert_allclose(history[name], other[name], rtol=5e-6, err_msg=name)
+    assert_close(other, history)
     assert "val_nll" in history
 
 for case in sys.argv[1:]:
@@ -150,14 +148,11 @@ print("fine")
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_two_replicas_and_four_micro_batches_equal_one_batch():
-    assert "fine" in output_of(start(MIRRORED, "nag", "streams"))
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-def test_replicas_with_every_optimizer():
-    cases = ["adam", "adam, micro-batches", "keras", "float16"]
+@pytest.mark.parametrize(
+    "cases",
+    [["nag", "streams"], ["adam", "adam, micro-batches", "keras", "float16"]],
+)
+def test_two_replicas_and_micro_batches_equal_one_batch(cases):
     assert "fine" in output_of(start(MIRRORED, *cases))
 
 

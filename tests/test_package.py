@@ -54,7 +54,7 @@ ALLOWED = {
     # Text, training
     "data": set(),
     "preparation": {"tokenizers"},
-    "checkpoints": {"version"},
+    "checkpoints": set(),
     "callbacks": {"checkpoints", "data"},
     "fitting": {"callbacks"},
     "training": {

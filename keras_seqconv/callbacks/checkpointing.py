@@ -16,18 +16,14 @@ from keras_seqconv.callbacks.control import (
     floats,
     weights_not_finite,
 )
-from keras_seqconv.support.arguments import (
-    check_choice,
-    check_integer,
-    check_positive_integer,
-)
+from keras_seqconv.support.arguments import check_choice
 
 
 class Checkpoints(CountingCallback):
     """Writes checkpoints of everything that the next update depends on.
 
-    At the end of each epoch, every so many updates, when a validation gave one of the
-    best results so far, and when training ends or is stopped. Older files are deleted
+    At the end of each epoch, every so many updates, after each validation, and when
+    training ends or is stopped. Those that are not to be kept are deleted
     once the new one is on the disk. A model with weights that are not finite is not
     written. Put it last (`ordered` does), after the callbacks whose results it looks at
     and whose states it keeps. With several processes (JAX) only the first one writes.
@@ -51,23 +47,6 @@ class Checkpoints(CountingCallback):
     Attributes: `others`, the callbacks whose states are kept (those with `get_state`
     and `set_state`); `stream`, of batches, whose state is kept where it has one, or
     None. `ordered` and `fit_stream` set them.
-
-    Example:
-
-    ```python
-    import tempfile
-    from keras_seqconv.callbacks import Checkpoints, ordered, resume
-    folder = tempfile.mkdtemp()
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    callbacks = ordered([Checkpoints(folder, every_updates=1000, monitor="loss")])
-    state = resume(model, folder, callbacks)  # None at the first start
-    start = 0 if state is None else state["epoch"]
-    model.fit(
-        inputs[:, 0], inputs[:, 1, :1],
-        initial_epoch=start, epochs=2, callbacks=callbacks, verbose=0,
-    )
-    ```
     """
 
     def __init__(
@@ -84,53 +63,34 @@ class Checkpoints(CountingCallback):
     ):
         super().__init__()
         self.directory, self.recipe = Path(directory), recipe
-        for name, value in (
-            ("every_updates", every_updates),
-            ("keep_last", keep_last),
-            ("keep_updates", keep_updates),
-        ):
-            if value is not None:
-                check_positive_integer(name, value)
-        self.every_updates = every_updates
-        self.keep_last, self.keep_updates = keep_last, keep_updates
-        self.keep_best = check_integer("keep_best", keep_best, 0)
+        self.every_updates, self.keep_last = every_updates, keep_last
+        self.keep_updates, self.keep_best = keep_updates, keep_best
         self.monitor = monitor
         self.mode = check_choice("mode", mode, ("min", "max"))
         self.others, self.stream = (), None
-        self._saved, self._waits = 0, False
+        self._saved = 0
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._saved, self._waits = self.position, False
+        self._saved = self.position
         if _writes():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        good = self.monitor.startswith("val_") and self._promising(logs or {})
-        self._waits = self.due(self.every_updates) or good or self._waits
-        # At the last batch: when the epoch has ended, which includes its validation.
-        if self._waits and not self.last_batch:
-            self._save(logs if good else {})
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self.epoch_complete:  # stopped: `on_train_end` follows
-            self.epoch = epoch + 1
+    def on_logs(self, logs, epoch_end):
+        due = self.due(self.every_updates)
+        validated = self.monitor.startswith("val_") and self.monitor in logs
+        if not epoch_end:
+            # After the last batch when the epoch has ended, with its validation.
+            if (due or validated) and not self.last_batch:
+                self._save(logs if validated else {})
+        elif self.epoch_complete:  # stopped: `on_train_end` follows
+            self.epoch += 1
             self._save(logs, epoch_end=True)
 
     def on_train_end(self, logs=None):
         if self._saved != self.position:
             self._save(logs)
-
-    def _promising(self, logs) -> bool:
-        """Whether the logs have a result that is among the best so far."""
-        score = self._score(logs)
-        if score is None or self.keep_best == 0:
-            return False
-        states = (state for _, state in checkpoints.states(self.directory))
-        before = [self._score(state.get("metrics", {})) for state in states]
-        return sum(s is not None and s < score for s in before) < self.keep_best
 
     def _score(self, metrics) -> float | None:
         """Lower is better."""
@@ -140,7 +100,7 @@ class Checkpoints(CountingCallback):
         return value if self.mode == "min" else -value
 
     def _save(self, logs, epoch_end: bool = False):
-        self._saved, self._waits = self.position, False
+        self._saved = self.position
         if not _writes():
             return
         model = self.model
@@ -191,16 +151,13 @@ def resume(
     warning.
 
     Args:
-        model: compiled, made as the saved one was.
+        model: compiled, made as the saved one was, see `checkpoints.restore`.
         directory: of `Checkpoints`.
         callbacks: the ones to train with, of the same classes as those that were saved.
 
     Returns:
-        The state of the checkpoint, for `fit_stream`; None where there is none.
-
-    Raises:
-        ValueError: the checkpoint is of another model or optimizer, or of an earlier
-            version.
+        The state of the checkpoint, for `fit_stream` or the `initial_epoch` of a plain
+        `fit`: `state["epoch"]`; None where there is none.
     """
     path = checkpoints.latest(directory)
     if path is None:

@@ -29,12 +29,24 @@ class CountingCallback(keras.callbacks.Callback):
     optimizer, perhaps on a GPU: reading it after every batch would make each wait for
     the one before.
 
+    A subclass does its work in `on_logs(logs, epoch_end)`, at the end of each batch and
+    of each epoch.
+
     Attributes: `epoch`, from 0; `position`, batches since the start of training;
-    `batches`, those of this epoch in this call of `fit`.
+    `batches`, those of this epoch in this call of `fit`; `state_names`, of attributes
+    that checkpoints keep.
     """
 
+    state_names = ()
     epoch = position = batches = 0
     _update, _since, _was_due = 0, 1, 0
+
+    def get_state(self) -> dict:
+        return {name: getattr(self, name) for name in self.state_names}
+
+    def set_state(self, state: dict) -> None:
+        for name in self.state_names:
+            setattr(self, name, state[name])
 
     def on_train_begin(self, logs=None):
         self.batches = 0
@@ -49,6 +61,13 @@ class CountingCallback(keras.callbacks.Callback):
         self.batches += done
         self.position += done
         self._since += done
+        self.on_logs({} if logs is None else logs, False)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.on_logs({} if logs is None else logs, True)
+
+    def on_logs(self, logs, epoch_end: bool) -> None:
+        """What the logs of a batch or an epoch lead to, to which it may add."""
 
     @property
     def update(self) -> int:
@@ -81,7 +100,7 @@ class CountingCallback(keras.callbacks.Callback):
 
     @property
     def epoch_complete(self) -> bool:
-        """In `on_epoch_end`: whether the epoch ended by itself and was not stopped."""
+        """At an end of an epoch: whether it ended by itself and was not stopped."""
         return self.last_batch or not self.unsynced_model.stop_training
 
     @property
@@ -163,23 +182,22 @@ class FixedSchedule(CountingCallback):
         self.shrink = check_number("shrink", shrink)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
         self.warmup_start = check_number("warmup_start", warmup_start)
+        self.rate = learning_rate  # after the warm-up
         self._warming_up = warmup_steps > 0
-        self._rate = learning_rate  # after the warm-up
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
         if self.force_anneal is not None:
             done = max(epoch + 2 - self.force_anneal, 0)
-            self._rate = self.learning_rate * self.shrink**done
+            self.rate = self.learning_rate * self.shrink**done
         self._set()
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
+    def on_logs(self, logs, epoch_end):
         if self._warming_up:
             self._set()
 
     def _set(self):
-        rate = self._rate
+        rate = self.rate
         self._warming_up = self._warming_up and self.update < self.warmup_steps
         if self._warming_up:
             done = (self.update + self._ahead) / self.warmup_steps
@@ -192,21 +210,19 @@ class ReduceOnPlateau(FixedSchedule):
 
     Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
     (mode "min") or v > 1.0001 b. After more than `patience` epochs in a row without a
-    better one the rate is multiplied by `shrink`, and the count begins anew. Before,
-    optionally, the rate goes along a line from `warmup_start` to `learning_rate`;
-    epochs that end in the warm-up are not looked at, as in fairseq. The optimizer must
-    have a plain number as its learning rate, not a schedule.
+    better one the rate is multiplied by `shrink`, and the count begins anew. A warm-up
+    goes from `warmup_start` for the first update to `learning_rate`; epochs that end in
+    it are not looked at, as in fairseq.
 
     Args:
         learning_rate: rate after the warm-up; None: that of the optimizer.
-        shrink: factor.
         patience: epochs without a better value that are let pass.
         monitor: key of the logs, put there by `Validate` or `validation_data`.
         mode: "min" or "max".
-        warmup_steps: updates.
-        warmup_start: rate of the first update.
+        shrink, warmup_steps, warmup_start: as of `FixedSchedule`.
     """
 
+    state_names = ("rate", "best", "bad_epochs")
     _ahead = 0
 
     def __init__(
@@ -224,35 +240,29 @@ class ReduceOnPlateau(FixedSchedule):
         self.patience = check_integer("patience", patience, 0)
         self.monitor = monitor
         self.mode = check_choice("mode", mode, ("min", "max"))
-        self._best, self._bad = None, 0
-
-    def get_state(self) -> dict:
-        return {"rate": self._rate, "best": self._best, "bad_epochs": self._bad}
-
-    def set_state(self, state: dict) -> None:
-        self._rate, self._best = state["rate"], state["best"]
-        self._bad = state["bad_epochs"]
+        self.best, self.bad_epochs = None, 0
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        if self._rate is None:
-            self._rate = rate_of(self.model)
+        if self.rate is None:
+            self.rate = rate_of(self.model)
 
-    def on_epoch_end(self, epoch, logs=None):
-        value = (logs or {}).get(self.monitor)
-        if value is None or self._warming_up or not self.epoch_complete:
+    def on_logs(self, logs, epoch_end):
+        super().on_logs(logs, epoch_end)
+        looks = epoch_end and self.epoch_complete and self.monitor in logs
+        if self._warming_up or not looks:
             return
-        value, best = float(value), self._best
+        value, best = float(logs[self.monitor]), self.best
         if self.mode == "max":
             better = best is None or value > best * (1 + 1e-4)
         else:
             better = best is None or value < best * (1 - 1e-4)
         if better and not math.isnan(value):
-            self._best, self._bad = value, 0
-        elif self._bad < self.patience:
-            self._bad += 1
+            self.best, self.bad_epochs = value, 0
+        elif self.bad_epochs < self.patience:
+            self.bad_epochs += 1
         else:
-            self._rate, self._bad = self._rate * self.shrink, 0
+            self.rate, self.bad_epochs = self.rate * self.shrink, 0
         self._set()
 
 
@@ -260,18 +270,13 @@ class ReduceOnPlateau(FixedSchedule):
 
 
 class StopAtUpdate(CountingCallback):
-    """Ends training when the optimizer has made so many updates in all.
-
-    Args:
-        max_updates: those before a restart count.
-    """
+    """Ends training after `max_updates`, those before a restart included."""
 
     def __init__(self, max_updates: int):
         super().__init__()
         self.max_updates = check_positive_integer("max_updates", max_updates)
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
+    def on_logs(self, logs, epoch_end):
         if self.reached(self.max_updates):
             self.unsynced_model.stop_training = True
 
@@ -301,6 +306,8 @@ class EarlyStopping(CountingCallback):
         mode: "min", "max", or "auto": "max" for accuracy and BLEU.
     """
 
+    state_names = ("best", "bad_validations", "seen")
+
     def __init__(self, patience: int, monitor: str = "val_nll", mode: str = "auto"):
         super().__init__()
         self.patience = check_positive_integer("patience", patience)
@@ -308,69 +315,46 @@ class EarlyStopping(CountingCallback):
         if check_choice("mode", mode, ("auto", "min", "max")) == "auto":
             mode = "max" if monitor.endswith(("accuracy", "bleu")) else "min"
         self.mode = mode
-        self._best, self._bad = None, 0
-        self._seen = None  # the last update with a result
-
-    def get_state(self) -> dict:
-        return {"best": self._best, "bad_validations": self._bad, "seen": self._seen}
-
-    def set_state(self, state: dict) -> None:
-        self._best, self._bad = state["best"], state["bad_validations"]
-        self._seen = state["seen"]
+        self.best, self.bad_validations = None, 0
+        self.seen = None  # the last update with a result
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._look({})
+        self.on_logs({}, False)  # patience may have been at its end already
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        self._look(logs or {})
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._look(logs or {})
-
-    def _look(self, logs):
-        value = logs.get(self.monitor)
-        if value is not None and self.update != self._seen:
-            self._seen, value = self.update, float(value)
-            self._bad += 1
+    def on_logs(self, logs, epoch_end):
+        if self.monitor in logs and self.update != self.seen:
+            self.seen, value = self.update, float(logs[self.monitor])
+            self.bad_validations += 1
             sign = -1 if self.mode == "min" else 1
-            better = self._best is None or sign * value > sign * self._best
+            better = self.best is None or sign * value > sign * self.best
             if better and not math.isnan(value):
-                self._best, self._bad = value, 0
-        if self._bad >= self.patience:
+                self.best, self.bad_validations = value, 0
+        if self.bad_validations >= self.patience:
             self.unsynced_model.stop_training = True
 
 
 class StopOnNaN(CountingCallback):
     """Ends training when loss or gradients are no longer finite.
 
-    A message on stderr, kept in `message`, says where that was and what to try.
-    `Checkpoints` does not write such a model, so that the last file is a good one.
+    A message on stderr, kept in `message` (else None), says where that was and what to
+    try. `Checkpoints` does not write such a model, so that the last file is a good one.
     Under `mixed_float16` single updates with overflow are normal and are skipped by the
-    optimizer; there training ends when the scale of the loss has fallen below
-    `minimum_loss_scale` (fairseq's rule), or a weight is not finite.
+    optimizer; there training ends when the scale of the loss has fallen below 1e-4
+    (fairseq's rule), or a weight is not finite.
 
     Args:
         every: batches between two looks, where a look would have to wait for the device
             (`fit_stream`; in plain `fit` Keras fetches the logs of every batch, and
             each is looked at).
-        minimum_loss_scale: as above.
         directory: of `Checkpoints`, for the message.
-
-    Attributes: `message`, None while all is well.
     """
 
-    def __init__(
-        self,
-        *,
-        every: int = 20,
-        minimum_loss_scale: float = 1e-4,
-        directory: str | os.PathLike | None = None,
-    ):
+    MINIMUM_LOSS_SCALE = 1e-4
+
+    def __init__(self, *, every: int = 20, directory: str | os.PathLike | None = None):
         super().__init__()
         self.every = check_positive_integer("every", every)
-        self.minimum_loss_scale = check_number("minimum_loss_scale", minimum_loss_scale)
         self.directory = directory
         self.message = None
 
@@ -378,16 +362,10 @@ class StopOnNaN(CountingCallback):
         super().on_train_begin(logs)
         self.message = None
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        if isinstance(logs, dict) or self.batches % self.every == 0:
-            self._look(logs or {})
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._look(logs or {})
-
-    def _look(self, logs):
-        if self.message is None and (reason := self._reason(logs)) is not None:
+    def on_logs(self, logs, epoch_end):
+        fetched = isinstance(logs, dict) or self.batches % self.every == 0
+        reason = self._reason(logs) if fetched and self.message is None else None
+        if reason is not None:
             bad = weights_not_finite(self.model)
             more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
             where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
@@ -413,7 +391,7 @@ class StopOnNaN(CountingCallback):
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 model = self.model  # on JAX, this brings the state into the variables
                 scale = float(ops.convert_to_numpy(optimizer.dynamic_scale))
-                if scale < self.minimum_loss_scale:
+                if scale < self.MINIMUM_LOSS_SCALE:
                     return f"the scale of the loss fell to {scale:.1e}"
                 bad = infinite and weights_not_finite(model)
                 return "weights are not finite" if bad else None
@@ -426,23 +404,12 @@ class GracefulStop(CountingCallback):
     `fit` returns as if training were over, `Checkpoints` writes where it was, and
     `signal` and `exit_status` tell the caller. A second signal acts as it would have
     without this callback: Ctrl-C aborts at once. A validation that is running ends
-    first. Handlers are those of before when training ends; where `fit` raises, `close`
-    or a `with` block brings them back. Outside of the main thread, where Python has no
+    first. Handlers are those of before when training ends; where a plain `fit` raises,
+    `close` brings them back. Outside of the main thread, where Python has no
     signals, it does nothing.
 
     Attributes: `signal`, the signal that came, or None; `exit_status`, 0 or 128 plus
     its number, as shells have it.
-
-    Example:
-
-    ```python
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    with keras_seqconv.callbacks.GracefulStop() as stop:
-        model.fit(inputs[:, 0], inputs[:, 1, :1], callbacks=[stop], verbose=0)
-    if stop.exit_status:
-        raise SystemExit(stop.exit_status)
-    ```
     """
 
     def __init__(self):
@@ -453,12 +420,6 @@ class GracefulStop(CountingCallback):
     @property
     def exit_status(self) -> int:
         return 0 if self.signal is None else 128 + self.signal
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
     def close(self) -> None:
         """Bring back the handlers of before."""
@@ -475,16 +436,11 @@ class GracefulStop(CountingCallback):
                 for number in (signal.SIGINT, signal.SIGTERM)
             }
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
+    def on_logs(self, logs, epoch_end):
         if self.signal is not None:
             steps = accumulation_steps(self.unsynced_model.optimizer)
-            if self.position % steps == 0:  # between two updates
+            if epoch_end or self.position % steps == 0:  # between two updates
                 self.unsynced_model.stop_training = True
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self.signal is not None:
-            self.unsynced_model.stop_training = True
 
     def on_train_end(self, logs=None):
         self.close()

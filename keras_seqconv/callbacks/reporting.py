@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from keras import ops
 
 from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
-from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import naming, write_file
 from keras_seqconv.support.progress import Progress as Lines
@@ -40,36 +39,34 @@ class Validate(CountingCallback):
 
     def __init__(self, data, *, every_updates: int | None = None):
         super().__init__()
-        if every_updates is not None:
-            check_positive_integer("every_updates", every_updates)
         self.every_updates = every_updates
         self._data = data.once() if hasattr(data, "once") else data
-        self._waits, self._latest, self._validated = False, {}, None
+        self._latest, self._validated = {}, None
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._waits, self._validated = False, None
+        self._validated = None
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        self._waits = self.due(self.every_updates) or self._waits
-        # At the last batch of an epoch: in `on_epoch_end`.
-        stopping = self.unsynced_model.stop_training
-        if stopping or (self._waits and not self.last_batch):
-            self._validate(logs)
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self.epoch_complete or self._validated == self.update:
-            self._validate(logs)
-
-    def _validate(self, logs):
-        logs = {} if logs is None else logs
-        self._waits = False
+    def on_logs(self, logs, epoch_end):
+        due = self.due(self.every_updates)
+        if epoch_end:
+            wanted = self.epoch_complete or self._validated == self.update
+        else:
+            wanted = self.unsynced_model.stop_training or (due and not self.last_batch)
+        if not wanted:
+            return
         if self.update != self._validated:
-            start = time.perf_counter()
-            with _undisturbed(self.model):
-                self._latest = self._results()
-            self._validated = self.update
+            self._validated, start = self.update, time.perf_counter()
+            # Random states and the sums of the epoch's metrics come back afterwards.
+            model = self.model
+            kept = [
+                v for v in model.variables if v.path.endswith("seed_generator_state")
+            ]
+            kept += model.metrics_variables
+            values = [ops.convert_to_numpy(variable).copy() for variable in kept]
+            self._latest = self._results()
+            for variable, value in zip(kept, values, strict=True):
+                variable.assign(value)
             seconds = time.perf_counter() - start
             logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
         logs.update(self._latest)
@@ -126,19 +123,6 @@ class ValidationBLEU(Validate):
         return {"val_bleu": score.score}
 
 
-@contextlib.contextmanager
-def _undisturbed(model) -> Iterator[None]:
-    """Random states and the sums of the epoch's metrics are afterwards as they were."""
-    kept = [v for v in model.variables if v.path.endswith("seed_generator_state")]
-    kept += model.metrics_variables
-    values = [ops.convert_to_numpy(variable).copy() for variable in kept]
-    try:
-        yield
-    finally:
-        for variable, value in zip(kept, values, strict=True):
-            variable.assign(value)
-
-
 def for_replicas(model, data):
     """What `fit` and `evaluate` are to be given for a `tf.data.Dataset` of batches.
 
@@ -192,8 +176,6 @@ class Reports(CountingCallback):
 
     def __init__(self, every_updates: int | None = 100):
         super().__init__()
-        if every_updates is not None:
-            check_positive_integer("every_updates", every_updates)
         self.every_updates = every_updates
         # Logs of the last reading in this epoch, its time, seconds before a restart.
         self._before, self._since_time, self._earlier = {}, 0.0, 0.0
@@ -214,17 +196,10 @@ class Reports(CountingCallback):
         self._written, self._validated = self.update, None
         self._since_time, self._earlier = time.perf_counter() - self._earlier, 0.0
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        wanted = self.due(self.every_updates) or self.unsynced_model.stop_training
-        self._report(logs or {}, wanted)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._report(logs or {}, True)
-        self._before = {}
-
-    def _report(self, logs: Mapping, wanted: bool):
+    def on_logs(self, logs, epoch_end):
         self._since_time += float(logs.get("val_seconds", 0.0))  # which do not count
+        wanted = epoch_end or self.due(self.every_updates)
+        wanted = wanted or self.unsynced_model.stop_training
         if wanted and logs and self.update != self._written:
             self._written = self.update
             self.write(self.read(logs))
@@ -232,6 +207,8 @@ class Reports(CountingCallback):
         if validation and self.update != self._validated:
             self._validated = self.update
             self.write(floats(validation))
+        if epoch_end:
+            self._before = {}
 
     def read(self, logs: Mapping) -> dict[str, float]:
         """Values since the last reading, with the rate and tokens a second."""
@@ -309,19 +286,14 @@ def read_log(path: str | os.PathLike) -> list[dict]:
         FileNotFoundError: there is no such file.
         ValueError: another line is not a JSON object.
     """
-    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
-    records = []
+    lines, records = Path(path).read_text(encoding="utf-8").splitlines(), []
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError("it is no object")
-        except ValueError as error:
-            if number == len(lines):
-                break
-            reason = f"must be a JSON object ({error})"
-            raise ValueError(f"{path}, line {number}: {reason}.") from None
-        records.append(record)
+            records.append(dict(json.loads(line)))
+        except (TypeError, ValueError) as error:
+            if number < len(lines):
+                reason = f"must be a JSON object ({error})"
+                raise ValueError(f"{path}, line {number}: {reason}.") from None
     return records
 
 
@@ -329,42 +301,37 @@ class Progress(Reports):
     """One line with update, epoch, loss, perplexity, rate, tokens a second, time left.
 
     On a terminal the line is written anew at most twice a second; elsewhere a line is
-    printed every `plain_seconds`. Ends of epochs and results of validations stay. The
+    printed every half minute. Ends of epochs and results of validations stay. The
     values are those since the line before. Between lines a batch costs one look at the
     clock: nothing is fetched from the device.
 
     Args:
         max_updates: when training ends, for the time left; None: unknown.
         max_epochs: likewise; used where `max_updates` is None.
-        stream: a text file, stderr by default.
-        seconds: between two lines on a terminal.
-        plain_seconds: between two lines elsewhere.
+        lines: where to, by default stderr at this pace.
     """
 
     def __init__(
         self,
         max_updates: int | None = None,
         max_epochs: int | None = None,
-        stream=None,
-        seconds: float = 0.5,
-        plain_seconds: float = 30.0,
+        lines: Lines | None = None,
     ):
         super().__init__(every_updates=None)
         self.max_updates, self.max_epochs = max_updates, max_epochs
-        self._of_lines = stream, seconds, plain_seconds
+        self._lines = lines
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        stream, *pauses = self._of_lines
-        self._lines = Lines(stream or sys.stderr, *pauses)
+        self._lines = self._lines or Lines(sys.stderr, 0.5, 30.0)
         self._first = None  # update and time after the first batch, which takes long
 
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
+    def on_logs(self, logs, epoch_end):
+        super().on_logs(logs, epoch_end)
         if self._first is None:
             self._first = self.update, time.perf_counter(), self.epoch
-        if not self.unsynced_model.stop_training:  # else its line is there
-            self._show(self._lines.update, lambda: self._line(self.read(logs or {})))
+        if not epoch_end and not self.unsynced_model.stop_training:
+            self._show(self._lines.update, lambda: self._line(self.read(logs)))
 
     def write(self, values: dict[str, float]) -> None:
         self._show(self._lines.end, lambda: self._line(values))
@@ -448,9 +415,10 @@ class TensorBoard(Reports):
         super().on_train_begin(logs)
         self._writer = tf.summary.create_file_writer(str(self.directory))
 
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        self._writer.flush()
+    def on_logs(self, logs, epoch_end):
+        super().on_logs(logs, epoch_end)
+        if epoch_end:
+            self._writer.flush()
 
     def on_train_end(self, logs=None):
         self._writer.close()

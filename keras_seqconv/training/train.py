@@ -117,7 +117,8 @@ def _train(options: TrainingOptions, recipe: Recipe, devices: Devices, say) -> R
     )
     if files := checkpoints.find(run.checkpoints):
         say(f"Going on from {files[-1]}")
-    with callbacks.GracefulStop() as stop, devices.scope():
+    stop = callbacks.GracefulStop()
+    with devices.scope():
         fit_stream(
             model,
             stream,

@@ -84,7 +84,7 @@ def test_plateau_is_pytorchs_rule(mode):
     other = ReduceOnPlateau()
     other.set_state(plateau.get_state())
     assert other.get_state() == plateau.get_state()
-    assert other.get_state()["rate"] == pytest.approx(0.025)
+    assert other.rate == pytest.approx(0.025)
 
 
 # --- Ends ---
@@ -140,8 +140,9 @@ def test_handlers_come_back_after_an_error_and_are_of_the_main_thread():
         raise RuntimeError("on purpose")
 
     data = Stream().dataset().take(2)
-    with stop, pytest.raises(RuntimeError, match="on purpose"):
+    with pytest.raises(RuntimeError, match="on purpose"):
         make_model().fit(data, callbacks=[stop, Probe(1, fail)], shuffle=False)
+    stop.close()
     assert signal.getsignal(signal.SIGTERM) is before
     thread = threading.Thread(target=stop.on_train_begin)
     thread.start()
@@ -166,13 +167,13 @@ def test_early_stopping_counts_validations():
     stop, given = EarlyStopping(2, "val_bleu"), results("val_bleu", values)
     history = fit(make_model(), [given, stop], max_epochs=6, stream=Stream(1))
     assert history.epoch == [0, 1, 2, 3, 4]
-    assert stop.get_state()["best"] == -4.0
+    assert stop.best == -4.0
     again = EarlyStopping(2, "val_bleu")
     again.set_state(stop.get_state())
     assert fit(make_model(), [given, again], max_epochs=6).epoch == []
     down, given = EarlyStopping(1), results("val_nll", [3.0, 2.0, 2.0, 1.0])
     history = fit(make_model(), [given, down], max_epochs=4, stream=Stream(1))
-    assert history.epoch == [0, 1, 2] and down.get_state()["best"] == 2.0
+    assert history.epoch == [0, 1, 2] and down.best == 2.0
 
 
 def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
@@ -189,7 +190,7 @@ def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
     assert all(np.isfinite(np.asarray(weight)).all() for weight in fresh.weights)
 
 
-def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop():
+def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop(monkeypatch):
     """Keras halves the scale at an overflow and goes on; so does the training."""
     optimizer = keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.01), initial_scale=2.0**127
@@ -199,6 +200,6 @@ def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop():
     assert nan.message is None
     scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
     assert scale < 2.0**127  # there were some
-    nan = StopOnNaN(every=1, minimum_loss_scale=2.0**127)
+    monkeypatch.setattr(nan, "MINIMUM_LOSS_SCALE", 2.0**127)
     history = fit(model, [nan], max_epochs=3)
     assert "scale of the loss" in nan.message and len(history.epoch) == 1

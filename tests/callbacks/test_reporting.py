@@ -22,6 +22,7 @@ from keras_seqconv.callbacks import (
 )
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.fitting import FetchedLogs
+from keras_seqconv.support.progress import Progress as Lines
 from tests.callbacks.small import Stream, fit, make_model, same
 from tests.full_disk import full_disk
 
@@ -189,7 +190,7 @@ class Gone(Terminal):
 def test_progress_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
-    progress = Progress(max_updates=7, stream=stream, seconds=0.0)
+    progress = Progress(max_updates=7, lines=Lines(stream, 0.0))
     fit(make_model(), [progress, Validate(Stream())], updates=7)
     text = stream.getvalue()
     shown = [line.strip() for line in text.split("\r\x1b[K")]
@@ -199,14 +200,14 @@ def test_progress_on_a_terminal(monkeypatch):
     # Ends of epochs and results of validations stay: each on a line of its own.
     stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
     assert stays == ["update 5/7", "update 5/7", "update 7/7", "update 7/7", ""]
-    fit(make_model(), [Progress(stream=Gone(), seconds=0.0)], updates=2)
+    fit(make_model(), [Progress(lines=Lines(Gone(), 0.0))], updates=2)
 
 
 def test_progress_elsewhere_writes_plain_lines():
     stream = io.StringIO()
-    callbacks = [Progress(max_epochs=2, stream=stream, plain_seconds=1000.0)]
-    fit(make_model(), callbacks, max_epochs=2)
-    fit(make_model(), [Progress(max_updates=1, stream=stream)], updates=1)
+    lines = Lines(stream, plain_seconds=1000.0)
+    fit(make_model(), [Progress(max_epochs=2, lines=lines)], max_epochs=2)
+    fit(make_model(), [Progress(max_updates=1, lines=lines)], updates=1)
     first, second, single = stream.getvalue().splitlines()  # the ends of the epochs
     assert first.startswith("update 5  epoch 1/2  loss ") and "lr 5.00e-02" in first
     assert first.endswith(" left") and second.endswith("  0:00 left")
