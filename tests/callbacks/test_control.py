@@ -27,10 +27,12 @@ from tests.callbacks.small import Probe, Stream, fit, make_model, results
 
 def rates(callbacks, batches, epochs) -> list[float]:
     """The rate of each batch."""
-    model, found = make_model(keras.optimizers.SGD(0.1)), []
+    found = []
     note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda batch, logs: found.append(rate_of(model))
+        on_train_batch_begin=lambda *_: found.append(rate_of(note.model))
     )
+    model = make_model(keras.optimizers.SGD(0.1))
+    # Its `model`, unlike this one, has the rate in its variables on JAX, too.
     fit(model, [*callbacks, note], max_epochs=epochs, stream=Stream(batches))
     return found
 
