@@ -4,6 +4,7 @@ Letters: B texts of a batch.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_seqconv import decoding
+from keras_seqconv import decoding, model_directory
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support.arguments import check_positive_integer
@@ -31,16 +32,20 @@ _FEWEST_ROWS = 8
 class TextModel:
     """What `Translator` and `LanguageGenerator` share.
 
-    `tokenizers` is a dict: of what is read first, of what is written last; empty in
-    models of ids only.
+    Args:
+        model: what decodes.
+        tokenizers: by side: of what is read first, of what is written last; empty in
+            models of ids only.
+        search, tokens_per_batch, parallel_batches: see `Translator`.
     """
 
-    tokenizers: dict
+    source_language = target_language = _chosen_length = None
 
-    def __init__(self, model, search, tokens_per_batch, parallel_batches):
-        self.model = model
-        check_positive_integer("tokens_per_batch", tokens_per_batch)
-        self.tokens_per_batch = tokens_per_batch
+    def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
+        self.model, self.tokenizers = model, tokenizers
+        self.tokens_per_batch = check_positive_integer(
+            "tokens_per_batch", tokens_per_batch
+        )
         if parallel_batches is not None:
             check_positive_integer("parallel_batches", parallel_batches)
         self.parallel_batches = parallel_batches
@@ -51,12 +56,18 @@ class TextModel:
             name: list(options[name]) if type(options[name]) is tuple else options[name]
             for name in (*_ALWAYS_KEPT, *given)
         }
-
-    def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__}: {type(self.model).__name__}, "
-            f"{self.model.count_params():,} parameters, {self.search}>"
-        )
+        specials = ("pad_id", "start_id", "end_id", "unk_id")
+        expected = [(special, getattr(model, special)) for special in specials]
+        for side, tokenizer in tokenizers.items():
+            sizes = [model.target_vocabulary_size]
+            if side == "source":
+                sizes = [each.tokens.vocabulary_size for each in self.source_embedders]
+            for name, value in [*expected, *(("vocabulary_size", n) for n in sizes)]:
+                if getattr(tokenizer, name) != value:
+                    raise ValueError(
+                        f"The {side} tokenizer must have the `{name}` of the model, "
+                        f"{value}. Received: {getattr(tokenizer, name)}"
+                    )
 
     def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
         """All options of a search: those given, or else those of this model.
@@ -80,23 +91,47 @@ class TextModel:
                 options["suppressed_ids"] = tuple(sorted(never))
         return options
 
-    def _check_tokenizer(self, name, tokenizer, size):
-        specials = ("pad_id", "start_id", "end_id", "unk_id")
-        expected = {"vocabulary_size": size}
-        expected |= {special: getattr(self.model, special) for special in specials}
-        for attribute, value in expected.items():
-            if getattr(tokenizer, attribute) != value:
-                raise ValueError(
-                    f"`{name}` must have the `{attribute}` of the model, {value}. "
-                    f"Received: {getattr(tokenizer, attribute)}"
-                )
+    def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes model, tokenizers and search options; see `model_directory`.
 
-    def _needs_tokenizers(self):
+        Args:
+            directory: must be empty or not exist. It appears complete or not at all.
+            overwrite: replace a folder that holds a saved model and nothing else.
+        """
+        source, target = [None, None, *self.tokenizers.values()][-2:]
+        model_directory.write(
+            directory,
+            self.model,
+            source,
+            target,
+            self.search,
+            self._chosen_length,
+            (self.source_language, self.target_language),
+            overwrite=overwrite,
+        )
+
+    @property
+    def source_embedders(self) -> list:
+        """Of each model of an ensemble; none of language models."""
+        models = getattr(self.model, "models", [self.model])
+        found = [getattr(member, "source_embedder", None) for member in models]
+        return list(filter(None, found))
+
+    def _texts(self, name: str, texts: str | Iterable[str]) -> list[str]:
+        """A list of them, for a model with tokenizers; a single text is one of one."""
+        texts = [texts] if isinstance(texts, str | bytes) else list(texts)
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"`{name}` must be a list of texts (str). "
+                    f"Received: {name}[{index}] is {type(text).__name__}"
+                )
         if not self.tokenizers:
             raise ValueError(
                 "This model has no tokenizers: use keras_seqconv.decoding with its "
                 f"`model`, or make a {type(self).__name__} with tokenizers."
             )
+        return texts
 
     def _parallel(self) -> int:
         return self.parallel_batches or default_parallel()
@@ -106,11 +141,9 @@ class TextModel:
 
         def search(batch):
             hypotheses = run(batch.padded(rows, self.model.pad_id))
-            return type(hypotheses)(
-                *(
-                    None if value is None else keras.ops.convert_to_numpy(value)
-                    for value in hypotheses
-                )
+            return hypotheses._make(
+                None if value is None else keras.ops.convert_to_numpy(value)
+                for value in hypotheses
             )
 
         tokens = self.tokens_per_batch // num_beams
@@ -202,7 +235,12 @@ def batches(
     share = max(_FEWEST_ROWS, -(-len(order) // parallel))
     start = 0
     while start < len(order):
-        width = _width(lengths[order[start]], most)
+        length = lengths[order[start]]
+        # 16, 24, 32, 48, 64, 96 and so on: few shapes.
+        width = max(16, _power_of_two_from(length))
+        if width > 16 and length <= width * 3 // 4:
+            width = width * 3 // 4
+        width = width if most is None else min(width, most)
         # A power of two, so that padding adds no row to a full batch.
         rows = min(share, _power_of_two_from(max(1, tokens // width) + 1) // 2)
         yield Batch(order[start : start + rows], width)
@@ -245,32 +283,9 @@ def default_parallel() -> int:
     return 1 if gpu else min(available_cores(), _PARALLEL)
 
 
-def _width(length: int, most: int | None) -> int:
-    """The length rounded up to 16, 24, 32, 48, 64, 96 and so on, at most `most`."""
-    width = max(16, _power_of_two_from(length))
-    if length <= width * 3 // 4 and width > 16:
-        width = width * 3 // 4
-    return width if most is None else min(width, most)
-
-
 def _power_of_two_from(number: int) -> int:
     """The smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
-
-
-# --- Texts ---
-
-
-def texts_of(name: str, texts: str | Iterable[str]) -> list[str]:
-    """A list of them; a single text is one of one."""
-    texts = [texts] if isinstance(texts, str | bytes) else list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(
-                f"`{name}` must be a list of texts (str). "
-                f"Received: {name}[{index}] is {type(text).__name__}"
-            )
-    return texts
 
 
 def check_lengths(name: str, rows: list[list[int]], most: int | None):

@@ -19,11 +19,10 @@ import keras
 from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import (
-    LineReader,
     atomic_file,
+    iterate_lines,
     locked,
     naming,
-    open_lines,
     read_json,
     write_json,
 )
@@ -125,20 +124,12 @@ def translate_file(
         size = None
     settings = {"n_best": n_best, "format": format, "window": window, "input": state}
     settings |= {"on_error": on_error, **options}
-    with contextlib.ExitStack() as stack:
-        if hasattr(input, "read"):
-            lines = LineReader(input, on_error=on_error)
-        else:
-            lines = stack.enter_context(open_lines(input, on_error))
-        write, done = stack.enter_context(
-            _opened(output, resume, lambda: _all_settings(translator, settings))
-        )
-        for _ in islice(lines, done):
-            pass
+    lines = iterate_lines(input, on_error)
+    with _opened(output, resume, translator, settings) as (write, done):
+        first_byte = position = sum(map(_bytes, islice(lines, done)))
         if done and progress is not None:
             print(f"resuming after {done:,} lines", file=progress, flush=True)
         report, shown = Report(done, done), Progress(progress)
-        first_byte = position = lines.bytes
 
         def status() -> str:
             seconds = shown.seconds
@@ -154,7 +145,7 @@ def translate_file(
             return ", ".join(parts)
 
         while texts := list(islice(lines, window)):
-            first = lines.count - len(texts) + 1
+            first = report.lines + 1
             records = [""] * len(texts)
             for place, best, cut in translator.each_n_best(texts, n_best, **options):
                 number, source = first + place, texts[place]
@@ -164,12 +155,15 @@ def translate_file(
                 if cut:
                     report.cut += 1
                     report.first_cut = min(number, report.first_cut or number)
-                position += len(source.encode()) + 1
+                position += _bytes(source)
                 shown.update(status)
             write("".join(records).encode(), report.lines)
-            position = lines.bytes
         shown.end(status)
         return report
+
+
+def _bytes(line: str) -> int:
+    return len(line.encode()) + 1
 
 
 def _record(format, number, source, found: list[Translation], translator) -> str:
@@ -241,7 +235,9 @@ def _all_settings(translator: Translator, settings: dict) -> dict:
 
 
 @contextlib.contextmanager
-def _opened(output, resume: bool, settings: Callable) -> Iterator[tuple[Callable, int]]:
+def _opened(
+    output, resume: bool, translator: Translator, settings: dict
+) -> Iterator[tuple[Callable, int]]:
     """What writes a window (its bytes, lines done with it), and lines done before."""
     path = None if hasattr(output, "write") else Path(os.path.realpath(output))
     if path is None or (path.exists() and not path.is_file()):
@@ -257,7 +253,7 @@ def _opened(output, resume: bool, settings: Callable) -> Iterator[tuple[Callable
     part, note = (path.with_name(path.name + end) for end in (".part", ".part.json"))
     taken = f"{part} is being written by another process: choose another file."
     with locked(path.with_name(f".{path.name}.lock"), taken):
-        settings = settings()
+        settings = _all_settings(translator, settings)
         done, size = _earlier(part, note, resume, settings)
         with open(part, "ab", buffering=0) as stream:
             stream.truncate(size)

@@ -5,7 +5,7 @@ Letters: S source time, L tokens of a translation.
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -14,7 +14,7 @@ import numpy as np
 from keras_seqconv import decoding, model_directory
 from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
-from keras_seqconv.text_model import TextModel, check_lengths, texts_of
+from keras_seqconv.text_model import TextModel, check_lengths
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 
 # ASCII white space, what `tf.strings.strip` takes away in an export.
@@ -45,27 +45,25 @@ class Translator(TextModel):
 
     The translation of a text depends neither on the other texts of a call nor on their
     order (scores to 1e-4, the same text unless two hypotheses tie within that).
-    Texts without a token or of ASCII white space only, such as "" and "  ", become ""
-    without asking the model. Tokens that are no text (`unspellable_ids` of tokenizers
-    that run in graphs) are never chosen.
-    A source of more than `max_source_length` tokens is cut: its first
+    Texts without a token or of ASCII white space only become "" without asking the
+    model. Tokens that are no text (`unspellable_ids` of tokenizers that run in graphs)
+    are never chosen. A source of more than `max_source_length` tokens is cut: its first
     `max_source_length - 1` tokens and the end token are translated. A warning says so,
     unless it is the argument that sets this limit, not the model.
 
     Args:
         model: `EncoderDecoder`, `ConvS2S` or an `Ensemble` of such.
-        source_tokenizer: text to ids, see `keras_seqconv.tokenizers`.
-        target_tokenizer: ids to text. Both are None for a model of ids only, which can
+        source_tokenizer, target_tokenizer: text to ids and back, see
+            `keras_seqconv.tokenizers`. Both are None for a model of ids only, which can
             be saved and loaded, and used through `model`.
         search: options of `keras_seqconv.decoding.beam_search` that differ from its
             defaults.
         tokens_per_batch: source tokens, padding included, times beams that are decoded
             in one batch. Larger is faster on large machines and takes more memory.
-        parallel_batches: batches that are decoded at the same time, each in a thread.
-            None: with TensorFlow on a CPU as many as there are cores, at most 8;
-            otherwise 1. Few texts are dealt out to all of them, 8 to each at least.
-            Each takes its own memory; the results are the same. It is faster still if
-            operations do not share cores and batches do not share a heap, which
+        parallel_batches: batches that are decoded at the same time, each in a thread
+            and in memory of its own, with the same results. None: with TensorFlow on a
+            CPU as many as there are cores, at most 8; otherwise 1. It is faster still
+            if operations do not share cores and batches do not share a heap, which
             `keras-seqconv translate` sees to: first of all, for N batches,
             `tf.config.threading.set_intra_op_parallelism_threads(1)` and
             `keras_seqconv.keep_freed_memory(arenas=N)`.
@@ -108,53 +106,35 @@ class Translator(TextModel):
         max_source_length: int | None = None,
         languages: tuple[str | None, str | None] = (None, None),
     ):
-        models = getattr(model, "models", [model])
-        if not all(hasattr(member, "source_embedder") for member in models):
-            raise ValueError(
-                "`model` must have a source; language models go into LanguageGenerator."
-                f" Received: {type(model).__name__}"
-            )
         if (source_tokenizer is None) != (target_tokenizer is None):
             raise ValueError(
                 "`source_tokenizer` and `target_tokenizer` must both be given or both "
                 f"be None. Received: {source_tokenizer!r}, {target_tokenizer!r}"
             )
-        super().__init__(model, search, tokens_per_batch, parallel_batches)
+        tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
+        if source_tokenizer is None:
+            tokenizers = {}
+        super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
+        if not self.source_embedders:
+            raise ValueError(
+                "`model` must have a source; language models go into LanguageGenerator."
+                f" Received: {type(model).__name__}"
+            )
+        self.source_tokenizer, self.target_tokenizer = (
+            source_tokenizer,
+            target_tokenizer,
+        )
         self.source_language, self.target_language = languages
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        embedders = [member.source_embedder for member in models]
-        limits = [each.max_length for each in embedders if each.max_length is not None]
+        limits = [embedder.max_length for embedder in self.source_embedders]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
-        self.max_source_length = min(limits, default=None)
+        self.max_source_length = min(filter(None, limits), default=None)
         self._chosen_length = max_source_length
-        if source_tokenizer is not None:
-            for embedder in embedders:
-                size = embedder.tokens.vocabulary_size
-                self._check_tokenizer("source_tokenizer", source_tokenizer, size)
-            size = model.target_vocabulary_size
-            self._check_tokenizer("target_tokenizer", target_tokenizer, size)
-
-    @property
-    def tokenizers(self) -> dict:
-        """By side, "source" and "target"; empty in a model of ids only."""
-        if self.source_tokenizer is None:
-            return {}
-        return {"source": self.source_tokenizer, "target": self.target_tokenizer}
 
     def translate(
         self, texts: str | Iterable[str], num_beams: int | None = None, **options
     ) -> list[str]:
-        """The best translation of each text, in their order.
-
-        Args:
-            texts: any number of texts; one text is a list of one.
-            num_beams, **options: see `translate_n_best`.
-
-        Raises:
-            ValueError, TypeError: see `translate_n_best`.
-        """
+        """The best translation of each text, in their order; see `translate_n_best`."""
         n_best = self.translate_n_best(texts, 1, num_beams, **options)
         return [best[0].text if best else "" for best in n_best]
 
@@ -178,7 +158,7 @@ class Translator(TextModel):
             ValueError: `texts` is no list of texts; for a wrong option.
             TypeError: for an unknown option.
         """
-        texts = texts_of("texts", texts)
+        texts = self._texts("texts", texts)
         results, cut = [[] for _ in texts], []
         for index, best, was_cut in self.each_n_best(texts, n, num_beams, **options):
             results[index] = best
@@ -202,8 +182,7 @@ class Translator(TextModel):
             The place of a text among `texts`, its translations, and whether it was cut
             (of which no warning tells).
         """
-        texts = texts_of("texts", texts)
-        self._needs_tokenizers()
+        texts = self._texts("texts", texts)
         if num_beams is not None:
             search["num_beams"] = num_beams
         check_positive_integer("n_best", n_best)
@@ -233,17 +212,14 @@ class Translator(TextModel):
             run, sources, lengths, num_beams, most, parallel
         ):
             for place, index in enumerate(batch.indices):
-                found = self._read(hypotheses, place, lengths[index])
+                best = self._read(hypotheses, place, lengths[index])
                 if replace_unknowns:
                     words = self.source_tokenizer.split(texts[index])
                     words = words[: lengths[index] - 1]
-                    found = [
-                        self._without_unknowns(one, words, alignment_dictionary)
-                        for one in found
-                    ]
-                if not attention:
-                    found = [one._replace(attention=None) for one in found]
-                yield index, found, index in cut
+                    for n, one in enumerate(best):
+                        one = self._without_unknowns(one, words, alignment_dictionary)
+                        best[n] = one if attention else one._replace(attention=None)
+                yield index, best, index in cut
 
     def score(
         self, texts: Iterable[str], translations: Iterable[str], **options
@@ -263,44 +239,23 @@ class Translator(TextModel):
             ValueError: the lists differ in length; a translation has more tokens than
                 the positions of the model; for a wrong option.
         """
-        texts = texts_of("texts", texts)
-        translations = texts_of("translations", translations)
+        texts = self._texts("texts", texts)
+        translations = self._texts("translations", translations)
         if len(texts) != len(translations):
             raise ValueError(
                 "`texts` and `translations` must be of one length. "
                 f"Received: {len(texts)} and {len(translations)}"
             )
-        self._needs_tokenizers()
         sources, cut = self._sources(texts)
         self._warn_of_cut(cut, texts)
         targets = self.target_tokenizer.tokenize(translations)
         return self._scores("translations", targets, options, sources)
 
-    def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
-        """Writes model, tokenizers and search options; see `model_directory`.
-
-        Args:
-            directory: must be empty or not exist. It appears complete or not at all.
-            overwrite: replace a folder that holds a saved model and nothing else.
-        """
-        model_directory.write(
-            directory,
-            self.model,
-            self.source_tokenizer,
-            self.target_tokenizer,
-            self.search,
-            self._chosen_length,
-            (self.source_language, self.target_language),
-            overwrite=overwrite,
-        )
-
     def _sources(self, texts: list[str]) -> tuple[list[list[int]], set[int]]:
         """Ids of each text with the end id, and which were cut to the model's most."""
         sources = self.source_tokenizer.tokenize(texts)
         most = self.max_source_length
-        if most is None:
-            return sources, set()
-        cut = {index for index, ids in enumerate(sources) if len(ids) > most}
+        cut = {index for index, ids in enumerate(sources) if most and len(ids) > most}
         for index in cut:
             sources[index] = [*sources[index][: most - 1], self.model.end_id]
         return sources, cut
@@ -316,21 +271,21 @@ class Translator(TextModel):
 
     def _read(self, hypotheses, place: int, source_length: int) -> list[Translation]:
         """The translations in one row of hypotheses, for a source of length S."""
-        found = []
+        found, attention = [], None
         for n, length in enumerate(hypotheses.lengths[place]):
-            if length > 0:
-                ids = hypotheses.ids[place, n, :length].tolist()
-                attention = None
-                if hypotheses.attention is not None:
-                    attention = hypotheses.attention[place, n, :length, :source_length]
-                translation = Translation(
-                    self.target_tokenizer.detokenize([ids])[0],
-                    float(hypotheses.scores[place, n]),
-                    tuple(self.target_tokenizer.to_tokens(ids)),
-                    hypotheses.positional_scores[place, n, :length],
-                    attention,
-                )
-                found.append(translation)
+            if length == 0:  # fewer were found
+                break
+            ids = hypotheses.ids[place, n, :length].tolist()
+            if hypotheses.attention is not None:
+                attention = hypotheses.attention[place, n, :length, :source_length]
+            translation = Translation(
+                self.target_tokenizer.detokenize([ids])[0],
+                float(hypotheses.scores[place, n]),
+                tuple(self.target_tokenizer.to_tokens(ids)),
+                hypotheses.positional_scores[place, n, :length],
+                attention,
+            )
+            found.append(translation)
         return found
 
     def _without_unknowns(self, best: Translation, words: list[str], alignments):
@@ -380,38 +335,26 @@ class LanguageGenerator(TextModel):
         tokens_per_batch: int = 4096,
         parallel_batches: int | None = None,
     ):
-        models = getattr(model, "models", [model])
-        if any(hasattr(member, "source_embedder") for member in models):
+        tokenizers = {} if tokenizer is None else {"text": tokenizer}
+        super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
+        if self.source_embedders:
             raise ValueError(
                 "`model` must be a language model; others go into Translator. "
                 f"Received: {type(model).__name__}"
             )
-        super().__init__(model, search, tokens_per_batch, parallel_batches)
         self.tokenizer = tokenizer
-        if tokenizer is not None:
-            self._check_tokenizer("tokenizer", tokenizer, model.target_vocabulary_size)
-
-    @property
-    def tokenizers(self) -> dict:
-        """That of "text"; empty in a model of ids only."""
-        return {} if self.tokenizer is None else {"text": self.tokenizer}
 
     def score(self, texts: Iterable[str], **options) -> list[float]:
         """Log-probability of each text, its end included, over the length penalty.
 
         With the default penalty that is the mean of a token, and exp(-score) the
-        perplexity.
-
-        Args:
-            texts: any number of texts.
-            **options: see `Translator.score`.
+        perplexity. `options` are those of `Translator.score`.
 
         Raises:
             ValueError: a text has more tokens than the positions of the model; for a
                 wrong option.
         """
-        texts = texts_of("texts", texts)
-        self._needs_tokenizers()
+        texts = self._texts("texts", texts)
         return self._scores("texts", self.tokenizer.tokenize(texts), options)
 
     def generate(
@@ -421,8 +364,8 @@ class LanguageGenerator(TextModel):
 
         Args:
             prompts: any number of texts, also empty ones.
-            num_beams, **search: see `Translator.translate`. `max_length` counts the
-                tokens of the prompt.
+            num_beams, **search: see `Translator.translate_n_best`. `max_length` counts
+                the tokens of the prompt.
 
         Returns:
             Whole texts, the prompts included.
@@ -434,15 +377,8 @@ class LanguageGenerator(TextModel):
         if num_beams is not None:
             search["num_beams"] = num_beams
         options = self.search_options(search, num_hypotheses=1)
-
-        def run(prefix):
-            return decoding.beam_search_hypotheses(
-                self.model, prefix_ids=prefix, **options
-            )
-
-        return self._continued(
-            prompts, run, options, options["num_beams"], self._parallel()
-        )
+        run = decoding.beam_search_hypotheses
+        return self._continued(prompts, run, options, self._parallel())
 
     def sample(
         self,
@@ -466,48 +402,30 @@ class LanguageGenerator(TextModel):
         search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = self.search_options(search, SampleOptions, num_samples=1)
         # One for all batches, or each would draw the same numbers.
-        generator = keras.random.SeedGenerator(seed)
+        options["seed"] = keras.random.SeedGenerator(seed)
+        return self._continued(prompts, decoding.sample_hypotheses, options, 1)
 
-        def run(prefix):
-            return decoding.sample_hypotheses(
-                self.model, prefix_ids=prefix, seed=generator, **options
-            )
-
-        return self._continued(prompts, run, options, 1, 1)
-
-    def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
-        """Writes model, tokenizer and search options; see `Translator.save`."""
-        model_directory.write(
-            directory,
-            self.model,
-            None,
-            self.tokenizer,
-            self.search,
-            overwrite=overwrite,
-        )
-
-    def _continued(self, prompts, run, options, num_beams, parallel):
-        """The best text of each prompt, of those that `run` finds for ids (B, T)."""
-        self._needs_tokenizers()
-        prompts = texts_of("prompts", prompts)
+    def _continued(self, prompts, search: Callable, options: dict, parallel: int):
+        """The best text of each prompt, of those that `search` finds."""
+        prompts = self._texts("prompts", prompts)
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
         most = options["max_length"]
         if self.model.max_target_length is not None:
             most = min(most, self.model.max_target_length - 1)
         check_lengths("prompts", prefixes, most)
-        results = [""] * len(prompts)
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
+
+        def run(ids):
+            return search(self.model, prefix_ids=ids, **options)
+
+        results, num_beams = [""] * len(prompts), options.get("num_beams", 1)
         for batch, hypotheses in self._searched(
             run, prefixes, lengths, num_beams, max(1, most), parallel
         ):
-            ids = [
-                hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]].tolist()
-                for place in range(len(batch.indices))
-            ]
-            texts = self.tokenizer.detokenize(ids)
-            for index, text in zip(batch.indices, texts, strict=True):
-                results[index] = text
+            for place, index in enumerate(batch.indices):
+                ids = hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]]
+                results[index] = self.tokenizer.detokenize([ids.tolist()])[0]
         return results
 
 
@@ -553,38 +471,33 @@ def load_ensemble(
             and kind of model; names the directories.
         FileNotFoundError, ImportError: see `load`.
     """
-    directories = list(directories)
-    members = [load(directory, dtype) for directory in directories]
+    members = {directory: load(directory, dtype) for directory in directories}
     if not members:
         raise ValueError("`directories` must name a model directory. Received: none")
-    first = members[0]
-    if len(members) == 1:
+    first, *others = members.values()
+    if not others:
         return first
-    kinds = [_kind(member) for member in members]
-    for name in kinds[0]:
-        # Languages that are not known fit all.
-        known = {kind[name] for kind in kinds} - {(None, None)}
-        if len(known) > 1:
-            received = zip(directories, kinds, strict=True)
-            raise ValueError(
-                f"The models must have the same {name}. Received: "
-                + ", ".join(
-                    f"{directory} ({kind[name]})" for directory, kind in received
+    known: dict = {}
+    for directory, member in members.items():
+        traits = {"kind": type(member).__name__}
+        for side in ("source", "target", "text"):
+            tokenizer = member.tokenizers.get(side)
+            traits[f"{side} tokenizer"] = model_directory.tokenizer_fingerprint(
+                tokenizer
+            )[:16]
+        languages = (member.source_language, member.target_language)
+        if languages != (None, None):  # unknown ones fit all
+            traits["languages"] = languages
+        for name, trait in traits.items():
+            where, expected = known.setdefault(name, (directory, trait))
+            if trait != expected:
+                raise ValueError(
+                    f"The models must have the same {name}. Received: "
+                    f"{where} ({expected}), {directory} ({trait})"
                 )
-            )
-    languages = (known or {(None, None)}).pop()
-    model = decoding.Ensemble([member.model for member in members])
-    if isinstance(first, LanguageGenerator):
-        return LanguageGenerator(model, first.tokenizer, first.search)
+    model = decoding.Ensemble([member.model for member in members.values()])
     tokenizers = first.tokenizers.values()
+    if isinstance(first, LanguageGenerator):
+        return LanguageGenerator(model, *tokenizers, search=first.search)
+    _, languages = known.get("languages", (None, (None, None)))
     return Translator(model, *tokenizers, search=first.search, languages=languages)
-
-
-def _kind(member: TextModel) -> dict:
-    """What must be the same for models to decode as one."""
-    kind = {"kind": type(member).__name__}
-    for name in ("source_tokenizer", "target_tokenizer", "tokenizer"):
-        digest = model_directory.tokenizer_fingerprint(getattr(member, name, None))
-        kind[name.replace("_", " ")] = digest[:16]
-    sides = ("source_language", "target_language")
-    return {**kind, "languages": tuple(getattr(member, side, None) for side in sides)}

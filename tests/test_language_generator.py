@@ -112,7 +112,9 @@ def test_directories(generator, tmp_path):
 
 def test_what_does_not_fit_together():
     other = DictionaryTokenizer(Dictionary([("a", 1)]))
-    with pytest.raises(ValueError, match="`tokenizer` must have the `vocabulary_size`"):
+    with pytest.raises(
+        ValueError, match="text tokenizer must have the `vocabulary_size`"
+    ):
         ks.LanguageGenerator(MODELS["conv"](), other)
     model = ks.models.EncoderDecoder(30, 30, hidden_dim=8, num_heads=2)
     with pytest.raises(ValueError, match="must be a language model; others go into"):

@@ -247,7 +247,7 @@ def test_files_that_are_cut_off(saved):
             ks.load(saved)
     weights.write_bytes(content)
     (saved / "source_tokenizer" / "dict.txt").write_bytes(b"w0 1\nw1 1\n")
-    with pytest.raises(ValueError, match="config.json .*`source_tokenizer` must have"):
+    with pytest.raises(ValueError, match="config.json .*source tokenizer must have"):
         ks.load(saved)
 
 

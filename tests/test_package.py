@@ -48,7 +48,7 @@ ALLOWED = {
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
     "model_directory": {"models", "tokenizers", "version"},
-    "text_model": {"devices", "decoding"},
+    "text_model": {"devices", "decoding", "model_directory"},
     "translator": {"decoding", "model_directory", "text_model", "tokenizers"},
     "convert": {"models", "tokenizers", "translator"},
     # Text, training

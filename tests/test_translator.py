@@ -355,8 +355,8 @@ OTHER = DictionaryTokenizer(Dictionary([("a", 1)]))
 @pytest.mark.parametrize(
     "tokenizers, options, words",
     [
-        ((OTHER, TOKENIZER), {}, "`source_tokenizer` must have the `vocabulary_.* 30"),
-        ((TOKENIZER, OTHER), {}, "`target_tokenizer` must have the `vocabulary_.*: 5"),
+        ((OTHER, TOKENIZER), {}, "source tokenizer must have the `vocabulary_.* 30"),
+        ((TOKENIZER, OTHER), {}, "target tokenizer must have the `vocabulary_.*: 5"),
         ((TOKENIZER,), {}, "both be given or both be None"),
         ((), {"search": {"beams": 3}}, r"unknown search options \['beams'\]"),
         ((), {"search": {"return_attention": True}}, "unknown search options .'return"),
@@ -372,7 +372,7 @@ def test_what_does_not_fit_together(tokenizers, options, words):
 
 def test_models_that_do_not_fit():
     shifted = ks.models.EncoderDecoder(30, 30, **SMALL, special_ids={"pad": 0})
-    with pytest.raises(ValueError, match="`source_tokenizer` must have the `pad_id`"):
+    with pytest.raises(ValueError, match="source tokenizer must have the `pad_id`"):
         ks.Translator(shifted, TOKENIZER, TOKENIZER)
     language = ks.models.ConvLanguageModel(30, convolutions="[(4, 2)]")
     with pytest.raises(ValueError, match="language models go into LanguageGenerator"):
