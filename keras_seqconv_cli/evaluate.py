@@ -20,7 +20,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.data.ids import BREAK_MODES
     from keras_seqconv.evaluation import METRICS
-    from keras_seqconv_cli.translate import add_language_arguments, add_search_arguments
+    from keras_seqconv_cli.translate import add_search_arguments
 
     metrics = (*METRICS, "perplexity")
     parser.set_defaults(positional=("model",), known_metrics=metrics)
@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of the files: a corpus by name or folder, as of `train`",
     )  # fmt: skip
     add("--split", default="test", help="of the dataset (default test)")
-    add_language_arguments(parser)
     add("--data-dir", metavar="DIR", help="of TensorFlow Datasets")
     add("--limit", type=int, metavar="N", help="use the first N sentences only")
     add(

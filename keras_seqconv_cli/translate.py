@@ -46,76 +46,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "object for each line, with tokens and their scores. Default: text, tsv with "
         "--n-best or --scores, jsonl with --attention",
     )
-    add("--scores", action="store_true", help="write the scores too")
-    add("--attention", action="store_true", help="write the attention too")
-    add_language_arguments(parser)
-    add_search_arguments(parser)
     add(
-        "--replace-unknowns",
-        action="store_true",
-        help="put the source token with the most attention for each unknown token",
-    )
-    add(
-        "--alignment-dictionary",
-        metavar="FILE",
+        "--alignment-dictionary", metavar="FILE",
         help="lines 'source target': what --replace-unknowns writes for a source token",
-    )
+    )  # fmt: skip
     add(
-        "--on-error",
-        choices=("raise", "replace"),
-        default="raise",
+        "--on-error", choices=("raise", "replace"), default="raise",
         help="where the input is no UTF-8: end (default), or replace what is wrong",
-    )
+    )  # fmt: skip
     add(
         "--window", type=int, metavar="N",
         help="lines that are sorted by length and kept in memory at once (default "
         "10000; 1 when you type them)",
     )  # fmt: skip
-    add(
-        "--resume",
-        action="store_true",
-        help="go on with OUTPUT.part, which a run that broke off has left",
-    )
-    add("--quiet", action="store_true", help="show no progress")
+    for flag, text in (
+        ("--scores", "write the scores too"),
+        ("--attention", "write the attention too"),
+        ("--replace-unknowns", "put the source token with the most attention for each "
+         "unknown token"),
+        ("--resume", "go on with OUTPUT.part, which a run that broke off has left"),
+        ("--quiet", "show no progress"),
+    ):  # fmt: skip
+        add(flag, action="store_true", help=text)
+    add_search_arguments(parser)
 
 
-def add_language_arguments(parser: argparse.ArgumentParser) -> None:
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """Languages, the options of the beam search, and of the batches."""
     for side, way in (("source", "from"), ("target", "into")):
         parser.add_argument(
             f"--{side}-language", metavar="xx",
             help=f"what is translated {way} (default: as the model was trained)",
         )  # fmt: skip
-
-
-def add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the beam search, and of the batches."""
-    group = parser.add_argument_group("search")
+    add = parser.add_argument_group("search").add_argument
     for name, kind, text in SEARCH:
         metavar = {int: "N", float: "X", str: "KIND"}[kind]
-        flag = f"--{name.replace('_', '-')}"
-        group.add_argument(flag, type=kind, metavar=metavar, help=text)
-    group.add_argument(
-        "--not-normalized",
-        dest="normalize",
-        action="store_false",
-        default=None,
+        add(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+    add(
+        "--not-normalized", dest="normalize", action="store_false", default=None,
         help="do not divide scores by the length",
-    )
-    group.add_argument(
-        "--suppressed-ids", type=int, nargs="+", metavar="ID", help="never chosen"
-    )
-    group.add_argument(
+    )  # fmt: skip
+    add("--suppressed-ids", type=int, nargs="+", metavar="ID", help="never chosen")
+    add(
         "--tokens-per-batch", type=positive_integer, metavar="N",
         help="source tokens times beams of a batch (default 16384)",
     )  # fmt: skip
-    group.add_argument(
+    add(
         "--parallel-batches", type=positive_integer, metavar="N",
         help="batches decoded at the same time, each by its part of the cores and in "
         "its own memory (default: on a CPU the number of cores, at most 8)",
     )  # fmt: skip
-    group.add_argument(
-        "--dtype", help="dtype or policy of the models, such as bfloat16"
-    )
+    add("--dtype", help="dtype or policy of the models, such as bfloat16")
 
 
 def search_options(options: argparse.Namespace) -> dict:

@@ -128,7 +128,7 @@ def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen,
 @pytest.mark.parametrize(
     "flags, first",
     (
-        ((), None),
+        ((), ""),
         (("--n-best", 2), "1\t-"),
         (("--scores",), "1\t-"),
         (("--attention",), '{"line": 1, "source": "w1 w2 w3", "source_tokens": ["w1",'),
@@ -141,24 +141,23 @@ def test_files_and_formats(folder, translator, tmp_path, capsys, flags, first):
                 "--output", output, *flags)  # fmt: skip
     assert done.status == 0 and done.output == ""
     assert done.errors.startswith("4 lines, ") and "tokens/s" in done.errors
-    if first is None:
+    assert output.read_text().startswith(first)
+    if not flags:
         assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
-    else:
-        assert output.read_text().startswith(first)
 
 
 def test_unknown_words(folder, translator, tmp_path, capsys):
-    source, output = write(tmp_path / "in", "w1 odd", "odd"), tmp_path / "out"
-    dictionary = write(tmp_path / "pairs", "odd seltsam", "w1 W")
+    texts, words = ["w1 odd", "odd"], {"odd": "seltsam", "w1": "W"}
     done = call(
-        capsys, "translate", folder / "model", "--input", source, "--output", output,
-        "--replace-unknowns", "--alignment-dictionary", dictionary,
+        capsys, "translate", folder / "model",
+        "--input", write(tmp_path / "in", *texts), "--output", tmp_path / "out",
+        "--replace-unknowns",
+        "--alignment-dictionary", write(tmp_path / "pairs", "odd seltsam", "w1 W"),
     )  # fmt: skip
     assert done.status == 0
-    words = {"odd": "seltsam", "w1": "W"}
-    assert output.read_text().split("\n")[:-1] == translator.translate(
-        ["w1 odd", "odd"], replace_unknowns=True, alignment_dictionary=words
-    )
+    options = {"replace_unknowns": True, "alignment_dictionary": words}
+    expected = translator.translate(texts, **options)
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
 
 
 @pytest.mark.slow
@@ -232,30 +231,8 @@ def test_generate(folder, capsys):
     assert "translates" in refused(capsys, "generate", folder / "model")
 
 
-def test_resume(folder, translator, tmp_path, capsys, monkeypatch):
-    source, output = write(tmp_path / "in", *LINES * 3), tmp_path / "out"
-    options = ["translate", folder / "model", "--input", source, "--output", output,
-               "--window", 4]  # fmt: skip
-    original, calls = ks.Translator.each_n_best, []
-
-    def each_n_best(*arguments, **options):
-        calls.append(True)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ks.Translator, "each_n_best", each_n_best)
-        done = call(capsys, *options)
-    assert done.status == 130 and "--resume goes on" in done.errors
-    assert "--resume goes on with it; remove it" in refused(capsys, *options)
-    done = call(capsys, *options, "--resume")
-    assert done.status == 0 and done.errors.startswith("resuming after 8 lines\n")
-    assert output.read_text().split("\n")[:-1] == translator.translate(LINES * 3)
-
-
-def test_full_disk(folder, tmp_path, capsys):
-    """One line names the file; the same command with room goes on, or starts anew."""
+def test_runs_that_break_off_go_on(folder, tmp_path, capsys, monkeypatch):
+    """On a full disk, too: one line names the file."""
     source, output = write(tmp_path / "in", *LINES * 50), tmp_path / "out"
     options = ["translate", folder / "model", "--input", source, "--output", output,
                "--window", 4, "--quiet"]  # fmt: skip
@@ -268,6 +245,15 @@ def test_full_disk(folder, tmp_path, capsys):
             error = refused(capsys, *options)
         assert error == f"error: {tmp_path / file}: File too large"
         assert not output.exists()
+    assert "--resume goes on with it; remove it" in refused(capsys, *options)
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ks.Translator, "each_n_best", interrupt)
+        done = call(capsys, *options, "--resume")
+    assert done.status == 130 and "--resume goes on" in done.errors
     done = call(capsys, *options[:-1], "--resume")
     assert done.status == 0 and done.errors.startswith("resuming after ")
     assert output.read_bytes() == expected
