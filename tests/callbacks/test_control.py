@@ -29,7 +29,7 @@ def rates(callbacks, batches, epochs) -> list[float]:
     """The rate of each batch."""
     found = []
     note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda *_: found.append(rate_of(note.model))
+        on_train_batch_begin=lambda batch, logs: found.append(rate_of(note.model))
     )
     model = make_model(keras.optimizers.SGD(0.1))
     # Its `model`, unlike this one, has the rate in its variables on JAX, too.
