@@ -15,29 +15,29 @@ DESCRIPTION = (
     "pip install 'keras-seqconv[convert]'."
 )
 _FILES = {
-    "source_dictionary", "target_dictionary", "dictionary", "bpe_codes",
-    "source_bpe_codes", "target_bpe_codes",
-}  # fmt: skip
+    "source_dictionary": "dict.LANGUAGE.txt of the source",
+    "target_dictionary": "dict.LANGUAGE.txt of the target",
+    "dictionary": "dict.txt of a language model",
+    "bpe_codes": "of subword-nmt, for both sides",
+    "source_bpe_codes": None,
+    "target_bpe_codes": None,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "checkpoint",
         metavar="CHECKPOINT",
         help="a file, or a folder with model.pt (or one *.pt), dict.LANGUAGE.txt and "
         "bpecodes (or code, codes, codes.*), as fairseq publishes them",
     )
-    add = parser.add_argument
     add("--output", required=True, metavar="DIR", help="the folder to make")
     add("--overwrite", action="store_true", help="replace a model directory")
-    add("--source-dictionary", metavar="FILE", help="dict.LANGUAGE.txt of the source")
-    add("--target-dictionary", metavar="FILE", help="dict.LANGUAGE.txt of the target")
-    add("--dictionary", metavar="FILE", help="dict.txt of a language model")
+    for name, text in _FILES.items():
+        add(f"--{name.replace('_', '-')}", metavar="FILE", help=text)
     add("--source-language", metavar="xx", help="two letters, for Moses and folders")
     add("--target-language", metavar="xx")
-    add("--bpe-codes", metavar="FILE", help="of subword-nmt, for both sides")
-    add("--source-bpe-codes", metavar="FILE")
-    add("--target-bpe-codes", metavar="FILE")
     add("--moses", action="store_true", help="tokenize as Moses does")
     add("--normalize", action="store_true", help="normalize punctuation before that")
     add(
@@ -57,10 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    paths = [getattr(options, name) for name in vars(options) if name in _FILES]
+    check_files(*(getattr(options, name) for name in _FILES))
     if not Path(options.checkpoint).is_dir():
-        paths.append(options.checkpoint)
-    check_files(*paths)
+        check_files(options.checkpoint)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,23 +84,20 @@ def run(options: argparse.Namespace) -> int:
 
 def _summary(translator, output: str) -> str:
     """What was made, and what to paste next."""
-    model, search = translator.model, translator.search
-    translates = hasattr(translator, "source_tokenizer")
+    model, call = translator.model, "generate"
     sizes = f"target {model.target_vocabulary_size:,}"
-    call = 'generate(["..."])'
-    if translates:
-        source = translator.source_tokenizer.vocabulary_size
-        sizes = f"source {source:,}, {sizes}"
-        call = 'translate(["..."])'
-    program = f"import keras_seqconv as ks; print(ks.load({output!r}).{call})"
+    if hasattr(translator, "translate"):
+        call = "translate"
+        sizes = f"source {translator.source_tokenizer.vocabulary_size:,}, {sizes}"
+    program = f'import keras_seqconv as ks; print(ks.load({output!r}).{call}(["..."]))'
     program = program.replace("'", '"') if "'" not in output else program
+    search = ", ".join(f"{name} {value}" for name, value in translator.search.items())
     return "\n".join(
         [
             f"model         {_family(model)}",
             f"parameters    {model.count_params():,}",
             f"vocabularies  {sizes}",
-            "search        "
-            + ", ".join(f"{name} {value}" for name, value in search.items()),
+            f"search        {search}",
             f"written to    {output}",
             "",
             "Next:",

@@ -10,21 +10,14 @@ def compiled_functions(folder: str | Path) -> list[str]:
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
-    model = saved_model_pb2.SavedModel()
-    model.ParseFromString((Path(folder) / "saved_model.pb").read_bytes())
+    content = (Path(folder) / "saved_model.pb").read_bytes()
     found = []
-    for meta_graph in model.meta_graphs:
-        graph = meta_graph.graph_def
-        nodes = [("graph", node) for node in graph.node]
-        for function in graph.library.function:
-            if function.attr["_XlaMustCompile"].b:
-                found.append(function.signature.name)
-            nodes += [(function.signature.name, node) for node in function.node_def]
-        found += [
-            f"{owner}/{node.name}"
-            for owner, node in nodes
-            if node.attr["_XlaMustCompile"].b
-            or node.attr["_XlaCompile"].b
-            or node.op.startswith("Xla")
-        ]
+    for meta_graph in saved_model_pb2.SavedModel.FromString(content).meta_graphs:
+        functions = meta_graph.graph_def.library.function
+        nodes = [node for function in functions for node in function.node_def]
+        nodes += meta_graph.graph_def.node
+        found += [node.name for node in nodes if node.op.startswith("Xla")]
+        for compilable in (*functions, *nodes):
+            if any(compilable.attr[f"_Xla{x}Compile"].b for x in ("", "Must")):
+                found.append(str(compilable)[:80])
     return found

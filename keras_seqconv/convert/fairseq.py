@@ -11,7 +11,7 @@ import os
 import numpy as np
 
 from keras_seqconv.convert.checkpoint import Checkpoint, read_checkpoint
-from keras_seqconv.convert.records import Options, Weights
+from keras_seqconv.convert.records import ConversionError, Options, Weights
 from keras_seqconv.models import (
     ConvLanguageModel,
     ConvS2S,
@@ -21,15 +21,6 @@ from keras_seqconv.models import (
 )
 from keras_seqconv.models.gated_stack import parse_convolutions
 from keras_seqconv.tokenizers import Dictionary
-
-
-class ConversionError(ValueError):
-    """A checkpoint that cannot become a model; `problems` lists all that was found."""
-
-    def __init__(self, path, problems: list[str]):
-        self.problems = list(dict.fromkeys(problems))
-        lines = "".join(f"\n  {problem}" for problem in self.problems)
-        super().__init__(f"{path} cannot be converted:{lines}")
 
 
 def from_fairseq(
@@ -138,16 +129,9 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
         **_common(options),
         dtype=dtype,
     )
-    table = "encoder.embed_tokens.weight"
-    if everything:
-        weights.must_equal(table, "decoder.embed_tokens.weight")
-    else:
-        weights.put(model.source_embedder.tokens.embeddings, table)
-    _fill_positions(weights, "encoder", model.source_embedder)
+    _fill_embedder(weights, "encoder", model.source_embedder, tied=everything)
     _fill_stack(weights, "encoder", model.encoder_blocks, model.encoder_norm)
-    _fill_embedder(weights, model.target_embedder)
-    _fill_stack(weights, "decoder", model.decoder_blocks, model.vocabulary_map.norm)
-    _fill_output(weights, model)
+    _fill_decoder(weights, model)
     return model
 
 
@@ -178,9 +162,7 @@ def _language_model(options, weights, dtype) -> LanguageModel:
         **_common(options),
         dtype=dtype,
     )
-    _fill_embedder(weights, model.target_embedder)
-    _fill_stack(weights, "decoder", model.decoder_blocks, model.vocabulary_map.norm)
-    _fill_output(weights, model)
+    _fill_decoder(weights, model)
     return model
 
 
@@ -213,7 +195,6 @@ def _side(options, weights, side) -> dict:
         mixer, kernel_sizes = _mixers(options, weights, side, count, heads)
     positions, table = "sinusoidal", f"{side}.embed_positions.weight"
     if options.get(f"{side}_learned_pos", bool):
-        # Row 0 and 1 belong to ids that are no positions (pad is 1).
         rows = weights.size(table, 0) - 2 if weights.has(table) else 1024
         positions = {"kind": "learned", "max_length": rows}
     if options.get("no_token_positional_embeddings", bool):
@@ -286,10 +267,12 @@ def _output_dim(weights) -> int | None:
     return weights.size(name, 0) if weights.has(name) else None
 
 
-def _fill_embedder(weights, embedder):
-    """Embedding, projection and positions of a decoder."""
-    tokens, table = embedder.tokens, "decoder.embed_tokens"
-    if hasattr(tokens, "projections"):
+def _fill_embedder(weights, side, embedder, tied=False):
+    """Embedding, tied to the decoder's or not, projection and positions."""
+    tokens, table = embedder.tokens, f"{side}.embed_tokens"
+    if tied:
+        weights.must_equal(f"{table}.weight", "decoder.embed_tokens.weight")
+    elif hasattr(tokens, "projections"):
         bands = zip(tokens.embeddings, tokens.projections, strict=True)
         for band, (embeddings, projection) in enumerate(bands):
             prefix = f"{table}.embeddings.{band}"
@@ -298,12 +281,9 @@ def _fill_embedder(weights, embedder):
     else:
         weights.put(tokens.embeddings, f"{table}.weight")
     if embedder.projection is not None:
-        weights.dense(embedder.projection, "decoder.project_in_dim")
-    _fill_positions(weights, "decoder", embedder)
-
-
-def _fill_positions(weights, side, embedder):
+        weights.dense(embedder.projection, f"{side}.project_in_dim")
     if embedder.position is not None and embedder.position.kind == "learned":
+        # Row 0 and 1 belong to ids that are no positions (pad is 1).
         name = f"{side}.embed_positions.weight"
         weights.put(embedder.position.embeddings, name, arrange=lambda table: table[2:])
 
@@ -384,9 +364,11 @@ def _fill_attention(weights, prefix, layer):
     weights.put(layer.output_bias, f"{prefix}.out_proj.bias")
 
 
-def _fill_output(weights, model):
-    """The matrix in front of the logits, or the adaptive softmax."""
+def _fill_decoder(weights, model):
+    """And the matrix in front of the logits, or the adaptive softmax."""
     output = model.vocabulary_map
+    _fill_embedder(weights, "decoder", model.target_embedder)
+    _fill_stack(weights, "decoder", model.decoder_blocks, output.norm)
     if output.projection is not None:
         weights.dense(output.projection, "decoder.project_out_dim")
     # By the names of 2018 and of HEAD.
@@ -436,7 +418,6 @@ def _conv_s2s(options, weights, dtype) -> ConvS2S:
     positions = all(map(weights.has, tables.values()))
     shared = options.get("share_input_output_embed", bool)
     options.refuse("adaptive_softmax_cutoff")
-    # Row 0 and 1 belong to ids that are no positions (pad is 1).
     lengths = {side: weights.size(tables[side], 0) - 2 for side in sides}
     model = ConvS2S(
         weights.size(embeddings["encoder"], 0),
@@ -455,10 +436,7 @@ def _conv_s2s(options, weights, dtype) -> ConvS2S:
         ("encoder", model.source_embedder, model.encoder_blocks),
         ("decoder", model.target_embedder, model.decoder_blocks),
     ):
-        weights.put(embedder.tokens.embeddings, embeddings[side])
-        if positions:
-            table = embedder.position.embeddings
-            weights.put(table, tables[side], arrange=lambda table: table[2:])
+        _fill_embedder(weights, side, embedder)
         _fill_gated_stack(weights, side, blocks)
         weights.weight_norm(getattr(model, f"{side}_input"), f"{side}.fc1")
         weights.weight_norm(getattr(model, f"{side}_output"), f"{side}.fc2")
@@ -486,7 +464,7 @@ def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
         adaptive_softmax=softmax if adaptive else None,
         dtype=dtype,
     )
-    weights.put(model.target_embedder.tokens.embeddings, table)
+    _fill_embedder(weights, "decoder", model.target_embedder)
     weights.weight_norm(model.input_dense, "decoder.fc1")
     _fill_gated_stack(weights, "decoder", model.decoder_blocks)
     if adaptive:

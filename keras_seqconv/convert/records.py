@@ -40,6 +40,15 @@ _KINDS = {
 }  # fmt: skip
 
 
+class ConversionError(ValueError):
+    """A checkpoint that cannot become a model; `problems` lists all that was found."""
+
+    def __init__(self, path, problems: list[str]):
+        self.problems = list(dict.fromkeys(problems))
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
+        super().__init__(f"{path} cannot be converted:{lines}")
+
+
 class Options:
     """fairseq's hyper-parameters, and which were asked for."""
 

@@ -2,18 +2,18 @@
 
 import dataclasses
 import datetime
-import json
 import platform
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
-from keras_seqconv.export.servable import NOT_FOUND
-from keras_seqconv.export.signatures import inputs_of
+from keras_seqconv.export.servable import NOT_FOUND, inputs_of
+from keras_seqconv.support.files import read_json
 from keras_seqconv.version import __version__
 
 _CARD = """\
-# {name}, version {version}
+# {path.parent.name}, version {path.name}
 
 ## Model
 
@@ -37,16 +37,16 @@ Fixed at export: clients cannot change them.
 
 ## What a request costs
 
-- A {source} is cut to its first {max_source_length} tokens{end}; a text to score to \
-{max_target_length}; ids likewise. Nothing is refused for its length.
+- A {source} is cut to its first {servable.max_source_length} tokens{end}; a text to \
+score to {servable.max_target_length}; ids likewise. Nothing is refused for its length.
 - {empty}
 - Bytes that are not UTF-8 count as U+FFFD.{tokens}
 - A hypothesis that was not found is the empty text, score {not_found}.
-- A search takes at most {steps} steps of the decoder with {num_beams} beams for each \
-text.
-- Texts of a request are computed in chunks of at most {tokens_per_batch} tokens, \
-beams and padding counted (one long text may have more): its memory does not grow \
-with the number of texts, apart from inputs and outputs. The largest tensor, the \
+- A search takes at most {steps} steps of the decoder with {options.num_beams} beams \
+for each text.
+- Texts of a request are computed in chunks of at most {servable.tokens_per_batch} \
+tokens, beams and padding counted (one long text may have more): its memory does not \
+grow with the number of texts, apart from inputs and outputs. The largest tensor, the \
 logits of a step, has at most about {logits:.0f} MB when texts have 16 tokens or more.
 - Weights: {size:.1f} MB on the disk and in memory.
 
@@ -68,20 +68,16 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def model_card(
-    name: str, version: int, translator, servable, signatures, run=None
-) -> str:
+def model_card(path: Path, translator, servable, signatures: dict, run=None) -> str:
     """The text of the card.
 
     Args:
-        name, version: of the model, as clients call it.
+        path: of the version.
         translator: the `Translator` or `LanguageGenerator`.
         servable: `servable.Servable`.
         signatures: graphs by name.
         run: work folder of the training run, or None.
     """
-    import tensorflow as tf
-
     options, translates = servable.options, servable.translates
     steps = f"{options.max_length + 1}"
     if options.max_length_ratio:
@@ -92,17 +88,20 @@ def model_card(
     tokens = " Tokens that no text comes of are never chosen."
     words = " Of a word of more than 1,000 characters only these are read."
     pairs = any(getattr(value, "bpe_codes", None) for value in tokenizers.values())
+    size = sum(
+        variable.shape.num_elements() * variable.dtype.size
+        for variable in servable.variables
+    )
     return _CARD.format(
-        name=name,
-        version=version,
-        model=_model(translator, tokenizers, servable.xla),
-        scores=_scores(None if run is None else Path(run)),
+        path=path,
+        servable=servable,
+        options=options,
+        model=_model(translator, servable.xla),
+        scores=_scores(run),
         search=_search(options),
         signatures=_signatures(tokenizers, signatures),
         source="source" if translates else "prompt",
-        max_source_length=servable.max_source_length,
         end=", the end token as the last of them" if translates else "",
-        max_target_length=servable.max_target_length,
         empty="A text that is empty or only ASCII white space becomes the empty text "
         "with score 0."
         if translates
@@ -110,10 +109,8 @@ def model_card(
         tokens=tokens * bool(options.suppressed_ids) + words * pairs,
         not_found=NOT_FOUND,
         steps=steps,
-        num_beams=options.num_beams,
-        tokens_per_batch=servable.tokens_per_batch,
         logits=logits / 1e6,
-        size=servable.size / 1e6,
+        size=size / 1e6,
         ours=__version__,
         keras=keras.__version__,
         tensorflow=tf.__version__,
@@ -122,7 +119,7 @@ def model_card(
     )
 
 
-def _model(translator, tokenizers: dict, xla: bool) -> str:
+def _model(translator, xla: bool) -> str:
     lines = []
     for model in getattr(translator.model, "models", [translator.model]):
         config = model.get_config()
@@ -134,18 +131,19 @@ def _model(translator, tokenizers: dict, xla: bool) -> str:
         lines.append(f"- translates from {language} to {translator.target_language}")
     lines += [
         f"- {side}: {tokenizer.kind}, {tokenizer.vocabulary_size:,} symbols"
-        for side, tokenizer in tokenizers.items()
+        for side, tokenizer in translator.tokenizers.items()
     ]
     return "\n".join(lines + ["- search compiled by XLA"] * xla)
 
 
-def _scores(run: Path | None) -> str:
-    if run is None or not (run / "run.json").is_file():
+def _scores(run) -> str:
+    record, scores = (Path(run or "", f"{name}.json") for name in ("run", "scores"))
+    if run is None or not record.is_file():
         return "Nothing was recorded about the training of this model."
-    options = json.loads((run / "run.json").read_text("utf-8")).get("options", {})
+    options = read_json(record)["options"]
     lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset")]
-    if (run / "scores.json").is_file():
-        scores = json.loads((run / "scores.json").read_text("utf-8"))
+    if scores.is_file():
+        scores = read_json(scores)
         lines.append(f"- {scores['split']} split, {scores['sentences']:,} sentences:")
         scores = [score for score in scores.values() if isinstance(score, dict)]
         lines += [f"  - `{score['line']}`" for score in scores if "line" in score]
@@ -179,7 +177,7 @@ def _signatures(tokenizers: dict, signatures: dict) -> str:
         f"| `{name}` | {shown(inputs_of(graph))} | {shown(graph.structured_outputs)} |"
         for name, graph in signatures.items()
     ]
-    if "serving_default" not in signatures:
+    if not tokenizers:
         lines.append("\nThe model has no tokenizers: clients send and get ids.")
     # What stays outside of the graph.
     names = ("language", "normalize", "moses", "aggressive_dash_splits", "escape")

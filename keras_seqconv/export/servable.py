@@ -1,13 +1,30 @@
-"""What an exported model computes on ids: search, scores, outputs of the encoder.
+"""What an exported model computes, as graphs of TensorFlow: its signatures.
 
-Graphs of TensorFlow for any number of sentences in bounded memory, by a loop over
-chunks. Letters: N sentences of a request, B of a chunk and its width W, S source time,
-T target time, n hypotheses, L tokens of the longest, C channels.
+| signature          | inputs -> outputs                                              |
+|--------------------|----------------------------------------------------------------|
+| `serving_default`  | text (N,) -> translation (N,), score (N,)                      |
+| `translate_n_best` | text (N,) -> translation (N, n), score (N, n)                  |
+| `translate_ids`    | source_ids (N, S), lengths (N,) -> ids (N, n, L), scores (N, n)|
+| `score`            | text (N,), translation (N,) -> score (N,)                      |
+| `score_ids`        | source_ids, lengths, target_ids, target_lengths -> score (N,)  |
+| `encode`           | text (N,) -> outputs (N, S, C), lengths (N,)                   |
+
+Of language models: `serving_default` and `generate` (text -> generation, score),
+`generate_ids` (prefix_ids, lengths -> ids, scores), `score` (text -> score),
+`score_ids` (target_ids, target_lengths -> score).
+
+Without tokenizers those of texts are missing. Texts are tf.string, scores float32, ids
+and lengths int32. No name ends in `_bytes`, which a server would code in base64.
+
+Any number of sentences is computed in bounded memory, by a loop over chunks. Letters: N
+sentences of a request, B of a chunk and its width W, S source time, T target time, n
+hypotheses, L tokens of the longest, C channels.
 """
 
 from collections.abc import Callable, Mapping
 
 import keras
+import tensorflow as tf
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import BeamOptions
@@ -25,13 +42,13 @@ _LOGITS = 1 << 24
 
 
 class Servable:
-    """A model with what an export fixes, and its graphs.
+    """A model with what an export fixes, and what it computes on ids.
 
-    The graphs take ids (N, S) int32 with `lengths` (N,) of real tokens at the left;
-    what is right of them is ignored, lengths outside of 0 to S and ids outside of the
-    vocabulary (unknown then) harm nobody. Texts of length 0 get no result. Longer ones
-    than the settings say are cut, the end token then being the last (a prompt has
-    none). Anything else than a length for each row is an error of the server.
+    Ids (N, S) int32 come with `lengths` (N,) of real tokens at the left; what is right
+    of them is ignored, lengths outside of 0 to S and ids outside of the vocabulary
+    (unknown then) harm nobody. Texts of length 0 get no result. Longer ones than the
+    settings say are cut, the end token then being the last (a prompt has none).
+    Anything else than a length for each row is an error of the server.
 
     Args:
         translator: a `Translator` or `LanguageGenerator`.
@@ -45,7 +62,7 @@ class Servable:
             language model: tokens of a prompt.
         max_target_length: tokens of a given translation (or text) that are scored, its
             end counted.
-        variables: the weights, for an exported module to hold.
+        variables: the weights, nothing of Keras, for an exported module to hold.
 
     Raises:
         ValueError: for a wrong option, named with its rule.
@@ -59,37 +76,33 @@ class Servable:
         tokens_per_batch: int | None = None,
         xla: bool = False,
     ):
-        check_boolean("xla", xla)
+        self.xla = check_boolean("xla", xla)
         options = translator.search_options(search)
         if options["max_length_rule"] == "batch":
             raise ValueError(
                 "`max_length_rule` must be 'sentence' in an export: a server puts the "
                 "requests of strangers into one batch. Received: 'batch'"
             )
-        self.xla = xla
         self.options = BeamOptions(**options)
         self.options.check_model(translator.model)
         if tokens_per_batch is None:
             tokens_per_batch = translator.tokens_per_batch
-        check_positive_integer("tokens_per_batch", tokens_per_batch)
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch = check_positive_integer(
+            "tokens_per_batch", tokens_per_batch
+        )
         if max_source_length is None:
             max_source_length = LONGEST_SOURCE
         # One of them for the end token.
         check_integer("max_source_length", max_source_length, 2)
-        target, longest = translator.model.max_target_length, self.options.max_length
+        longest = self.options.max_length
+        most = max(LONGEST_SOURCE, longest + 1)
+        target = translator.model.max_target_length
+        self.max_target_length = min(most, target or most)
         # A prompt leaves room for the end token.
-        prompt = longest if target is None else min(longest, target - 1)
+        prompt = min(longest, self.max_target_length - 1)
         most = getattr(translator, "max_source_length", prompt)
-        self.max_source_length = _limited(max_source_length, most)
-        self.max_target_length = _limited(max(LONGEST_SOURCE, longest + 1), target)
+        self.max_source_length = min(max_source_length, most or max_source_length)
         self.model = _folded(translator.model)
-        self._store_weights()
-
-    def _store_weights(self):
-        """Variables of TensorFlow, with nothing of Keras."""
-        import tensorflow as tf
-
         models = getattr(self.model, "models", [self.model])
         weights = {id(weight): weight for member in models for weight in member.weights}
         self._weights = list(weights.values())
@@ -98,24 +111,14 @@ class Servable:
             for number, weight in enumerate(self._weights)
         ]
         self.translates = hasattr(models[0], "source_embedder")
-        self.source_size = self.model.target_vocabulary_size
+        self._source_size = self.model.target_vocabulary_size
         if self.translates:
-            self.source_size = min(
+            self._source_size = min(
                 member.source_embedder.tokens.vocabulary_size for member in models
             )
 
-    @property
-    def size(self) -> int:
-        """Bytes of the weights."""
-        return sum(
-            variable.shape.num_elements() * variable.dtype.size
-            for variable in self.variables
-        )
-
     def _scope(self) -> keras.StatelessScope:
         """In it the model computes with the variables; for use in a graph."""
-        import tensorflow as tf
-
         return keras.StatelessScope(
             state_mapping=[
                 (weight, tf.convert_to_tensor(variable))
@@ -123,14 +126,12 @@ class Servable:
             ]
         )
 
-    def search(self, source_ids, lengths) -> tuple:
-        """The best hypotheses: ids (N, n, L) with end tokens, scores (N, n).
+    def search(self, source_ids, lengths) -> dict:
+        """The best hypotheses: `ids` (N, n, L) with end tokens, `scores` (N, n).
 
         Of a language model `source_ids` are prompts (no end token); empty ones too get
         hypotheses. The first hypothesis of a source of length 0 is empty with score 0.
         """
-        import tensorflow as tf
-
         ids, lengths = self._sources(source_ids, lengths)
         pad_id, count = self.model.pad_id, self.options.num_hypotheses
         none = lengths == 0
@@ -147,6 +148,16 @@ class Servable:
         if fixed:
             empty = tf.ensure_shape(empty, (None, count, longest))
         initial = (empty, tf.fill(tf.stack([rows, count]), NOT_FOUND))
+        name = "source_ids" if self.translates else "prefix_ids"
+
+        def search(ids):
+            hypotheses = decoding.beam_search_hypotheses(
+                self.model, **{name: ids}, **vars(self.options)
+            )
+            return hypotheses.ids, hypotheses.scores
+
+        if self.xla:
+            search = compiled(search, self.max_source_length, pad_id)
 
         def run(chosen, chunk_width):
             found_ids, scores = search(tf.gather(ids, chosen)[:, :chunk_width])
@@ -156,51 +167,36 @@ class Servable:
             return found_ids, scores
 
         with self._scope():
-            search = self._search_function()
             tokens = self.tokens_per_batch // self.options.num_beams
             found_ids, scores = in_chunks(lengths, tokens, initial, run)
         scores = tf.maximum(scores, NOT_FOUND)
         if self.translates:
             first = tf.range(count) == 0
             scores = tf.where(none[:, None] & first, 0.0, scores)
-        return found_ids, scores
+        return {"ids": found_ids, "scores": scores}
 
-    def _search_function(self):
-        """The function of ids (B, W) -> ids (B, n, L), scores (B, n)."""
-        name = "source_ids" if self.translates else "prefix_ids"
-
-        def search(ids):
-            hypotheses = decoding.beam_search_hypotheses(
-                self.model, **{name: ids}, **vars(self.options)
-            )
-            return hypotheses.ids, hypotheses.scores
-
-        if not self.xla:
-            return search
-        return compiled(search, self.max_source_length, self.model.pad_id)
-
-    def score(self, target_ids, target_lengths, source_ids=None, lengths=None):
-        """Scores (N,) of targets (N, T) with end tokens, of sources (N, S) if any.
+    def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:
+        """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any.
 
         Sources and targets of length 0 count as having the end token only.
         """
-        import tensorflow as tf
-
-        model, options = self.model, self.options
-        size, most = model.target_vocabulary_size, self.max_target_length
-        targets = self._checked(target_ids, target_lengths, size, most)
+        options, size = self.options, self.model.target_vocabulary_size
+        targets = self._checked(
+            target_ids, target_lengths, size, self.max_target_length, True
+        )
         targets, longest = self._ended(*targets)
         if source_ids is not None:
             sources, lengths = self._ended(*self._sources(source_ids, lengths))
             longest = tf.maximum(longest, _checked_rows(targets, lengths))
 
         def run(chosen, width):
-            rows = [None, tf.gather(targets, chosen)[:, :width]]
+            source = None
             if source_ids is not None:
-                rows[0] = tf.gather(sources, chosen)[:, :width]
+                source = tf.gather(sources, chosen)[:, :width]
             scored = decoding.score(
-                model,
-                *rows,
+                self.model,
+                source,
+                tf.gather(targets, chosen)[:, :width],
                 length_penalty=options.length_penalty,
                 length_penalty_kind=options.length_penalty_kind,
                 normalize=options.normalize,
@@ -211,21 +207,17 @@ class Servable:
         with self._scope():
             initial = (tf.zeros(tf.shape(longest)),)
             (scores,) = in_chunks(longest, tokens, initial, run)
-        return tf.maximum(scores, NOT_FOUND)
+        return {"score": tf.maximum(scores, NOT_FOUND)}
 
-    def encode(self, source_ids, lengths):
-        """Outputs of the encoder (N, S, C) float32, 0 from the end of each source on.
+    def encode(self, source_ids, lengths) -> dict:
+        """`outputs` of the encoder (N, S, C) float32, 0 after each source; `lengths`.
 
-        Of a ConvS2S model those are the keys of its attention. And the lengths (N,).
+        Of a ConvS2S model those are the keys of its attention.
         """
-        import tensorflow as tf
-
         ids, lengths = self._sources(source_ids, lengths)
         rows, width = tf.unstack(tf.shape(ids))
         with tf.init_scope():
-            channels = self.model.encode(tf.constant([[self.model.end_id]]))[0].shape[
-                -1
-            ]
+            example = self.model.encode(tf.constant([[self.model.end_id]]))[0]
 
         def run(chosen, chunk_width):
             outputs = self.model.encode(tf.gather(ids, chosen)[:, :chunk_width])[0]
@@ -234,22 +226,21 @@ class Servable:
             outputs = tf.where(inside[:, :, None], outputs, 0.0)
             return (tf.pad(outputs, [[0, 0], [0, width - chunk_width], [0, 0]]),)
 
-        initial = (tf.zeros(tf.stack([rows, width, channels])),)
+        initial = (tf.zeros(tf.stack([rows, width, example.shape[-1]])),)
         with self._scope():
-            return in_chunks(lengths, self.tokens_per_batch, initial, run)[0], lengths
+            (outputs,) = in_chunks(lengths, self.tokens_per_batch, initial, run)
+        return {"outputs": outputs, "lengths": lengths}
 
     def _sources(self, ids, lengths):
         """Sources or prompts, made fit for the model, and their lengths."""
         most = self.max_source_length
-        return self._checked(ids, lengths, self.source_size, most, self.translates)
+        return self._checked(ids, lengths, self._source_size, most, self.translates)
 
-    def _checked(self, ids, lengths, vocabulary_size, most: int, end: bool = True):
+    def _checked(self, ids, lengths, vocabulary_size: int, most: int, end: bool):
         """Ids of the vocabulary, padding from `lengths` on, and lengths of 0 to `most`.
 
         Where rows are cut, their last id is the end token if `end`.
         """
-        import tensorflow as tf
-
         lengths = tf.clip_by_value(_checked_rows(ids, lengths), 0, tf.shape(ids)[1])
         ids = ids[:, :most]
         known = (ids >= 0) & (ids < vocabulary_size)
@@ -263,16 +254,10 @@ class Servable:
 
     def _ended(self, ids, lengths):
         """The same, where rows of length 0 are the end token."""
-        import tensorflow as tf
-
         ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
         first = tf.range(tf.shape(ids)[1]) == 0
         ids = tf.where((lengths == 0)[:, None] & first, self.model.end_id, ids)
         return ids, tf.maximum(lengths, 1)
-
-
-def _limited(value: int, most: int | None) -> int:
-    return value if most is None else min(value, most)
 
 
 def _folded(model):
@@ -289,11 +274,10 @@ def _folded(model):
 
 def _checked_rows(ids, lengths):
     """`lengths`, which nothing sees before they are known to be as many as the rows."""
-    import tensorflow as tf
-
-    rows = tf.shape(ids)[0]
     same = tf.debugging.assert_equal(
-        tf.size(lengths), rows, "All inputs must have one row for each text."
+        tf.size(lengths),
+        tf.shape(ids)[0],
+        "All inputs must have one row for each text.",
     )
     with tf.control_dependencies([same]):
         return tf.identity(lengths)
@@ -315,8 +299,6 @@ def in_chunks(lengths, tokens: int, initial: tuple, run: Callable) -> tuple:
     Returns:
         Tensors like `initial`, in the order of `lengths`.
     """
-    import tensorflow as tf
-
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
     count = tf.math.count_nonzero(lengths, dtype=tf.int32)
 
@@ -345,8 +327,6 @@ def compiled(function: Callable, most: int, pad_id: int) -> Callable:
     Each shape is a compilation: so B and W are rounded up, B to a power of two with
     copies of the first row, W to one of 16, 24, 32, 48, 64 and so on, at most `most`.
     """
-    import tensorflow as tf
-
     jitted = tf.function(function, jit_compile=True, autograph=False)
     powers = tf.constant([1 << power for power in range(31)])
     widths = sorted(number << power for number in (2, 3) for power in range(3, 28))
@@ -361,3 +341,92 @@ def compiled(function: Callable, most: int, pad_id: int) -> Callable:
         return tuple(result[:rows] for result in jitted(ids))
 
     return run
+
+
+# --- Signatures ---
+
+
+def make_signatures(translator, servable: Servable) -> dict:
+    """Graphs of open shapes by name, the default one first.
+
+    Args:
+        translator: the `Translator` or `LanguageGenerator`, for its tokenizers.
+        servable: what computes on ids.
+    """
+    targets = ("target_ids", "target_lengths")
+    tokenizers = [*translator.tokenizers.values()]
+    # One graph for all signatures that search.
+    if servable.translates:
+        search = _graph(servable.search, "source_ids", "lengths")
+        score = _graph(servable.score, *targets, "source_ids", "lengths")
+        signatures = {"translate_ids": search, "score_ids": score}
+    else:
+        search = _graph(servable.search, "prefix_ids", "lengths")
+        score = _graph(servable.score, *targets)
+        signatures = {"generate_ids": search, "score_ids": score}
+    if not tokenizers:
+        return signatures
+    reader, writer = tokenizers[0], tokenizers[-1]
+    output = "translation" if servable.translates else "generation"
+
+    def tokens(tokenizer, texts, most: int):
+        """Ids (N, S) and lengths (N,); of longer rows than `most` a little more."""
+        rows = tokenizer.tokenize_tensor(texts)
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        return rows[:, : most + 1].to_tensor(tokenizer.pad_id), lengths
+
+    def n_best(text, count=None):
+        ids, lengths = tokens(reader, text, servable.max_source_length)
+        if servable.translates:
+            blank = tf.strings.length(tf.strings.strip(text)) == 0
+            # Nothing is to be translated where there is nothing but an end token.
+            lengths = tf.where(blank | (lengths == 1), 0, lengths)
+        else:  # a prompt has no end token
+            lengths = lengths - 1
+        found = search(ids, lengths)
+        ids, scores = found["ids"][:, :count], found["scores"][:, :count]
+        rows, count, longest = tf.unstack(tf.shape(ids))
+        texts = writer.detokenize_tensor(
+            tf.reshape(ids, tf.stack([rows * count, longest]))
+        )
+        return {output: tf.reshape(texts, tf.stack([rows, count])), "score": scores}
+
+    def best(text):
+        return {name: value[:, 0] for name, value in n_best(text, 1).items()}
+
+    def score_texts(target, *sources):
+        inputs = tokens(writer, target, servable.max_target_length)
+        for text in sources:
+            inputs += tokens(reader, text, servable.max_source_length)
+        return score(*inputs)
+
+    def encode(text):
+        return servable.encode(*tokens(reader, text, servable.max_source_length))
+
+    texts = {"serving_default": _graph(best, "text")}
+    if servable.translates:
+        texts["translate_n_best"] = _graph(n_best, "text")
+        texts["score"] = _graph(score_texts, "translation", "text")
+        if hasattr(servable.model, "encode"):
+            texts["encode"] = _graph(encode, "text")
+    else:
+        texts["generate"] = texts["serving_default"]
+        texts["score"] = _graph(score_texts, "text")
+    return texts | signatures
+
+
+def _graph(function, *names: str):
+    """A graph with open shapes, made now; the names of inputs tell their shapes."""
+    specs = []
+    for name in names:
+        shape = [None, None] if name.endswith("ids") else [None]
+        dtype = tf.string if name in ("text", "translation") else tf.int32
+        specs.append(tf.TensorSpec(shape, dtype, name))
+    # Without what the function has defaults for.
+    traced = tf.function(lambda *inputs: function(*inputs), autograph=False)
+    return traced.get_concrete_function(*specs)
+
+
+def inputs_of(function) -> dict:
+    """The inputs of a signature by name, as `tf.TensorSpec`."""
+    return {spec.name: spec for spec in function.structured_input_signature[0]}

@@ -1,20 +1,20 @@
 """`saved_model`: a version for TensorFlow Serving, complete or not at all."""
 
-import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_seqconv import ops
-from keras_seqconv.export import stock_ops, warmup
-from keras_seqconv.export.model_card import model_card
-from keras_seqconv.export.servable import Servable
-from keras_seqconv.export.signatures import make_signatures
 from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.files import atomic_directory, write_file
 
+WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
+# (Sentences of a request, tokens of a sentence.)
+_SIZES = [(1, 8), (1, 32), (1, 128), (8, 32), (32, 16)]
 _BATCHING = """\
 # Read with --enable_batching --batching_parameters_file=FILE, and but for the threads
 # also with --enable_batching --enable_per_model_batching_parameters.
@@ -108,9 +108,31 @@ def saved_model(
         )  # .../hund/1
     ```
     """
-    _check_owner(translator)
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A SavedModel is made on the TensorFlow backend: save the model as a "
+            "directory (`save`), and load and export it in a process with "
+            "KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    # They need TensorFlow.
+    from keras_seqconv.export.model_card import model_card
+    from keras_seqconv.export.servable import Servable, make_signatures
+
+    if not hasattr(translator, "search_options"):
+        raise ValueError(
+            "`translator` must be a Translator or LanguageGenerator "
+            f"(keras_seqconv.load). Received: {type(translator).__name__}"
+        )
     parent = Path(os.path.realpath(directory))
-    version = _checked_version(parent, version)
+    path = parent / str(_next_version(parent) if version is None else version)
+    if version is not None:
+        check_positive_integer("version", version)
+    if path.exists():
+        raise ValueError(
+            f"`version` must be one that does not exist in {parent}; versions are "
+            f"never overwritten. Received: version={version}"
+        )
     search = {
         "num_beams": num_beams, "length_penalty": length_penalty,
         "max_length": max_length, "num_hypotheses": n_best,
@@ -122,72 +144,33 @@ def saved_model(
             translator, search, max_source_length, tokens_per_batch, xla
         )
         signatures = make_signatures(translator, servable)
-    requests = warmup.requests(
+    requests = _warmup_requests(
         signatures, translator, warmup_texts, servable.max_source_length
     )
-    card = model_card(parent.name, version, translator, servable, signatures, run)
-    path = parent / str(version)
+    card = model_card(path, translator, servable, signatures, run)
     # Its name while it is written is no number: no server looks at it.
-    with _named(path), atomic_directory(path) as folder:
-        _save(translator, servable, signatures, folder)
-        warmup.write(folder, requests, parent.name)
+    with atomic_directory(path) as folder:
+        _save(translator, servable, signatures, folder, path)
+        _write_warmup(folder, requests, parent.name)
         (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         (folder / "batching_params.pbtxt").write_text(_BATCHING)
-        _sync(folder)
+        for file in folder.rglob("*"):
+            if file.is_file():  # reaches the disk before the folder gets its name
+                with open(file, "rb+") as stream:
+                    os.fsync(stream.fileno())
     if not (parent / "models.config").exists():
-        config = _MODELS % {"name": parent.name, "version": version}
-        with _named(parent / "models.config"):
-            write_file(parent / "models.config", config.encode())
+        config = _MODELS % {"name": parent.name, "version": int(path.name)}
+        write_file(parent / "models.config", config.encode())
     return path
 
 
-def next_version(directory: str | os.PathLike) -> int:
+def _next_version(folder: Path) -> int:
     """One more than the largest number among the entries of a folder, at least 1."""
-    folder = Path(directory)
     names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
     return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
 
-def _check_owner(translator):
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel is made on the TensorFlow backend: save the model as a "
-            "directory (`save`), and load and export it in a process with "
-            "KERAS_BACKEND=tensorflow. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
-    if not (hasattr(translator, "translate") or hasattr(translator, "generate")):
-        raise ValueError(
-            "`translator` must be a Translator or LanguageGenerator "
-            f"(keras_seqconv.load). Received: {type(translator).__name__}"
-        )
-
-
-def _checked_version(parent: Path, version: int | None) -> int:
-    if version is None:
-        return next_version(parent)
-    check_positive_integer("version", version)
-    if (parent / str(version)).exists():
-        raise ValueError(
-            f"`version` must be one that does not exist in {parent}; versions are "
-            f"never overwritten. Received: version={version}"
-        )
-    return version
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Errors of writing, TensorFlow's too, as one that names the folder."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "message", str(error)).rpartition("; ")[2]
-        raise OSError(f"{path} cannot be written: {reason}") from error
-
-
-def _save(translator, servable: Servable, signatures: dict, folder: Path):
+def _save(translator, servable, signatures: dict, folder: Path, path: Path) -> None:
     import tensorflow as tf
 
     module = tf.Module(name="keras_seqconv")
@@ -199,9 +182,12 @@ def _save(translator, servable: Servable, signatures: dict, folder: Path):
     ]
     # Nobody trains what is served: no gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, str(folder), signatures, options)
-    stock_ops.strip_names(folder)
-    offenders = stock_ops.offenders(folder, servable.xla)
+    try:
+        tf.saved_model.save(module, str(folder), signatures, options)
+    except tf.errors.OpError as error:
+        reason = error.message.rpartition("; ")[2]
+        raise OSError(f"{path} cannot be written: {reason}") from error
+    offenders = make_stock(folder, servable.xla)
     if offenders:
         raise ValueError(
             f"The graph holds {len(offenders)} nodes that a stock server cannot run: "
@@ -209,9 +195,143 @@ def _save(translator, servable: Servable, signatures: dict, folder: Path):
         )
 
 
-def _sync(folder: Path):
-    """All files reach the disk before the folder gets its name."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb+") as stream:
-                os.fsync(stream.fileno())
+# --- What every stock server since 2.12 can run ---
+
+
+@functools.cache
+def stock_ops() -> dict[str, frozenset[str]]:
+    """Names of attributes by op, of `stock_ops.txt`.
+
+    These are the ops that the C++ runtime of both TensorFlow 2.12.1 with
+    tensorflow-text 2.12.1 (part of the servers 2.12 to 2.19) and TensorFlow 2.20.0 with
+    tensorflow-text 2.20.0 registers with a kernel for CPUs, without Python, private
+    ones and XLA's. `tests/export/list_stock_ops.py` wrote them.
+    """
+    text = resources.files(__package__).joinpath("stock_ops.txt").read_text("utf-8")
+    entries = (line.split() for line in text.splitlines())
+    return {name: frozenset(attributes) for name, *attributes in entries}
+
+
+def make_stock(folder: Path, xla: bool = False) -> list[str]:
+    """What in a SavedModel a stock server cannot run, as "where/node: what".
+
+    It takes away the one attribute that is newer than TensorFlow 2.12: `debug_name` of
+    a variable stands in error messages; older servers refuse a node with an attribute
+    that they do not know.
+
+    Args:
+        folder: with `saved_model.pb`, which is written anew.
+        xla: functions that XLA compiles are allowed.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    def compiled(attributes) -> list[str]:
+        names = ("_XlaMustCompile", "_XlaCompile")
+        must = any(name in attributes and attributes[name].b for name in names)
+        return ["XLA must compile it"] * (must and not xla)
+
+    file, offenders = folder / "saved_model.pb", []
+    saved = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    for meta_graph in saved.meta_graphs:
+        graph = meta_graph.graph_def
+        nodes = [("graph", node) for node in graph.node]
+        for function in graph.library.function:
+            name = function.signature.name
+            offenders += [f"{name}: {what}" for what in compiled(function.attr)]
+            nodes += [(name, node) for node in function.node_def]
+        for where, node in nodes:
+            if node.op == "VarHandleOp":
+                node.attr.pop("debug_name", None)
+            found = compiled(node.attr)
+            if node.op not in stock_ops():
+                # Functions are called by PartitionedCall: this is no function's name.
+                found.append(f"op {node.op}")
+            else:
+                known = stock_ops()[node.op]
+                names = sorted(n for n in node.attr if n[0] != "_" and n not in known)
+                found += [f"attribute {name} of {node.op}" for name in names]
+            offenders += [f"{where}/{node.name}: {what}" for what in found]
+    file.write_bytes(saved.SerializeToString(deterministic=True))
+    # Of the file as it was; servers do without.
+    (folder / "fingerprint.pb").unlink(missing_ok=True)
+    return offenders
+
+
+# --- Requests that TensorFlow Serving runs when it loads a version ---
+
+
+def _warmup_requests(
+    signatures: dict, translator, texts: list[str] | None, most: int
+) -> list[tuple[str, dict]]:
+    """Signature and inputs of typical sizes, of all sizes for the default signature.
+
+    Args:
+        signatures: graphs by name.
+        translator: the `Translator` or `LanguageGenerator`.
+        texts: what users send; None makes texts of random tokens.
+        most: tokens of the longest source.
+    """
+    from keras_seqconv.export.servable import inputs_of
+
+    rng = np.random.default_rng(0)
+    tokenizer = next(iter(translator.tokenizers.values()), None)
+
+    def value(spec, count: int, length: int):
+        if spec.dtype.name == "string" and texts is not None:
+            return [texts[index % len(texts)].encode() for index in range(count)]
+        if spec.dtype.name == "string":
+            never = {*tokenizer.unspellable_ids, tokenizer.end_id, tokenizer.unk_id}
+            ids = sorted(set(range(tokenizer.vocabulary_size)) - never)
+            drawn = rng.choice(ids, (count, max(1, length - 1)))
+            return [text.encode() for text in tokenizer.detokenize(drawn.tolist())]
+        if len(spec.shape) == 1:
+            return np.full(count, length, "int32")
+        size = max(translator.model.target_vocabulary_size, 5)
+        return rng.integers(4, size, (count, length)).astype("int32")
+
+    requests = []
+    for name, function in signatures.items():
+        sizes = _SIZES if name == "serving_default" or not requests else _SIZES[1:4:2]
+        for count, length in sizes:
+            inputs = {
+                key: value(spec, count, min(length, most))
+                for key, spec in inputs_of(function).items()
+            }
+            requests.append((name, inputs))
+    return requests
+
+
+def _write_warmup(folder: Path, requests: list[tuple[str, dict]], name: str) -> None:
+    """A TFRecord of `PredictionLog` messages, written field by field.
+
+    (tensorflow_serving/apis/prediction_log.proto; an export does not need the package
+    tensorflow-serving-api.)
+
+        PredictionLog   6: PredictLog predict_log
+        PredictLog      1: PredictRequest request
+        PredictRequest  1: ModelSpec model_spec   2: map<string, TensorProto> inputs
+        ModelSpec       1: string name            3: string signature_name
+    """
+    import tensorflow as tf
+
+    def sized(number: int) -> bytes:
+        """A varint."""
+        parts = []
+        while number > 127:
+            parts.append(number & 127 | 128)
+            number >>= 7
+        return bytes([*parts, number])
+
+    def field(number: int, content: bytes) -> bytes:
+        """A field of the wire type 2: a string or a message."""
+        return bytes([number << 3 | 2]) + sized(len(content)) + content
+
+    (folder / WARMUP_FILE).parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(folder / WARMUP_FILE)) as writer:
+        for signature, inputs in requests:
+            spec = field(1, name.encode()) + field(3, signature.encode())
+            request = field(1, spec)
+            for key, value in inputs.items():
+                tensor = tf.make_tensor_proto(value).SerializeToString()
+                request += field(2, field(1, key.encode()) + field(2, tensor))
+            writer.write(field(6, field(1, request)))

@@ -31,15 +31,25 @@ def run_folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
+    """First the disk is full, in the weights, then in the graph: an error of a line."""
     monkeypatch.chdir(tmp_path)
     texts = tmp_path / "texts"
     texts.write_text("w1 w2\n\nw3\n")
-    done = call(
-        capsys, "export", run_folder, "--num-beams", 3, "--max-length", 5,
+    arguments = (
+        "export", run_folder, "--num-beams", 3, "--max-length", 5,
         "--length-penalty", 0.7, "--warmup-texts", texts,
     )  # fmt: skip
+    models = tmp_path / "saved_models" / "first"
+    version = models / "1"
+    for size in (2_000, 100_000):
+        with full_disk(size):
+            error = refused(capsys, *arguments)
+        assert str(version) in error and "File too large" in error
+        assert list(models.iterdir()) == []
+    done = call(capsys, *arguments)
     assert done.status == 0, done.errors
-    version = tmp_path / "saved_models" / "first" / "1"
+    assert {path.name for path in models.iterdir()} == {"1", "models.config"}
+    assert (version / "saved_model.pb").stat().st_size > size
     assert str(version) in done.output and "/v1/models/first:predict" in done.output
     card = (version / "MODEL_CARD.md").read_text()
     for words in (
@@ -62,44 +72,24 @@ def test_what_is_printed_can_be_asked(capsys, tmp_path):
     request = json.loads(shlex.split(done.output.splitlines()[-1])[2])
     assert "tokenised" not in done.output
     assert "no tokenizers" in (tmp_path / "m" / "1" / "MODEL_CARD.md").read_text()
-    loaded = tf.saved_model.load(str(tmp_path / "m" / "1"))
-    assert set(loaded.signatures) == {"translate_ids", "score_ids"}
+    signatures = tf.saved_model.load(str(tmp_path / "m" / "1")).signatures
+    assert set(signatures) == {"translate_ids", "score_ids"}
     inputs = {name: tf.constant(one) for name, one in request["inputs"].items()}
-    assert loaded.signatures[request["signature_name"]](**inputs)["ids"].shape[0] == 1
+    assert signatures[request["signature_name"]](**inputs)["ids"].shape[0] == 1
 
 
-@pytest.mark.slow
-def test_full_disk_is_one_line(capsys, run_folder, tmp_path):
-    """First in the weights, then in the graph; with room the same command ends."""
-    models = tmp_path / "m"
-    for size in (2_000, 100_000):
-        with full_disk(size):
-            error = refused(capsys, "export", run_folder, "--output", models)
-        words = f"error: {models / '1'} cannot be written: File too large"
-        assert error.removesuffix(" [Op:SaveV2]") == words
-        assert list(models.iterdir()) == []
-    assert call(capsys, "export", run_folder, "--output", models).status == 0
-    names = sorted(path.name for path in models.iterdir())
-    assert names == ["1", "models.config"]
-    assert (models / "1" / "saved_model.pb").stat().st_size > size
-
-
-def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path):
-    model = run_folder / "model"
-    (tmp_path / "m" / "2").mkdir(parents=True)
-    error = refused(capsys, "export", model, "--output", tmp_path / "m", "--version", 2)
-    assert "--version" in error and "never" in error
-    error = refused(capsys, "export", model, "--num-beams", 2, "--n-best", 3)
-    assert "num_beams" in error or "--num-beams" in error
-    error = refused(capsys, "export", tmp_path / "nothing")
-    assert "nothing" in error
+def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path, monkeypatch):
+    model, versions = run_folder / "model", tmp_path / "m"
+    (versions / "2").mkdir(parents=True)
     (tmp_path / "empty").write_text("\n")
-    error = refused(capsys, "export", model, "--warmup-texts", tmp_path / "empty")
-    assert "--warmup-texts" in error
-    assert [path.name for path in (tmp_path / "m").iterdir()] == ["2"]
-
-
-def test_jax_is_told_what_to_do(monkeypatch, tmp_path):
+    for words, *arguments in (
+        ("never", model, "--output", versions, "--version", 2),
+        ("num_beams", model, "--output", versions, "--num-beams", 2, "--n-best", 3),
+        ("nothing", tmp_path / "nothing"),
+        ("--warmup-texts", model, "--warmup-texts", tmp_path / "empty"),
+    ):
+        assert words in refused(capsys, "export", *arguments)
+    assert [path.name for path in versions.iterdir()] == ["2"]
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
-        ks.export.saved_model(make_translator(), tmp_path / "m")
+        ks.export.saved_model(make_translator(), versions)

@@ -1,6 +1,7 @@
-"""Every kind of model and tokenizer, served by Python and by TensorFlow's C++ runtime.
+"""Every kind of model and tokenizer, served by Python and by a session in C++.
 
-The latter is what TensorFlow Serving is made of.
+The latter, on the graph as it lies in the file, is what TensorFlow Serving runs; that
+every op is registered without Python, test_saved_model.py sees.
 """
 
 import functools
@@ -9,8 +10,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.export import warmup
-from tests.export import cpp_runtime
+from keras_seqconv.export.writing import WARMUP_FILE
 from tests.export.load_and_run import check
 from tests.export.make_cases import cases_of
 from tests.export.models import (
@@ -24,7 +24,6 @@ from tests.export.models import (
     make_translator,
     piece_tokenizer,
 )
-from tests.saved_models import compiled_functions
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
@@ -36,21 +35,16 @@ SOURCES = [
     "The\u2003GARDEN\u00a0\u0130 @@ a",
 ]  # fmt: skip
 PROMPTS = ["w1 w2", "", "w3", "x"]
+of = functools.partial(functools.partial, make_translator)
 # What is exported, and options of the export.
 KINDS = {
-    "dynamic_conv": (functools.partial(make_translator, piece_tokenizer), {}),
-    "attention": (
-        functools.partial(make_translator, character_tokenizer, mixer="attention"),
-        {},
-    ),
+    "dynamic_conv": (of(piece_tokenizer), {}),
+    "attention": (of(character_tokenizer, mixer="attention"), {}),
     "light_conv": (
-        functools.partial(make_translator, mixer="light_conv"),
+        of(mixer="light_conv"),
         {"length_penalty": 2.0, "num_beams": 3, "max_length": 6},
     ),
-    "query_conv": (
-        functools.partial(make_translator, byte_pair_tokenizer, mixer="query_conv"),
-        {},
-    ),
+    "query_conv": (of(byte_pair_tokenizer, mixer="query_conv"), {}),
     "conv_s2s": (make_conv_s2s, {}),
     "ensemble": (make_ensemble, {}),
     "conv_language_model": (make_language_model, {}),
@@ -58,43 +52,56 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def runtime():
-    with cpp_runtime.process() as executor:
-        yield executor
+def in_a_session(path):
+    """Outputs of a signature for inputs by name, by `Session::Run`."""
+    session = tf.compat.v1.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
+
+    def run(name: str, inputs: dict) -> dict[str, np.ndarray]:
+        signature = loaded.signature_def[name]
+        outputs = {key: info.name for key, info in signature.outputs.items()}
+        feeds = {signature.inputs[key].name: inputs[key] for key in signature.inputs}
+        return session.run(outputs, feeds)
+
+    return run
 
 
 @pytest.mark.filterwarnings("ignore:.* were cut")  # what has learned positions
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers(kind, runtime, tmp_path):
+def test_answers(kind, tmp_path):
     """In both those of the owner, whatever the size of a request."""
+    from tensorflow_serving.apis import prediction_log_pb2
+
     make, options = KINDS[kind]
     owner = make()
     path = ks.export.saved_model(owner, tmp_path / "m", **options)
-    assert compiled_functions(path) == []
-    signatures = tf.saved_model.load(str(path)).signatures
+    signatures, served = tf.saved_model.load(str(path)).signatures, in_a_session(path)
 
-    def answers(request) -> list[dict]:
-        asked = str(path), request.SerializeToString()
-        served = runtime.submit(cpp_runtime.predict, *asked)
-        inputs = {key: tf.make_ndarray(one) for key, one in request.inputs.items()}
-        found = signatures[request.model_spec.signature_name](
-            **{key: tf.constant(one) for key, one in inputs.items()}
-        )
-        return [{key: one.numpy() for key, one in found.items()}, served.result()]
+    def answers(name, inputs) -> list[dict]:
+        specs = signatures[name].structured_input_signature[1]
+        tensors = {key: tf.constant(inputs[key], specs[key].dtype) for key in inputs}
+        found = signatures[name](**tensors)
+        arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+        return [{key: one.numpy() for key, one in found.items()}, served(name, arrays)]
 
-    requests = warm_up_requests(path)
+    # Those that the server runs while it loads a version.
+    requests = [
+        prediction_log_pb2.PredictionLog.FromString(one.numpy()).predict_log.request
+        for one in tf.data.TFRecordDataset(str(path / WARMUP_FILE))
+    ]
     assert {one.model_spec.signature_name for one in requests} == set(signatures)
     assert {one.model_spec.name for one in requests} == {"m"}
     for request in requests:
-        here, served = answers(request)
-        assert set(here) == set(served)
+        inputs = {key: tf.make_ndarray(one) for key, one in request.inputs.items()}
+        here, there = answers(request.model_spec.signature_name, inputs)
+        assert set(here) == set(there)
         for name, value in here.items():
-            assert value.dtype == served[name].dtype
+            assert value.dtype == there[name].dtype
             if value.dtype == np.float32:
-                np.testing.assert_allclose(served[name], value, atol=1e-4)
+                np.testing.assert_allclose(there[name], value, atol=1e-4)
             else:
-                np.testing.assert_array_equal(served[name], value)
+                np.testing.assert_array_equal(there[name], value)
     texts = SOURCES if hasattr(owner, "translate") else PROMPTS
     with ks.ops.jit_scope(False):
         cases = cases_of(owner, texts, **options)
@@ -106,26 +113,6 @@ def test_answers(kind, runtime, tmp_path):
             own = {**options, "length_penalty": owner.search["length_penalty"]}
             assert owner.translate(texts, **own) != cases[0][2]["translation"]
     for name, inputs, expected in cases:
-        for found in answers(request_of(name, inputs)):
+        for found in answers(name, inputs):
             for key, value in expected.items():
                 check(name, found[key].tolist(), value)
-
-
-def warm_up_requests(path) -> list:
-    """Those that the server runs while it loads a version."""
-    from tensorflow_serving.apis import prediction_log_pb2
-
-    return [
-        prediction_log_pb2.PredictionLog.FromString(one.numpy()).predict_log.request
-        for one in tf.data.TFRecordDataset(str(path / warmup.FILE))
-    ]
-
-
-def request_of(signature: str, texts: dict):
-    from tensorflow_serving.apis import predict_pb2
-
-    request = predict_pb2.PredictRequest()
-    request.model_spec.signature_name = signature
-    for name, value in texts.items():
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(value, tf.string))
-    return request

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_seqconv as ks
-from keras_seqconv.export import stock_ops
+from keras_seqconv.export import writing
 from tests.export.make_cases import n_best_of
 from tests.export.models import (
     TEXTS,
@@ -20,7 +20,6 @@ from tests.export.models import (
     make_translator,
     piece_tokenizer,
 )
-from tests.saved_models import compiled_functions
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
@@ -41,25 +40,21 @@ def without_xla():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("saved_models")
-
-
-@pytest.fixture(scope="module")
-def pieces(folder):
+def pieces(tmp_path_factory):
     """A SentencePiece model and its export, sources of at most 40 tokens."""
+    folder = tmp_path_factory.mktemp("saved_models") / "pieces"
     translator = make_translator(piece_tokenizer)
     path = ks.export.saved_model(
-        translator, folder / "pieces", max_source_length=40, tokens_per_batch=160
+        translator, folder, max_source_length=40, tokens_per_batch=160
     )
-    return translator, path, tf.saved_model.load(str(path))
+    return translator, path, tf.saved_model.load(str(path)).signatures
 
 
 @pytest.fixture(scope="module")
-def language(folder):
+def language(tmp_path_factory):
     generator = make_language_model()
-    path = ks.export.saved_model(generator, folder / "language")
-    return generator, path, tf.saved_model.load(str(path))
+    path = ks.export.saved_model(generator, tmp_path_factory.mktemp("language"))
+    return generator, path, tf.saved_model.load(str(path)).signatures
 
 
 def bare():
@@ -73,36 +68,46 @@ def decoded(texts):
 
 def test_answers_are_those_of_translate(pieces):
     """test_kinds.py has all kinds of models, and more texts."""
-    translator, _, loaded = pieces
-    texts = tf.constant([*TEXTS, ""])
-    found = loaded.signatures["translate_n_best"](text=texts)
-    n_best, scores = n_best_of(translator, [*TEXTS, ""], 2)
+    translator, _, run = pieces
+    texts = [*TEXTS, ""]
+    found = run["translate_n_best"](text=tf.constant(texts))
+    n_best, scores = n_best_of(translator, texts, 2)
     assert all(one > other for one, other in scores)  # best first
     assert decoded(found["translation"]) == n_best
     np.testing.assert_allclose(found["score"], scores, atol=1e-4)
-    reverse = [*TEXTS, ""][::-1]
-    found = loaded.signatures["score"](text=texts, translation=tf.constant(reverse))
-    np.testing.assert_allclose(
-        found["score"], translator.score([*TEXTS, ""], reverse), atol=1e-4
-    )
+    reverse = texts[::-1]
+    found = run["score"](text=tf.constant(texts), translation=tf.constant(reverse))
+    expected = translator.score(texts, reverse)
+    np.testing.assert_allclose(found["score"], expected, atol=1e-4)
+    found = run["encode"](text=tf.constant(TEXTS))
+    rows = translator.source_tokenizer.tokenize(TEXTS)
+    assert found["lengths"].numpy().tolist() == [len(row) for row in rows]
+    for outputs, row in zip(found["outputs"].numpy(), rows, strict=True):
+        expected, _ = translator.model.encode(np.array([row], "int32"))
+        np.testing.assert_allclose(outputs[: len(row)], expected[0], atol=1e-5)
+        assert not outputs[len(row) :].any()
+
+
+def searched(translator, ids):
+    ids, scores = ks.decoding.beam_search(
+        translator.model, np.array([ids], "int32"), 2, max_length=8,
+        suppressed_ids=[0, 1, 3], length_penalty=0.6,
+    )  # fmt: skip
+    return np.asarray(ids)[0], np.asarray(scores)[0]
 
 
 # --- Any text ---
 
 
 def test_long_texts_are_cut_as_said(pieces):
-    translator, _, loaded = pieces
+    translator, _, run = pieces
     long = "the young garden in the wood " * 400
     ids = translator.source_tokenizer.tokenize([long])[0]
-    cut = [[*ids[:39], 2]]
-    expected, scores = ks.decoding.beam_search(
-        translator.model, np.array(cut, "int32"), 2, max_length=8,
-        suppressed_ids=[0, 1, 3], length_penalty=0.6,
-    )  # fmt: skip
-    best = np.asarray(expected)[0, :1].tolist()
-    found = loaded.signatures["serving_default"](text=tf.constant([long]))
-    assert decoded(found["translation"]) == translator.target_tokenizer.detokenize(best)
-    np.testing.assert_allclose(found["score"][0], scores[0, 0], atol=1e-4)
+    expected, scores = searched(translator, [*ids[:39], 2])
+    found = run["serving_default"](text=tf.constant([long]))
+    best = translator.target_tokenizer.detokenize(expected[:1].tolist())
+    assert decoded(found["translation"]) == best
+    np.testing.assert_allclose(found["score"][0], scores[0], atol=1e-4)
 
 
 # At most 36 bytes with U+FFFD for those that are not UTF-8: nothing is cut.
@@ -114,13 +119,11 @@ ANY = st.lists(BYTES | st.text(max_size=9).map(str.encode), max_size=7)
 @settings(deadline=None, max_examples=10)
 @given(texts=ANY)
 def test_any_bytes(pieces, texts):
-    translator, _, loaded = pieces
-    run = loaded.signatures["serving_default"]
-    found = run(text=tf.constant(texts, tf.string))
+    translator, _, run = pieces
+    run, asked = run["serving_default"], tf.constant(texts, tf.string)
+    found = run(text=asked)
     translations = decoded(found["translation"])
-    assert translations == decoded(
-        run(text=tf.constant(texts, tf.string))["translation"]
-    )
+    assert translations == decoded(run(text=asked)["translation"])
     valid = [text.decode("utf-8", "replace") for text in texts]
     expected = translator.translate_n_best(valid, 2)
     for text, score, best in zip(
@@ -134,9 +137,8 @@ def test_any_bytes(pieces, texts):
 @pytest.mark.slow
 def test_no_sentence_changes_another(pieces):
     """Alone, among others, in any order, in many chunks: 160 tokens are 4 sources."""
-    _, _, loaded = pieces
+    run = pieces[2]["translate_n_best"]
     texts = [f"{text} {number}" for number in range(9) for text in PIECES]
-    run = loaded.signatures["translate_n_best"]
     together = run(text=tf.constant(texts))
     order = np.random.default_rng(1).permutation(len(texts))
     shuffled = run(text=tf.constant([texts[index] for index in order]))
@@ -152,21 +154,17 @@ def test_no_sentence_changes_another(pieces):
 
 def test_ids_that_make_no_sense(pieces):
     """Padding of a server, wrong lengths, unknown ids: the other rows do not care."""
-    translator, _, loaded = pieces
-    run = loaded.signatures["translate_ids"]
-    rows = translator.source_tokenizer.tokenize(TEXTS[:1])
-    width = len(rows[0])
-    junk = np.full((4, width + 3), 7, "int32")
-    junk[0, :width] = rows[0]
+    translator, _, run = pieces
+    row = translator.source_tokenizer.tokenize(TEXTS[:1])[0]
+    junk = np.full((4, len(row) + 3), 7, "int32")
+    junk[0, : len(row)] = row
     junk[1] = 10**6
-    found = run(source_ids=tf.constant(junk), lengths=tf.constant([width, 99, -5, 0]))
-    for place, ids in enumerate([rows[0], [3] * (width + 3)]):  # 3: unknown
-        expected, scores = ks.decoding.beam_search(
-            translator.model, np.array([ids], "int32"), 2, max_length=8,
-            suppressed_ids=[0, 1, 3], length_penalty=0.6,
-        )  # fmt: skip
-        np.testing.assert_array_equal(found["ids"][place], expected[0])
-        np.testing.assert_allclose(found["scores"][place], scores[0], atol=1e-4)
+    lengths = tf.constant([len(row), 99, -5, 0])
+    found = run["translate_ids"](source_ids=tf.constant(junk), lengths=lengths)
+    for place, ids in enumerate([row, [3] * (len(row) + 3)]):  # 3: unknown
+        expected, scores = searched(translator, ids)
+        np.testing.assert_array_equal(found["ids"][place], expected)
+        np.testing.assert_allclose(found["scores"][place], scores, atol=1e-4)
     assert (found["ids"].numpy()[2:] == 1).all()
     np.testing.assert_allclose(found["scores"][2:], [[0, MISSING]] * 2)
 
@@ -174,9 +172,9 @@ def test_ids_that_make_no_sense(pieces):
 @pytest.mark.slow
 def test_ids_are_cut_as_texts_are(pieces, language):
     """However wide they are: attention is quadratic in what is computed."""
-    for (owner, _, loaded), text in ((pieces, "tea the "), (language, "w1 w2 ")):
-        run, texts = loaded.signatures, [text * 3000, text]
-        tokenizer = getattr(owner, "source_tokenizer", None) or owner.tokenizer
+    for (owner, _, run), text in ((pieces, "tea the "), (language, "w1 w2 ")):
+        texts = [text * 3000, text]
+        tokenizer = [*owner.tokenizers.values()][0]
         rows = tf.ragged.constant(tokenizer.tokenize(texts), tf.int32)
         ids, lengths = rows.to_tensor(1), tf.cast(rows.row_lengths(), tf.int32)
         scored = {"target_ids": ids, "target_lengths": lengths}
@@ -198,8 +196,7 @@ def test_ids_are_cut_as_texts_are(pieces, language):
 @pytest.mark.parametrize("kind", ["pieces", "language"])
 def test_inputs_of_other_sizes(request, kind):
     """Every signature: nothing of nothing; rows for other texts are refused."""
-    _, _, loaded = request.getfixturevalue(kind)
-    for function in loaded.signatures.values():
+    for function in request.getfixturevalue(kind)[2].values():
         specs = function.structured_input_signature[1]
 
         def tensors(rows, width, specs=specs):
@@ -218,25 +215,13 @@ def test_inputs_of_other_sizes(request, kind):
                     function(**inputs)
 
 
-def test_encoder_outputs(pieces):
-    translator, _, loaded = pieces
-    found = loaded.signatures["encode"](text=tf.constant(TEXTS))
-    rows = translator.source_tokenizer.tokenize(TEXTS)
-    assert found["lengths"].numpy().tolist() == [len(row) for row in rows]
-    for place, row in enumerate(rows):
-        expected, _ = translator.model.encode(np.array([row], "int32"))
-        outputs = found["outputs"][place].numpy()
-        np.testing.assert_allclose(outputs[: len(row)], expected[0], atol=1e-5)
-        assert not outputs[len(row) :].any()
-
-
 # --- The files ---
 
 
 @pytest.mark.slow
 def test_stock_ops_are_those_of_the_runtime():
     """The registry of this TensorFlow has all that two older ones have in common."""
-    known = Path(stock_ops.__file__).with_suffix(".txt")
+    known = Path(writing.__file__).with_name("stock_ops.txt")
     script = Path(__file__).with_name("list_stock_ops.py")
     done = subprocess.run(
         [sys.executable, script, known], capture_output=True, text=True, timeout=300
@@ -255,21 +240,19 @@ def test_offenders_are_named(tmp_path):
 
     module.function = function
     tf.saved_model.save(module, str(tmp_path))
-    found = " ".join(stock_ops.offenders(tmp_path))
+    found = " ".join(writing.make_stock(tmp_path))
     assert "op PyFunc" in found and "XLA must compile it" in found
     assert "debug_name" not in found
 
 
 @pytest.mark.slow
-def test_offenders_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(stock_ops, "stock_ops", lambda: {})
-    with pytest.raises(ValueError, match="stock server cannot run: .*op "):
-        ks.export.saved_model(bare(), tmp_path / "m")
-    assert list((tmp_path / "m").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_interrupted_export_leaves_no_version(tmp_path, monkeypatch):
+def test_versions(tmp_path, monkeypatch):
+    """The next one; one that is refused or interrupted leaves nothing."""
+    kept = {"3", "12", "x9", ".14.part"}
+    for name in kept:
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="`version`.*never overwritten"):
+        ks.export.saved_model(make_conv_s2s(), tmp_path, version=3)
     seen = []
 
     def interrupted(module, path, *_):
@@ -277,21 +260,18 @@ def test_interrupted_export_leaves_no_version(tmp_path, monkeypatch):
         seen.extend(entry.name for entry in Path(path).parent.iterdir())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tf.saved_model, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        ks.export.saved_model(bare(), tmp_path / "m")
-    assert seen and not any(name.isdecimal() for name in seen)
-    assert list((tmp_path / "m").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_versions(tmp_path):
-    assert ks.export.next_version(tmp_path / "none") == 1
-    for name in ("3", "12", "x9", ".14.part"):
-        (tmp_path / name).mkdir()
-    assert ks.export.next_version(tmp_path) == 13
-    with pytest.raises(ValueError, match="`version`.*never overwritten"):
-        ks.export.saved_model(make_conv_s2s(), tmp_path, version=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.saved_model, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ks.export.saved_model(bare(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "stock_ops", lambda: {})
+        with pytest.raises(ValueError, match="stock server cannot run: .*op "):
+            ks.export.saved_model(bare(), tmp_path)
+    assert len(seen) > len(kept)
+    assert not any(name.isdecimal() for name in set(seen) - kept)
+    assert {entry.name for entry in tmp_path.iterdir()} == kept
+    assert ks.export.saved_model(bare(), tmp_path).name == "13"
 
 
 def test_files_of_a_version(pieces):
@@ -301,8 +281,7 @@ def test_files_of_a_version(pieces):
     from tensorflow_serving.config import model_server_config_pb2 as official
 
     path = pieces[1]
-    assert path.name == "1" and stock_ops.offenders(path) == []
-    assert compiled_functions(path) == []
+    assert path.name == "1" and writing.make_stock(path) == []
     names = {entry.name for entry in path.iterdir()}
     assert {"saved_model.pb", "variables", "assets.extra", "MODEL_CARD.md",
             "batching_params.pbtxt"} <= names  # fmt: skip
@@ -330,9 +309,6 @@ def test_files_of_a_version(pieces):
         assert found == {"model_config_list": {"config": [config]}}
 
 
-# --- XLA, mixed precision ---
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "xla", "near"),
@@ -341,11 +317,10 @@ def test_files_of_a_version(pieces):
 def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
     translator = make_translator(dtype=policy)
     path = ks.export.saved_model(translator, tmp_path / "m", xla=xla)
-    assert bool(compiled_functions(path)) is xla
-    assert stock_ops.offenders(path, xla=xla) == []
-    found = tf.saved_model.load(str(path)).signatures["serving_default"](
-        text=tf.constant(WORD_TEXTS)
-    )
+    assert bool(writing.make_stock(path)) is xla
+    assert writing.make_stock(path, xla=xla) == []
+    run = tf.saved_model.load(str(path)).signatures["serving_default"]
+    found = run(text=tf.constant(WORD_TEXTS))
     best = [row[0] for row in translator.translate_n_best(WORD_TEXTS, 1)]
     np.testing.assert_allclose(found["score"], [one.score for one in best], atol=near)
     if policy == "float32":
@@ -356,28 +331,20 @@ def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("make", "changes", "words"),
     [
-        ({"xla": 1}, "`xla`"),
-        ({"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
-        ({"num_beams": 100}, "`num_beams`"),
-        ({"max_source_length": 1}, "`max_source_length` must be an integer >= 2"),
-        ({"tokens_per_batch": 0}, "`tokens_per_batch`"),
-        ({"version": 0}, "`version`"),
+        (make_conv_s2s, {"xla": 1}, "`xla`"),
+        (make_conv_s2s, {"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
+        (make_conv_s2s, {"num_beams": 100}, "`num_beams`"),
+        (make_conv_s2s, {"max_source_length": 1}, "`max_source_length` must be an int"),
+        (make_conv_s2s, {"tokens_per_batch": 0}, "`tokens_per_batch`"),
+        (make_conv_s2s, {"version": 0}, "`version`"),
+        (lambda: make_translator().model, {}, "`translator` must be a Translator"),
+        (lambda: ks.Translator(bare().model, search={"max_length_rule": "batch"}), {},
+         "strangers"),
     ],
-)
-def test_wrong_arguments(tmp_path, changes, words):
+)  # fmt: skip
+def test_wrong_arguments(tmp_path, make, changes, words):
     with pytest.raises(ValueError, match=words):
-        ks.export.saved_model(make_conv_s2s(), tmp_path, **changes)
+        ks.export.saved_model(make(), tmp_path, **changes)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_depends_on_other_requests_is_refused(tmp_path):
-    translator = make_translator()
-    parts = translator.model, translator.source_tokenizer, translator.target_tokenizer
-    other = ks.Translator(*parts, {"max_length_rule": "batch"})
-    for owner, words in (
-        (other, "strangers"), (translator.model, "`translator` must be a Translator")
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=words):
-            ks.export.saved_model(owner, tmp_path)

@@ -23,19 +23,11 @@ from tests.export.server import serving
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
-REPOSITORY = Path(__file__).parents[2]
 QUESTIONS = [*TEXTS, "", "  ", "\0\7", "😀 tea", "\u2028", "the " * 300]
-
-
-def load_example():
-    path = REPOSITORY / "examples" / "serve_client.py"
-    spec = importlib.util.spec_from_file_location("serve_client", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-client = load_example()
+PATH = Path(__file__).parents[2] / "examples" / "serve_client.py"
+SPEC = importlib.util.spec_from_file_location("serve_client", PATH)
+client = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(client)
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +45,17 @@ def server(exported):
         yield address
 
 
-@pytest.fixture(params=["rest", "grpc"])
-def connection(request, server, exported):
-    name = exported[1].name
-    if request.param == "rest":
-        return client.RestClient(name, server.rest, version=1)
-    return client.GrpcClient(name, server.grpc, version=1)
+def connect(server, protocol, name="pieces", **options):
+    cls = {"rest": client.RestClient, "grpc": client.GrpcClient}[protocol]
+    return cls(name, getattr(server, protocol), **options)
 
 
-def test_translations(connection, exported):
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_all_signatures_for_texts(server, exported, protocol):
     translator, _ = exported
+    connection = connect(server, protocol, version=1)
     assert connection.translate(QUESTIONS) == translator.translate(QUESTIONS)
     assert connection.translate([]) == []
-
-
-def test_all_signatures_for_texts(connection, exported):
-    translator, _ = exported
     found = connection.call("score", text=TEXTS, translation=TEXTS[::-1])
     scores = found.get("score", found.get("output"))
     np.testing.assert_allclose(scores, translator.score(TEXTS, TEXTS[::-1]), atol=1e-4)
@@ -78,30 +65,34 @@ def test_all_signatures_for_texts(connection, exported):
         found["score"], [[one.score for one in row] for row in expected], atol=1e-4
     )
     assert np.shape(connection.call("encode", text=TEXTS)["outputs"])[0] == 3
-
-
-def test_errors_are_told(server, exported):
-    name = exported[1].name
     with pytest.raises(RuntimeError, match="not found"):
-        client.RestClient(name, server.rest).call("nothing", text=["a"])
+        connection.call("nothing", text=["a"])
     with pytest.raises(RuntimeError, match=r"(?i)not found"):
-        client.RestClient("other", server.rest).translate(["a"])
-    with pytest.raises(RuntimeError, match="not found"):
-        client.GrpcClient(name, server.grpc).call("nothing", text=["a"])
-
-
-def test_program(server, exported, monkeypatch, capsys):
-    translator, folder = exported
-    for flags in (["--rest", server.rest], ["--grpc", server.grpc, "--batch", "2"]):
-        assert run_program(monkeypatch, folder.name, *flags) == 0
-        lines = [" ".join(t.splitlines()) for t in translator.translate(TEXTS)]
-        assert capsys.readouterr().out.splitlines() == lines
+        connect(server, protocol, "other").translate(["a"])
 
 
 def run_program(monkeypatch, *arguments, lines=TEXTS):
     monkeypatch.setattr(sys, "argv", ["serve_client.py", *arguments])
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{t}\n" for t in lines)))
     return client.main()
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_program(server, exported, monkeypatch, capsys, protocol):
+    """Translations, or in a line what is wrong."""
+    flags = [f"--{protocol}", getattr(server, protocol), "--batch", "2"]
+    assert run_program(monkeypatch, "pieces", *flags) == 0
+    lines = [" ".join(t.splitlines()) for t in exported[0].translate(TEXTS)]
+    assert capsys.readouterr().out.splitlines() == lines
+    nobody = {"rest": "http://localhost:9", "grpc": "localhost:9"}[protocol]
+    assert run_program(monkeypatch, "pieces", f"--{protocol}", nobody) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and f"No server answers at {nobody}" in errors[0]
+    cls = type(connect(server, protocol))
+    monkeypatch.setattr(cls.call, "__defaults__", ("nothing",))
+    assert run_program(monkeypatch, "pieces", *flags) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and "nothing" in errors[0] and "not found" in errors[0]
 
 
 def test_program_around_moses(tmp_path, monkeypatch, capsys):
@@ -117,21 +108,6 @@ def test_program_around_moses(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == translator.translate(lines)
 
 
-@pytest.mark.parametrize("flag", ["--rest", "--grpc"])
-def test_program_says_in_a_line_what_is_wrong(
-    server, exported, monkeypatch, capsys, flag
-):
-    nobody = {"--rest": "http://localhost:9", "--grpc": "localhost:9"}[flag]
-    assert run_program(monkeypatch, "pieces", flag, nobody) == 1
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 1 and f"No server answers at {nobody}" in errors[0]
-    connection = {"--rest": client.RestClient, "--grpc": client.GrpcClient}[flag]
-    monkeypatch.setattr(connection.call, "__defaults__", ("nothing",))
-    assert run_program(monkeypatch, "pieces", flag, getattr(server, flag[2:])) == 1
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 1 and "nothing" in errors[0] and "not found" in errors[0]
-
-
 def memory() -> int:
     """Largest resident size so far, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -139,31 +115,20 @@ def memory() -> int:
 
 def test_clients_at_the_same_time(server, exported):
     """Mixed lengths, both protocols: no wrong answer, no error, memory flat."""
-    translator, folder = exported
     texts = [f"{text} {number}" for number in range(16) for text in QUESTIONS]
-    expected = dict(zip(texts, translator.translate(texts), strict=True))
+    expected = dict(zip(texts, exported[0].translate(texts), strict=True))
     ends, wrong, counts = time.monotonic() + 24, [], []
 
     def work(number):
-        draw = np.random.default_rng(number)
-        cls, at = (
-            (client.RestClient, server.rest)
-            if number % 2
-            else (client.GrpcClient, server.grpc)
-        )
-        connection, count = cls(folder.name, at), 0
+        draw, count = np.random.default_rng(number), 0
+        connection = connect(server, "rest" if number % 2 else "grpc")
         while time.monotonic() < ends:
             asked = [str(one) for one in draw.choice(texts, draw.integers(1, 9))]
             try:
-                found = connection.translate(asked)
+                assert connection.translate(asked) == [expected[one] for one in asked]
             except Exception as error:
                 wrong.append(error)
                 return
-            wrong.extend(
-                (one, other)
-                for one, other in zip(asked, found, strict=True)
-                if other != expected[one]
-            )
             count += 1
         counts.append(count)
 
