@@ -57,33 +57,34 @@ def both(*stems):
 # --- Layouts ---
 
 
-def test_folder(folder):
-    path = folder(*both("train", "dev", "test"), "README.md", ".hidden.de")
+@pytest.mark.parametrize("name", ["valid", "validation", "dev", "val"])
+def test_folder(folder, name):
+    files = ["train.de.gz", "train.en", f"{name}.de", f"{name}.en.gz"]
+    path = folder(*files, *both("test"), "README.md", ".hidden.de")
     (path / "more").mkdir()
     corpus = from_german(path)
     assert corpus.splits == ("train", "validation", "test")
     assert (corpus.source_language, corpus.target_language) == ("de", "en")
-    expected = [("train.de 1", "train.en 1"), ("train.de 2", "train.en 2")]
+    expected = [("train.de.gz 1", "train.en 1"), ("train.de.gz 2", "train.en 2")]
     assert rows_of(corpus) == expected == rows_of(corpus)
     assert corpus.counts["train"] == {"kept": 2}
-    for name in ("validation", "valid", "dev", "val"):
-        assert rows_of(corpus, name)[1] == ("dev.de 2", "dev.en 2")
-    assert [*corpus.texts("train", "source")] == ["train.de 1", "train.de 2"]
-    assert [*corpus.texts("dev", "target", 1)] == ["dev.en 1"]
+    for other in ("validation", "valid", "dev", "val"):
+        assert rows_of(corpus, other)[1] == (f"{name}.de 2", f"{name}.en.gz 2")
+    assert [*corpus.texts("train", "source")] == ["train.de.gz 1", "train.de.gz 2"]
+    assert [*corpus.texts("dev", "target", 1)] == [f"{name}.en.gz 1"]
     turned = open_corpus(str(path), source_language="en")
     assert (turned.source_language, turned.target_language) == ("en", "de")
     assert rows_of(turned, "test")[0] == ("test.en 1", "test.de 1")
     assert open_corpus(path, target_language="de").source_language == "en"
-
-
-@pytest.mark.parametrize("name", ["valid", "validation", "dev", "val"])
-def test_compressed_validation(folder, name):
-    files = folder("train.de.gz", "train.en", f"{name}.de.gz", f"{name}.en.gz")
-    corpus = from_german(files)
-    assert corpus.splits == ("train", "validation")
-    expected = (f"{name}.de.gz 2", f"{name}.en.gz 2")
-    assert rows_of(corpus, "validation")[1] == rows_of(corpus, name)[1] == expected
-    assert rows_of(corpus)[0] == ("train.de.gz 1", "train.en 1")
+    # What tells whether the texts have changed.
+    before = corpus.digests(["train", "valid"])
+    assert set(before) == {*files}
+    text = path / "train.en"
+    text.write_bytes(text.read_bytes())
+    assert corpus.digests(["train", "validation"]) == before
+    text.write_bytes(text.read_bytes()[::-1])
+    after = corpus.digests(["train", "valid"])
+    assert {name for name, _ in after.items() ^ before.items()} == {"train.en"}
 
 
 def test_several_files_of_a_kind(folder):
@@ -96,19 +97,6 @@ def test_several_files_of_a_kind(folder):
     assert first == ["train.de"] * 2 + ["train2.de"] * 2 + ["train10.de"] * 2
     assert rows_of(corpus, "validation")[0][0] == "valid.de 1"
     assert len(rows_of(corpus, "newstest2014")) == 2
-
-
-def test_digests_are_of_the_bytes_of_the_files(folder):
-    folder = folder(*both("train", "valid", "test"))
-    corpus = from_german(folder)
-    before = corpus.digests(["train", "valid"])
-    assert set(before) == {"train.de", "train.en", "valid.de", "valid.en"}
-    path = folder / "train.de"
-    path.write_bytes(path.read_bytes())
-    assert corpus.digests(["train", "validation"]) == before
-    path.write_bytes(path.read_bytes()[::-1])
-    after = corpus.digests(["train", "valid"])
-    assert {name for name, _ in after.items() ^ before.items()} == {"train.de"}
 
 
 def test_variants_and_directions(folder):
@@ -129,9 +117,7 @@ def test_variants_and_directions(folder):
     corpus = open_corpus(folder(*both("train.en-de", "valid.en-de")))  # fairseq's
     assert (corpus.source_language, corpus.target_language) == ("en", "de")
     assert corpus.splits == ("train", "validation")
-
-
-def test_more_languages(folder):
+    # More languages than two.
     path = folder(*both("train", "val"), "train.cs", "val.cs")
     corpus = open_corpus(path, source_language="cs", target_language="de")
     assert rows_of(corpus, "val")[0] == ("val.cs 1", "val.de 1")
@@ -283,16 +269,11 @@ def test_embedded_corpus_needs_no_optional_packages():
 # --- Lines ---
 
 
-def test_line_ends_marks_and_separators(read):
+def test_line_ends_marks_and_separators_compressed_whatever_the_name(read):
     source = "\ufeffa\r\nb\u2028c  \r\nd\re\x0bf\x85g".encode()
-    expected = [("a", "1"), ("b\u2028c  ", " 2"), ("d\re\x0bf\x85g", "3")]
-    assert read(source, b"1\n 2\n3\n")[0] == expected
-
-
-@pytest.mark.parametrize("module", [gzip, bz2, lzma])
-def test_compressed_whatever_the_name(read, module):
-    packed = module.compress("ä\nb\n".encode())
-    assert read(packed, b"BZhallo\nb\n")[0] == [("ä", "BZhallo"), ("b", "b")]
+    expected = [("a", "BZh"), ("b\u2028c  ", " 2"), ("d\re\x0bf\x85g", "3")]
+    for packed in (source, *(one.compress(source) for one in (gzip, bz2, lzma))):
+        assert read(packed, b"BZh\n 2\n3\n")[0] == expected
 
 
 def test_several_blocks_and_files(tmp_path, monkeypatch):

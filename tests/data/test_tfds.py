@@ -21,18 +21,23 @@ class _Texts(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     SUPERVISED = None
 
     def _info(self):
+        features = self.FEATURES
+        if isinstance(features, dict):
+            features = tfds.features.FeaturesDict(features)
         return self.dataset_info_from_configs(
-            features=self.FEATURES, supervised_keys=self.SUPERVISED
+            features=features, supervised_keys=self.SUPERVISED
         )
 
     def _split_generators(self, dl_manager):
-        return {
-            split: self._generate_examples(number)
-            for split, number in (("train", None), ("dev", 2))
-        }
+        train = self._generate_examples(None)
+        return {"train": train, "dev": self._generate_examples(2)}
 
     def _generate_examples(self, number):
         yield from enumerate(self.EXAMPLES[:number])
+
+
+TEXT = tfds.features.Text()
+STARS = tfds.features.Scalar(np.int32)
 
 
 class SeqconvPairs(_Texts):
@@ -41,12 +46,7 @@ class SeqconvPairs(_Texts):
 
 
 class SeqconvSummaries(_Texts):
-    FEATURES = tfds.features.FeaturesDict(
-        {
-            **dict.fromkeys(("id", "article", "highlights"), tfds.features.Text()),
-            "stars": tfds.features.Scalar(np.int32),
-        }
-    )
+    FEATURES = {"id": TEXT, "article": TEXT, "highlights": TEXT, "stars": STARS}
     SUPERVISED = ("article", "highlights")
     EXAMPLES = [
         {"id": "0", "article": " A .\r\n\n B\n", "highlights": "a \n b", "stars": 1},
@@ -56,12 +56,8 @@ class SeqconvSummaries(_Texts):
 
 
 class SeqconvTalks(_Texts):
-    FEATURES = tfds.features.FeaturesDict(
-        {
-            "talk": tfds.features.Text(),
-            "translations": tfds.features.TranslationVariableLanguages(["de", "en"]),
-        }
-    )
+    BOTH = tfds.features.TranslationVariableLanguages(["de", "en"])
+    FEATURES = {"talk": TEXT, "translations": BOTH}
     EXAMPLES = [
         {"talk": "x", "translations": {"de": "Hund", "en": ["dog", "hound"]}},
         {"talk": "y", "translations": {"de": "Katze"}},
@@ -70,7 +66,7 @@ class SeqconvTalks(_Texts):
 
 
 class SeqconvLines(_Texts):
-    FEATURES = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+    FEATURES = {"text": TEXT}
     SUPERVISED = ("text", "text")
     EXAMPLES = [{"text": f"line {i}"} for i in range(3)]
 
