@@ -32,6 +32,10 @@ def test_the_restored_model_is_the_saved_one_and_trains_on_as_it(trained):
         assert state == checkpoints.read_state(path)
         assert state == {"update": 3, "position": 3, "text": "ü"}
         assert same(model, other)
+    with np.load(path) as file:
+        header = json.loads(file["header.json"])
+        assert len(file.files) == 1 + len(header["model"]) + len(header["optimizer"])
+    assert [one["path"] for one in header["model"]] == [v.path for v in model.variables]
     seeds = [v for v in first.variables if "seed_generator" in v.path]
     assert len(seeds) == 1  # Keras' own files have none of these
     assert len(first.optimizer.variables) == 2 + 2 * 4
@@ -40,42 +44,13 @@ def test_the_restored_model_is_the_saved_one_and_trains_on_as_it(trained):
     assert same(first, second) and not same(first, model)
 
 
-def test_the_file_is_one_of_numpy_with_a_header_of_json(trained):
-    model, path = trained
-    with np.load(path) as file:
-        header = json.loads(file["header.json"])
-        arrays = [file[f"optimizer/{n}"] for n in range(len(header["optimizer"]))]
-        assert len(file.files) == 1 + len(header["model"]) + len(arrays)
-    assert [entry["path"] for entry in header["model"]] == [
-        variable.path for variable in model.variables
-    ]
-    for array, variable in zip(arrays, model.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(array, keras.ops.convert_to_numpy(variable))
-
-
-class Holder(keras.layers.Layer):
-    """Variables of given values that all have the same name."""
-
-    def __init__(self, values, dtype):
-        super().__init__(name="holder")
-        self.given, self.kind = values, dtype
-
-    def build(self, shape):
-        for value in self.given:
-            self.add_weight(
-                np.shape(value),
-                dtype=self.kind,
-                trainable=False,
-                initializer=lambda _, dtype, value=value: keras.ops.cast(value, dtype),
-                name="same",
-            )
-
-    def call(self, inputs):
-        return inputs
-
-
-def hold(values, dtype="float32"):
-    return keras.Sequential([keras.Input((2,)), Holder(values, dtype)])
+def hold(values, dtype):
+    """A model with variables of these values, all of the same name."""
+    model = keras.Model()
+    for value in values:
+        start = lambda _, dtype, value=value: keras.ops.cast(value, dtype)  # noqa: E731
+        model.add_weight(np.shape(value), start, dtype, trainable=False, name="same")
+    return model
 
 
 @pytest.mark.parametrize(
@@ -100,14 +75,10 @@ def test_dtypes_come_back_to_the_bit(tmp_path, dtype):
         assert got.dtype.name == wanted.dtype.name == dtype
         assert got.shape == wanted.shape
         assert got.tobytes() == wanted.tobytes() != bytes(len(got.tobytes()))
-
-
-def test_integers_may_differ_in_width(tmp_path):
-    path = tmp_path / "update-00000000.npz"
-    checkpoints.save(path, hold([100, 3], "int32"), {"update": 0})
-    model = hold([0, 0], "int8")
-    checkpoints.restore(path, model)
-    assert [int(np.asarray(variable)) for variable in model.variables] == [100, 3]
+    if dtype == "int8":  # in another width, as of another backend
+        wide = hold([[0, 0, 0], 0, [[0]]], "int32")
+        checkpoints.restore(path, wide)
+        assert [int(np.sum(v)) for v in wide.variables] == [-3, 1, 2]
 
 
 def dense(*widths):
@@ -175,16 +146,10 @@ def test_damaged_files_are_named(trained, tmp_path, where):
         np.testing.assert_array_equal(one, other)
 
 
-def test_missing_files_and_those_of_earlier_versions(tmp_path):
+def test_latest_falls_back(trained, tmp_path):
+    assert checkpoints.latest(tmp_path / "missing") is None
     with pytest.raises(FileNotFoundError, match="update-00000001.npz"):
         checkpoints.read_state(tmp_path / "update-00000001.npz")
-    assert checkpoints.latest(tmp_path / "missing") is None
-    (tmp_path / "update-00000001.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(ValueError, match="update-00000001.h5: it is of an earlier"):
-        checkpoints.latest(tmp_path)
-
-
-def test_latest_falls_back(trained, tmp_path):
     good = trained[1].read_bytes()
     updates = [5, 99_999_999, 100_000_000]  # in their order as names, too
     for update in updates:
@@ -194,6 +159,9 @@ def test_latest_falls_back(trained, tmp_path):
     checkpoints.path_of(tmp_path, updates[2]).write_bytes(good[: len(good) // 2])
     with pytest.warns(UserWarning, match="Skipped a checkpoint.*update-100000000.npz"):
         assert checkpoints.latest(tmp_path) == checkpoints.path_of(tmp_path, updates[1])
+    (tmp_path / "update-00000001.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(ValueError, match="update-00000001.h5: it is of an earlier"):
+        checkpoints.latest(tmp_path)
 
 
 def test_content_and_then_the_name_reach_the_disk(trained, tmp_path, monkeypatch):

@@ -5,43 +5,34 @@ import numpy as np
 
 from keras_seqconv.metrics import Perplexity, TokenAccuracy, TokenMetrics
 from tests.backends import modes, to_numpy
-
-
-def batch(rng, rows, length):
-    labels = rng.integers(2, 6, (rows, length))
-    for row, end in enumerate(rng.integers(0, length + 1, rows)):
-        labels[row, end:] = 1
-    return labels.astype("int32"), rng.normal(size=(rows, length, 6)).astype("float32")
-
-
-def by_definition(batches):
-    nll, right, tokens = 0.0, 0, 0
-    for labels, logits in batches:
-        for place in np.ndindex(*labels.shape):
-            if labels[place] != 1:
-                nll -= logits[place][labels[place]]
-                nll += np.log(np.exp(logits[place].astype("float64")).sum())
-                right += np.argmax(logits[place]) == labels[place]
-                tokens += 1
-    return nll / tokens, right / tokens, tokens
+from tests.test_losses import by_definition
 
 
 def test_exact_over_batches_of_all_shapes():
     rng = np.random.default_rng(0)
-    batches = [batch(rng, rows, length) for rows, length in [(5, 3), (1, 9), (2, 1)]]
-    batches.append((np.ones((2, 4), "int32"), np.zeros((2, 4, 6), "float32")))
     metrics = [TokenMetrics(), Perplexity(), TokenAccuracy()]
-    for labels, logits in batches:
+    nll, right, tokens = 0.0, 0, 0
+    for rows, length in [(5, 3), (1, 9), (2, 1), (2, 4)]:
+        logits = rng.normal(size=(rows, length, 6)).astype("float32")
+        labels = rng.integers(2, 6, (rows, length)).astype("int32")
+        for row, end in enumerate(rng.integers(0, length + 1, rows)):
+            labels[row, end:] = 1
+        if length == 4:
+            labels[:] = 1  # nothing but padding
+        nll += by_definition(labels, logits, 0.0, "uniform", 1).sum()
+        right += np.sum((np.argmax(logits, -1) == labels) & (labels != 1))
+        tokens += np.sum(labels != 1)
         for metric in metrics:
             metric.update_state(labels, logits)
-    nll, accuracy, tokens = by_definition(batches)
     found = metrics[0].result()
-    np.testing.assert_allclose(found["nll"], nll, rtol=1e-6)
-    np.testing.assert_allclose(found["perplexity"], np.exp(nll), rtol=1e-5)
-    np.testing.assert_allclose(found["accuracy"], accuracy, rtol=1e-6)
-    assert float(found["tokens"]) == tokens
-    np.testing.assert_allclose(metrics[1].result(), np.exp(nll), rtol=1e-5)
-    np.testing.assert_allclose(metrics[2].result(), accuracy, rtol=1e-6)
+    wanted = {
+        "nll": nll / tokens, "perplexity": np.exp(nll / tokens),
+        "accuracy": right / tokens, "tokens": tokens,
+    }  # fmt: skip
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
+    for metric, name in zip(metrics[1:], ("perplexity", "accuracy"), strict=True):
+        np.testing.assert_allclose(metric.result(), wanted[name], rtol=1e-6)
 
 
 def test_perplexity_is_finite_and_reset():

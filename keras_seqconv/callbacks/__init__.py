@@ -22,14 +22,14 @@ from keras_seqconv.callbacks.control import StopAtUpdate as StopAtUpdate
 from keras_seqconv.callbacks.control import StopOnNaN as StopOnNaN
 from keras_seqconv.callbacks.reporting import LogFile as LogFile
 from keras_seqconv.callbacks.reporting import Progress as Progress
-from keras_seqconv.callbacks.reporting import Reports
+from keras_seqconv.callbacks.reporting import Reports, Validation
 from keras_seqconv.callbacks.reporting import TensorBoard as TensorBoard
 from keras_seqconv.callbacks.reporting import Validate as Validate
 from keras_seqconv.callbacks.reporting import ValidationBLEU as ValidationBLEU
 
 # Places of classes; all others, also those of other packages, are at 0.
 _PLACES = {
-    StopAtUpdate: -2, Validate: -1, StopAtLearningRate: 1, Reports: 2, Checkpoints: 3,
+    StopAtUpdate: -2, Validation: -1, StopAtLearningRate: 1, Reports: 2, Checkpoints: 3,
 }  # fmt: skip
 
 

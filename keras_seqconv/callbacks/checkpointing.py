@@ -1,6 +1,7 @@
 """Writing checkpoints during `fit`, and going on from the last one."""
 
 import collections
+import dataclasses
 import math
 import os
 import warnings
@@ -19,6 +20,7 @@ from keras_seqconv.callbacks.control import (
 from keras_seqconv.support.arguments import check_choice
 
 
+@dataclasses.dataclass(eq=False)
 class Checkpoints(CountingCallback):
     """Writes checkpoints of everything that the next update depends on.
 
@@ -49,26 +51,20 @@ class Checkpoints(CountingCallback):
     None. `ordered` and `fit_stream` set them.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        *,
-        every_updates: int | None = None,
-        keep_last: int | None = 10,
-        keep_updates: int | None = 2,
-        keep_best: int = 1,
-        monitor: str = "val_nll",
-        mode: str = "min",
-        recipe=None,
-    ):
-        super().__init__()
-        self.directory, self.recipe = Path(directory), recipe
-        self.every_updates, self.keep_last = every_updates, keep_last
-        self.keep_updates, self.keep_best = keep_updates, keep_best
-        self.monitor = monitor
-        self.mode = check_choice("mode", mode, ("min", "max"))
-        self.others, self.stream = (), None
-        self._saved = 0
+    directory: str | os.PathLike
+    every_updates: int | None = None
+    keep_last: int | None = 10
+    keep_updates: int | None = 2
+    keep_best: int = 1
+    monitor: str = "val_nll"
+    mode: str = "min"
+    recipe: dict | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.directory = Path(self.directory)
+        check_choice("mode", self.mode, ("min", "max"))
+        self.others, self.stream, self._saved = (), None, 0
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)

@@ -1,5 +1,6 @@
 """What guides a training: rates by epoch and result, and all that can end it."""
 
+import dataclasses
 import math
 import os
 import signal
@@ -21,6 +22,7 @@ from keras_seqconv.support.arguments import (
 # --- What a callback knows of the training it takes part in ---
 
 
+@dataclasses.dataclass(eq=False)
 class CountingCallback(keras.callbacks.Callback):
     """Base of the callbacks: counts batches, and reads the updates only when needed.
 
@@ -29,8 +31,8 @@ class CountingCallback(keras.callbacks.Callback):
     optimizer, perhaps on a GPU: reading it after every batch would make each wait for
     the one before.
 
-    A subclass does its work in `on_logs(logs, epoch_end)`, at the end of each batch and
-    of each epoch.
+    A subclass is a dataclass of its arguments and does its work in `on_logs(logs,
+    epoch_end)`, at the end of each batch and of each epoch.
 
     Attributes: `epoch`, from 0; `position`, batches since the start of training;
     `batches`, those of this epoch in this call of `fit`; `state_names`, of attributes
@@ -40,6 +42,9 @@ class CountingCallback(keras.callbacks.Callback):
     state_names = ()
     epoch = position = batches = 0
     _update, _since, _was_due = 0, 1, 0
+
+    def __post_init__(self):
+        super().__init__()
 
     def get_state(self) -> dict:
         return {name: getattr(self, name) for name in self.state_names}
@@ -147,7 +152,38 @@ def weights_not_finite(model) -> list[str]:
 # --- Rates ---
 
 
-class FixedSchedule(CountingCallback):
+class _Schedule(CountingCallback):
+    """Sets `rate` between updates; in a warm-up one on the line from `warmup_start`."""
+
+    # Updates that the warm-up is ahead of those completed.
+    _ahead = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("shrink", self.shrink)
+        check_integer("warmup_steps", self.warmup_steps, 0)
+        self.rate = self.learning_rate  # after the warm-up
+        self._warming_up = self.warmup_steps > 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self._set()
+
+    def on_logs(self, logs, epoch_end):
+        if self._warming_up:
+            self._set()
+
+    def _set(self):
+        rate = self.rate
+        self._warming_up = self._warming_up and self.update < self.warmup_steps
+        if self._warming_up:
+            done = (self.update + self._ahead) / self.warmup_steps
+            rate = self.warmup_start + (rate - self.warmup_start) * done
+        self.model.optimizer.learning_rate = rate
+
+
+@dataclasses.dataclass(eq=False)
+class FixedSchedule(_Schedule):
     """A rate that shrinks each epoch from a chosen one on (fairseq's `fixed`).
 
     With epochs e = 1, 2, ..., and f = force_anneal:
@@ -166,46 +202,22 @@ class FixedSchedule(CountingCallback):
         warmup_start: rate at which the line starts.
     """
 
-    # Updates that the warm-up is ahead of those completed.
+    learning_rate: float
+    force_anneal: int | None = None
+    shrink: float = 0.1
+    warmup_steps: int = 0
+    warmup_start: float = 0.0
     _ahead = 1
 
-    def __init__(
-        self,
-        learning_rate: float,
-        force_anneal: int | None = None,
-        shrink: float = 0.1,
-        warmup_steps: int = 0,
-        warmup_start: float = 0.0,
-    ):
-        super().__init__()
-        self.learning_rate, self.force_anneal = learning_rate, force_anneal
-        self.shrink = check_number("shrink", shrink)
-        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
-        self.warmup_start = check_number("warmup_start", warmup_start)
-        self.rate = learning_rate  # after the warm-up
-        self._warming_up = warmup_steps > 0
-
     def on_epoch_begin(self, epoch, logs=None):
-        super().on_epoch_begin(epoch, logs)
         if self.force_anneal is not None:
             done = max(epoch + 2 - self.force_anneal, 0)
             self.rate = self.learning_rate * self.shrink**done
-        self._set()
-
-    def on_logs(self, logs, epoch_end):
-        if self._warming_up:
-            self._set()
-
-    def _set(self):
-        rate = self.rate
-        self._warming_up = self._warming_up and self.update < self.warmup_steps
-        if self._warming_up:
-            done = (self.update + self._ahead) / self.warmup_steps
-            rate = self.warmup_start + (rate - self.warmup_start) * done
-        self.model.optimizer.learning_rate = rate
+        super().on_epoch_begin(epoch, logs)
 
 
-class ReduceOnPlateau(FixedSchedule):
+@dataclasses.dataclass(eq=False)
+class ReduceOnPlateau(_Schedule):
     """Shrinks the rate when validation no longer gets better (PyTorch's rule).
 
     Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
@@ -222,24 +234,19 @@ class ReduceOnPlateau(FixedSchedule):
         shrink, warmup_steps, warmup_start: as of `FixedSchedule`.
     """
 
+    learning_rate: float | None = None
+    shrink: float = 0.1
+    patience: int = 0
+    monitor: str = "val_nll"
+    mode: str = "min"
+    warmup_steps: int = 0
+    warmup_start: float = 0.0
     state_names = ("rate", "best", "bad_epochs")
-    _ahead = 0
 
-    def __init__(
-        self,
-        learning_rate: float | None = None,
-        shrink: float = 0.1,
-        patience: int = 0,
-        *,
-        monitor: str = "val_nll",
-        mode: str = "min",
-        warmup_steps: int = 0,
-        warmup_start: float = 0.0,
-    ):
-        super().__init__(learning_rate, None, shrink, warmup_steps, warmup_start)
-        self.patience = check_integer("patience", patience, 0)
-        self.monitor = monitor
-        self.mode = check_choice("mode", mode, ("min", "max"))
+    def __post_init__(self):
+        super().__post_init__()
+        check_integer("patience", self.patience, 0)
+        check_choice("mode", self.mode, ("min", "max"))
         self.best, self.bad_epochs = None, 0
 
     def on_train_begin(self, logs=None):
@@ -269,30 +276,29 @@ class ReduceOnPlateau(FixedSchedule):
 # --- Ends ---
 
 
+@dataclasses.dataclass(eq=False)
 class StopAtUpdate(CountingCallback):
     """Ends training after `max_updates`, those before a restart included."""
 
-    def __init__(self, max_updates: int):
-        super().__init__()
-        self.max_updates = check_positive_integer("max_updates", max_updates)
+    max_updates: int
 
     def on_logs(self, logs, epoch_end):
         if self.reached(self.max_updates):
             self.unsynced_model.stop_training = True
 
 
-class StopAtLearningRate(keras.callbacks.Callback):
+@dataclasses.dataclass(eq=False)
+class StopAtLearningRate(CountingCallback):
     """Ends training after an epoch when the rate is not above `minimum` (fairseq)."""
 
-    def __init__(self, minimum: float):
-        super().__init__()
-        self.minimum = check_number("minimum", minimum)
+    minimum: float
 
-    def on_epoch_end(self, epoch, logs=None):
-        if rate_of(self.model) <= self.minimum:
+    def on_logs(self, logs, epoch_end):
+        if epoch_end and rate_of(self.model) <= self.minimum:
             self.model.stop_training = True
 
 
+@dataclasses.dataclass(eq=False)
 class EarlyStopping(CountingCallback):
     """Ends training after `patience` validations in a row without a better result.
 
@@ -306,15 +312,17 @@ class EarlyStopping(CountingCallback):
         mode: "min", "max", or "auto": "max" for accuracy and BLEU.
     """
 
+    patience: int
+    monitor: str = "val_nll"
+    mode: str = "auto"
     state_names = ("best", "bad_validations", "seen")
 
-    def __init__(self, patience: int, monitor: str = "val_nll", mode: str = "auto"):
-        super().__init__()
-        self.patience = check_positive_integer("patience", patience)
-        self.monitor = monitor
-        if check_choice("mode", mode, ("auto", "min", "max")) == "auto":
-            mode = "max" if monitor.endswith(("accuracy", "bleu")) else "min"
-        self.mode = mode
+    def __post_init__(self):
+        super().__post_init__()
+        check_positive_integer("patience", self.patience)
+        if check_choice("mode", self.mode, ("auto", "min", "max")) == "auto":
+            upwards = self.monitor.endswith(("accuracy", "bleu"))
+            self.mode = "max" if upwards else "min"
         self.best, self.bad_validations = None, 0
         self.seen = None  # the last update with a result
 
@@ -334,6 +342,7 @@ class EarlyStopping(CountingCallback):
             self.unsynced_model.stop_training = True
 
 
+@dataclasses.dataclass(eq=False)
 class StopOnNaN(CountingCallback):
     """Ends training when loss or gradients are no longer finite.
 
@@ -350,13 +359,10 @@ class StopOnNaN(CountingCallback):
         directory: of `Checkpoints`, for the message.
     """
 
+    every: int = 20
+    directory: str | os.PathLike | None = None
+    message = None
     MINIMUM_LOSS_SCALE = 1e-4
-
-    def __init__(self, *, every: int = 20, directory: str | os.PathLike | None = None):
-        super().__init__()
-        self.every = check_positive_integer("every", every)
-        self.directory = directory
-        self.message = None
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -398,6 +404,7 @@ class StopOnNaN(CountingCallback):
         return infinite[0] if infinite else None
 
 
+@dataclasses.dataclass(eq=False)
 class GracefulStop(CountingCallback):
     """Ctrl-C and SIGTERM end training after the update at hand.
 
@@ -412,10 +419,9 @@ class GracefulStop(CountingCallback):
     its number, as shells have it.
     """
 
-    def __init__(self):
-        super().__init__()
-        self.signal = None
-        self._handlers = {}
+    def __post_init__(self):
+        super().__post_init__()
+        self.signal, self._handlers = None, {}
 
     @property
     def exit_status(self) -> int:

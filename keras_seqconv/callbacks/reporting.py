@@ -1,6 +1,7 @@
 """What a training measures and tells: validation, lines, files, curves."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -24,24 +26,10 @@ from keras_seqconv.support.progress import clock
 # --- Validation ---
 
 
-class Validate(CountingCallback):
-    """Runs `model.evaluate` and puts its results, as val_*, into the logs.
+class Validation(CountingCallback):
+    """When to validate; what that means is `_results`."""
 
-    What `fit(validation_data=...)` does at ends of epochs, also between them and after
-    the last update of `StopAtUpdate`. The callbacks after it in the list (see
-    `ordered`) see the results, with the seconds they took added to "val_seconds".
-
-    Args:
-        data: what `model.evaluate` takes, a `tf.data.Dataset` for example, or a stream
-            with a method `once() -> dataset`.
-        every_updates: updates between two validations, beside those of each epoch.
-    """
-
-    def __init__(self, data, *, every_updates: int | None = None):
-        super().__init__()
-        self.every_updates = every_updates
-        self._data = data.once() if hasattr(data, "once") else data
-        self._latest, self._validated = {}, None
+    _latest, _validated = {}, None
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -72,16 +60,43 @@ class Validate(CountingCallback):
         logs.update(self._latest)
 
     def _results(self) -> dict[str, float]:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(eq=False)
+class Validate(Validation):
+    """Runs `model.evaluate` and puts its results, as val_*, into the logs.
+
+    What `fit(validation_data=...)` does at ends of epochs, also between them and after
+    the last update of `StopAtUpdate`. The callbacks after it in the list (see
+    `ordered`) see the results, with the seconds they took added to "val_seconds".
+
+    Args:
+        data: what `model.evaluate` takes, a `tf.data.Dataset` for example, or a stream
+            with a method `once() -> dataset`.
+        every_updates: updates between two validations, beside those of each epoch.
+    """
+
+    data: Any
+    every_updates: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if hasattr(self.data, "once"):
+            self.data = self.data.once()
+
+    def _results(self) -> dict[str, float]:
         with warnings.catch_warnings():
             # Of data without a known number of batches. All of it is meant.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             results = self.model.evaluate(
-                for_replicas(self.model, self._data), verbose=0, return_dict=True
+                for_replicas(self.model, self.data), verbose=0, return_dict=True
             )
         return {f"val_{name}": float(value) for name, value in results.items()}
 
 
-class ValidationBLEU(Validate):
+@dataclasses.dataclass(eq=False)
+class ValidationBLEU(Validation):
     """Translates, and puts sacreBLEU's score into the logs as val_bleu.
 
     When, and where the score is seen: as of `Validate`.
@@ -99,27 +114,24 @@ class ValidationBLEU(Validate):
         ValueError: sources and references differ in number, or there are none.
     """
 
-    def __init__(
-        self,
-        translator: Callable,
-        sources: Sequence[str],
-        references: Sequence[str],
-        *,
-        every_updates: int | None = None,
-    ):
-        super().__init__(None, every_updates=every_updates)
-        if len(sources) != len(references) or not len(sources):
+    translator: Any
+    sources: Sequence[str]
+    references: Sequence[str]
+    every_updates: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.sources) != len(self.references) or not len(self.sources):
             raise ValueError(
                 "`sources` and `references` must have the same number of texts, at "
-                f"least one. Received: {len(sources)} and {len(references)}"
+                f"least one. Received: {len(self.sources)} and {len(self.references)}"
             )
         self._metric = require("sacrebleu", "mt").BLEU()
-        self._translate = getattr(translator, "translate", translator)
-        self._sources, self._references = list(sources), list(references)
 
     def _results(self) -> dict[str, float]:
-        translations = self._translate(self._sources)
-        score = self._metric.corpus_score(translations, [self._references])
+        translate = getattr(self.translator, "translate", self.translator)
+        hypotheses = translate(list(self.sources))
+        score = self._metric.corpus_score(hypotheses, [list(self.references)])
         return {"val_bleu": score.score}
 
 
@@ -168,15 +180,10 @@ class Reports(CountingCallback):
     Keras logs means since the start of the epoch. With the metric `tokens` (target
     tokens of the epoch so far) the mean since then is (m t - m' t') / (t - t'); without
     it, the mean since the start of the epoch is given.
-
-    Args:
-        every_updates: updates between two calls of `write`; None: only at
-            ends of epochs and of training.
     """
 
-    def __init__(self, every_updates: int | None = 100):
-        super().__init__()
-        self.every_updates = every_updates
+    def __post_init__(self):
+        super().__post_init__()
         # Logs of the last reading in this epoch, its time, seconds before a restart.
         self._before, self._since_time, self._earlier = {}, 0.0, 0.0
         self._written = self._validated = None
@@ -239,6 +246,7 @@ class Reports(CountingCallback):
         return values
 
 
+@dataclasses.dataclass(eq=False)
 class LogFile(Reports):
     """Appends what happens to a file of JSON lines, for curves.
 
@@ -255,9 +263,12 @@ class LogFile(Reports):
         every_updates: updates between two records.
     """
 
-    def __init__(self, path: str | os.PathLike, every_updates: int = 100):
-        super().__init__(every_updates)
-        self.path = Path(path)
+    path: str | os.PathLike
+    every_updates: int = 100
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.path = Path(self.path)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -297,6 +308,7 @@ def read_log(path: str | os.PathLike) -> list[dict]:
     return records
 
 
+@dataclasses.dataclass(eq=False)
 class Progress(Reports):
     """One line with update, epoch, loss, perplexity, rate, tokens a second, time left.
 
@@ -311,19 +323,14 @@ class Progress(Reports):
         lines: where to, by default stderr at this pace.
     """
 
-    def __init__(
-        self,
-        max_updates: int | None = None,
-        max_epochs: int | None = None,
-        lines: Lines | None = None,
-    ):
-        super().__init__(every_updates=None)
-        self.max_updates, self.max_epochs = max_updates, max_epochs
-        self._lines = lines
+    max_updates: int | None = None
+    max_epochs: int | None = None
+    lines: Lines | None = None
+    every_updates = None
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._lines = self._lines or Lines(sys.stderr, 0.5, 30.0)
+        self.lines = self.lines or Lines(sys.stderr, 0.5, 30.0)
         self._first = None  # update and time after the first batch, which takes long
 
     def on_logs(self, logs, epoch_end):
@@ -331,10 +338,10 @@ class Progress(Reports):
         if self._first is None:
             self._first = self.update, time.perf_counter(), self.epoch
         if not epoch_end and not self.unsynced_model.stop_training:
-            self._show(self._lines.update, lambda: self._line(self.read(logs)))
+            self._show(self.lines.update, lambda: self._line(self.read(logs)))
 
     def write(self, values: dict[str, float]) -> None:
-        self._show(self._lines.end, lambda: self._line(values))
+        self._show(self.lines.end, lambda: self._line(values))
 
     def _show(self, show: Callable, line: Callable[[], str]):
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
@@ -377,6 +384,7 @@ class Progress(Reports):
         return (time.perf_counter() - start) * left / done if done > 0 else None
 
 
+@dataclasses.dataclass(eq=False)
 class TensorBoard(Reports):
     """Writes scalars by update, and pictures after validations; on any backend.
 
@@ -398,22 +406,19 @@ class TensorBoard(Reports):
         ImportError: TensorBoard is missing: pip install 'keras-seqconv[mt]'.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        every_updates: int = 100,
-        attention_figure: Callable[[], dict[str, np.ndarray]] | None = None,
-    ):
-        super().__init__(every_updates)
+    directory: str | os.PathLike
+    every_updates: int = 100
+    attention_figure: Callable[[], dict[str, np.ndarray]] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
         require("tensorboard", "mt")  # tf.summary has no scalars without it
-        self.directory = Path(directory)
-        self.attention_figure = attention_figure
 
     def on_train_begin(self, logs=None):
         import tensorflow as tf
 
         super().on_train_begin(logs)
-        self._writer = tf.summary.create_file_writer(str(self.directory))
+        self._writer = tf.summary.create_file_writer(os.fspath(self.directory))
 
     def on_logs(self, logs, epoch_end):
         super().on_logs(logs, epoch_end)

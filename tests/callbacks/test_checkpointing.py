@@ -149,17 +149,6 @@ def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
     checkpoints.check(checkpoints.path_of(tmp_path, 5))
 
 
-def test_weights_that_are_not_finite_are_not_written(tmp_path):
-    model = make_model()
-
-    def spoil():
-        model.layers[0].kernel.assign(model.layers[0].kernel * np.nan)
-
-    with pytest.warns(UserWarning, match="not finite"):
-        fit(model, [Checkpoints(tmp_path), Probe(7, spoil)], max_epochs=2)
-    assert updates(tmp_path) == [5]
-
-
 def test_states_of_callbacks(tmp_path):
     stops = [EarlyStopping(10, "loss"), EarlyStopping(10, "loss", "max")]
     kept = Checkpoints(tmp_path, recipe={"name": "small"})

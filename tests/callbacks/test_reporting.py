@@ -160,16 +160,16 @@ def test_log_has_null_for_nan_and_names_itself_on_a_full_disk(tmp_path):
 
 
 def test_logs_are_fetched_when_they_are_looked_at():
-    class Value:
-        count = 0
+    fetched = []
 
+    class Value:
         def __array__(self, dtype=None, copy=None):
-            Value.count += 1
+            fetched.append(self)
             return np.asarray(3.0)
 
     logs = FetchedLogs({"loss": Value(), "nll": Value()})
-    assert "loss" in logs and len(logs) == 2 and Value.count == 0
-    assert logs["loss"] == logs["loss"] == 3.0 and Value.count == 1
+    assert "loss" in logs and len(logs) == 2 and not fetched
+    assert logs["loss"] == logs["loss"] == 3.0 and len(fetched) == 1
     logs["val_loss"] = 1.0
     assert dict(logs) == {"loss": 3.0, "nll": 3.0, "val_loss": 1.0}
 
