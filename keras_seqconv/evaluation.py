@@ -424,7 +424,7 @@ def text_perplexity(
     from keras import ops
 
     from keras_seqconv.decoding.graphs import run_cached
-    from keras_seqconv.text_model import batches
+    from keras_seqconv.text_model import batches, check_lengths
 
     if generator.tokenizer is None:
         raise ValueError("This model has no tokenizer.")
@@ -458,14 +458,8 @@ def text_perplexity(
     while part := list(itertools.islice(rows, 4096)):
         inputs = [row["target_ids"].tolist() for row in part]
         labels = [row["labels"].tolist() for row in part]
-        lengths = [*map(len, inputs)]
-        if most is not None and max(lengths) > most:
-            raise ValueError(
-                f"A row must have at most {most} tokens, the positions of the model "
-                "(`tokens_per_sample` limits them where lines are not scored alone). "
-                f"Received: a row of {max(lengths)}"
-            )
-        for batch in batches(lengths, size, most):
+        check_lengths("lines", inputs, most)
+        for batch in batches([*map(len, inputs)], size, most):
             targets = batch.padded(labels, model.pad_id)
             tensors = {
                 "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),

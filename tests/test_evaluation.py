@@ -359,7 +359,12 @@ def test_refused_texts(generator):
         (generator, [], {}, "holds none"),
         (generator, LINES, {"context_window": 512}, "=512, tokens_per_sample=512"),
         (generator, LINES, {"break_mode": "doc"}, "`break_mode`"),
-        (short, ["w1", "w1 w2 w3 w4"], {"break_mode": "eos"}, "at most 4 .*row of 5"),
+        (
+            short,
+            ["w1", "w1 w2 w3 w4"],
+            {"break_mode": "eos"},
+            "at most 4 .*: lines.1. with 5",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             text_perplexity(used, lines, **options)

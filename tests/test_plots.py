@@ -65,13 +65,11 @@ def test_learning_curves():
     middles = [sum(label.get_window_extent().intervaly) / 2 for label in labels]
     assert np.ptp(middles) < 5  # one row
 
-
-def test_odd_records():
+    # Resumed, not finite, of other keys.
     records = [
         {"update": 200, "loss": 2.0}, {"update": 100, "loss": 3.0},
-        {"update": 200, "loss": 1.0},  # resumed
-        {"update": 300, "loss": math.nan}, {"loss": 1.0}, {"event": "start"},
-        {"update": 400, "loss": None},
+        {"update": 200, "loss": 1.0}, {"update": 300, "loss": math.nan},
+        {"loss": 1.0}, {"event": "start"}, {"update": 400, "loss": None},
     ]  # fmt: skip
     figure = plots.learning_curves({"run": records})
     assert [axes.get_ylabel() for axes in figure.axes] == ["loss (nats per token)"]

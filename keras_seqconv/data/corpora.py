@@ -168,16 +168,14 @@ def open_corpus(
     name = os.fspath(name)
     languages = source_language, target_language
     skip = check_choice("on_error", on_error, ("raise", "skip")) == "skip"
-    if not name:  # it would be the current folder
-        raise ValueError(f"`name` must not be empty. Received: name={name!r}")
     folder = Path(name).expanduser()
     if name == "phrases":
         folder = Path(__file__).parent / "phrases"
         if languages == (None, None):
             languages = "en", "de"
-    if folder.exists():
+    if name and folder.exists():
         return _open_files(name, folder, *languages, variant, skip)
-    if name.startswith((".", "/", "~")) or name.endswith("/"):
+    if not name or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
     if variant is not None:
         raise ValueError(
