@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -217,31 +216,3 @@ def test_wrong_inputs(archive, capsys, tmp_path):
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
     (archive / "weights.npz").write_bytes(b"PK broken")
     check("weights.npz cannot be read", archive, *languages)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(2, 130), (15, 143)])
-def test_interrupted_by_signals(archive, tmp_path, number, status):
-    """SIGINT and SIGTERM, while half of the directory is there."""
-    code = """
-    import sys, time, keras
-    write = keras.Model.save_weights
-    def save_weights(*arguments, **more):
-        write(*arguments, **more)
-        print("ready", flush=True)
-        time.sleep(300)
-    keras.Model.save_weights = save_weights
-    from keras_seqconv_cli import main
-    sys.exit(main())
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), "convert-fairseq", archive,
-         "--output", tmp_path / "out" / "model"],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout.readline() == "ready\n"
-    assert list((tmp_path / "out" / ".model.part").iterdir())
-    process.send_signal(number)
-    process.communicate(timeout=120)
-    assert process.returncode == status
-    assert not list((tmp_path / "out").iterdir())

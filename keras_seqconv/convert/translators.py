@@ -66,14 +66,12 @@ def translator_from_fairseq(
     if not translates:
         unwanted, tables = list(tables.values()), {"target": dictionary}
     if any(unwanted) or (not published and None in tables.values()):
-        pair = "`source_dictionary` and `target_dictionary`"
-        kind, wanted, other = ("language", "`dictionary`", pair)
-        if translates:
-            kind, wanted, other = ("translation", pair, "`dictionary`")
+        names = ["`source_dictionary` and `target_dictionary`", "`dictionary`"]
+        wanted, unwanted = names if translates else names[::-1]
         raise ValueError(
-            f"The checkpoint is a {kind} model: {wanted} must be given, and no {other}."
-            " fairseq writes them beside the binarized data: dict.de.txt, dict.en.txt; "
-            "dict.txt"
+            f"The checkpoint is a {'translation' if translates else 'language'} model: "
+            f"{wanted} must be given, and no {unwanted}. fairseq writes them beside "
+            "the binarized data: dict.de.txt, dict.en.txt; dict.txt"
         )
     languages = {"source": source_language, "target": target_language}
     for side in languages:

@@ -46,9 +46,9 @@ class Servable:
 
     Ids (N, S) int32 come with `lengths` (N,) of real tokens at the left; what is right
     of them is ignored, lengths outside of 0 to S and ids outside of the vocabulary
-    (unknown then) harm nobody. Texts of length 0 get no result. Longer ones than the
-    settings say are cut, the end token then being the last (a prompt has none).
-    Anything else than a length for each row is an error of the server.
+    (unknown then) harm nobody. Texts of length 0 get no result, score 0. Longer ones
+    than the settings say are cut, the end token then being the last (a prompt has
+    none). Anything else than a length for each row is an error of the server.
 
     Args:
         translator: a `Translator` or `LanguageGenerator`.
@@ -176,18 +176,15 @@ class Servable:
         return {"ids": found_ids, "scores": scores}
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:
-        """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any.
-
-        Sources and targets of length 0 count as having the end token only.
-        """
+        """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any."""
         options, size = self.options, self.model.target_vocabulary_size
-        targets = self._checked(
+        targets, longest = self._checked(
             target_ids, target_lengths, size, self.max_target_length, True
         )
-        targets, longest = self._ended(*targets)
         if source_ids is not None:
-            sources, lengths = self._ended(*self._sources(source_ids, lengths))
-            longest = tf.maximum(longest, _checked_rows(targets, lengths))
+            sources, lengths = self._sources(source_ids, lengths)
+            widest = tf.maximum(longest, _checked_rows(targets, lengths))
+            longest = tf.where((longest == 0) | (lengths == 0), 0, widest)
 
         def run(chosen, width):
             source = None
@@ -251,13 +248,6 @@ class Servable:
             ids = tf.where(cut, self.model.end_id, ids)
         ids = tf.where(places < lengths[:, None], ids, self.model.pad_id)
         return ids, tf.minimum(lengths, most)
-
-    def _ended(self, ids, lengths):
-        """The same, where rows of length 0 are the end token."""
-        ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
-        first = tf.range(tf.shape(ids)[1]) == 0
-        ids = tf.where((lengths == 0)[:, None] & first, self.model.end_id, ids)
-        return ids, tf.maximum(lengths, 1)
 
 
 def _folded(model):

@@ -90,23 +90,6 @@ def saved_model(
             in the graph is none that every server since 2.12 has.
         ImportError: a tokenizer needs a package that is not installed.
         OSError: names the folder that cannot be written.
-
-    Example:
-
-    ```python
-    import tempfile
-    from keras_seqconv.tokenizers import WordTokenizer
-    tokenizer = WordTokenizer(["ein", "Hund"])
-    model = keras_seqconv.models.EncoderDecoder(
-        6, 6, hidden_dim=8, intermediate_dim=8, num_heads=2,
-        num_encoder_layers=1, num_decoder_layers=1,
-    )
-    translator = keras_seqconv.Translator(model, tokenizer, tokenizer)
-    with tempfile.TemporaryDirectory() as folder:
-        path = keras_seqconv.export.saved_model(
-            translator, folder + "/hund", num_beams=2, max_length=5
-        )  # .../hund/1
-    ```
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

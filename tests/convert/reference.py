@@ -83,11 +83,9 @@ def sinusoids(positions, width):
 
 def shifted(x, offset):
     """x[:, t + offset], zero where that is outside."""
-    result = np.zeros_like(x)
-    for t in range(x.shape[1]):
-        if 0 <= t + offset < x.shape[1]:
-            result[:, t] = x[:, t + offset]
-    return result
+    size = abs(offset)
+    padded = np.pad(x, ((0, 0), (size, size), (0, 0)))
+    return padded[:, size + offset : size + offset + x.shape[1]]
 
 
 def convolve(x, kernels, left):

@@ -188,29 +188,21 @@ DANGERS = {
 }
 
 
-@pytest.mark.parametrize("name", DANGERS)
-def test_dangerous_globals_are_refused(save, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [*((name, 2) for name in DANGERS), *(("system", n) for n in (0, 1, 3, 4, 5))],
+)
+def test_dangerous_globals_are_refused(save, tmp_path, monkeypatch, name, protocol):
     monkeypatch.chdir(tmp_path)
     function, *arguments = DANGERS[name]
     if isinstance(function, str):
         function = getattr(importlib.import_module(function), name)
-    content = {"args": OPTIONS, "model": {}, "extra": Call(function, *arguments)}
-    with pytest.raises(ValueError, match="is refused, and nothing of it") as error:
-        read_checkpoint(save(pickle.dumps(content, 2)))
-    received = str(error.value).split("Received: ")[1].split(", ")
-    # Modules go by other names, such as posix.
-    assert name in {item.rpartition(".")[2] for item in received}
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 3, 4, 5])
-def test_no_pickle_protocol_gets_around_the_list(save, tmp_path, monkeypatch, protocol):
-    monkeypatch.chdir(tmp_path)
     # The words twice: then the second time the pickle refers to its memo.
-    extra = ["posix", "system", Call(os.system, "touch ran")]
-    content = {"args": OPTIONS, "model": {}, "extra_state": extra}
-    words = r"Received: .*posix\.system" if protocol < 4 else "cannot be read"
-    with pytest.raises(ValueError, match=words):
+    extra = ["posix", "system", Call(function, *arguments)]
+    content = {"args": OPTIONS, "model": {}, "extra": extra}
+    # Modules go by other names, such as posix.
+    words = rf"is refused, and nothing of it .* Received: .*\.{name}\b"
+    with pytest.raises(ValueError, match=words if protocol < 4 else "cannot be read"):
         read_checkpoint(save(pickle.dumps(content, protocol)))
     assert not (tmp_path / "ran").exists()
 
@@ -220,35 +212,33 @@ SHELL = text(b"touch ran") + b"\x85R"
 
 @pytest.mark.parametrize(
     ("opcodes", "words"),
-    {
-        "inst": (b"(" + text(b"touch ran") + b"ios\nsystem\n", r"os\.system"),
-        "obj": (b"(cos\nsystem\n" + text(b"touch ran") + b"o", r"os\.system"),
-        "stack": (text(b"os") + text(b"system") + b"\x93" + SHELL, "cannot be read"),
-        "extension": (b"\x82\1" + SHELL, "cannot be read"),
-        "unused": (b"cos\nsystem\n", r"os\.system"),
-        "thrown away": (b"cos\nsystem\n0N", r"os\.system"),
-        "near fairseq": (b"cfairseqx.y\nz\n", r"fairseqx\.y\.z"),
-        "not fairseq": (b"cmyfairseq.y\nz\n", r"myfairseq\.y\.z"),
-        "fairseq itself": (b"c\nfairseq\n", r"\.fairseq"),
-        "blank": (b"cfairseq.x os\nsystem\n", "fairseq.x.os system"),
-        "omegaconf": (b"comegaconf.dictconfig\nDictConfig\n", "omegaconf"),
-        "numpy function": (b"cnumpy\nload\n", r"numpy\.load"),
-        # What is allowed, used as something else.
-        "call an object": (b"cfairseq.a\nC\n)R" + SHELL, "cannot be read: "),
-        "build a class": (b"cfairseq.a\nC\n}b", "cannot be read: "),
-        "build": (b"cnumpy.core.multiarray\nscalar\n}b", "cannot be read: "),
-        "call text": (text(b"os.system") + SHELL, "cannot be read: "),
-        "namespace called": (b"cargparse\nNamespace\nK\1\x85R", "cannot be read: "),
-        "storage as code": (
-            b"ctorch._utils\n_rebuild_tensor_v2\n(NK\0)N)NtR", "cannot be read: ",
-        ),
-        "persistent module": (
-            b"(" + text(b"module") + b"cfairseq.a\nC\nNNtQ", "cannot be read: ",
-        ),
-        "persistent text": (b"Pos.system\n", "cannot be read: "),
-        "persistent number": (b"K\1Q", "cannot be read: "),
-        "empty stack": (b"00000", "cannot be read: "),
-    }.values(),
+    [
+        (b"(" + text(b"touch ran") + b"ios\nsystem\n", r"os\.system"),
+        (b"(cos\nsystem\n" + text(b"touch ran") + b"o", r"os\.system"),
+        (b"cos\nsystem\n", r"os\.system"),
+        (b"cos\nsystem\n0N", r"os\.system"),
+        (b"cfairseqx.y\nz\n", r"fairseqx\.y\.z"),
+        (b"cmyfairseq.y\nz\n", r"myfairseq\.y\.z"),
+        (b"c\nfairseq\n", r"\.fairseq"),
+        (b"cfairseq.x os\nsystem\n", "fairseq.x.os system"),
+        (b"comegaconf.dictconfig\nDictConfig\n", "omegaconf"),
+        (b"cnumpy\nload\n", r"numpy\.load"),
+        # No name, or what is allowed, used as something else.
+        *((opcodes, "cannot be read: ") for opcodes in (
+            text(b"os") + text(b"system") + b"\x93" + SHELL,
+            b"\x82\1" + SHELL,
+            b"cfairseq.a\nC\n)R" + SHELL,
+            b"cfairseq.a\nC\n}b",
+            b"cnumpy.core.multiarray\nscalar\n}b",
+            text(b"os.system") + SHELL,
+            b"cargparse\nNamespace\nK\1\x85R",
+            b"ctorch._utils\n_rebuild_tensor_v2\n(NK\0)N)NtR",
+            b"(" + text(b"module") + b"cfairseq.a\nC\nNNtQ",
+            b"Pos.system\n",
+            b"K\1Q",
+            b"00000",
+        )),
+    ],
 )  # fmt: skip
 def test_opcodes_by_hand(save, tmp_path, monkeypatch, opcodes, words):
     monkeypatch.chdir(tmp_path)
@@ -259,21 +249,18 @@ def test_opcodes_by_hand(save, tmp_path, monkeypatch, opcodes, words):
 
 @pytest.mark.parametrize(
     "opcodes",
-    {
-        "reduce": b"cfairseq.os\nsystem\n" + SHELL,
-        "looks like a call": b"cfairseq\nos.system\n" + SHELL,
-        "newobj": b"cfairseq.a.b\nC\nK\1K\2\x86\x81",
-        "state": b"cfairseq.a\nC\n)\x81}" + text(b"__class__") + b"K\1sb",
-        "slots": b"cfairseq.a\nC\n)\x81N}" + text(b"x") + b"K\1s\x86b",
-        "any state": b"cfairseq.a\nC\n)\x81K\1b",
-        "objects of numpy": b"cnumpy.core.multiarray\nscalar\n"
-        b"cnumpy\ndtype\nX\2\0\0\0O8\x85RK\1\x86R",
-        "array of nothing": b"cnumpy.core.multiarray\n_reconstruct\n)R(K\1NNNNtb",
-    }.values(),
+    [
+        b"cfairseq.os\nsystem\n" + SHELL,
+        b"cfairseq\nos.system\n" + SHELL,
+        b"cfairseq.a.b\nC\nK\1K\2\x86\x81",
+        b"cfairseq.a\nC\n)\x81}" + text(b"__class__") + b"K\1sb",
+        b"cfairseq.a\nC\n)\x81N}" + text(b"x") + b"K\1s\x86b",
+        b"cfairseq.a\nC\n)\x81K\1b",
+        b"cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\nX\2\0\0\0O8\x85RK\1\x86R",
+        b"cnumpy.core.multiarray\n_reconstruct\n)R(K\1NNNNtb",
+    ],
 )
-def test_calling_and_building_a_class_of_fairseq_does_nothing(
-    save, tmp_path, monkeypatch, opcodes
-):
+def test_called_and_built_a_stand_in_does_nothing(save, tmp_path, monkeypatch, opcodes):
     monkeypatch.chdir(tmp_path)
     before = dict(vars(Inert))
     assert read_checkpoint(save(around(opcodes))).options == {}

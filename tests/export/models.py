@@ -20,36 +20,21 @@ SMALL = dict(
     hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
     num_decoder_layers=1, kernel_sizes=[3],
 )  # fmt: skip
+SEARCH = {"num_beams": 2, "max_length": 6}
 
 
 @functools.cache
-def word_tokenizer():
-    return WordTokenizer(WORDS)
-
-
-@functools.cache
-def piece_tokenizer():
-    return SentencePieceTokenizer.train(TEXTS, 290)
-
-
-def dictionary_tokenizer():
-    return DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
-
-
-@functools.cache
-def character_tokenizer():
-    return CharacterTokenizer.train(TEXTS)
-
-
-@functools.cache
-def byte_pair_tokenizer():
-    return DictionaryTokenizer.train(TEXTS, merges=9, moses=False, lowercase=True)
-
-
-@functools.cache
-def moses_tokenizer():
-    texts = [*TEXTS, 'it\'s Tom & "Jerry" (x-ray)']
-    return DictionaryTokenizer.train(texts, "en", merges=9, normalize=True)
+def tokenizer_of(kind="words"):
+    train = DictionaryTokenizer.train
+    quotes = [*TEXTS, 'it\'s Tom & "Jerry" (x-ray)']
+    return {
+        "words": lambda: WordTokenizer(WORDS),
+        "pieces": lambda: SentencePieceTokenizer.train(TEXTS, 290),
+        "characters": lambda: CharacterTokenizer.train(TEXTS),
+        "byte pairs": lambda: train(TEXTS, merges=9, moses=False, lowercase=True),
+        "moses": lambda: train(quotes, "en", merges=9, normalize=True),
+        "dictionary": lambda: DictionaryTokenizer(Dictionary((w, 1) for w in WORDS)),
+    }[kind]()
 
 
 def decided(model):
@@ -60,9 +45,9 @@ def decided(model):
 
 
 @functools.cache
-def make_translator(tokenizer=word_tokenizer, **changes):
+def make_translator(kind="words", **changes):
     keras.utils.set_random_seed(1)
-    tokenizer = tokenizer()
+    tokenizer = tokenizer_of(kind)
     size = tokenizer.vocabulary_size
     model = ks.models.EncoderDecoder(size, size, seed=3, **{**SMALL, **changes})
     search = {"num_beams": 2, "max_length": 8, "length_penalty": 0.6}
@@ -73,7 +58,7 @@ def make_translator(tokenizer=word_tokenizer, **changes):
 def make_conv_s2s():
     """With learned positions and weight normalisation."""
     keras.utils.set_random_seed(2)
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of()
     size = tokenizer.vocabulary_size
     model = ks.models.ConvS2S(
         size, size, embedding_dim=8, convolutions="[(8, 3)] * 2", output_dim=8,
@@ -86,32 +71,29 @@ def make_conv_s2s():
 @functools.cache
 def make_ensemble():
     """Of models of different families."""
-    tokenizer = dictionary_tokenizer()
+    tokenizer = tokenizer_of("dictionary")
     models = [make_translator().model, make_conv_s2s().model]
-    search = {"num_beams": 2, "max_length": 6}
-    return ks.Translator(ks.decoding.Ensemble(models), tokenizer, tokenizer, search)
+    return ks.Translator(ks.decoding.Ensemble(models), tokenizer, tokenizer, SEARCH)
 
 
 @functools.cache
 def make_language_model():
     keras.utils.set_random_seed(3)
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of()
     model = ks.models.ConvLanguageModel(
         tokenizer.vocabulary_size, embedding_dim=8, convolutions="[(8, 3)] * 2"
     )
-    search = {"num_beams": 2, "max_length": 6}
-    return ks.LanguageGenerator(decided(model), tokenizer, search)
+    return ks.LanguageGenerator(decided(model), tokenizer, SEARCH)
 
 
 def make_adaptive_language_model():
     """Of all mixers, with adaptive input and softmax."""
     keras.utils.set_random_seed(4)
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of()
     cutoffs = {"cutoffs": [12], "factor": 2.0}
     model = ks.models.LanguageModel(
         tokenizer.vocabulary_size, hidden_dim=8, intermediate_dim=8, num_heads=2,
         num_layers=4, mixer=["light_conv", "dynamic_conv", "query_conv", "attention"],
         kernel_sizes=[3], adaptive_softmax=cutoffs, adaptive_input=cutoffs,
     )  # fmt: skip
-    search = {"num_beams": 2, "max_length": 6}
-    return ks.LanguageGenerator(decided(model), tokenizer, search)
+    return ks.LanguageGenerator(decided(model), tokenizer, SEARCH)

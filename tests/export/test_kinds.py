@@ -15,14 +15,11 @@ from tests.export.load_and_run import check
 from tests.export.make_cases import cases_of
 from tests.export.models import (
     TEXTS,
-    byte_pair_tokenizer,
-    character_tokenizer,
     make_adaptive_language_model,
     make_conv_s2s,
     make_ensemble,
     make_language_model,
     make_translator,
-    piece_tokenizer,
 )
 
 tf = pytest.importorskip("tensorflow")
@@ -38,13 +35,13 @@ PROMPTS = ["w1 w2", "", "w3", "x"]
 of = functools.partial(functools.partial, make_translator)
 # What is exported, and options of the export.
 KINDS = {
-    "dynamic_conv": (of(piece_tokenizer), {}),
-    "attention": (of(character_tokenizer, mixer="attention"), {}),
+    "dynamic_conv": (of("pieces"), {}),
+    "attention": (of("characters", mixer="attention"), {}),
     "light_conv": (
         of(mixer="light_conv"),
         {"length_penalty": 2.0, "num_beams": 3, "max_length": 6},
     ),
-    "query_conv": (of(byte_pair_tokenizer, mixer="query_conv"), {}),
+    "query_conv": (of("byte pairs", mixer="query_conv"), {}),
     "conv_s2s": (make_conv_s2s, {}),
     "ensemble": (make_ensemble, {}),
     "conv_language_model": (make_language_model, {}),

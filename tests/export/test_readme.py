@@ -16,7 +16,7 @@ import pytest
 
 from keras_seqconv.export import writing
 from keras_seqconv_cli import main
-from tests.export.models import make_translator, piece_tokenizer
+from tests.export.models import make_translator
 from tests.export.server import stand_in
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
@@ -44,18 +44,15 @@ print(urllib.request.urlopen(url, body).read().decode())
 """
 
 
-def test_flags_are_those_of_the_server():
-    """Or of `saved_model_cli`."""
+def test_flags_and_policy_are_those_of_the_server():
+    """Or flags of `saved_model_cli`."""
+    from google.protobuf import text_format
+    from tensorflow_serving.config import model_server_config_pb2
+
     flag = r"--([a-z]+_[a-z_]+)"
     known = {*OFFICIAL.split(), *re.findall(flag, BLOCKS["python"])}
     texts = PAGE + writing._BATCHING + writing._MODELS
     assert set(re.findall(flag, texts)) <= known
-
-
-def test_policy_of_versions():
-    from google.protobuf import text_format
-    from tensorflow_serving.config import model_server_config_pb2
-
     policy = BLOCKS["model_version_policy"]
     config = text_format.Parse(policy, model_server_config_pb2.ModelConfig())
     assert config.model_version_policy.specific.versions == [1]
@@ -64,7 +61,7 @@ def test_policy_of_versions():
 @pytest.mark.slow
 def test_commands(tmp_path, monkeypatch, capsys):
     assert set(BLOCKS) == {"docker", "curl", "python", "model_version_policy"}
-    translator = make_translator(piece_tokenizer)
+    translator = make_translator("pieces")
     translator.save(tmp_path / "phrases")
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     monkeypatch.chdir(tmp_path)

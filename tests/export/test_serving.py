@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from tests.export.models import (
-    TEXTS,
-    make_translator,
-    moses_tokenizer,
-    piece_tokenizer,
-)
+from tests.export.models import TEXTS, make_translator
 from tests.export.server import serving
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
@@ -32,7 +27,7 @@ SPEC.loader.exec_module(client)
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    translator = make_translator(piece_tokenizer)
+    translator = make_translator("pieces")
     folder = tmp_path_factory.mktemp("served") / "pieces"
     ks.export.saved_model(translator, folder, warmup_texts=TEXTS)
     return translator, folder
@@ -98,7 +93,7 @@ def test_program(server, exported, monkeypatch, capsys, protocol):
 def test_program_around_moses(tmp_path, monkeypatch, capsys):
     """Answers are those of Python, though Moses runs at the client."""
     pytest.importorskip("sacremoses", reason="needs the extra mt")
-    translator = make_translator(moses_tokenizer)
+    translator = make_translator("moses")
     path = ks.export.saved_model(translator, tmp_path / "m")
     assert "language en, normalize True" in (path / "MODEL_CARD.md").read_text()
     lines = [*TEXTS, "it’s   x-ray & Tom", "", "Jerry's „house“ in\u3000the garden"]

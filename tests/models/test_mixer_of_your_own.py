@@ -70,9 +70,9 @@ def test_it_goes_through_a_model_directory_and_is_exported(tmp_path):
     import tensorflow as tf
 
     import keras_seqconv.export  # noqa: F401
-    from tests.export.models import WORDS, word_tokenizer
+    from tests.export.models import WORDS, tokenizer_of
 
-    tokenizer = word_tokenizer()
+    tokenizer = tokenizer_of()
     size = tokenizer.vocabulary_size
     model = EncoderDecoder(
         size, size, hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=PREVIOUS,
