@@ -111,14 +111,19 @@ def best(
         monitor: a metric in the states, as `callbacks.Checkpoints` writes them.
         mode: "min" or "max"; of two equal ones the newer is better.
     """
+    paths = ranked(dict(states(directory)), monitor, mode)
+    return _first(paths, count, directory, f" with the metric {monitor}")
+
+
+def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
+    """Those of the checkpoints, given newest first, that have a metric, best first."""
     sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
     scores = {}
-    for path, state in states(directory):
+    for path, state in states.items():
         value = float(state.get("metrics", {}).get(monitor, np.nan))
         if np.isfinite(value):
             scores[path] = sign * value
-    paths = sorted(scores, key=scores.get)
-    return _first(paths, count, directory, f" with the metric {monitor}")
+    return sorted(scores, key=scores.get)
 
 
 def remove_parts(directory: str | os.PathLike) -> None:
@@ -221,7 +226,7 @@ def restore(path: str | os.PathLike, model: keras.Model) -> dict:
 
     The optimizer is built first where it is not. Nothing is changed unless the file is
     whole and has exactly the variables of the model, in their order: shapes and dtypes.
-    (Names may differ.) Integers may differ in width, as they do between the backends.
+    (Names may differ, and integers in width, as they do between the backends.)
 
     Args:
         path: the file.
@@ -231,9 +236,8 @@ def restore(path: str | os.PathLike, model: keras.Model) -> dict:
         The state that the checkpoint was saved with.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged, or not of this model or optimizer; names the first
-            difference.
+        FileNotFoundError, ValueError: as `read_state`; or the checkpoint is not of this
+            model or optimizer.
     """
     with _opened(path) as file, _scope(model):
         groups = _variables(model)
@@ -260,7 +264,7 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
     Raises:
         ValueError: there are none, one is damaged, or they are not of this model.
     """
-    paths = sorted((Path(path) for path in paths), key=update_of)
+    paths = sorted(map(Path, paths), key=update_of)
     if not paths:
         raise ValueError("`paths` must name at least one checkpoint. Received: none")
     with contextlib.ExitStack() as stack:
@@ -284,13 +288,13 @@ def _mean(files: list["_File"], number: int) -> np.ndarray:
 
 
 def _variables(model) -> dict[str, list]:
+    """By group; the optimizer is built where it is not."""
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        return {"model": model.variables, "optimizer": []}
-    if not optimizer.built:
+    if optimizer is not None and not optimizer.built:
         with _scope(model):
             optimizer.build(model.trainable_variables)
-    return {"model": model.variables, "optimizer": optimizer.variables}
+    others = [] if optimizer is None else optimizer.variables
+    return {"model": model.variables, "optimizer": others}
 
 
 def _entry(variable) -> dict:

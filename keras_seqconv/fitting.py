@@ -22,18 +22,14 @@ def fit_stream(
     max_epochs: int | None = None,
     callbacks: Iterable = (),
     directory: str | os.PathLike | None = None,
-    state: dict | None = None,
 ) -> keras.callbacks.History:
     """Trains with `model.fit`, epoch by epoch, starting at any batch of a stream.
 
     `fit` can start with any epoch but not inside of one. So each epoch, or what is left
     of it, is one call of `fit` with a data set that starts there, and callbacks see one
     training: one `on_train_begin`, the epochs by their numbers, one `on_train_end`. An
-    epoch ends with the first whole update that contains its last batch. The train
-    function is made once.
-
-    A resumed epoch counts on from the sums of metrics in the checkpoint, so that its
-    results are those of the whole epoch. (The returned history begins with it.)
+    epoch ends with the first whole update that contains its last batch. A resumed one
+    counts on from the sums of metrics in the checkpoint. (The history begins with it.)
 
     Logs of a batch are fetched from the device only when a callback looks at them.
 
@@ -47,14 +43,9 @@ def fit_stream(
         callbacks: put in order by `callbacks.ordered`.
         directory: of checkpoints: go on from the newest there, if there is one.
             (Writing them is up to a callback `Checkpoints`.)
-        state: instead of `directory`, what `callbacks.resume` returned.
 
     Returns:
         Keras' history, also `model.history`.
-
-    Raises:
-        ValueError: neither `max_updates` nor `max_epochs` nor a callback that can end
-            training is given, or for wrong values.
     """
     callbacks = list(callbacks)
     if max_updates is None and max_epochs is None and not callbacks:
@@ -73,9 +64,9 @@ def fit_stream(
     for callback in callbacks:
         if isinstance(callback, Checkpoints):
             callback.stream = stream
-    if state is None and directory is not None:
-        state = resume(model, directory, callbacks)
-    state = state or {}
+    state = {}
+    if directory is not None:
+        state = resume(model, directory, callbacks) or {}
     if "stream" in state:
         stream.set_state(state["stream"])
     every = accumulation_steps(model.optimizer)
@@ -87,8 +78,10 @@ def fit_stream(
     training.begin()
     try:
         updates = int(ops.convert_to_numpy(model.optimizer.iterations))
-        done = model.stop_training or updates >= (max_updates or math.inf)
-        while not done and epoch < (max_epochs or math.inf):
+        done = model.stop_training or (
+            max_updates is not None and updates >= max_updates
+        )
+        while not done and epoch < (math.inf if max_epochs is None else max_epochs):
             end = -(-(epoch + 1) * stream.batches_per_epoch() // every) * every
             if end > position:  # not so for an epoch smaller than one update
                 training.params["steps"] = end - position

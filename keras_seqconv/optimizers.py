@@ -138,14 +138,12 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     Micro-batches may have any shapes, also no token at all. An update without any
     token changes nothing and is not counted. `iterations` counts updates, and schedules
-    are evaluated once for each.
+    are evaluated once for each. The scale of a `keras.optimizers.LossScaleOptimizer`
+    changes between updates only; an update with infinite gradients is skipped and
+    forgotten with all of its micro-batches.
 
     `SequenceModel.compile` wraps its optimizer by this one. A training loop of one's
     own gives `apply_sums` the gradients of `scale_loss(sum of token losses)`.
-
-    Mixed precision: `TokenNormalized(keras.optimizers.LossScaleOptimizer(...))`. The
-    loss scale changes between updates only; an update with infinite gradients is
-    skipped and forgotten with all of its micro-batches.
 
     `MirroredStrategy`: create model and optimizer, and call `compile`, in its scope.
     Gradients are summed over replicas after each micro-batch (one strategy for the
@@ -159,15 +157,6 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     Attributes: `last_learning_rate`, `last_gradient_norm`: scalar variables, of the
     last update, the norm before clipping (infinite when the update was skipped).
-
-    Example:
-
-    ```python
-    adam = keras_seqconv.optimizers.AdamW(5e-4, beta_2=0.98, epsilon=1e-8)
-    optimizer = keras_seqconv.optimizers.TokenNormalized(
-        adam, gradient_accumulation_steps=16
-    )
-    ```
     """
 
     def __init__(self, optimizer, gradient_accumulation_steps: int = 1, name=None):
@@ -211,8 +200,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 name=name,
             )
 
-        self.last_learning_rate = same_everywhere("float32", "last_learning_rate")
-        self.last_gradient_norm = same_everywhere("float32", "last_gradient_norm")
+        for name in ("last_learning_rate", "last_gradient_norm"):
+            setattr(self, name, same_everywhere("float32", name))
         if self.accumulation_steps > 1:
             self.micro_batch = same_everywhere("int32", "micro_batch")
             self.accumulators = [

@@ -187,6 +187,16 @@ def test_sums_are_divided_by_all_tokens_and_clipped():
     np.testing.assert_allclose(variables[1], [-0.1], atol=1e-6)
 
 
+@pytest.mark.tensorflow
+def test_weights_on_which_the_loss_does_not_depend():
+    variables = [keras.Variable(np.ones(2)), keras.Variable(np.ones(1))]
+    optimizer = TokenNormalized(keras.optimizers.SGD(1.0, weight_decay=0.5), 2)
+    for _ in range(2):
+        optimizer.apply_sums([keras.ops.ones(2), None], 2, variables)
+    np.testing.assert_allclose(variables[0], [0.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(variables[1], [0.5])
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_update_without_tokens_changes_nothing(steps):
     variable = keras.Variable(np.ones(2))

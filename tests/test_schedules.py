@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv.schedules import InverseSquareRoot, WarmupCosine
-from tests.backends import compiled, to_numpy
+from tests.backends import compiled
 
 UPDATES = [0, 1, 2, 99, 100, 101, 1999, 2000, 4000, 4001, 12345, 10**5 - 1, 10**6]
 
@@ -50,18 +50,6 @@ def test_cosine(growth, shrink):
         wanted = cosine(n, *arguments)
         found = schedule(np.int32(n))
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9, err_msg=str(n))
-
-
-def test_keras_asks_for_the_rate_of_completed_updates():
-    """Update number n + 1 uses lr(n): plain gradient descent adds the rates up."""
-    schedule = InverseSquareRoot(0.5, 3, 0.25)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    model.compile(keras.optimizers.SGD(schedule), lambda y, x: x)
-    start = to_numpy(model.weights[0])[0, 0]
-    for n in range(5):
-        model.train_on_batch(np.ones((1, 1)), np.ones((1, 1)))
-        start -= inverse_square_root(n, 0.5, 3, 0.25)
-        np.testing.assert_allclose(to_numpy(model.weights[0])[0, 0], start, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -88,13 +87,6 @@ class Checkpoints(CountingCallback):
         if self._saved != self.position:
             self._save(logs)
 
-    def _score(self, metrics) -> float | None:
-        """Lower is better."""
-        value = float(metrics.get(self.monitor, math.nan))
-        if not math.isfinite(value):
-            return None
-        return value if self.mode == "min" else -value
-
     def _save(self, logs, epoch_end: bool = False):
         self._saved = self.position
         if not _writes():
@@ -130,8 +122,7 @@ class Checkpoints(CountingCallback):
         states = dict(checkpoints.states(self.directory))
         ends = [path for path in states if states[path].get("epoch_end")]
         between = [path for path in states if path not in ends]
-        scores = {p: self._score(states[p].get("metrics", {})) for p in states}
-        best = sorted((p for p in states if scores[p] is not None), key=scores.get)
+        best = checkpoints.ranked(states, self.monitor, self.mode)
         kept = {newest, *best[: self.keep_best]}
         kept |= {*ends[: self.keep_last], *between[: self.keep_updates]}
         for path in states.keys() - kept:
@@ -152,8 +143,8 @@ def resume(
         callbacks: the ones to train with, of the same classes as those that were saved.
 
     Returns:
-        The state of the checkpoint, for `fit_stream` or the `initial_epoch` of a plain
-        `fit`: `state["epoch"]`; None where there is none.
+        The state of the checkpoint, with the `initial_epoch` of `fit` as "epoch"; None
+        where there is none.
     """
     path = checkpoints.latest(directory)
     if path is None:

@@ -139,6 +139,13 @@ def rate_of(model) -> float:
     return float(ops.convert_to_numpy(model.optimizer.learning_rate))
 
 
+def is_better(value: float, best: float | None, mode: str, margin: float = 0) -> bool:
+    """Whether a result is better than the best by more than this part of it."""
+    if best is None or math.isnan(value):
+        return not math.isnan(value)
+    return value > best * (1 + margin) if mode == "max" else value < best * (1 - margin)
+
+
 def weights_not_finite(model) -> list[str]:
     """Paths of the weights that have an infinity or NaN."""
     return [
@@ -191,15 +198,14 @@ class FixedSchedule(_Schedule):
         rate(e) = learning_rate shrink^(e + 1 - f)  for e >= f,  else learning_rate
 
     times (n + 1) / warmup_steps for the update after n < warmup_steps updates
-    (`warmup_start` = 0; else on the straight line from there). The optimizer must have
-    a plain number as its learning rate, not a schedule.
+    (`warmup_start` = 0; else on the straight line from there). The learning rate of the
+    optimizer must be a number, not a schedule.
 
     Args:
         learning_rate: a number.
         force_anneal: the first epoch (from 1) with a shrunk rate, or None.
         shrink: factor for each epoch.
-        warmup_steps: updates.
-        warmup_start: rate at which the line starts.
+        warmup_steps, warmup_start: updates; the rate at which the line starts.
     """
 
     learning_rate: float
@@ -259,12 +265,8 @@ class ReduceOnPlateau(_Schedule):
         looks = epoch_end and self.epoch_complete and self.monitor in logs
         if self._warming_up or not looks:
             return
-        value, best = float(logs[self.monitor]), self.best
-        if self.mode == "max":
-            better = best is None or value > best * (1 + 1e-4)
-        else:
-            better = best is None or value < best * (1 - 1e-4)
-        if better and not math.isnan(value):
+        value = float(logs[self.monitor])
+        if is_better(value, self.best, self.mode, 1e-4):
             self.best, self.bad_epochs = value, 0
         elif self.bad_epochs < self.patience:
             self.bad_epochs += 1
@@ -334,9 +336,7 @@ class EarlyStopping(CountingCallback):
         if self.monitor in logs and self.update != self.seen:
             self.seen, value = self.update, float(logs[self.monitor])
             self.bad_validations += 1
-            sign = -1 if self.mode == "min" else 1
-            better = self.best is None or sign * value > sign * self.best
-            if better and not math.isnan(value):
+            if is_better(value, self.best, self.mode):
                 self.best, self.bad_validations = value, 0
         if self.bad_validations >= self.patience:
             self.unsynced_model.stop_training = True

@@ -108,10 +108,6 @@ class ValidationBLEU(Validation):
         sources: texts.
         references: one for each.
         every_updates: as of `Validate`.
-
-    Raises:
-        ImportError: sacreBLEU is missing: pip install 'keras-seqconv[mt]'.
-        ValueError: sources and references differ in number, or there are none.
     """
 
     translator: Any
@@ -222,15 +218,11 @@ class Reports(CountingCallback):
         logs, before, now = floats(logs), self._before, time.perf_counter()
         seconds = max(now - self._since_time, 1e-9)
         self._before, self._since_time = logs, now
-        names = (
-            "learning_rate",
-            "loss",
-            "nll",
-            "accuracy",
-            "perplexity",
-            "gradient_norm",
-        )
-        values = {name: logs[name] for name in names if name in logs}
+        values = {
+            name: value
+            for name, value in logs.items()
+            if name != "tokens" and not name.startswith("val_")
+        }
         if "learning_rate" not in values:
             values["learning_rate"] = rate_of(self.model)
         if "tokens" in logs:
@@ -250,11 +242,10 @@ class Reports(CountingCallback):
 class LogFile(Reports):
     """Appends what happens to a file of JSON lines, for curves.
 
-    A record of training every so many updates and at the end of each epoch, with the
-    keys update, epoch (from 1), loss, nll, perplexity, accuracy, learning_rate,
-    gradient_norm, tokens_per_second (as far as there are such metrics; of the updates
-    since the record before) and seconds (of training in all, those before a restart
-    included). After a validation a record with update, epoch, seconds and val_*.
+    A record of training every so many updates and at the end of each epoch, with
+    update, epoch (from 1), the metrics, learning_rate and tokens_per_second of the
+    updates since the record before, and seconds (of training in all, those before a
+    restart included). After a validation one with update, epoch, seconds and val_*.
     When training starts, records of later updates than that of the optimizer are
     removed: after a restart nothing is there twice.
 
@@ -331,12 +322,12 @@ class Progress(Reports):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self.lines = self.lines or Lines(sys.stderr, 0.5, 30.0)
-        self._first = None  # update and time after the first batch, which takes long
+        self._first = None  # share and time after the first batch, which takes long
 
     def on_logs(self, logs, epoch_end):
         super().on_logs(logs, epoch_end)
         if self._first is None:
-            self._first = self.update, time.perf_counter(), self.epoch
+            self._first = self._share_done(), time.perf_counter()
         if not epoch_end and not self.unsynced_model.stop_training:
             self._show(self.lines.update, lambda: self._line(self.read(logs)))
 
@@ -363,36 +354,30 @@ class Progress(Reports):
         parts.append(f"lr {values['learning_rate']:.2e}")
         if "tokens_per_second" in values:
             parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
-        if (left := self._seconds_left()) is not None:
-            parts.append(f"{clock(left)} left")
+        share, (first, start) = self._share_done(), self._first or (1.0, 0.0)
+        if share > first:  # at the speed so far
+            seconds = (time.perf_counter() - start) * (1 - share) / (share - first)
+            parts.append(f"{clock(seconds)} left")
         width = shutil.get_terminal_size((100, 24)).columns
         return "  ".join(parts)[: max(width - 1, 1)]
 
-    def _seconds_left(self) -> float | None:
-        """At the speed so far."""
-        if self._first is None:
-            return None
-        update, start, epoch = self._first
+    def _share_done(self) -> float:
+        """Of the whole training; 0 where its end is unknown."""
         if self.max_updates:
-            done, total = self.update - update, self.max_updates - update
-        elif self.max_epochs and self.params.get("steps"):
-            done = self.epoch - epoch + self.batches / self.params["steps"]
-            total = self.max_epochs - epoch
-        else:
-            return None
-        left = max(total - done, 0)
-        return (time.perf_counter() - start) * left / done if done > 0 else None
+            return min(self.update / self.max_updates, 1.0)
+        steps = self.params.get("steps")
+        if not self.max_epochs or not steps:
+            return 0.0
+        return min((self.epoch + self.batches / steps) / self.max_epochs, 1.0)
 
 
 @dataclasses.dataclass(eq=False)
 class TensorBoard(Reports):
     """Writes scalars by update, and pictures after validations; on any backend.
 
-    `train/loss`, `train/nll`, `train/perplexity`, `train/accuracy`,
-    `train/learning_rate`, `train/gradient_norm`, `train/tokens_per_second` of the
-    updates since the point before, and `validation/...` of all val_* in the logs
-    (`validation/bleu`, for example), as far as there are such metrics. Points that were
-    written after the checkpoint from which training goes on are covered by the new
+    `train/...` are the metrics (as in `LogFile`) of the updates since the point before,
+    `validation/...` all val_* in the logs, `validation/bleu` for example. Points that
+    were written after the checkpoint from which training goes on are covered by the new
     ones (TensorBoard shows the later file).
 
     Args:
@@ -401,9 +386,6 @@ class TensorBoard(Reports):
         attention_figure: called without arguments after each validation; returns a
             dictionary of images by name: (height, width, 1, 3 or 4), uint8 or floats
             from 0 to 1.
-
-    Raises:
-        ImportError: TensorBoard is missing: pip install 'keras-seqconv[mt]'.
     """
 
     directory: str | os.PathLike
