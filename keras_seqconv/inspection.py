@@ -34,8 +34,12 @@ def light_conv_kernels(model) -> list[LayerKernels]:
         ValueError: there are none.
     """
     return [
-        LayerKernels(name, ops.convert_to_numpy(conv.normalized_kernel()), _left(conv))
-        for name, _, conv in _convolutions(model, LightConv)
+        LayerKernels(
+            name,
+            ops.convert_to_numpy(mixer.layer.convolution.normalized_kernel()),
+            left,
+        )
+        for mixer, name, left in _convolutions(model, LightConv)
     ]
 
 
@@ -53,58 +57,51 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     Raises:
         ValueError: there are none.
     """
-    convolutions = _convolutions(model, DynamicConv)
-    known = {id(mixer): (name, conv) for name, mixer, conv in convolutions}
+    known = {id(mixer): more for mixer, *more in _convolutions(model, DynamicConv)}
     layers = []
 
     def mix(mixer, x, mask=None):
         if id(mixer) in known:
-            name, conv = known[id(mixer)]
+            name, left = known[id(mixer)]
             normalized = mixer.layer_norm(x) if mixer.normalize_first else x
             values = mixer.layer.kernels(normalized, mask=mask)
-            layers.append(LayerKernels(name, ops.convert_to_numpy(values), _left(conv)))
+            layers.append(LayerKernels(name, ops.convert_to_numpy(values), left))
         return mixer(x, mask=mask)
 
+    def attend(attention, x):
+        return attention(x, value=memory, value_mask=mask)
+
+    if hasattr(model, "encoder_blocks"):
+        source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
+        mask = ops.not_equal(source_ids, model.pad_id)
+        x = model.source_embedder(source_ids, mask)
+        stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
+        memory, _ = model.encode(source_ids)
     target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
-    if not hasattr(model, "encoder_blocks"):
-        stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix)
-        return layers
-    source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
-    mask = ops.not_equal(source_ids, model.pad_id)
-    x = model.source_embedder(source_ids, mask)
-    stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
-    memory, _ = model.encode(source_ids)
-    stacks.run(
-        model.decoder_blocks,
-        model.target_embedder(target_ids),
-        mix,
-        lambda attention, x: attention(x, value=memory, value_mask=mask),
-    )
+    stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix, attend)
     return layers
 
 
 def _convolutions(model, kind: type) -> list[tuple]:
-    """Name, mixer and convolution of each block with a convolution of this kind."""
+    """Mixer, name and P of each block with a convolution of this kind."""
     found = []
-    encoder = getattr(model, "encoder_blocks", None)
-    sides = {
-        "encoder": encoder or [],
-        "decoder" if encoder else "layer": model.decoder_blocks,
-    }
-    for side, blocks in sides.items():
+    encoder = getattr(model, "encoder_blocks", [])
+    sides = (
+        ("encoder", encoder),
+        ("decoder" if encoder else "layer", model.decoder_blocks),
+    )
+    for side, blocks in sides:
         for number, block in enumerate(blocks, 1):
-            mixer = block.mixer  # of ConvS2S without a layer in it
-            convolution = getattr(getattr(mixer, "layer", None), "convolution", None)
+            # ConvS2S has stacks of another kind under some of these names.
+            layer = getattr(getattr(block, "mixer", None), "layer", None)
+            convolution = getattr(layer, "convolution", None)
             if isinstance(convolution, kind):
-                found.append((f"{side} {number}", mixer, convolution))
+                taps, causal = convolution.kernel_size, convolution.padding == "causal"
+                left = taps - 1 if causal else (taps - 1) // 2
+                found.append((block.mixer, f"{side} {number}", left))
     if not found:
         raise ValueError(
             f"`model` must have a {kind.__name__} layer. Received: "
             f"{type(model).__name__} without one"
         )
     return found
-
-
-def _left(convolution) -> int:
-    taps = convolution.kernel_size
-    return taps - 1 if convolution.padding == "causal" else (taps - 1) // 2

@@ -51,10 +51,7 @@ _OVERHEAD = 4096
 def model_folder(path: str | os.PathLike) -> Path:
     """The model directory: `path` itself, or `model` in the folder of a run.
 
-    Told without loading Keras.
-
-    Raises:
-        FileNotFoundError: there is none; says which file is missing, and what to do.
+    Told without loading Keras. FileNotFoundError says what is missing, and what to do.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -103,15 +100,11 @@ def write(
 ) -> None:
     """Writes the folder; it appears complete or not at all.
 
-    Args:
-        directory: must be empty or not exist, or hold a model that `overwrite` allows
-            to replace.
-        others: what the folder holds. Tokenizers may be None; one of both sides is
-            written once.
+    Tokenizers may be None; one of both sides is written once.
 
     Raises:
-        ValueError: `directory` is in use, or the model is not one of the package's, or
-            is quantized.
+        ValueError: `directory` is neither empty nor a model that `overwrite` replaces;
+            the model is not one of the package's, or is quantized.
     """
     from keras_seqconv import models
 
@@ -128,10 +121,9 @@ def write(
             "`model` must have the weights that its arguments make, to be saved. "
             "Received: a quantized model"
         )
-    tokenizers = {SOURCE: source_tokenizer, TARGET: target_tokenizer}
     kept_in = {
-        side: None if tokenizer is None else side
-        for side, tokenizer in tokenizers.items()
+        SOURCE: None if source_tokenizer is None else SOURCE,
+        TARGET: None if target_tokenizer is None else TARGET,
     }
     if source_tokenizer is target_tokenizer:
         kept_in[TARGET] = kept_in[SOURCE]
@@ -149,7 +141,7 @@ def write(
     with atomic_directory(directory, _is_model if overwrite else None) as folder:
         _save_weights(model, folder / WEIGHTS)
         config["weights_sha256"] = _digest(folder / WEIGHTS)
-        for side, tokenizer in tokenizers.items():
+        for side, tokenizer in ((SOURCE, source_tokenizer), (TARGET, target_tokenizer)):
             if kept_in[side] == side:
                 tokenizer.save(folder / side)
         write_json(folder / CONFIG, config)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from keras_seqconv.support.files import (
     locked,
     naming,
     read_json,
+    remove_parts,
     write_json,
 )
 from keras_seqconv.support.progress import Progress, clock
@@ -119,9 +121,8 @@ def translate_file(
         raise ValueError('`attention` needs the `format` "jsonl".')
     options["return_attention"] = attention
     state = _state(input)
-    size = state["size"] if state else None
-    if str(input).endswith((".gz", ".bz2", ".xz")):
-        size = None
+    packed = str(input).endswith((".gz", ".bz2", ".xz"))
+    size = state["size"] if state and not packed else None
     settings = {"n_best": n_best, "format": format, "window": window, "input": state}
     settings |= {"on_error": on_error, **options}
     lines = iterate_lines(input, on_error)
@@ -139,9 +140,8 @@ def translate_file(
                 f"{report.tokens / seconds:,.0f} tokens/s",
             ]
             if size and position > first_byte:
-                rest = max(0, size - position) / (position - first_byte)
-                parts += [f"{100 * position / size:.0f} %"]
-                parts += [f"{clock(rest * seconds)} left"]
+                left = seconds * max(0, size - position) / (position - first_byte)
+                parts += [f"{100 * position / size:.0f} %", f"{clock(left)} left"]
             return ", ".join(parts)
 
         while texts := list(islice(lines, window)):
@@ -203,13 +203,11 @@ def _rounded(values) -> list[float]:
 
 def _state(input) -> dict | None:
     """By what an input that is a file is known again; None for a stream."""
-    try:
+    with contextlib.suppress(AttributeError, io.UnsupportedOperation):
         status = os.stat(input.fileno() if hasattr(input, "read") else input)
-    except (AttributeError, io.UnsupportedOperation):
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return {"size": status.st_size, "modified": status.st_mtime_ns}
+        if stat.S_ISREG(status.st_mode):
+            return {"size": status.st_size, "modified": status.st_mtime_ns}
+    return None
 
 
 def _all_settings(translator: Translator, settings: dict) -> dict:
@@ -253,6 +251,7 @@ def _opened(
     part, note = (path.with_name(path.name + end) for end in (".part", ".part.json"))
     taken = f"{part} is being written by another process: choose another file."
     with locked(path.with_name(f".{path.name}.lock"), taken):
+        remove_parts(path.parent, rf"{re.escape(path.name)}(\.part\.json)?")
         settings = _all_settings(translator, settings)
         done, size = _earlier(part, note, resume, settings)
         with open(part, "ab", buffering=0) as stream:

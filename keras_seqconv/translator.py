@@ -62,9 +62,8 @@ class Translator(TextModel):
             in one batch. Larger is faster on large machines and takes more memory.
         parallel_batches: batches that are decoded at the same time, each in a thread
             and in memory of its own, with the same results. None: with TensorFlow on a
-            CPU as many as there are cores, at most 8; otherwise 1. It is faster still
-            if operations do not share cores and batches do not share a heap, which
-            `keras-seqconv translate` sees to: first of all, for N batches,
+            CPU as many as there are cores, at most 8; otherwise 1. Faster still, as by
+            `keras-seqconv translate`: first of all, for N batches,
             `tf.config.threading.set_intra_op_parallelism_threads(1)` and
             `keras_seqconv.keep_freed_memory(arenas=N)`.
         max_source_length: tokens of a source that are read, its end counted, at least
@@ -311,19 +310,6 @@ class LanguageGenerator(TextModel):
     Raises:
         ValueError: tokenizer and model differ in the size of the vocabulary or in
             special ids, or for options that are not the search's.
-
-    Example:
-
-    ```python
-    from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-    tokenizer = DictionaryTokenizer(Dictionary([("ein", 9), ("Hund", 3)]))
-    model = keras_seqconv.models.ConvLanguageModel(
-        6, embedding_dim=8, convolutions="[(8, 3)] * 2"
-    )
-    generator = keras_seqconv.LanguageGenerator(model, tokenizer)
-    scores = generator.score(["ein Hund"])  # [log-probability of a token]
-    texts = generator.sample(["ein"], seed=1, max_length=5)
-    ```
     """
 
     def __init__(
@@ -444,9 +430,7 @@ def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGener
         A `Translator`, or for language models a `LanguageGenerator`.
 
     Raises:
-        FileNotFoundError: the folder or one of its files is missing.
-        ValueError: names the file and what is wrong with it.
-        ImportError: a tokenizer needs a package that is not installed.
+        FileNotFoundError, ValueError, ImportError: see `model_directory.read`.
     """
     contents = model_directory.read(directory, dtype)
     path = model_directory.model_folder(directory) / model_directory.CONFIG
@@ -468,8 +452,7 @@ def load_ensemble(
 
     Raises:
         ValueError: there are none, or they do not have the same languages, tokenizers
-            and kind of model; names the directories.
-        FileNotFoundError, ImportError: see `load`.
+            and kind of model; names the directories. For others see `load`.
     """
     members = {directory: load(directory, dtype) for directory in directories}
     if not members:

@@ -99,17 +99,6 @@ def test_prompts_that_are_too_long(generator):
     )
 
 
-def test_directories(generator, tmp_path):
-    generator.save(tmp_path / "model")
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {
-        "config.json", "model.weights.h5", "target_tokenizer",
-    }  # fmt: skip
-    loaded = ks.load(tmp_path / "model")
-    assert isinstance(loaded, ks.LanguageGenerator)
-    assert loaded.search == generator.search
-    assert loaded.score(["w1 w2"]) == pytest.approx(generator.score(["w1 w2"]))
-
-
 def test_what_does_not_fit_together():
     other = DictionaryTokenizer(Dictionary([("a", 1)]))
     with pytest.raises(

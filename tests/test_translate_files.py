@@ -360,14 +360,12 @@ def test_wrong_files(translator, tmp_path):
     "options, words",
     (
         ({"n_best": 0, "format": "tsv"}, "`n_best` must be a positive integer"),
-        ({"n_best": 3, "format": "tsv"}, "n_best=3, num_beams=2"),
         ({"n_best": 2}, '`format` "tsv"'),
         ({"format": "xml"}, "`format` must be one of"),
         ({"attention": True}, '`attention` needs the `format` "jsonl"'),
         ({"window": 0}, "`window` must be a positive integer"),
         ({"on_error": "skip"}, "`on_error` must be one of"),
         ({"resume": True}, "`resume` needs an `output`"),
-        ({"num_beams": 0}, "`num_beams`"),
     ),
 )
 def test_wrong_options(translator, options, words):

@@ -45,19 +45,6 @@ def translator():
     )
 
 
-@pytest.fixture(scope="module")
-def learned():
-    """A translator whose sources have at most 8 tokens."""
-    keras.utils.set_random_seed(1)
-    model = small_model(
-        positions={
-            "encoder": {"kind": "learned", "max_length": 8},
-            "decoder": {"kind": "learned", "max_length": 9},
-        }
-    )
-    return ks.Translator(model, TOKENIZER, TOKENIZER, {"num_beams": 2})
-
-
 def random_texts(count, longest=40):
     draw = random.Random(count)
     return [
@@ -209,20 +196,24 @@ def test_what_is_no_list_of_texts(translator, texts, words):
         translator.score(["w1"], texts)
 
 
-def test_long_sources_are_cut(learned):
-    long = " ".join(WORDS[:20])
-    with pytest.warns(
-        UserWarning, match="1 of 2 texts.*1, have more than the 8 tokens"
-    ):
-        found = learned.translate(["w1", long])
+def test_long_sources_are_cut(translator, tmp_path):
+    keras.utils.set_random_seed(1)
+    sides = (("encoder", 8), ("decoder", 9))
+    learned = small_model(
+        positions={
+            side: {"kind": "learned", "max_length": most} for side, most in sides
+        }
+    )
+    learned = ks.Translator(learned, TOKENIZER, TOKENIZER, {"num_beams": 2})
+    cut = pytest.warns(UserWarning, match="1 of 2 texts.*1, have more than the 8 tok")
+    with cut:
+        found = learned.translate(["w1", " ".join(WORDS[:20])])
     assert found == learned.translate(["w1", " ".join(WORDS[:7])])
     assert all(len(text.split()) <= 8 for text in found)
     with pytest.raises(ValueError, match=r"at most 9 tokens.*translations\[1\]"):
         learned.score(["w1", "w2"], ["w1", " ".join(WORDS[:9])])
     assert np.isfinite(learned.score(["w1"], [" ".join(WORDS[:8])])).all()
-
-
-def test_sources_are_cut_as_in_training(translator, tmp_path):
+    # As in training, without a warning.
     parts = translator.model, TOKENIZER, TOKENIZER, translator.search
     ks.Translator(*parts, max_source_length=4).save(tmp_path / "model")
     found = ks.load(tmp_path / "model").translate(["w1 w2 w3 w4 w5", "w6"])
@@ -276,7 +267,7 @@ def test_search_options(translator):
         found = translator.translate(texts[:1], **options)
         assert found == TOKENIZER.detokenize([expected])
     for call in (translator.translate, lambda t, **o: translator.score(t, t, **o)):
-        with pytest.raises(TypeError, match=r"\['beam'\]; there are \['"):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'beam'"):
             call(texts, beam=4)
     for n, words in ((4, "at most `num_beams`.*n_best=4"), (0, "a positive integer")):
         with pytest.raises(ValueError, match=f"`n_best` must be {words}"):
@@ -324,8 +315,8 @@ OTHER = DictionaryTokenizer(Dictionary([("a", 1)]))
         ((OTHER, TOKENIZER), {}, "source tokenizer must have the `vocabulary_.* 30"),
         ((TOKENIZER, OTHER), {}, "target tokenizer must have the `vocabulary_.*: 5"),
         ((TOKENIZER,), {}, "both be given or both be None"),
-        ((), {"search": {"beams": 3}}, r"unknown search options \['beams'\]"),
-        ((), {"search": {"return_attention": True}}, "unknown search options .'return"),
+        ((), {"search": {"beams": 3}}, "unexpected keyword .*'beams'"),
+        ((), {"search": {"return_attention": True}}, "multiple values .*'return_att"),
         ((), {"tokens_per_batch": 0}, "`tokens_per_batch` must be a positive"),
         ((), {"parallel_batches": 0}, "`parallel_batches` must be a positive"),
         ((), {"max_source_length": 1}, "`max_source_length` must be an integer >= 2"),
@@ -348,30 +339,14 @@ def test_what_does_not_fit_together(tokenizers, options, words):
         ks.Translator(model, *tokenizers, **options)
 
 
-def test_a_model_of_ids_only(tmp_path):
-    alone = ks.Translator(small_model(), search={"num_beams": 2, "max_length": 4})
+def test_a_model_of_ids_only():
     with pytest.raises(ValueError, match="This model has no tokenizers: use"):
-        alone.translate(["w1"])
-    alone.save(tmp_path / "model")
-    loaded = ks.load(tmp_path / "model")
-    assert loaded.source_tokenizer is None and loaded.target_tokenizer is None
-    ids = [[5, 6, 2]]
-    expected = ks.decoding.beam_search(alone.model, ids, **alone.search)
-    found = ks.decoding.beam_search(loaded.model, ids, **loaded.search)
-    np.testing.assert_array_equal(
-        *map(keras.ops.convert_to_numpy, (found[0], expected[0]))
-    )
+        ks.Translator(small_model()).translate(["w1"])
 
 
-def test_ensembles_translate_and_are_not_saved(tmp_path, translator):
+def test_ensembles_translate(translator):
     ensemble = ks.decoding.Ensemble([translator.model, translator.model])
     twice = ks.Translator(ensemble, TOKENIZER, TOKENIZER, translator.search)
-    texts = random_texts(4)
-    for found, expected in zip(
-        twice.translate_n_best(texts, 2), translator.translate_n_best(texts, 2),
-        strict=True,
-    ):  # fmt: skip
+    rows = (one.translate_n_best(random_texts(4), 2) for one in (twice, translator))
+    for found, expected in zip(*rows, strict=True):
         check_same(found, expected)
-    with pytest.raises(ValueError, match="`model` must be of one of the classes"):
-        twice.save(tmp_path / "model")
-    assert not list(tmp_path.iterdir())

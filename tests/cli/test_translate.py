@@ -71,22 +71,26 @@ class Binary:
         pass
 
 
-def test_streams_and_search_options(folder, translator, capsys, monkeypatch):
-    output = Binary()
-    monkeypatch.setattr(sys, "stdin", Binary("\n".join(LINES).encode()))
+def test_streams_and_search_options(folder, translator, tmp_path, capsys, monkeypatch):
+    output, texts = Binary(), [*LINES, "w1 odd", "odd"]
+    monkeypatch.setattr(sys, "stdin", Binary("\n".join(texts).encode()))
     monkeypatch.setattr(sys, "stdout", output)
     done = call(
         capsys, "translate", folder / "model", "--num-beams", 3, "--length-penalty",
         0.5, "--max-length", 5, "--min-length", 2, "--not-normalized", "--quiet",
-        "--no-repeat-ngram-size", 2, "--suppressed-ids", 5, 6,
+        "--no-repeat-ngram-size", 2, "--suppressed-ids", 5, 6, "--unk-penalty", "-9",
         "--tokens-per-batch", 64, "--parallel-batches", 3, "--window", 2,
+        "--replace-unknowns", "--alignment-dictionary",
+        write(tmp_path / "pairs", "odd seltsam", "w1 W"),
     )  # fmt: skip
     assert (done.status, done.errors) == (0, "")
     expected = translator.translate(
-        LINES, 3, length_penalty=0.5, max_length=5, min_length=2, normalize=False,
-        no_repeat_ngram_size=2, suppressed_ids=(5, 6),
+        texts, 3, length_penalty=0.5, max_length=5, min_length=2, normalize=False,
+        no_repeat_ngram_size=2, suppressed_ids=(5, 6), unk_penalty=-9.0,
+        replace_unknowns=True, alignment_dictionary={"odd": "seltsam", "w1": "W"},
     )  # fmt: skip
     assert output.buffer.getvalue().decode().split("\n")[:-1] == expected
+    assert "seltsam" in expected[-1]
 
 
 def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch):
@@ -132,7 +136,6 @@ def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen,
         (("--n-best", 2), "1\t-"),
         (("--scores",), "1\t-"),
         (("--attention",), '{"line": 1, "source": "w1 w2 w3", "source_tokens": ["w1",'),
-        (("--format", "jsonl"), '{"line": 1, "source": "w1 w2 w3", "translations": ['),
     ),
 )
 def test_files_and_formats(folder, translator, tmp_path, capsys, flags, first):
@@ -144,20 +147,6 @@ def test_files_and_formats(folder, translator, tmp_path, capsys, flags, first):
     assert output.read_text().startswith(first)
     if not flags:
         assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
-
-
-def test_unknown_words(folder, translator, tmp_path, capsys):
-    texts, words = ["w1 odd", "odd"], {"odd": "seltsam", "w1": "W"}
-    done = call(
-        capsys, "translate", folder / "model",
-        "--input", write(tmp_path / "in", *texts), "--output", tmp_path / "out",
-        "--replace-unknowns",
-        "--alignment-dictionary", write(tmp_path / "pairs", "odd seltsam", "w1 W"),
-    )  # fmt: skip
-    assert done.status == 0
-    options = {"replace_unknowns": True, "alignment_dictionary": words}
-    expected = translator.translate(texts, **options)
-    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
 
 
 @pytest.mark.slow
