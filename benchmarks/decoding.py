@@ -257,7 +257,7 @@ class Recomputing:
             lambda mixer, x: mixer(x),
             lambda attention, x: attention(x, value=memory, value_mask=mask),
         )
-        return self.model.output_dense(x[:, -1])
+        return self.model.vocabulary_map(x[:, -1])
 
 
 def print_recompute(batch=16, beams=5):

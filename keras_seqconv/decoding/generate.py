@@ -164,28 +164,7 @@ def beam_search(
         ValueError: for a wrong option, named with its rule.
         TypeError: for an unknown option.
 
-    Example:
-
-    ```python
-    class Echo:  # a stand-in for a model: repeats its source
-        pad_id, start_id, end_id, unk_id = 1, 2, 2, 3
-        target_vocabulary_size, max_target_length = 8, None
-
-        def get_initial_state(self, source_ids, num_beams=1, max_length=None):
-            source = keras.ops.repeat(source_ids, num_beams, axis=0)
-            return {"shared": {}, "beams": {"source": source}}
-
-        def step(self, ids, state):
-            source = state["beams"]["source"]
-            logits = 5.0 * keras.ops.one_hot(source[:, 0], 8)
-            rest = keras.ops.concatenate([source[:, 1:], source[:, -1:]], axis=1)
-            return logits, {"shared": {}, "beams": {"source": rest}}
-
-    ids, scores = keras_seqconv.decoding.beam_search(
-        Echo(), [[5, 4, 2]], num_beams=2, max_length=4
-    )
-    # ids[0, 0] is [5, 4, 2, 1, 1]
-    ```
+    Example: see `keras_seqconv.models.EncoderDecoder`.
     """
     hypotheses = beam_search_hypotheses(
         model,

@@ -76,14 +76,15 @@ class Constraints(NamedTuple):
         if self.prefix is not None:
             last = ops.shape(self.prefix)[1] - 1
             tokens = ops.take(self.prefix, ops.minimum(step, last), axis=1)
-            forced = ops.where(closed | (tokens == model.pad_id), -1, tokens)
+            forced = ops.where(tokens == model.pad_id, -1, tokens)
+            forced = ops.where(closed, model.end_id, forced)
             column = ops.maximum(forced, 0)[:, None]
             chosen = ops.take_along_axis(logits, column, axis=1)[:, 0] - normalizer
             penalty = ops.where(forced == model.unk_id, options.unk_penalty, 0.0)
             forced_log_prob = _without_nan(chosen - penalty)
             forced_end = forced == model.end_id
             if self.first_beam is not None:
-                forced_end = forced_end & self.first_beam
+                forced_end = forced_end & (self.first_beam | closed)
             may_end = ops.where(forced >= 0, forced_end, may_end)
         if options.no_repeat_ngram_size:
             logits = self._without_repeated_ngrams(logits, history, step)
@@ -163,7 +164,8 @@ class NextTokens(NamedTuple):
         # A forced token is the first candidate of its row, and the only one.
         forced = self.forced[:, None]
         first = ops.arange(k) == 0
-        here = ops.where(first & (forced != self.end_id), self._forced_scores(), NEVER)
+        is_taken = first & (forced != self.end_id)
+        here = ops.where(is_taken, self.forced_log_prob[:, None], NEVER)
         ids = ops.where((forced >= 0) & first, forced, ids)
         return ids, ops.where(forced >= 0, here, log_probs)
 
@@ -174,25 +176,20 @@ class NextTokens(NamedTuple):
         ids = ops.arange(len(self.bias), dtype="int32")
         if self.forced is not None:
             forced = self.forced[:, None]
-            here = ops.where(ids == forced, self._forced_scores(), NEVER)
+            here = ops.where(ids == forced, self.forced_log_prob[:, None], NEVER)
             log_probs = ops.where(forced >= 0, here, log_probs)
         return ops.where(ids == self.end_id, self.end[:, None], log_probs)
 
-    def _forced_scores(self):
-        closed = self.closed[:, None]
-        return ops.where(closed, NEVER, self.forced_log_prob[:, None])
-
-
-# The first stage sorts V / columns maxima, the second k * columns values. The search
-# asks for k = 10 with five beams, and the sum is smallest at sqrt(V / k): 24 to 57 for
-# 6,000 to 32,768 words. Below 32 columns the maxima themselves become slower.
-_GOOD_SIZES = (*range(64, 31, -1), *range(65, 129))
-
 
 def block_size(vocabulary_size: int) -> int:
-    """Columns of a block: a divisor of V if there is one (saves a padded copy)."""
-    divisors = (size for size in _GOOD_SIZES if vocabulary_size % size == 0)
-    return next(divisors, _GOOD_SIZES[0])
+    """Columns of a block: a divisor of V if there is one (saves a padded copy).
+
+    The first stage sorts V / columns maxima, the second k * columns values. The search
+    asks for k = 10 with five beams, and the sum is smallest at sqrt(V / k): 24 to 57
+    for 6,000 to 32,768 words. Below 32 columns the maxima themselves become slower.
+    """
+    sizes = (*range(64, 31, -1), *range(65, 129))
+    return next((size for size in sizes if vocabulary_size % size == 0), 64)
 
 
 class Blocks(NamedTuple):

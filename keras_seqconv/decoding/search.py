@@ -128,8 +128,8 @@ def search(
         following = here.next_tokens(logits, number, beams.history)
         choice = strategy.choose(following, scores, number, rows)
         # What is written down has a row for each sentence.
-        written = _of_all_sentences(choice, beams, records)
-        finished, origins = _finished(records, written, number, strategy, options)
+        links, scores, *ends = _of_all_sentences(choice, beams, records)
+        finished, origins = _finished(records, *ends, number, strategy, options)
         attention = records.attention
         if options.return_attention:
             weights = ops.cast(state["beams"]["attention"], "float32")
@@ -137,16 +137,15 @@ def search(
                 weights = ops.take(weights, _rows_of(beams.places, num_beams), axis=0)
             weights = ops.pad(weights, [(0, 0), (0, 1)])
             attention = _write(attention, number, weights)
-        links = written.tokens * num_beams + written.parents
         done = _is_done(
-            finished, origins, written, number, strategy, constraints, num_hypotheses
+            finished, origins, scores, number, strategy, constraints, num_hypotheses
         )
         after = _Records(
-            scores=ops.where(done, NEVER, written.scores),
+            scores=ops.where(done, NEVER, scores),
             finished=finished,
             origins=origins,
             backpointers=_write(records.backpointers, number, links),
-            sums=_write(records.sums, number, written.scores),
+            sums=_write(records.sums, number, scores),
             attention=attention,
         )
         moved = _moved(beams._replace(state=state), choice, number, strategy)
@@ -206,16 +205,21 @@ def may_resize(batch_size) -> bool:
     return not isinstance(batch_size, int) or not in_graph()
 
 
-def _of_all_sentences(choice: Choice, beams: _Beams, records: _Records) -> Choice:
-    """The choice with a row for each sentence; those that have left find nothing."""
+def _of_all_sentences(choice: Choice, beams: _Beams, records: _Records) -> tuple:
+    """Links, scores, and scores and parents of ends, with a row for each sentence.
+
+    Those that have left find nothing.
+    """
+    links = choice.tokens * choice.parents.shape[1] + choice.parents
+    parts = links, choice.scores, choice.end_scores, choice.end_parents
     if beams.sentences is _NOTHING:
-        return choice
-    is_left = ops.any(records.scores > NEVER, axis=1, keepdims=True)
-    choice = Choice(*(ops.take(part, beams.places, axis=0) for part in choice))
-    return choice._replace(
-        scores=ops.where(is_left, choice.scores, NEVER),
-        end_scores=ops.where(is_left, choice.end_scores, NEVER),
+        return parts
+    links, scores, end_scores, end_parents = (
+        ops.take(part, beams.places, axis=0) for part in parts
     )
+    is_left = ops.any(records.scores > NEVER, axis=1, keepdims=True)
+    scores, end_scores = (ops.where(is_left, x, NEVER) for x in (scores, end_scores))
+    return links, scores, end_scores, end_parents
 
 
 def _moved(beams: _Beams, choice: Choice, step, strategy) -> _Beams:
@@ -259,11 +263,11 @@ def _without_ended(beams: _Beams, scores) -> _Beams:
 # Hypotheses that end
 
 
-def _finished(records: _Records, choice, step, strategy, options) -> tuple:
+def _finished(records, end_scores, end_parents, step, strategy, options) -> tuple:
     """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
     num_beams = strategy.num_beams
-    sums = ops.concatenate([records.finished, choice.end_scores], axis=1)
-    origins = step * num_beams + choice.end_parents
+    sums = ops.concatenate([records.finished, end_scores], axis=1)
+    origins = step * num_beams + end_parents
     origins = ops.concatenate([records.origins, origins], axis=1)
     if strategy.optimal:
         key = sums / options.length_divisor(origins // num_beams + 1)
@@ -275,7 +279,7 @@ def _finished(records: _Records, choice, step, strategy, options) -> tuple:
     return tuple(ops.take_along_axis(part, kept, axis=1) for part in (sums, origins))
 
 
-def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses):
+def _is_done(sums, origins, going_on, step, strategy, constraints, num_hypotheses):
     """(B, 1): whether nothing that is unfinished counts any more."""
     if not strategy.optimal:
         return ops.all(sums > NEVER, axis=1, keepdims=True)
@@ -284,7 +288,7 @@ def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses)
     worst = scores[:, num_hypotheses - 1 : num_hypotheses]
     # Log-probabilities are at most 0, and the penalty is monotonous in the length, so
     # the best is to lose nothing more and end at once, or as late as possible.
-    best = ops.max(choice.scores, axis=1, keepdims=True)
+    best = ops.max(going_on, axis=1, keepdims=True)
     limits = ops.reshape(constraints.limits, (-1, num_beams))[:, :1]
     if options.unk_penalty < 0:  # a reward, for each token until the limit
         best = best - options.unk_penalty * ops.cast(limits - step - 1, "float32")

@@ -201,14 +201,13 @@ class ConvS2S(WeightNormalizedModel):
                 x, embedded, keys, values, keys_mask=mask
             ),
         )
-        return self._logits(self._features(x))
+        return self._head(x)
 
-    def _features(self, x):
-        return x
+    # Of the steps, see `SequenceModel`.
 
-    def _logits(self, features, kernels=None):
+    def _head(self, x, kernels=None):
         kernels = kernels or {}
-        x = self.decoder_output(features, kernel=kernels.get("output"))
+        x = self.decoder_output(x, kernel=kernels.get("output"))
         x, kernel = self.output_dropout(x), kernels.get("logits")
         if self.output_dense is not None:
             return float32(self.output_dense(x, kernel=kernel))
@@ -216,8 +215,6 @@ class ConvS2S(WeightNormalizedModel):
         if kernel is not None:
             return tokens.to_logits(ops.matmul(x, kernel))
         return tokens(x, reverse=True)
-
-    # Of the steps, see `SequenceModel`.
 
     def _kernels(self) -> dict:
         if self.output_dense is None:
@@ -341,22 +338,21 @@ class ConvLanguageModel(WeightNormalizedModel):
             self.output_dense = weight_normed(vocabulary_size, dropout, **plain)
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         x = self.input_dense(self.target_embedder(target_ids))
-        x = self._features(
-            gated_stack.run(self.decoder_blocks, x, lambda mixer, x, _: mixer(x))
-        )
-        outputs = self._logits(x) if self.has_logits else self.adaptive_softmax(x)
+        x = gated_stack.run(self.decoder_blocks, x, lambda mixer, x, _: mixer(x))
+        outputs = self._head(x)
+        if self.adaptive_softmax is not None:
+            outputs = self.adaptive_softmax(outputs)
         super().__init__({"target_ids": target_ids}, outputs, config)
 
-    def _features(self, x):
-        return x
+    # Of the steps, see `SequenceModel`.
 
-    def _logits(self, features, kernels=None):
+    def _head(self, x, kernels=None):
+        if self.adaptive_softmax is not None:
+            return x
         kernels = kernels or {}
-        x = self.feature_dense(features, kernel=kernels.get("features"))
+        x = self.feature_dense(x, kernel=kernels.get("features"))
         x = self.output_dense(self.output_dropout(x), kernel=kernels.get("logits"))
         return float32(x)
-
-    # Of the steps, see `SequenceModel`.
 
     def _kernels(self) -> dict:
         dense = {"input": self.input_dense}

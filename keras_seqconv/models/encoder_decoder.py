@@ -179,20 +179,9 @@ class EncoderDecoder(SequenceModel):
             lambda mixer, x: mixer(x),
             lambda attention, x: attention(x, value=memory, value_mask=memory_mask),
         )
-        return self._logits(self._features(x))
-
-    def _features(self, x):
-        return self.vocabulary_map.features(x)
-
-    def _logits(self, features, kernels=None):
-        return self.vocabulary_map.logits(
-            features, kernels and kernels["output_kernel"]
-        )
+        return self._head(x)
 
     # Of the steps, see `SequenceModel`.
-
-    def _kernels(self) -> dict:
-        return {"output_kernel": self.vocabulary_map.kernel()}
 
     def _shared(self, source_ids) -> dict:
         memory, mask = self.encode(source_ids)

@@ -114,7 +114,7 @@ def _layers(entries) -> list[Convolution]:
         right = isinstance(entry, (list, tuple)) and len(entry) in (2, 3)
         right = right and all(type(x) is int for x in entry) and min(entry[:2]) >= 1
         if not right:
-            raise ValueError(f"layer {number} is {entry!r}")
+            raise ValueError(f"layer {number} is {reprlib.repr(entry)}")
         layers.append(Convolution(*entry))
         back = layers[-1].residual
         if not 0 <= back <= number:

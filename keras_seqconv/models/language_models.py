@@ -122,26 +122,13 @@ class LanguageModel(SequenceModel):
         )
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         x = self.target_embedder(target_ids)
-        x = self._features(
-            stacks.run(self.decoder_blocks, x, lambda mixer, x: mixer(x))
-        )
-        outputs = self._logits(x) if self.has_logits else self.adaptive_softmax(x)
+        x = stacks.run(self.decoder_blocks, x, lambda mixer, x: mixer(x))
+        outputs = self._head(x)
+        if self.adaptive_softmax is not None:
+            outputs = self.adaptive_softmax(outputs)
         super().__init__({"target_ids": target_ids}, outputs, config)
 
-    def _features(self, x):
-        return self.vocabulary_map.features(x)
-
-    def _logits(self, features, kernels=None):
-        return self.vocabulary_map.logits(
-            features, kernels and kernels["output_kernel"]
-        )
-
     # Of the steps, see `SequenceModel`.
-
-    def _kernels(self) -> dict:
-        return (
-            {"output_kernel": self.vocabulary_map.kernel()} if self.has_logits else {}
-        )
 
     def _advance(self, x, mix, state, look: bool) -> tuple:
         return stacks.run(self.decoder_blocks, x, mix), None

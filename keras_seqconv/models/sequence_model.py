@@ -10,10 +10,8 @@ from keras_seqconv.models import token_training
 from keras_seqconv.models.stacks import (
     SIDES,
     SPECIAL_IDS,
-    Steps,
     maker,
     of_side,
-    parameters,
 )
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
@@ -60,12 +58,13 @@ class SequenceModel(keras.Model):
     Sub-classes make their layers, `target_embedder` and `decoder_blocks` among them,
     and the graph, and then call this constructor. For the steps they have
 
+        encode(source_ids), _shared(source_ids) -> "shared"; not in language models
         _kernels() -> "common" of the state
         _advance(x, mix, state, look) -> embedded ids (rows, n, C) through the layers of
             the decoder, `mix(mixer, x)` for each mixer; and where they looked,
             (rows, n, S), or None
-        _features(x), _logits(features, kernels) -> from there to logits
-        encode(source_ids), _shared(source_ids) -> "shared"; not in language models
+        _head(x, kernels=None) -> from there to logits, or to what an adaptive softmax
+            takes; this and `_kernels` by `vocabulary_map`, if there is one
     """
 
     adaptive_softmax = None  # of language models: the outputs are features for it
@@ -148,11 +147,9 @@ class SequenceModel(keras.Model):
         x, beams, weights = self._step(ids, state)
         if weights is not None:
             beams["attention"] = weights[:, -1]
-        features = self._features(x[:, -1])
+        logits = self._head(x[:, -1], state["common"])
         if self.adaptive_softmax is not None:
-            logits = self.adaptive_softmax.full_log_prob(features)
-        else:
-            logits = self._logits(features, state["common"])
+            logits = self.adaptive_softmax.full_log_prob(logits)
         return logits, {**state, "beams": beams}
 
     def attention_weights(self, inputs: dict):
@@ -177,10 +174,22 @@ class SequenceModel(keras.Model):
     def _step(self, ids, state) -> tuple:
         beams = dict(state["beams"])
         x, beams["position"] = self.target_embedder.step(ids, beams["position"])
-        mix = Steps(beams["mixers"])
+        states, beams["mixers"] = iter(beams["mixers"]), []
+
+        def mix(mixer, x, *kernels):
+            x, state = mixer.step(x, next(states), *kernels)
+            beams["mixers"].append(state)
+            return x
+
         x, weights = self._advance(x, mix, state, "attention" in beams)
-        beams["mixers"] = mix.new_states
         return x, beams, weights
+
+    def _kernels(self) -> dict:
+        kernel = self.vocabulary_map.kernel()
+        return {} if kernel is None else {"output": kernel}
+
+    def _head(self, x, kernels=None):
+        return self.vocabulary_map(x, (kernels or {}).get("output"))
 
     # --- Training ---
 
@@ -191,11 +200,8 @@ class SequenceModel(keras.Model):
         metrics=None,
         *,
         gradient_accumulation_steps: int | None = None,
-        weighted_metrics=None,
-        run_eagerly: bool = False,
-        steps_per_execution: int = 1,
-        jit_compile: bool | str = "auto",
         auto_scale_loss: bool = True,
+        **options,
     ) -> None:
         """Prepare `fit` and `evaluate`.
 
@@ -206,10 +212,11 @@ class SequenceModel(keras.Model):
                 of -log_prob, which is the choice with an adaptive softmax; another
                 Keras loss or function of (labels, outputs) that returns a number for
                 each token, (B, T), or the sum of them.
-            metrics, weighted_metrics: further metrics, as of Keras; they see padding.
+            metrics: further metrics, as of Keras; they see padding.
             gradient_accumulation_steps: micro-batches of an update. Those of an
                 unfinished update wait for the next epoch.
-            run_eagerly, steps_per_execution, jit_compile, auto_scale_loss: as of Keras.
+            auto_scale_loss, **options: `weighted_metrics`, `run_eagerly`,
+                `steps_per_execution`, `jit_compile`: as of Keras.
 
         Raises:
             ValueError: for arguments outside these rules.
@@ -218,23 +225,15 @@ class SequenceModel(keras.Model):
         optimizer = token_training.wrapped_optimizer(
             optimizer, gradient_accumulation_steps, scale
         )
-        options = {
-            "metrics": metrics,
-            "weighted_metrics": weighted_metrics,
-            "run_eagerly": run_eagerly,
-            "steps_per_execution": steps_per_execution,
-            "jit_compile": jit_compile,
-        }
+        options["metrics"] = metrics
         super().compile(optimizer, **options, auto_scale_loss=False)
+        options |= {
+            "optimizer": optimizer, "loss": loss, "auto_scale_loss": auto_scale_loss,
+        }  # fmt: skip
         self.training = token_training.Training(
             loss=token_training.checked_loss(loss, self.has_logits, self.pad_id),
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
-            config={
-                "optimizer": optimizer,
-                "loss": loss,
-                **options,
-                "auto_scale_loss": auto_scale_loss,
-            },
+            config=options,
         )
         self.optimizer.build(self.trainable_variables)
 
@@ -275,8 +274,8 @@ class SequenceModel(keras.Model):
         """
         if self.adaptive_softmax is not None:
             return self.adaptive_softmax.log_prob(outputs, ids, training)
-        ids = ops.expand_dims(ops.cast(ids, "int32"), axis=-1)
-        chosen = ops.squeeze(ops.take_along_axis(outputs, ids, axis=-1), axis=-1)
+        ids = ops.cast(ids, "int32")[..., None]
+        chosen = ops.take_along_axis(outputs, ids, axis=-1)[..., 0]
         return chosen - ops.logsumexp(outputs, axis=-1)
 
     def negative_log_likelihood(self, outputs, labels, training: bool | None = None):
@@ -316,15 +315,27 @@ def constructor_arguments(variables: dict) -> dict:
     """
     hidden = ("self", "kwargs", "__class__")
     config = {key: value for key, value in variables.items() if key not in hidden}
-    kwargs = {"name": None, "dtype": None, **variables["kwargs"]}
-    for key in kwargs:
-        if key not in ("name", "dtype"):
-            raise TypeError(
-                f"{type(variables['self']).__name__}() got an unexpected keyword "
-                f"argument '{key}'. Received: {key}={kwargs[key]!r}"
-            )
-    config |= kwargs
-    _check_ids(config)
+    config |= {"name": None, "dtype": None, **variables["kwargs"]}
+    for key in set(variables["kwargs"]) - {"name", "dtype"}:
+        raise TypeError(
+            f"{type(variables['self']).__name__}() got an unexpected keyword "
+            f"argument '{key}'. Received: {key}={config[key]!r}"
+        )
+    ids = config["special_ids"] or {}
+    if not isinstance(ids, dict) or not set(ids) <= set(SPECIAL_IDS):
+        raise ValueError(
+            f"`special_ids` must be a dictionary with some of the keys "
+            f"{tuple(SPECIAL_IDS)}. Received: special_ids={ids!r}"
+        )
+    config["special_ids"] = ids = SPECIAL_IDS | ids
+    for name in [name for name in config if name.endswith("vocabulary_size")]:
+        size = check_positive_integer(name, config[name])
+        for key in ("pad",) if name.startswith("source") else ids:
+            if type(ids[key]) is not int or not 0 <= ids[key] < size:
+                raise ValueError(
+                    f"`special_ids` must be integers from 0 to `{name}` - 1. "
+                    f"Received: special_ids={ids}, {name}={size}"
+                )
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())
@@ -334,29 +345,6 @@ def constructor_arguments(variables: dict) -> dict:
     if not quantized and keras.dtype_policies.get(policy.name) == policy:
         config["dtype"] = policy.name
     return config
-
-
-def _check_ids(config):
-    """Completes the special ids; they lie in the vocabularies they belong to."""
-    ids = config["special_ids"] or {}
-    if not isinstance(ids, dict) or not set(ids) <= set(SPECIAL_IDS):
-        raise ValueError(
-            f"`special_ids` must be a dictionary with some of the keys "
-            f"{tuple(SPECIAL_IDS)}. Received: special_ids={ids!r}"
-        )
-    config["special_ids"] = ids = SPECIAL_IDS | ids
-    sizes = {
-        name: check_positive_integer(name, value)
-        for name, value in config.items()
-        if name.endswith("vocabulary_size")
-    }
-    for name, size in sizes.items():
-        for key in ("pad",) if name.startswith("source") else ids:
-            if type(ids[key]) is not int or not 0 <= ids[key] < size:
-                raise ValueError(
-                    f"`special_ids` must be integers from 0 to `{name}` - 1. "
-                    f"Received: special_ids={ids}, {name}={size}"
-                )
 
 
 # --- Configurations of earlier versions ---
@@ -384,29 +372,28 @@ def current_arguments(config: dict) -> dict:
     options = {key: config.pop(key) for key in _ONCE_ARGUMENTS if key in config}
     max_length = config.pop("max_length", None)
 
-    def by_side(value_of):
-        if "vocabulary_size" in config:  # a language model
-            return value_of(None)
-        values = {side: value_of(side) for side in SIDES}
-        same = values["encoder"] == values["decoder"]
-        return values["encoder"] if same else values
+    sides = SIDES if "source_vocabulary_size" in config else (None,)
 
-    def mixers(side):
+    def mixer_of(side):
         chosen = {key: of_side(key, value, side) for key, value in options.items()}
         mixer = of_side("mixer", config.get("mixer", "dynamic_conv"), side)
         if isinstance(mixer, (list, tuple)):
             return [_with_options(kind, chosen) for kind in mixer]
         return _with_options(mixer, chosen)
 
-    def positions(side):
+    def positions_of(side):
         kind = of_side("positions", config["positions"], side)
         length = of_side("max_length", max_length, side)
         return {"kind": kind, "max_length": length} if kind == "learned" else kind
 
-    if options:
-        config["mixer"] = by_side(mixers)
-    if max_length is not None and "positions" in config:
-        config["positions"] = by_side(positions)
+    for name, is_old, value_of in (
+        ("mixer", options, mixer_of),
+        ("positions", max_length is not None and "positions" in config, positions_of),
+    ):
+        if is_old:
+            first, *rest = values = [value_of(side) for side in sides]
+            same = all(value == first for value in rest)
+            config[name] = first if same else dict(zip(sides, values, strict=True))
     return config
 
 
@@ -414,13 +401,8 @@ def _with_options(kind, options):
     """A mixer with those of the options that it knows."""
     if kind == "attention":
         return kind
-    gate = options.get("gate", "glu")
-    options = {
-        **options,
-        "num_heads": options.get("num_conv_heads"),
-        "gate": gate,
-        "use_glu": gate == "glu",
-    }
-    names = parameters(maker(kind, kind))
+    options = {"gate": "glu", **options, "num_heads": options.get("num_conv_heads")}
+    options["use_glu"] = options["gate"] == "glu"
+    _, names = maker(kind, kind)
     known = {k: v for k, v in options.items() if k in names and v is not None}
     return {"kind": kind, **known}

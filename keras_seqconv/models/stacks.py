@@ -213,8 +213,7 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
         given: what the model says; options of the mixer go before it.
     """
     options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
-    make = maker(options.pop("kind", None), mixer)
-    names = parameters(make)
+    make, names = maker(options.pop("kind", None), mixer)
     for name in options:
         if name not in names or name in ("padding", "seed", "dtype"):
             raise ValueError(
@@ -225,8 +224,11 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
     return make(**{**given, **options})
 
 
-def maker(kind, mixer) -> Callable:
-    """A row, or what is registered with Keras, or a class or function itself."""
+def maker(kind, mixer) -> tuple[Callable, set[str]]:
+    """A row, or what is registered with Keras, or a class or function itself.
+
+    With it the names of its arguments; `**kwargs`, as of layers, mean `dtype`.
+    """
     make = kind
     if isinstance(kind, str):
         make = MIXERS.get(kind) or keras.saving.get_registered_object(kind)
@@ -236,28 +238,10 @@ def maker(kind, mixer) -> Callable:
             "registered with Keras, or a dictionary with one of these as 'kind'. "
             f"Received: mixer={mixer!r}"
         )
-    return make
-
-
-def parameters(make) -> set[str]:
-    """Names of the arguments; with `**kwargs`, as of layers, also `dtype`."""
     signature = inspect.signature(make.__init__ if isinstance(make, type) else make)
     kinds = {parameter.kind for parameter in signature.parameters.values()}
-    rest = inspect.Parameter.VAR_KEYWORD in kinds
-    return {*signature.parameters, *(["dtype"] if rest else [])}
-
-
-class Steps:
-    """Called like a mixer: gives each its state in turn and collects the new ones."""
-
-    def __init__(self, states: list):
-        self.states = iter(states)
-        self.new_states = []
-
-    def __call__(self, mixer, x, *kernels):
-        x, state = mixer.step(x, next(self.states), *kernels)
-        self.new_states.append(state)
-        return x
+    rest = {"dtype"} if inspect.Parameter.VAR_KEYWORD in kinds else set()
+    return make, {*signature.parameters} | rest
 
 
 # --- Ids to vectors, and vectors to logits ---
@@ -343,24 +327,24 @@ class VocabularyMap:
     dense: keras.layers.Dense | None
     table: TokenEmbedding | None
 
-    def features(self, x):
-        """x (..., C) -> what W multiplies."""
-        x = x if self.norm is None else self.norm(x)
-        return x if self.projection is None else self.projection(x)
+    def __call__(self, x, kernel=None):
+        """x (..., C) -> (..., V), at least float32; by W if it is at hand.
 
-    def logits(self, features, kernel=None):
-        """(..., width) -> (..., V), at least float32; by W if it is at hand."""
+        Without W what an adaptive softmax takes, (..., width).
+        """
+        x = x if self.norm is None else self.norm(x)
+        x = x if self.projection is None else self.projection(x)
         if kernel is not None:
-            return float32(ops.matmul(features, kernel))
-        if self.dense is None:
-            return self.table(features, reverse=True)
-        return float32(self.dense(features))
+            return float32(ops.matmul(x, kernel))
+        if self.dense is not None:
+            return float32(self.dense(x))
+        return x if self.table is None else self.table(x, reverse=True)
 
     def kernel(self):
-        """W (width, V), in the layout that small products want."""
-        if self.dense is None:
-            return self.table.output_kernel()
-        return ops.cast(self.dense.kernel, self.dense.compute_dtype)
+        """W (width, V), in the layout that small products want, or None."""
+        if self.dense is not None:
+            return ops.cast(self.dense.kernel, self.dense.compute_dtype)
+        return None if self.table is None else self.table.output_kernel()
 
 
 def make_vocabulary_map(

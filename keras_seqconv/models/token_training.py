@@ -202,10 +202,9 @@ def _token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
     outputs = model(inputs, training=training)
     objective, nll, correct = _weighted(model, outputs, labels, real, weight, training)
     tokens = ops.sum(weight)
-    added = model.losses
-    if added:
+    if model.losses:
         # Keras adds these to a mean over tokens.
-        added = sum(ops.cast(loss, "float32") for loss in added)
+        added = sum(ops.cast(loss, "float32") for loss in model.losses)
         objective = objective + tokens * added
     sums = ops.stop_gradient(ops.stack([objective, nll, correct, tokens]))
     return objective, sums, outputs
@@ -217,30 +216,30 @@ def _weighted(model, outputs, labels, real, weight, training):
     if isinstance(loss, LabelSmoothedCrossentropy):
         losses = loss.token_losses(labels, outputs)
         return tuple(ops.sum(weight * ops.cast(x, "float32")) for x in losses)
+    # Padding has a label that costs an adaptive softmax no tail.
+    ids = ops.where(real, labels, 0)
+
+    def nll(outputs, training):
+        log_prob = model.log_prob(outputs, ids, training)
+        return -ops.sum(weight * ops.where(real, log_prob, 0.0))
+
     if loss is None:
-        # Padding has a label that costs an adaptive softmax no tail.
-        ids = ops.where(real, labels, 0)
-        nll = -ops.where(real, model.log_prob(outputs, ids, training), 0.0)
-        total = ops.sum(weight * nll)
+        total = nll(outputs, training)
         return total, ops.stop_gradient(total), ops.zeros(())
     # A loss of one's own; nll and accuracy cost another pass over the logits.
-    values = (loss.call if isinstance(loss, keras.losses.Loss) else loss)(
-        labels, outputs
-    )
-    rank = len(values.shape)
-    if rank not in (0, 2):
+    call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+    values = ops.cast(call(labels, outputs), "float32")
+    if len(values.shape) not in (0, 2):
         raise ValueError(
             "`loss` must return one number for each token, (B, T), or the sum of them. "
             f"Received: a loss of shape {tuple(values.shape)}"
         )
-    values = ops.cast(values, "float32")
-    if rank == 2:
+    if len(values.shape) == 2:
         values = ops.sum(ops.where(real, weight * values, 0.0))
     outputs = ops.stop_gradient(outputs)
-    if model.has_logits:
-        plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
-        losses = plain.token_losses(labels, outputs)
-        correct = ops.sum(weight * ops.cast(losses.correct, "float32"))
-        return values, ops.sum(weight * losses.nll), correct
-    nll = -model.log_prob(outputs, ops.where(real, labels, 0), False)
-    return values, ops.sum(ops.where(real, weight * nll, 0.0)), ops.zeros(())
+    if not model.has_logits:
+        return values, nll(outputs, False), ops.zeros(())
+    plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
+    _, of_tokens, correct = plain.token_losses(labels, outputs)
+    correct = ops.sum(weight * ops.cast(correct, "float32"))
+    return values, ops.sum(weight * of_tokens), correct

@@ -15,76 +15,54 @@ from tests.decoding.fakes import END, PAD, Recurrent, Trained, log_softmax
 ON_JAX = keras.backend.backend() == "jax"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_beams": 0}, "`num_beams` must be a positive integer"),
-        ({"num_beams": True}, "`num_beams` must be a positive integer"),
-        ({"num_beams": 9}, "`num_beams` must be less than .* 9"),
-        ({"num_hypotheses": 6}, "`num_hypotheses` must be at most `num_beams`"),
-        ({"num_beams": 4, "num_groups": 3}, "`num_beams` must be a multiple"),
-        ({"diversity_strength": -1.0}, "`diversity_strength` must be"),
-        ({"min_length": 5, "max_length": 4}, "`min_length` must be at most"),
-        ({"max_length": -1}, "`max_length` must be an integer >= 0"),
-        ({"max_length": 3.0}, "`max_length` must be an integer >= 0"),
-        ({"max_length_ratio": -0.1}, "`max_length_ratio` must be"),
-        ({"max_length_rule": "mean"}, "`max_length_rule` must be one of"),
-        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite"),
-        ({"length_penalty_kind": "wu"}, "`length_penalty_kind` must be one of"),
-        ({"normalize": 1}, "`normalize` must be True or False"),
-        ({"temperature": 0.0}, "`temperature` must be a positive number"),
-        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be"),
-        (
-            {"no_repeat_ngram_size": 101},
-            "`no_repeat_ngram_size` must be at most 100",
-        ),
-        ({"max_length": 10**9}, "`max_length` must be at most 1000000"),
-        ({"max_length_ratio": 1e9}, "`max_length_ratio` must be a number from 0 to"),
-        ({"length_penalty": 10**400}, "`length_penalty` must be a finite"),
-        ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
-        ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
-        ({"stopping": "never"}, "`stopping` must be one of"),
-        ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
-        ({"prefix_ids": [4, 5]}, "`prefix_ids` must have two axes"),
-        ({"prefix_ids": [[4], [5], [6]]}, "must have as many rows"),
-        ({"batch_size": 2}, "`batch_size` is for language models"),
-    ],
-)
-def test_wrong_arguments_are_named(options, words):
+WRONG = [
+    ({"num_beams": True}, "`num_beams` must be a positive integer"),
+    ({"num_beams": 9}, "`num_beams` must be less than .* 9"),
+    ({"num_hypotheses": 6}, "`num_hypotheses` must be at most `num_beams`"),
+    ({"num_beams": 4, "num_groups": 3}, "`num_beams` must be a multiple"),
+    ({"diversity_strength": -1.0}, "`diversity_strength` must be"),
+    ({"min_length": 5, "max_length": 4}, "`min_length` must be at most"),
+    ({"max_length": 3.0}, "`max_length` must be an integer >= 0"),
+    ({"max_length": 10**9}, "`max_length` must be at most 1000000"),
+    ({"max_length_ratio": 1e9}, "`max_length_ratio` must be a number from 0 to"),
+    ({"max_length_rule": "mean"}, "`max_length_rule` must be one of"),
+    ({"length_penalty": float("nan")}, "`length_penalty` must be a finite"),
+    ({"length_penalty": 10**400}, "`length_penalty` must be a finite"),
+    ({"length_penalty_kind": "wu"}, "`length_penalty_kind` must be one of"),
+    ({"normalize": 1}, "`normalize` must be True or False"),
+    ({"temperature": 0.0}, "`temperature` must be a positive number"),
+    ({"no_repeat_ngram_size": 101}, "`no_repeat_ngram_size` must be at most 100"),
+    ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
+    ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
+    ({"stopping": "never"}, "`stopping` must be one of"),
+    ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
+    ({"prefix_ids": [4, 5]}, "`prefix_ids` must have two axes"),
+    ({"prefix_ids": [[4], [5], [6]]}, "must have as many rows"),
+    ({"batch_size": 2}, "`batch_size` is for language models"),
+]
+
+
+def test_wrong_arguments_are_named():
     model = Recurrent(9, max_target_length=12)
-    with pytest.raises(ValueError, match=words) as error:
-        decoding.beam_search(model, [[4, 2], [5, 2]], **options)
-    assert "Received: " in str(error.value)
-
-
-def test_wrong_calls_are_named():
-    model = Recurrent(9)
+    for options, words in WRONG:
+        with pytest.raises(ValueError, match=f"(?s){words}.*Received: "):
+            decoding.beam_search(model, [[4, 2], [5, 2]], **options)
+    for options in ({"num_samples": 0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
+        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
+            decoding.sample(model, [[4, 2]], **options)
     with pytest.raises(ValueError, match="must be given"):
         decoding.beam_search(model)
     with pytest.raises(ValueError, match="needs `source_ids`"):
         decoding.beam_search(model, batch_size=2, max_length_ratio=1.0)
     with pytest.raises(TypeError, match="beams"):
         decoding.beam_search(model, [[4, 2]], beams=3)
-    for options in ({"num_samples": 0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
-        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
-            decoding.sample(model, [[4, 2]], **options)
     with pytest.raises(ValueError, match="`target_ids` must have shape"):
         decoding.score(Trained(6), [[4, 2]], [4, 2])
-
-
-@pytest.mark.parametrize(("rows", "width"), quick_and_slow([(0, 3), (2, 0)], [(0, 0)]))
-def test_nothing_to_translate(rows, width):
-    model, shape = Recurrent(9), (rows, width)
-    found = decoding.beam_search_hypotheses(
-        model, np.zeros(shape, "int32"), num_beams=2, max_length=3,
-        max_length_ratio=1.0, return_attention=True,
-    )  # fmt: skip
-    steps = 4 + shape[1]
-    assert found.ids.shape == (shape[0], 2, steps)
-    assert found.scores.shape == (shape[0], 2)
-    assert found.attention.shape == (shape[0], 2, steps, shape[1])
-    ids, _ = decoding.sample(model, np.zeros(shape, "int32"), 2, max_length=3)
-    assert ids.shape == (shape[0], 2, 4)
+    for models, words in (
+        ([model, Recurrent(10)], "`target_vocabulary_size`"), ([], "must not be empty"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            decoding.Ensemble(models)
 
 
 @pytest.mark.parametrize("rule", ["sentence", "batch"])
@@ -123,42 +101,33 @@ def test_language_models_go_on_from_a_prefix():
     assert free.shape == (2, 3, 7) and (free[0] == free[1]).all()
 
 
-def test_ensembles_average_probabilities():
-    models = [Recurrent(9, seed=seed, scale=2.0, width=4 + seed) for seed in (1, 2, 3)]
-    ensemble = decoding.Ensemble(models)
-    temperature = 0.7
+@pytest.mark.parametrize("count", [1, 3])
+def test_scores_and_attention_belong_to_the_tokens(count):
+    """Of a model, and of an ensemble, which averages both."""
+    models = [
+        Recurrent(12, seed=9 + n, scale=2.0, width=4 + n, max_target_length=limit)
+        for n, limit in enumerate([None, 9, 7][:count])
+    ]
+    model = decoding.Ensemble(models) if count > 1 else models[0]
+    assert model.max_target_length == (7 if count > 1 else None)
+    source, temperature = [4, 9, 2], 0.7
     found = decoding.beam_search_hypotheses(
-        ensemble, [[4, 5]], num_beams=3, max_length=5, temperature=temperature,
-        return_attention=True,
+        model, [source, source], num_beams=4, max_length=6, return_attention=True,
+        temperature=temperature,
     )  # fmt: skip
-    ids = ops.convert_to_numpy(found.ids)[0, 1].tolist()
-    positional = ops.convert_to_numpy(found.positional_scores)[0, 1]
-    for place, token in enumerate(ids[: int(found.lengths[0, 1])]):
-        each = [
-            np.exp(log_softmax(model.logits([4, 5], ids[:place]) / temperature))
-            for model in models
-        ]
-        wanted = np.log(np.mean(each, axis=0)[token])
-        np.testing.assert_allclose(positional[place], wanted, atol=1e-4)
-        wanted = np.mean(
-            [model.attention([4, 5], ids[:place]) for model in models], axis=0
-        )
-        attention = ops.convert_to_numpy(found.attention)[0, 1, place]
-        np.testing.assert_allclose(attention, wanted, atol=1e-4)
-    alone = decoding.beam_search(models[0], [[4, 5]], 3, max_length=5)
-    twice = decoding.beam_search(
-        decoding.Ensemble([models[0]] * 2), [[4, 5]], 3, max_length=5
-    )
-    assert np.array_equal(alone[0], twice[0])
-
-
-def test_ensembles_of_different_vocabularies_are_refused():
-    with pytest.raises(ValueError, match="`target_vocabulary_size`"):
-        decoding.Ensemble([Recurrent(9), Recurrent(10)])
-    with pytest.raises(ValueError, match="must not be empty"):
-        decoding.Ensemble([])
-    limits = [Recurrent(9, max_target_length=n) for n in (None, 7, 5)]
-    assert decoding.Ensemble(limits).max_target_length == 5
+    ids, _, positional, lengths, attention = map(ops.convert_to_numpy, found)
+    assert attention.shape == (2, 4, 7, 3)
+    for rank, tokens in enumerate(ids[1].tolist()):
+        assert (attention[1, rank, lengths[1, rank] :] == 0).all()
+        for place in range(lengths[1, rank]):
+            before = source, tokens[:place]
+            each = [
+                np.exp(log_softmax(one.logits(*before) / temperature)) for one in models
+            ]
+            wanted = np.log(np.mean(each, axis=0)[tokens[place]])
+            np.testing.assert_allclose(positional[1, rank, place], wanted, atol=1e-4)
+            wanted = np.mean([one.attention(*before) for one in models], axis=0)
+            np.testing.assert_allclose(attention[1, rank, place], wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +166,9 @@ def test_score_of_an_ensemble_and_of_nothing():
 
 
 def test_calls_are_traced_once_and_see_new_weights():
+    """And neither keep a model alive nor disturb it."""
     model = Trained(12)
+    names = {variable.path for variable in model.variables}
     source = np.full((2, 3), 5)
     ids, _ = decoding.beam_search(model, source, 3, max_length=5)
     traces = model.traces
@@ -214,36 +185,11 @@ def test_calls_are_traced_once_and_see_new_weights():
         assert model.traces == traces
     decoding.beam_search(model, source, 2, max_length=5)
     assert model.traces > traces
-
-
-def test_cached_searches_do_not_keep_a_model_alive_nor_disturb_it():
-    model = Trained(12)
-    names = {variable.path for variable in model.variables}
-    decoding.beam_search(model, [[4, 2]], 2, max_length=3)
-    decoding.score(model, [[4, 2]], [[5, 2]])
     assert {variable.path for variable in model.variables} == names
     dead = weakref.ref(model)
     del model
     gc.collect()
     assert dead() is None
-
-
-def test_attention_and_positional_scores_belong_to_the_tokens():
-    model, source = Recurrent(12, seed=9), [4, 9, 2]
-    found = decoding.beam_search_hypotheses(
-        model, [source, source], num_beams=4, max_length=6, return_attention=True
-    )
-    ids, _, positional, lengths, attention = map(ops.convert_to_numpy, found)
-    assert attention.shape == (2, 4, 7, 3)
-    for rank, tokens in enumerate(ids[1].tolist()):
-        assert (attention[1, rank, lengths[1, rank] :] == 0).all()
-        for place in range(lengths[1, rank]):
-            prefix = tokens[:place]
-            np.testing.assert_allclose(
-                attention[1, rank, place], model.attention(source, prefix), atol=1e-4
-            )
-            wanted = model.log_probs(source, prefix)[tokens[place]]
-            np.testing.assert_allclose(positional[1, rank, place], wanted, atol=1e-4)
 
 
 @pytest.mark.tensorflow
@@ -271,45 +217,6 @@ def test_search_in_a_function_with_dynamic_shapes(ratio):
             )
             for one, two in zip(found, wanted, strict=True):
                 np.testing.assert_allclose(one, two, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-def test_saved_models_hold_no_xla(tmp_path):
-    import tensorflow as tf
-
-    from tests.saved_models import compiled_functions
-
-    model = Recurrent(300, seed=8)
-    module = tf.Module()
-    seeds = keras.random.SeedGenerator(1)
-    module.seeds = seeds.state.value  # a function's variables must be tracked
-
-    @tf.function(input_signature=[tf.TensorSpec((None, None), "int32")])
-    def search(sources):
-        common = dict(max_length=3, max_length_ratio=1.5)
-        ids, scores = decoding.beam_search(
-            model, sources, 3, no_repeat_ngram_size=2, unk_penalty=0.5, **common
-        )
-        diverse, _ = decoding.beam_search(
-            model, sources, 4, num_groups=2, stopping="optimal", **common
-        )
-        drawn, _ = decoding.sample(model, sources, 20, top_p=0.9, seed=seeds, **common)
-        return {"ids": ids, "scores": scores, "diverse": diverse, "drawn": drawn}
-
-    module.search = search
-    tf.saved_model.save(module, str(tmp_path))
-    assert compiled_functions(tmp_path) == []
-    loaded = tf.saved_model.load(str(tmp_path))
-    sources = np.array([[4, 5, 2], [7, 2, 1]], "int32")
-    wanted, _ = decoding.beam_search(
-        model, sources, 3, no_repeat_ngram_size=2, unk_penalty=0.5, max_length=3,
-        max_length_ratio=1.5,
-    )  # fmt: skip
-    found = loaded.search(sources)
-    assert np.array_equal(found["ids"], wanted)
-    again = loaded.search(sources)
-    assert not np.array_equal(found["drawn"], again["drawn"])
 
 
 class Counting(Recurrent):

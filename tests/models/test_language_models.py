@@ -11,7 +11,6 @@ from tests.models.families import (
     ADAPTIVE,
     CONFIGS,
     TIED,
-    conv_language_model,
     inputs_of,
     language_model,
     model_of,
@@ -77,31 +76,6 @@ def test_tied_weights_are_the_same_variables(name, projections):
     assert model_of("lm_attention").vocabulary_map.dense is None
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # 2 blocks: input map with its gate, taps, output map, network, two norms.
-        ("lm_adaptive", 2 * (144 + 72 + 212 + 32) + 2 * (3 + 4) + 23 * 8
-         + (8 * 8) + (8 * 4 + 6 * 4) + (8 * 2 + 11 * 2)),
-        ("lm_tied_projections", 2 * (288 + 212 + 32)
-         + (6 * 8 + 8 * 8) + (6 * 4 + 4 * 8) + (11 * 2 + 2 * 8) + 2 * 8),
-        ("lm_attention", 23 * 6 + 6 * 8 + 8 * 6 + 9 * 8 + 2 * (288 + 212 + 32) + 16),
-        # v, g and bias of each map; the second residual is 8 -> 6 wide... of layer 0.
-        ("conv_lm", 23 * 8 + (8 * 6 + 12) + (3 * 6 * 12 + 24) + (2 * 6 * 12 + 24)
-         + (6 * 8 + 16) + (8 * 23 + 46)),
-        ("conv_lm_adaptive", 23 * 8 + (8 * 6 + 12) + (3 * 6 * 12 + 24)
-         + (2 * 6 * 12 + 24) + 8 * 6 + (6 * 3 + 6 * 3) + (6 * 1 + 11 * 1)),
-    ],
-)  # fmt: skip
-def test_number_of_parameters(name, expected):
-    assert model_of(name).count_params() == expected
-
-
-def test_no_attention_to_a_source():
-    with pytest.raises(ValueError, match="no attention to a source"):
-        language_model().get_initial_state(2, return_attention=True)
-
-
 def test_dropout_of_the_adaptive_softmax_acts_when_asked():
     model = language_model(adaptive_softmax={**ADAPTIVE, "dropout": 0.5}, dropout=0.0)
     features = model(tensors(inputs_of(model)))
@@ -118,11 +92,7 @@ def test_dropout_of_the_adaptive_softmax_acts_when_asked():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (dict(num_layers=0), "`num_layers`.*=0"),
         (dict(hidden_dim={"encoder": 8, "decoder": 8}), "`hidden_dim`.*encoder"),
-        (dict(mixer={"encoder": "attention"}), "`mixer`.*encoder"),
-        (dict(mixer=["attention"] * 3), "`mixer`.*2 layers"),
-        (dict(num_heads=3, mixer="attention"), "multiple of `num_heads`"),
         (dict(share_embeddings="all"), "`share_embeddings`.*True or False.*all"),
         (dict(share_embeddings=True, output_dim=5), "`output_dim`.*=5.*width 8"),
         (
@@ -133,15 +103,12 @@ def test_dropout_of_the_adaptive_softmax_acts_when_asked():
         (dict(tie_adaptive_weights=True), "needs `adaptive_softmax` and"),
         (dict(tie_adaptive_projections=True), "needs `tie_adaptive_weights`"),
         (dict(adaptive_softmax=[10]), r"`adaptive_softmax`.*'cutoffs'.*\[10\]"),
-        (dict(adaptive_softmax={}), "`adaptive_softmax`.*'cutoffs'"),
         (dict(adaptive_softmax={"cutoffs": [9], "div": 3}), "`adaptive_softmax`.*div"),
         (
             dict(adaptive_softmax={"cutoffs": [9, 8]}),
             r"`cutoffs`.*increasing.*\[9, 8\]",
         ),
-        (dict(adaptive_softmax={"cutoffs": [24]}), "`cutoffs`.*24.*23"),
         (dict(adaptive_softmax={"cutoffs": [2, 4, 6, 8]}), "factor.*width of 8"),
-        (dict(adaptive_softmax={**ADAPTIVE, "dropout": 1}), "`dropout`.*=1"),
         (
             dict(adaptive_input={**ADAPTIVE, "dropout": 0.1}),
             "`adaptive_input`.*dropout",
@@ -151,24 +118,10 @@ def test_dropout_of_the_adaptive_softmax_acts_when_asked():
             "`(cutoffs|factor)` must be that",
         ),
         (dict(TIED, embedding_dim=4), "as wide as `adaptive_input.embedding_dim`.*4"),
-        (dict(output_dim=0), "`output_dim`.*=0"),
     ],
 )
 def test_wrong_arguments_are_named(options, match):
     with pytest.raises(ValueError, match=match):
         language_model(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (dict(size=-1), "`vocabulary_size`.*-1"),
-        (dict(embedding_dim=0), "`embedding_dim`.*=0"),
-        (dict(convolutions=[(8,)]), r"`convolutions`.*layer 1 is \(8,\)"),
-        (dict(dropout=2), "`dropout`.*=2"),
-        (dict(adaptive_softmax=4), "`adaptive_softmax`.*=4"),
-    ],
-)
-def test_wrong_arguments_of_the_gated_model_are_named(options, match):
-    with pytest.raises(ValueError, match=match):
-        conv_language_model(**options)
+    with pytest.raises(ValueError, match="no attention to a source"):
+        model_of("lm").get_initial_state(2, return_attention=True)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.models.families import (
     encoder_decoder,
     inputs_of,
     model_of,
-    start,
     tensors,
 )
 
@@ -25,46 +23,32 @@ ROOT = Path(__file__).parents[2]
 
 CODE = """
 import sys, numpy as np, keras, keras_seqconv
-for folder in sys.argv[1:]:
-    model = keras.saving.load_model(folder + "/model.keras")
-    arrays = dict(np.load(folder + "/arrays.npz"))
-    expected, logits = arrays.pop("expected"), arrays.pop("logits")
-    outputs = keras.ops.cast(model(arrays), "float32")
+for path in sys.argv[1:]:
+    arrays = dict(np.load(path + ".npz"))
+    expected = arrays.pop("expected")
+    outputs = keras.saving.load_model(path)(arrays)
+    outputs = keras.ops.cast(outputs, "float32")
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
-    start = arrays.get("source_ids", len(expected))
-    state = model.get_initial_state(start, max_length=4)
-    found, state = model.step(arrays["target_ids"], state)
-    np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-4)
 """
 
 
 @pytest.mark.slow
 def test_every_family_reloads_in_a_fresh_process(tmp_path):
     kinds = ("mixed", "query_conv", "conv_s2s", "lm_tied_projections", "conv_lm")
-    folders = []
+    paths = []
     for model in (
         *map(model_of, kinds),
         encoder_decoder(dtype="mixed_bfloat16", share_embeddings="all"),
         conv_s2s(dtype="mixed_float16"),
     ):
-        folders.append(str(tmp_path / str(len(folders))))
-        os.mkdir(folders[-1])
+        paths.append(str(tmp_path / f"{len(paths)}.keras"))
         inputs = inputs_of(model)
-        state = start(model, inputs, max_length=4)
-        logits, _ = model.step(inputs["target_ids"], state)
-        arrays = {"expected": model(tensors(inputs)), "logits": logits}
-        arrays = {name: to_numpy(value) for name, value in arrays.items()}
-        np.savez(f"{folders[-1]}/arrays.npz", **arrays, **inputs)
-        model.save(f"{folders[-1]}/model.keras")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CODE), *folders],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+        expected = to_numpy(model(tensors(inputs)))
+        np.savez(f"{paths[-1]}.npz", expected=expected, **inputs)
+        model.save(paths[-1])
+    command = [sys.executable, "-c", CODE, *paths]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
 
 
 # What the version before the rebuilt house wrote beside what was not renamed.
