@@ -52,12 +52,7 @@ def write_json(path: str | os.PathLike, value) -> None:
 
 
 def read_json(path: str | os.PathLike, kind: type = dict):
-    """The dict (or list) that a file holds as JSON.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged or holds another kind of value; names the file.
-    """
+    """The dict (or list) that a file holds as JSON, or ValueError, which names it."""
     try:
         value = json.loads(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
@@ -80,12 +75,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def remove_parts(folder: str | os.PathLike, name: str) -> None:
-    """Removes what killed processes have left of files that nobody is writing now.
-
-    Args:
-        folder: where the files are.
-        name: a regular expression for their names.
-    """
+    """Removes what killed writers have left of files whose names match `name`."""
     parts = re.compile(rf"\.{name}\.[0-9a-f]{{8}}\.part")
     for path in Path(folder).iterdir():
         if parts.fullmatch(path.name):
@@ -169,12 +159,8 @@ def _replace(part: Path, path: Path, old: Path) -> None:
 def locked(path: str | os.PathLike, taken: str | None = None) -> Iterator[None]:
     """One thread of one process at a time is in the block; its end frees the lock.
 
-    Args:
-        path: of the lock file, which is there while the block runs.
-        taken: a message; by default the block waits until the lock is free.
-
-    Raises:
-        ValueError: somebody else has the lock; with the message `taken`.
+    `path` is there while the block runs. If somebody else has the lock, that is a
+    ValueError with the message `taken`; without one the block waits.
     """
     lock = FileLock(path, timeout=-1 if taken is None else 0)
     try:
