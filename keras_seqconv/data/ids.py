@@ -143,9 +143,7 @@ def blocks(
         inputs = np.concatenate([past, before, piece[:-1]])
         unscored = np.full(len(past), pad_id, np.int32)
         yield {"target_ids": inputs, "labels": np.concatenate([unscored, piece])}
-        past = (
-            inputs[max(0, len(inputs) - context_window) :] if context_window else past
-        )
+        past = inputs[max(0, len(inputs) - context_window) :]
         before = piece[-1:]
 
 

@@ -16,12 +16,7 @@ _ROWS_AT_ONCE = 1024
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 
-def builder_of(
-    name: str,
-    source: str | None,
-    target: str | None,
-    data_dir: str | os.PathLike | None,
-):
+def builder_of(name: str, source: str | None, target: str | None, data_dir):
     """The tfds builder of a name such as "wmt14_translate/de-en"; downloads nothing.
 
     A data set with several configurations needs one in its name, unless `source` and
@@ -36,9 +31,7 @@ def builder_of(
         fitting = [c for c in configs if {*re.split("-|_to_", c)} == {source, target}]
         chosen = f"{name}/{''.join(fitting)}"
     try:
-        return tfds.builder(
-            chosen, data_dir=None if data_dir is None else os.fspath(data_dir)
-        )
+        return tfds.builder(chosen, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
         known = tfds.list_builders(with_community_datasets=False)
         hint = near(base, known) or '"phrases" is the embedded corpus. '
@@ -57,14 +50,9 @@ def prepare(builder, manual_dir: str | os.PathLike | None = None) -> None:
     Processes that prepare the same data wait for each other. tfds tries for some
     minutes to reach a host that does not answer.
 
-    Args:
-        builder: of tfds.
-        manual_dir: a folder with downloads that were fetched by hand.
-
     Raises:
         FileNotFoundError: files are missing that only people can download.
-        ConnectionError: tfds cannot download. Both name the builder, tfds' reason and
-            how to supply the data by hand.
+        ConnectionError: tfds cannot download. Both say how to supply the data by hand.
     """
     tfds = require("tensorflow_datasets", "tfds")
     if os.path.isdir(builder.data_dir) and builder.is_prepared():
@@ -79,11 +67,8 @@ def prepare(builder, manual_dir: str | os.PathLike | None = None) -> None:
         if not sys.stderr.isatty():
             tfds.disable_progress_bar()  # whose lines are kilobytes in a file
         try:
-            builder.download_and_prepare(
-                download_config=tfds.download.DownloadConfig(
-                    manual_dir=None if manual_dir is None else os.fspath(manual_dir)
-                )
-            )
+            config = tfds.download.DownloadConfig(manual_dir=manual_dir)
+            builder.download_and_prepare(download_config=config)
         except Exception as error:
             # tfds asserts that there are files which must be put there by hand. Its
             # other errors, and those of what it downloads with, have no common class.
