@@ -128,7 +128,7 @@ def _attention(options):
         raise ValueError("Give a MODEL and `text`, or `translations`.")
     if from_model:
         translator = load(options.model)
-        if not hasattr(translator.model, "attention_weights"):
+        if not hasattr(translator, "source_tokenizer"):
             raise ValueError(f"{options.model} has no attention to a source.")
         inputs, source, target = _sentence(translator, options)
         weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
