@@ -15,6 +15,8 @@ from keras import ops
 from keras_seqconv.layers.sequences import SequenceLayer
 from keras_seqconv.ops.fused import log_prob_of_rows, wide
 from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_integer,
     check_number,
     check_positive_integer,
     check_rate,
@@ -41,7 +43,6 @@ class AdaptiveInput(SequenceLayer):
         factor: each band is narrower than the one before it by this factor.
         embedding_dim: width of the first band; `output_dim` when None.
         pad_id: id whose outputs are zero; None for no such id.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Weights, in this order: `embeddings[i]` (words, D_i), normal with standard deviation
     D_i^-1/2 (the row of `pad_id` zero), and `projections[i]` (D_i, output_dim), Glorot
@@ -55,13 +56,6 @@ class AdaptiveInput(SequenceLayer):
     Raises:
         ValueError: for arguments outside these rules, and when a band would be left
             without any width.
-
-    Example:
-
-    ```python
-    layer = keras_seqconv.layers.AdaptiveInput(100_000, 512, cutoffs=(10_000, 40_000))
-    outputs = layer(keras.ops.array([[5, 20_000, 99_999]]))  # (1, 3, 512)
-    ```
     """
 
     def __init__(
@@ -85,15 +79,8 @@ class AdaptiveInput(SequenceLayer):
         if embedding_dim is None:
             embedding_dim = output_dim
         self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
-        if pad_id is not None and (
-            isinstance(pad_id, bool)
-            or not isinstance(pad_id, int)
-            or not 0 <= pad_id < vocabulary_size
-        ):
-            raise ValueError(
-                "`pad_id` must be None or an id of the vocabulary. "
-                f"Received: pad_id={pad_id!r}, vocabulary_size={vocabulary_size}"
-            )
+        if pad_id is not None:
+            check_integer("pad_id", pad_id, 0, vocabulary_size - 1)
         self.pad_id = pad_id
         self.dims = _widths("embedding_dim", embedding_dim, factor, len(self.cutoffs))
 
@@ -182,7 +169,6 @@ class AdaptiveSoftmax(SequenceLayer):
         tie_projections: with `adaptive_input`, also use its projections, transposed,
             in place of P_i.
         seed: seed of the dropout.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Weights, in this order, all Glorot uniform: `head` (cutoffs[0] + tails, C), when
     tied only the rows for the tails, (tails, C); then for each tail
@@ -227,36 +213,29 @@ class AdaptiveSoftmax(SequenceLayer):
         self.cutoffs = _checked_cutoffs(cutoffs, vocabulary_size)
         self.factor = _checked_factor(factor)
         self.dropout = check_rate("dropout", dropout)
-        if not isinstance(tie_projections, bool):
-            raise ValueError(
-                "`tie_projections` must be True or False. "
-                f"Received: tie_projections={tie_projections!r}"
-            )
-        if adaptive_input is not None:
-            self._check_agreement(adaptive_input)
-        elif tie_projections:
+        check_boolean("tie_projections", tie_projections)
+        if adaptive_input is None and tie_projections:
             raise ValueError(
                 "`tie_projections` needs an `adaptive_input` to tie with. "
                 "Received: tie_projections=True, adaptive_input=None"
             )
+        if not isinstance(adaptive_input, (AdaptiveInput, type(None))):
+            raise ValueError(
+                "`adaptive_input` must be a layer AdaptiveInput. "
+                f"Received: adaptive_input={adaptive_input!r}"
+            )
+        for name in ("vocabulary_size", "cutoffs", "factor"):
+            own = getattr(self, name)
+            if own != getattr(adaptive_input, name, own):
+                raise ValueError(
+                    f"`{name}` must be that of `adaptive_input`. Received: "
+                    f"{name}={own}, "
+                    f"adaptive_input.{name}={getattr(adaptive_input, name)}"
+                )
         self.adaptive_input = adaptive_input
         self.tie_projections = tie_projections
         self.seed = seed
         self._seed_dropout(dropout, seed)
-
-    def _check_agreement(self, other):
-        if not isinstance(other, AdaptiveInput):
-            raise ValueError(
-                "`adaptive_input` must be a layer AdaptiveInput. "
-                f"Received: adaptive_input={other!r}"
-            )
-        for name in ("vocabulary_size", "cutoffs", "factor"):
-            if getattr(self, name) != getattr(other, name):
-                raise ValueError(
-                    f"`{name}` must be that of `adaptive_input`. Received: "
-                    f"{name}={getattr(self, name)}, "
-                    f"adaptive_input.{name}={getattr(other, name)}"
-                )
 
     def build(self, inputs_shape):
         channels = known_width("inputs", inputs_shape)
@@ -264,7 +243,17 @@ class AdaptiveSoftmax(SequenceLayer):
         dims = _widths("the last axis of `inputs`", channels, self.factor, num_tails, 1)
         tied = self.adaptive_input is not None
         if tied:
-            self._build_tied(channels)
+            if not self.adaptive_input.built:
+                self.adaptive_input.build()
+            wanted = ["embedding_dim"] + ["output_dim"] * self.tie_projections
+            for name in wanted:
+                if getattr(self.adaptive_input, name) != channels:
+                    raise ValueError(
+                        "With tied weights (or projections) the features must be as "
+                        f"wide as `adaptive_input.{name}`. "
+                        f"Received: inputs with {channels} channels, "
+                        f"{name}={getattr(self.adaptive_input, name)}"
+                    )
         if num_tails or not tied:
             self.head = self._weight(
                 "head", num_tails + (0 if tied else self.cutoffs[0]), channels
@@ -278,23 +267,6 @@ class AdaptiveSoftmax(SequenceLayer):
                 self.tail_projections.append(projection)
             if not tied:
                 self.tails.append(self._weight(f"tail_{tail}", end - first, dims[tail]))
-
-    def _build_tied(self, channels):
-        if not self.adaptive_input.built:
-            self.adaptive_input.build()
-        received = f"Received: inputs with {channels} channels, "
-        if self.adaptive_input.embedding_dim != channels:
-            raise ValueError(
-                "With tied weights the features must be as wide as "
-                f"`adaptive_input.embedding_dim`. {received}"
-                f"embedding_dim={self.adaptive_input.embedding_dim}"
-            )
-        if self.tie_projections and self.adaptive_input.output_dim != channels:
-            raise ValueError(
-                "With tied projections the features must be as wide as "
-                f"`adaptive_input.output_dim`. {received}"
-                f"output_dim={self.adaptive_input.output_dim}"
-            )
 
     def _weight(self, name, rows, columns):
         return self.add_weight(

@@ -50,7 +50,6 @@ class MultiHeadAttention(SequenceLayer):
         dropout: rate on the probabilities, `attention_dropout` of the papers.
         use_bias: whether the four projections have biases.
         seed: seed of the dropout.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C), the queries.
@@ -166,13 +165,7 @@ class MultiHeadAttention(SequenceLayer):
         training=None,
         inputs_mask=None,
         use_causal_mask=False,
-        return_attention_scores=False,
     ):
-        if return_attention_scores:
-            raise ValueError(
-                "A call returns the outputs alone: `attention_weights` of the layer "
-                "returns the scores. Received: return_attention_scores=True"
-            )
         mask = inputs_mask if mask is None else mask
         inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
         # What `value_mask` hides is zero by now; other masks hide from some queries.

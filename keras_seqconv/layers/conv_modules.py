@@ -27,27 +27,11 @@ class GLU(SequenceLayer):
     (Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks, equation
     1.) Unlike an `Activation("glu")` this layer reports the halved width.
 
-    Args:
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
-
     Call arguments:
         inputs: tensor (..., 2 C).
 
     Output shape: (..., C).
-
-    Raises:
-        ValueError: when the last axis is odd or unknown.
-
-    Example:
-
-    ```python
-    outputs = keras_seqconv.layers.GLU()(keras.ops.zeros((2, 10, 1024)))  # (2, 10, 512)
-    ```
     """
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
 
     def build(self, inputs_shape):
         self.compute_output_shape(inputs_shape)
@@ -121,16 +105,16 @@ class _ConvolutionModule(SequenceLayer):
             **options,
         )
 
-    def _build_projections(self, inputs_shape, conv_dim):
+    def build(self, inputs_shape):
+        conv_dim = self.conv_dim or inputs_shape[-1]
+        hidden_shape = (*inputs_shape[:-1], conv_dim)
         self.input_projection = self._projection(
             inputs_shape, conv_dim, self._gate, "input_projection"
         )
         self.output_projection = self._projection(
-            (*inputs_shape[:-1], conv_dim),
-            inputs_shape[-1],
-            "none",
-            "output_projection",
+            hidden_shape, inputs_shape[-1], "none", "output_projection"
         )
+        self._build_convolution(inputs_shape, hidden_shape)
 
     def _projection(self, inputs_shape, units, gate, name):
         width = known_width("inputs", inputs_shape)
@@ -194,7 +178,6 @@ class LightConvModule(_ConvolutionModule):
         input_dropout: rate of a dropout on the inputs.
         weight_dropout_mask: "shared" or "position"; None is the default of the
             convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -202,9 +185,6 @@ class LightConvModule(_ConvolutionModule):
         training: whether to apply dropout and DropConnect.
 
     Output shape: (B, T, C). Masks and steps: `layers.sequences`.
-
-    Raises:
-        ValueError: as `LightConv`.
 
     Example:
 
@@ -248,10 +228,8 @@ class LightConvModule(_ConvolutionModule):
             self.convolution_class, num_heads, kernel_softmax=kernel_softmax
         )
 
-    def build(self, inputs_shape):
-        conv_dim = self.conv_dim or inputs_shape[-1]
-        self._build_projections(inputs_shape, conv_dim)
-        self.convolution.build((*inputs_shape[:-1], conv_dim))
+    def _build_convolution(self, inputs_shape, hidden_shape):
+        self.convolution.build(hidden_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -263,13 +241,6 @@ class DynamicConvModule(LightConvModule):
     from what is convolved: after the GLU and, with a mask, after zeroing.
 
     Arguments, shapes and errors as `LightConvModule`.
-
-    Example:
-
-    ```python
-    module = keras_seqconv.layers.DynamicConvModule(8, 31, padding="causal")
-    outputs = module(keras.random.normal((2, 100, 512)))
-    ```
     """
 
     convolution_class = DynamicConv
@@ -305,7 +276,6 @@ class QueryConvModule(_ConvolutionModule):
         compat: for P > 1 do as the original: the generator makes P * K numbers per
             head, the softmax runs over all of them and only the first K are used, so
             that kernels sum to less than 1. Needed for its checkpoints.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -313,16 +283,6 @@ class QueryConvModule(_ConvolutionModule):
         training: whether to apply dropout and DropConnect.
 
     Output shape: (B, T, C). Masks and steps: `layers.sequences`.
-
-    Raises:
-        ValueError: for arguments outside these rules, and as `DynamicConv`.
-
-    Example:
-
-    ```python
-    module = keras_seqconv.layers.QueryConvModule(4, 31, conv_dim=512, query_dim=256)
-    outputs = module(keras.random.normal((2, 100, 512)))
-    ```
     """
 
     def __init__(
@@ -367,19 +327,16 @@ class QueryConvModule(_ConvolutionModule):
             query_groups=query_groups,
         )
 
-    def build(self, inputs_shape):
-        conv_dim = self.conv_dim or inputs_shape[-1]
+    def _build_convolution(self, inputs_shape, hidden_shape):
         query_dim = self.query_dim or inputs_shape[-1]
-        self._build_projections(inputs_shape, conv_dim)
         self.query_projection = self._projection(
             inputs_shape, query_dim, self._gate, "query_projection"
         )
-        leading = tuple(inputs_shape[:-1])
-        self.convolution.build((*leading, conv_dim), (*leading, query_dim))
+        self.convolution.build(hidden_shape, (*inputs_shape[:-1], query_dim))
         if self.permute_channels:
             self.permutation = self.add_weight(
                 name="permutation",
-                shape=(conv_dim,),
+                shape=hidden_shape[-1:],
                 initializer=self._random_permutation,
                 dtype="int32",
                 trainable=False,

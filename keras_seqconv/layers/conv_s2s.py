@@ -42,21 +42,11 @@ class ScaleGradient(SequenceLayer):
 
     Args:
         scale: finite number.
-        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: floating-point tensor of any shape. Finite: infinite values become NaN.
 
     Output shape: that of the input.
-
-    Raises:
-        ValueError: if `scale` is not a finite number.
-
-    Example:
-
-    ```python
-    outputs = keras_seqconv.layers.ScaleGradient(1 / 6)(inputs)
-    ```
     """
 
     def __init__(self, scale: float, **kwargs):
@@ -80,7 +70,6 @@ class ScaledResidual(SequenceLayer):
 
     Args:
         folded: True makes the projection in its plain form, see `WeightNormDense`.
-        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -88,16 +77,6 @@ class ScaledResidual(SequenceLayer):
         kernels: what `step_kernels` made, in loops that call the layer again and again.
 
     Output shape: (B, T, C).
-
-    Raises:
-        ValueError: if a width is unknown.
-
-    Example:
-
-    ```python
-    block = keras_seqconv.layers.ConvS2SBlock(256, 3, residual=False)
-    outputs = keras_seqconv.layers.ScaledResidual()(block(inputs), inputs)
-    ```
     """
 
     def __init__(self, folded: bool = False, **kwargs):
@@ -159,7 +138,6 @@ class ConvS2SBlock(SequenceLayer):
         residual: whether to add the input.
         seed: seed of the dropout, an integer or None.
         folded: True makes all weights in their plain form, see `WeightNormConv1D`.
-        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -167,9 +145,6 @@ class ConvS2SBlock(SequenceLayer):
         training: whether dropout is active.
 
     Output shape: (B, T, filters).
-
-    Raises:
-        ValueError: if an argument breaks its rule or the input width is unknown.
 
     Example:
 
@@ -285,7 +260,6 @@ class ConvS2SAttention(SequenceLayer):
 
     Args:
         folded: True makes all weights in their plain form, see `WeightNormDense`.
-        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: tensor (B * G, T, C), state of the decoder layer.
@@ -296,9 +270,6 @@ class ConvS2SAttention(SequenceLayer):
             `keys` carries, if it is not given.
 
     Output shape: (B * G, T, C).
-
-    Raises:
-        ValueError: if an argument breaks its rule or a width is unknown or differs.
 
     Example:
 
@@ -365,7 +336,12 @@ class ConvS2SAttention(SequenceLayer):
         query = self._query(inputs, target_embeddings, keys, kernels)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.einsum("bts,bse->bte", weights, values)
-        context = context * self._context_scale(keys, keys_mask)
+        if keys_mask is None:
+            count = ops.cast(ops.shape(keys)[1], self.wide_dtype)
+        else:
+            count = ops.sum(ops.cast(keys_mask, self.wide_dtype), axis=1)
+            count = count[:, None, None]
+        context = context * ops.cast(ops.sqrt(count), self.compute_dtype)
         context = unfold_beams(context, inputs)
         kernel = kernels and kernels["out_projection"]
         return (self.out_projection(context, kernel=kernel) + inputs) * _SQRT_HALF
@@ -399,14 +375,6 @@ class ConvS2SAttention(SequenceLayer):
         )
         query = (projected + target_embeddings) * _SQRT_HALF
         return fold_beams(query, keys)
-
-    def _context_scale(self, keys, keys_mask):
-        if keys_mask is None:
-            count = ops.cast(ops.shape(keys)[1], self.wide_dtype)
-        else:
-            count = ops.sum(ops.cast(keys_mask, self.wide_dtype), axis=1)
-            count = count[:, None, None]
-        return ops.cast(ops.sqrt(count), self.compute_dtype)
 
 
 def _softmax(query, keys, keys_mask):

@@ -31,15 +31,15 @@ class _HeadConvolution(SequenceLayer):
 
     def __init__(
         self,
-        num_heads,
-        kernel_size,
-        padding,
-        kernel_softmax,
-        weight_dropout,
-        weight_dropout_mask,
-        use_bias,
-        kernel_initializer,
-        seed,
+        num_heads: int,
+        kernel_size: int,
+        padding: str = "same",
+        kernel_softmax: bool = True,
+        weight_dropout: float = 0.0,
+        weight_dropout_mask: str = "shared",
+        use_bias: bool = False,
+        kernel_initializer=None,
+        seed: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -84,25 +84,18 @@ class _HeadConvolution(SequenceLayer):
 
     def _convolve_window(self, window, kernel):
         """The last n outputs for the window and a kernel (H, K) or (B, n, H, K)."""
-        taps = self.kernel_size
-        if window.shape[1] == taps:
-            return self._convolve_last(window, kernel)
-        if len(kernel.shape) == 4:
-            kernel = ops.pad(kernel, [(0, 0), (taps - 1, 0), (0, 0), (0, 0)])
-        return self._convolve(window, kernel)[:, taps - 1 :]
-
-    def _convolve_last(self, window, kernel):
-        """One output: each row's window (K, C) times its kernels (H, K).
-
-        Of the products (H, C) a channel needs the one of its head. The others are
-        computed in vain, H times the work, and still this takes a third of the time of
-        a sum of weighted inputs, which goes through memory K * C long several times.
-        """
-        if len(kernel.shape) == 4:
-            kernel = kernel[:, 0]
+        taps, heads = self.kernel_size, self.num_heads
+        if window.shape[1] != taps:
+            if len(kernel.shape) == 4:
+                kernel = ops.pad(kernel, [(0, 0), (taps - 1, 0), (0, 0), (0, 0)])
+            return self._convolve(window, kernel)[:, taps - 1 :]
+        # One output: each row's window (K, C) times its kernels (H, K). Of the products
+        # (H, C) a channel needs the one of its head. The others are computed in vain, H
+        # times the work, and still this takes a third of the time of a sum of weighted
+        # inputs, which goes through memory K * C long several times.
+        kernel = kernel[:, 0] if len(kernel.shape) == 4 else kernel
         kernel = ops.cast(kernel, self.compute_dtype)  # ([B,] H, K)
         products = ops.matmul(kernel, window)  # (B, H, C)
-        heads = self.num_heads
         blocks = ops.reshape(products, (-1, heads * heads, self.channels // heads))
         own = ops.take(blocks, np.arange(heads) * (heads + 1), axis=1)
         return ops.reshape(own, (-1, 1, self.channels))
@@ -145,7 +138,6 @@ class LightConv(_HeadConvolution):
         use_bias: add a bias to the outputs.
         kernel_initializer: instead of the limit above.
         seed: seed of DropConnect.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -154,9 +146,6 @@ class LightConv(_HeadConvolution):
 
     Output shape: (B, T, C).
 
-    Raises:
-        ValueError: for arguments outside these rules and C not a multiple of H.
-
     Example:
 
     ```python
@@ -164,32 +153,6 @@ class LightConv(_HeadConvolution):
     outputs = layer(keras.random.normal((2, 100, 512)))
     ```
     """
-
-    def __init__(
-        self,
-        num_heads: int,
-        kernel_size: int,
-        padding: str = "same",
-        kernel_softmax: bool = True,
-        weight_dropout: float = 0.0,
-        weight_dropout_mask: str = "shared",
-        use_bias: bool = False,
-        kernel_initializer=None,
-        seed: int | None = None,
-        **kwargs,
-    ):
-        super().__init__(
-            num_heads,
-            kernel_size,
-            padding,
-            kernel_softmax,
-            weight_dropout,
-            weight_dropout_mask,
-            use_bias,
-            kernel_initializer,
-            seed,
-            **kwargs,
-        )
 
     def build(self, inputs_shape):
         self._build_channels(inputs_shape)
@@ -263,7 +226,6 @@ class DynamicConv(_HeadConvolution):
             of H * K / query_groups outputs. Divides H and the width of the query.
         kernel_initializer: of the generator, instead of the limit above.
         seed: seed of DropConnect.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -274,9 +236,6 @@ class DynamicConv(_HeadConvolution):
         training: whether to apply DropConnect.
 
     Output shape: (B, T, C).
-
-    Raises:
-        ValueError: for arguments outside these rules and C not a multiple of H.
 
     Example:
 

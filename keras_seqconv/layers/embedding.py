@@ -39,16 +39,12 @@ class TokenEmbedding(SequenceLayer):
         embedding_dim: E.
         use_bias: add a bias to the logits.
         embeddings_initializer: instead of the normal distribution above.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: integers (B, T) in [0, V); with `reverse=True` a tensor (..., E).
         reverse: go from vectors to logits.
 
     Output shape: (B, T, E); with `reverse=True` (..., V).
-
-    Raises:
-        ValueError: for arguments outside these rules.
 
     Example:
 
@@ -100,12 +96,9 @@ class TokenEmbedding(SequenceLayer):
             )
 
     def call(self, inputs, reverse: bool = False):
-        if reverse:
-            return self._logits(inputs)
-        vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
-        return ops.cast(vectors, self.compute_dtype)
-
-    def _logits(self, inputs):
+        if not reverse:
+            vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+            return ops.cast(vectors, self.compute_dtype)
         width = known_width("inputs", inputs.shape)
         vectors = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))
         table = ops.cast(self.embeddings, self.compute_dtype)
@@ -167,7 +160,6 @@ class PositionEncoding(SequenceLayer):
         layout: "fairseq" or "paper", for sinusoids.
         embeddings_initializer: of the learned table; normal with standard deviation
             C^-1/2 by default.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -238,7 +230,10 @@ class PositionEncoding(SequenceLayer):
         if mask is None:
             return inputs + encodings
         mask = ops.cast(mask, "bool")
-        encodings = ops.take(encodings, _tokens_before(mask), axis=0)  # (B, T, C)
+        # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
+        real = ops.cast(mask, "float32")
+        tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")
+        encodings = ops.take(encodings, tokens_before, axis=0)  # (B, T, C)
         return inputs + ops.where(mask[..., None], encodings, 0.0)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
@@ -268,23 +263,15 @@ class PositionEncoding(SequenceLayer):
     def _encode(self, positions, channels):
         """positions (T,) int32 -> encodings (T, C) in the compute dtype."""
         if self.kind == "learned":
-            return self._look_up(positions)
+            # Backends disagree about rows outside the table (error, zero, last row).
+            inside = ops.minimum(positions, self.max_length - 1)
+            rows = ops.take(self.embeddings, inside, axis=0)
+            rows = ops.cast(rows, self.compute_dtype)
+            is_row = (positions < self.max_length)[:, None]
+            return ops.where(is_row, rows, float("nan"))
         sinusoids = _fairseq_sinusoids if self.layout == "fairseq" else _paper_sinusoids
         encodings = sinusoids(ops.cast(positions, "float32"), channels)
         return ops.cast(encodings, self.compute_dtype)
-
-    def _look_up(self, positions):
-        # Backends disagree about rows outside the table (error, zero, last row).
-        inside = ops.minimum(positions, self.max_length - 1)
-        rows = ops.cast(ops.take(self.embeddings, inside, axis=0), self.compute_dtype)
-        return ops.where((positions < self.max_length)[:, None], rows, float("nan"))
-
-
-def _tokens_before(mask):
-    """mask (B, T) -> (B, T) int32, the number of real tokens before each token."""
-    # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
-    real = ops.cast(mask, "float32")
-    return ops.cast(ops.cumsum(real, axis=1) - real, "int32")
 
 
 def _fairseq_sinusoids(positions, channels):

@@ -33,22 +33,12 @@ class FeedForward(SequenceLayer):
             `relu_dropout` of the papers.
         kernel_initializer: of both kernels; biases start at zero.
         seed: seed of the dropout.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (..., C).
         training: whether to apply dropout.
 
     Output shape: (..., C).
-
-    Raises:
-        ValueError: for arguments outside these rules.
-
-    Example:
-
-    ```python
-    outputs = keras_seqconv.layers.FeedForward(2048)(keras.ops.zeros((2, 10, 512)))
-    ```
     """
 
     def __init__(
@@ -123,7 +113,6 @@ class Residual(SequenceLayer):
         normalize_first: pre-norm instead of post-norm.
         epsilon: added to the variance in the normalization.
         seed: seed of the dropout.
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -179,26 +168,27 @@ class Residual(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
+        dtype = self.compute_dtype
         shapes = {"value_shape": value_shape, "key_shape": key_shape}
         if not self.layer.built:
             self.layer.build(inputs_shape, **accepted(self.layer.build, shapes))
         specs = {
-            name: None if shape is None else self._spec(shape)
+            name: None if shape is None else keras.KerasTensor(shape, dtype)
             for name, shape in (("value", value_shape), ("key", key_shape))
         }
         outputs = self.layer.compute_output_spec(
-            self._spec(inputs_shape), **accepted(self.layer.call, specs)
+            keras.KerasTensor(inputs_shape, dtype), **accepted(self.layer.call, specs)
         )
-        if not _agree(outputs.shape, inputs_shape):
+        if len(outputs.shape) != len(inputs_shape) or any(
+            None not in (first, second) and first != second
+            for first, second in zip(outputs.shape, inputs_shape, strict=True)
+        ):
             raise ValueError(
                 "`layer` must keep the shape of its inputs. Received: "
                 f"inputs.shape={tuple(inputs_shape)}, outputs of {self.layer.name} "
                 f"with shape {tuple(outputs.shape)}"
             )
         self.layer_norm.build(inputs_shape)
-
-    def _spec(self, shape):
-        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def call(
         self,
@@ -210,28 +200,17 @@ class Residual(SequenceLayer):
         attention_mask=None,
         training=None,
     ):
+        # What a caller chose must be seen; the rest is left out where it is not taken.
         chosen = {"value": value, "key": key, "attention_mask": attention_mask}
-        further = chosen | {
-            "mask": mask,
-            "value_mask": value_mask,
-            "training": training,
-        }
-        self._check_taken(chosen)
-        return self._surround(
-            inputs,
-            lambda x: self.layer(x, **accepted(self.layer.call, further)),
-            training,
-        )
-
-    def _check_taken(self, arguments):
-        """Refuse arguments that a caller chose and the wrapped layer would not see."""
-        taken = accepted(self.layer.call, arguments)
-        for name, argument in arguments.items():
+        further = {"mask": mask, "value_mask": value_mask, "training": training}
+        taken = accepted(self.layer.call, chosen | further)
+        for name, argument in chosen.items():
             if argument is not None and name not in taken:
                 raise ValueError(
                     f"`{name}` cannot be passed on: {type(self.layer).__name__} does "
                     f"not take it. Received: {name} of shape {tuple(argument.shape)}"
                 )
+        return self._surround(inputs, lambda x: self.layer(x, **taken), training)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """That of the wrapped layer."""
@@ -286,13 +265,6 @@ class Residual(SequenceLayer):
             config["layer"], custom_objects=custom_objects
         )
         return cls(**{**config, "layer": layer})
-
-
-def _agree(first, second):
-    """Whether two shapes can be the same, as far as they are known."""
-    return len(first) == len(second) and all(
-        a is None or b is None or a == b for a, b in zip(first, second, strict=True)
-    )
 
 
 def accepted(function, arguments):

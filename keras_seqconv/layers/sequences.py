@@ -21,7 +21,10 @@ compute dtype that keep their shapes: a convolution holds its last K - 1 inputs,
 {"inputs": (B, K - 1, C)}, zeros at first. Steps know neither masks nor dropout. Layers
 that are not causal or not built raise ValueError.
 
-**Configuration.** Every argument of a constructor is an attribute of the same name.
+**Arguments.** Every argument of a constructor is an attribute of the same name; every
+layer also takes `name`, `dtype` and what else `keras.layers.Layer` accepts. Arguments
+that break a rule of their docstring, and shapes that do not fit (the last axis must be
+known), raise ValueError.
 """
 
 import inspect

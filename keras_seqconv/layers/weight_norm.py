@@ -31,16 +31,6 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
         dropout: rate of the dropout in front of the layer, in [0, 1).
         gain: positive finite number, factor on the variance.
         seed: None, an integer or a `keras.random.SeedGenerator`.
-
-    Raises:
-        ValueError: if `dropout` or `gain` is out of range.
-
-    Example:
-
-    ```python
-    initializer = keras_seqconv.layers.ConvS2SInitializer(dropout=0.1, gain=4.0)
-    kernel = initializer(shape=(3, 256, 512))
-    ```
     """
 
     def __init__(self, dropout: float = 0.0, gain: float = 1.0, seed=None):
@@ -65,11 +55,20 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
 class _WeightNorm(SequenceLayer):
     """The weights v, g and bias of both layers, and the kernel that v and g make."""
 
+    gain = 1.0  # of the initializer that is used when none is given
+
     def __init__(
-        self, use_bias, kernel_initializer, bias_initializer, folded, **kwargs
+        self,
+        use_bias: bool = True,
+        kernel_initializer=None,
+        bias_initializer="zeros",
+        folded: bool = False,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.use_bias = use_bias
+        if kernel_initializer is None:
+            kernel_initializer = ConvS2SInitializer(gain=self.gain)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.folded = folded
@@ -169,40 +168,16 @@ class WeightNormDense(_WeightNorm):
         bias_initializer: initializer of the bias.
         folded: True makes the plain form, with one `kernel` and neither v nor g; this
             is what a layer saved after `fold()` comes back as.
-        **kwargs: `name`, `dtype` and the other arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.
         kernel: what `step_kernel` made, in loops that call the layer again and again.
 
     Output shape: (..., units).
-
-    Raises:
-        ValueError: if an argument breaks its rule or the input width is unknown.
-
-    Example:
-
-    ```python
-    layer = keras_seqconv.layers.WeightNormDense(256)
-    outputs = layer(keras.random.normal((2, 7, 128)))  # (2, 7, 256)
-    layer.fold()  # the same outputs from a plain kernel
-    ```
     """
 
-    def __init__(
-        self,
-        units: int,
-        use_bias: bool = True,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        folded: bool = False,
-        **kwargs,
-    ):
-        if kernel_initializer is None:
-            kernel_initializer = ConvS2SInitializer()
-        super().__init__(
-            use_bias, kernel_initializer, bias_initializer, folded, **kwargs
-        )
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
         self.units = check_positive_integer("units", units)
 
     def build(self, input_shape):
@@ -247,9 +222,6 @@ class WeightNormConv1D(_WeightNorm):
 
     Output shape: (B, T, filters).
 
-    Raises:
-        ValueError: if an argument breaks its rule or the input width is unknown.
-
     Example:
 
     ```python
@@ -261,22 +233,10 @@ class WeightNormConv1D(_WeightNorm):
     ```
     """
 
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int,
-        padding: str = "same",
-        use_bias: bool = True,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        folded: bool = False,
-        **kwargs,
-    ):
-        if kernel_initializer is None:
-            kernel_initializer = ConvS2SInitializer(gain=4.0)
-        super().__init__(
-            use_bias, kernel_initializer, bias_initializer, folded, **kwargs
-        )
+    gain = 4.0
+
+    def __init__(self, filters: int, kernel_size: int, padding: str = "same", **kwargs):
+        super().__init__(**kwargs)
         self.filters = check_positive_integer("filters", filters)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = check_choice("padding", padding, ("same", "causal"))

@@ -98,26 +98,24 @@ def run(
         What the formula returns; tensors (B, T, ...) are cut back to T.
     """
     if keras.backend.backend() == "jax":
-        return _run_with_jax(fused, plain, tensors, static)
-    if inside_xla or in_xla_context():
-        if in_save_context():
-            return fused(*tensors, *static)
-        # Also here a function of its own (XLA inlines it): TensorFlow may reuse the
-        # surrounding trace where nothing is compiled.
-        return _function(fused, static, tensors, rows, jit_compile=True)(*tensors)
+        if _jit_compile is False:
+            return plain(*tensors, *static)
+        return _jitted(fused, static)(*tensors)
+    inside_xla = inside_xla or in_xla_context()
     if in_save_context():
-        return plain(*tensors, *static)
-    if _jit_compile is False or (_jit_compile == "auto" and prefer_plain):
-        return _run_uncompiled(plain, tensors, static, rows)
-    if rows:
-        return _function(fused, static, tensors, rows, jit_compile=True)(*tensors)
-    return _run_compiled(fused, tensors, static)
-
-
-def _run_with_jax(fused, plain, tensors, static):
-    if _jit_compile is False:
-        return plain(*tensors, *static)
-    return _jitted(fused, static)(*tensors)
+        return (fused if inside_xla else plain)(*tensors, *static)
+    plainly = _jit_compile is False or (_jit_compile == "auto" and prefer_plain)
+    if plainly and not inside_xla:
+        if in_graph():
+            return plain(*tensors, *static)
+        # One call of a graph instead of many small ones.
+        return _function(plain, static, tensors, rows, jit_compile=False)(*tensors)
+    # Also inside XLA a function of its own, which XLA inlines: TensorFlow may reuse the
+    # surrounding trace where nothing is compiled.
+    function = _function(fused, static, tensors, rows, jit_compile=True)
+    if inside_xla or rows:
+        return function(*tensors)
+    return _run_with_padded_time(function, tensors)
 
 
 @functools.cache
@@ -162,38 +160,37 @@ def compiled_by_xla() -> bool:
     return keras.backend.backend() == "jax" or in_xla_context()
 
 
-def _run_uncompiled(formula, tensors, static, rows):
+def _run_with_padded_time(function, tensors):
+    """With T padded to a bucket; shared kernels (H, K) have no T."""
     import tensorflow as tf
 
-    if tf.executing_eagerly():  # one call of a graph instead of many small ones
-        return _function(formula, static, tensors, rows, jit_compile=False)(*tensors)
-    return formula(*tensors, *static)
-
-
-def _run_compiled(formula, tensors, static):
-    """By XLA, with T padded to a bucket; shared kernels (H, K) have no T."""
-    import tensorflow as tf
-
-    function = _function(formula, static, tensors, 0, jit_compile=True)
     sequence = next(tensor for tensor in tensors if len(tensor.shape) > 2)
-    length = sequence.shape[1]
-    if length is None:
-        length = tf.shape(sequence)[1]
-    elif length == bucket(length):
+    length, extra = _size_and_extra(sequence, axis=1)
+    if isinstance(extra, int) and extra == 0:
         return function(*tensors)
-    extra = bucket(length) - length
-    results = function(*[_padded(tensor, extra) for tensor in tensors])
+    results = function(
+        *[t if len(t.shape) == 2 else _padded(t, 1, extra) for t in tensors]
+    )
     return tf.nest.map_structure(
         lambda result: result[:, :length] if len(result.shape) > 2 else result, results
     )
 
 
-def _padded(tensor, extra):
+def _size_and_extra(tensor, axis):
+    """The size of an axis, and what it lacks to its bucket; ints where it is known."""
     import tensorflow as tf
 
-    if len(tensor.shape) == 2:
-        return tensor
-    return tf.pad(tensor, [[0, 0], [0, extra]] + [[0, 0]] * (len(tensor.shape) - 2))
+    size = tensor.shape[axis]
+    size = tf.shape(tensor)[axis] if size is None else size
+    return size, bucket(size) - size
+
+
+def _padded(tensor, axis, extra):
+    import tensorflow as tf
+
+    paddings = [[0, 0] for _ in tensor.shape]
+    paddings[axis][1] = extra
+    return tf.pad(tensor, paddings)
 
 
 def padded_rows(tensor):
@@ -203,15 +200,9 @@ def padded_rows(tensor):
     """
     if compiled_by_xla() or in_save_context() or _jit_compile is False:
         return tensor
-    import tensorflow as tf
-
-    number = tensor.shape[0]
-    if number is None:
-        number = tf.shape(tensor)[0]
-    elif number == bucket(number):
-        return tensor
-    rest = [[0, 0]] * (len(tensor.shape) - 1)
-    return tf.pad(tensor, [[0, bucket(number) - number], *rest])
+    _, extra = _size_and_extra(tensor, axis=0)
+    known = isinstance(extra, int) and extra == 0
+    return tensor if known else _padded(tensor, 0, extra)
 
 
 def _function(formula, static, tensors, rows, jit_compile):
@@ -287,27 +278,15 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
             hand-written gradients itself, it can be differentiated any number of times.
     """
     if keras.backend.backend() == "jax":
-        return _with_jax(function, gradient)
-    return _with_tensorflow(function, gradient)
+        import jax
 
-
-def _with_jax(function, gradient):
-    import jax
-
-    differentiable = jax.custom_vjp(function)
-
-    def forward(*tensors):
-        # Not `function`: a second differentiation goes through what stands here.
-        return differentiable(*tensors), tensors
-
-    def backward(tensors, upstream):
-        return tuple(gradient(upstream, *tensors))
-
-    differentiable.defvjp(forward, backward)
-    return differentiable
-
-
-def _with_tensorflow(function, gradient):
+        differentiable = jax.custom_vjp(function)
+        differentiable.defvjp(
+            # Not `function`: a second differentiation goes through what stands here.
+            lambda *tensors: (differentiable(*tensors), tensors),
+            lambda tensors, upstream: tuple(gradient(upstream, *tensors)),
+        )
+        return differentiable
     import tensorflow as tf
 
     @tf.custom_gradient

@@ -212,16 +212,12 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
 def _accumulate_in_float32(formula):
     """The formula with half precision widened inside, results narrowed again."""
 
-    @functools.wraps(formula)
     def widened(*arguments):
         dtype = _dtype(arguments[0])
         if dtype not in ("float16", "bfloat16"):
             return formula(*arguments)
-        arguments = [
-            value if isinstance(value, int) else ops.cast(value, "float32")
-            for value in arguments
-        ]
-        results = formula(*arguments)
+        *tensors, left = arguments
+        results = formula(*[ops.cast(tensor, "float32") for tensor in tensors], left)
         if isinstance(results, tuple):
             return tuple(ops.cast(result, dtype) for result in results)
         return ops.cast(results, dtype)
@@ -229,18 +225,14 @@ def _accumulate_in_float32(formula):
     return widened
 
 
-def _both_gradients(convolve, kernel_gradient):
-    """(g, x, kernel, left) -> (dx, dk)."""
-
-    def gradients(upstream, inputs, kernel, left):
-        heads, taps = kernel.shape[-2:]
-        mirror = functools.partial(formulas.mirrored, kernel, left)
-        return (
-            convolve(upstream, mirror(), taps - 1 - left, mirror),
-            kernel_gradient(upstream, inputs, heads, taps, left),
-        )
-
-    return gradients
+def _both_gradients(convolve, kernel_gradient, upstream, inputs, kernel, left):
+    """Of the convolution, (dx, dk)."""
+    heads, taps = kernel.shape[-2:]
+    mirror = functools.partial(formulas.mirrored, kernel, left)
+    return (
+        convolve(upstream, mirror(), taps - 1 - left, mirror),
+        kernel_gradient(upstream, inputs, heads, taps, left),
+    )
 
 
 class _Formulas:
@@ -253,10 +245,11 @@ class _Formulas:
     def __init__(
         self, fused, plain, prefer_plain=False, gradients_prefer_xla=lambda taps: True
     ):
-        self.fused = _accumulate_in_float32(fused[0])
-        self.plain = _accumulate_in_float32(plain[0])
-        self.fused_gradients = _accumulate_in_float32(_both_gradients(*fused))
-        self.plain_gradients = _accumulate_in_float32(_both_gradients(*plain))
+        self.fused, self.plain = (_accumulate_in_float32(f) for f, _ in (fused, plain))
+        self.fused_gradients, self.plain_gradients = (
+            _accumulate_in_float32(functools.partial(_both_gradients, *pair))
+            for pair in (fused, plain)
+        )
         self.prefer_plain = prefer_plain
         self.gradients_prefer_xla = gradients_prefer_xla
 

@@ -26,13 +26,9 @@ BLOCK_SIZE = 2**23
 FEWEST_ROWS, MOST_ROWS = 64, 1024
 
 
-def _wide_dtype(values):
-    return keras.backend.result_type(values.dtype, "float32")
-
-
 def wide(values):
     """At least float32."""
-    return ops.cast(values, _wide_dtype(values))
+    return ops.cast(values, keras.backend.result_type(values.dtype, "float32"))
 
 
 def row_sums(rows):
@@ -42,19 +38,17 @@ def row_sums(rows):
     all else in a normalization; the product with ones is the same sum, vectorised. (On
     GPUs products may round to fewer bits.)
     """
-    if not _on_cpu():
-        return ops.sum(rows, axis=-1, keepdims=True)
-    return ops.matmul(rows, ops.ones((rows.shape[-1], 1), dtype=rows.dtype))
-
-
-def _on_cpu() -> bool:
     if keras.backend.backend() == "jax":
         import jax
 
-        return jax.default_backend() == "cpu"
-    import tensorflow as tf
+        on_cpu = jax.default_backend() == "cpu"
+    else:
+        import tensorflow as tf
 
-    return not tf.config.list_logical_devices("GPU")
+        on_cpu = not tf.config.list_logical_devices("GPU")
+    if not on_cpu:
+        return ops.sum(rows, axis=-1, keepdims=True)
+    return ops.matmul(rows, ops.ones((rows.shape[-1], 1), dtype=rows.dtype))
 
 
 def dropout(inputs, rate: float, seed_generator: keras.random.SeedGenerator):
@@ -80,18 +74,9 @@ def dropout(inputs, rate: float, seed_generator: keras.random.SeedGenerator):
 
     inputs = tf.convert_to_tensor(inputs)
     threshold = min(round(rate * 2**16), 2**16 - 1)
-    halves = _random_halves(tf.shape(inputs), inputs.shape, seed_generator)
-    keep = halves >= tf.constant(threshold, tf.uint16)
-    scale = 2**16 / (2**16 - threshold)
-    return inputs * (tf.cast(keep, inputs.dtype) * tf.cast(scale, inputs.dtype))
-
-
-def _random_halves(shape, static_shape, seed_generator):
-    """Uniform integers of 16 bits, two from each number drawn."""
-    import tensorflow as tf
-
+    shape = tf.shape(inputs)
     size = tf.reduce_prod(shape)
-    words = tf.random.stateless_uniform(
+    words = tf.random.stateless_uniform(  # each of two decisions
         [(size + 1) // 2],
         tf.cast(seed_generator.next(), tf.int32),
         minval=None,
@@ -99,10 +84,12 @@ def _random_halves(shape, static_shape, seed_generator):
         dtype=tf.uint32,
     )
     halves = tf.reshape(tf.bitcast(words, tf.uint16), [-1])
-    width = static_shape[-1] if static_shape.rank else None
+    width = inputs.shape[-1] if inputs.shape.rank else None
     if width is None or width % 2:  # else there is none too many
         halves = halves[:size]
-    return tf.reshape(halves, shape)
+    keep = tf.reshape(halves, shape) >= tf.constant(threshold, tf.uint16)
+    scale = 2**16 / (2**16 - threshold)
+    return inputs * (tf.cast(keep, inputs.dtype) * tf.cast(scale, inputs.dtype))
 
 
 def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: float):
@@ -191,7 +178,8 @@ def _keep_factor(seed, rows, rate):
     places = ops.cast(ops.arange(number * channels, dtype="int32"), "uint32")
     words = _mixed(_mixed(ops.bitwise_xor(places, _mixed(seed[0, 0]))) + seed[0, 1])
     kept = ops.reshape(words, (-1, channels)) >= _word(round(rate * 2**32))
-    return ops.cast(ops.where(kept, 1 / (1 - rate), 0.0), _wide_dtype(rows))
+    dtype = keras.backend.result_type(rows.dtype, "float32")
+    return ops.cast(ops.where(kept, 1 / (1 - rate), 0.0), dtype)
 
 
 def _mixed(words):
@@ -225,7 +213,10 @@ def log_prob_of_rows(hidden, table, labels, order, first, count):
         first, count: int32 scalars.
     """
     tensors = (hidden, table, labels, order, first, count)
-    size = _block_rows(ops.shape(order)[0], table.shape[0])
+    size = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_SIZE // table.shape[0]))
+    number = ops.shape(order)[0]
+    if isinstance(number, int):  # else all that could be are allowed for
+        size = max(1, min(size, number))
     if keras.backend.backend() == "jax":
         # Called eagerly, JAX compiles a loop anew unless it stands in a function.
         return run(_differentiable, _differentiable, *tensors, static=(size,))
@@ -303,12 +294,6 @@ class _Rows(NamedTuple):
 def _zeros_and_spare(like):
     """Zeros of the shape of `like` with one more row, which takes what is surplus."""
     return ops.concatenate([ops.zeros_like(like), ops.zeros_like(like[:1])], axis=0)
-
-
-def _block_rows(number, num_words):
-    """An int, whether the number of all rows is known or not."""
-    size = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_SIZE // num_words))
-    return max(1, min(size, number)) if isinstance(number, int) else size
 
 
 def _over_blocks(body, carried, order, first, count, size):

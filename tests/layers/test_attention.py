@@ -12,7 +12,6 @@ from tests.layers.values import (
     lengths_mask,
     random,
     randomized,
-    run_steps,
 )
 
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
@@ -119,16 +118,8 @@ def test_equals_keras_with_the_same_weights():
     # query, key, value and output, each kernel then bias: the order of Keras, too
     assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
     theirs.set_weights(ours.get_weights())
-    expected, scores = theirs(
-        query, value, value_mask=value_mask, return_attention_scores=True
-    )
+    expected = theirs(query, value, value_mask=value_mask)
     assert_close(ours(query, value=value, value_mask=value_mask), to_numpy(expected))
-    weights = ours.attention_weights(query, value=value, value_mask=value_mask)
-    assert_close(weights, to_numpy(scores))
-    causal = MultiHeadAttention(HEADS, use_causal_mask=True)
-    causal.build(query.shape)
-    causal.set_weights(ours.get_weights())
-    assert_close(causal(query), to_numpy(theirs(query, query, use_causal_mask=True)))
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
@@ -150,34 +141,6 @@ def test_queries_without_any_key_get_the_output_bias(policy, causal):
     gradients = layer_gradients(layer, lambda x: layer(x, mask=mask), inputs)
     assert all(np.all(np.isfinite(to_numpy(g))) for g in gradients)
     assert not np.any(to_numpy(gradients[0])[0])
-
-
-def test_attached_masks_of_both_sides(tmp_path):
-    """Keras attaches them to tensors; they arrive beside a mask that is passed."""
-    source = np.array([[3, 4, 5, 0, 0, 0], [1, 2, 3, 4, 5, 6]])
-    target = np.array([[1, 2, 0, 0, 0], [1, 2, 3, 4, 5]])
-    normal = keras.initializers.RandomNormal(stddev=1.0, seed=3)
-    embedding = keras.layers.Embedding(9, CHANNELS, normal, mask_zero=True)
-    layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
-    query, value = embedding(target), embedding(source)
-    allowed = np.tri(TARGET, dtype=bool)[::-1].copy()
-    given = layer(to_numpy(query), mask=target != 0, attention_mask=allowed)
-    assert_close(layer(query, attention_mask=allowed), to_numpy(given))
-    masks = {"mask": target != 0, "value_mask": source != 0}
-    given = to_numpy(layer(to_numpy(query), value=to_numpy(value), **masks))
-    without = to_numpy(layer(to_numpy(query), value=to_numpy(value)))
-    assert np.abs(without - given).max() > 1e-3
-    assert_close(layer(query, value=value), given)
-    symbols = [keras.Input((None,), dtype="int32") for _ in range(2)]
-    outputs = layer(embedding(symbols[1]), value=embedding(symbols[0]))
-    # the mask of the queries goes on
-    pooled = keras.layers.GlobalAveragePooling1D()(outputs)
-    model = keras.Model(symbols, [outputs, pooled])
-    model.save(tmp_path / "model.keras")
-    for case in (model, keras.saving.load_model(tmp_path / "model.keras")):
-        got, mean = case.predict([source, target], verbose=0)
-        assert_close(got, given)
-        assert_close(mean[0], given[0, :2].mean(0))
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
@@ -218,157 +181,70 @@ def test_dropout_acts_on_probabilities_in_training_only():
     assert not hasattr(MultiHeadAttention(1), "seed_generator")
 
 
-class TestSteps:
-    def make(self, **kwargs):
-        layer = MultiHeadAttention(HEADS, use_causal_mask=True, **kwargs)
-        return randomized(layer, (None, None, CHANNELS))
-
-    @pytest.mark.parametrize("max_length", [None, TARGET])
-    def test_steps_know_no_dropout(self, max_length):
-        layer, inputs = self.make(dropout=0.3), random(BATCH, TARGET, CHANNELS)
-        full = to_numpy(layer(inputs))
-        for chunks in ([1] * TARGET, [2, 3]):
-            steps = run_steps(layer.step, layer, inputs, chunks, max_length)
-            assert_close(steps, full)
-
-    def test_past_the_maximum_everything_is_nan(self):
-        layer = self.make()
-        inputs = random(BATCH, 4, CHANNELS)
-        for function in modes(layer.step).values():
-            state = layer.get_initial_state(BATCH, max_length=6)
+def test_steps_past_the_maximum_are_nan():
+    layer = MultiHeadAttention(HEADS, use_causal_mask=True)
+    layer = randomized(layer, (None, None, CHANNELS))
+    inputs = random(BATCH, 4, CHANNELS)
+    for function in modes(layer.step).values():
+        state = layer.get_initial_state(BATCH, max_length=6)
+        for check in (np.isfinite, np.isnan, np.isnan):
             outputs, state = function(inputs, state)
-            assert np.all(np.isfinite(to_numpy(outputs)))
-            outputs, state = function(inputs, state)
-            assert np.all(np.isnan(to_numpy(outputs)))
-            outputs, state = function(inputs, state)
-            assert np.all(np.isnan(to_numpy(outputs)))
-
-    def test_misuse(self):
-        layer = self.make()
-        with pytest.raises(ValueError, match="more positions"):
-            layer.step(random(1, 4, CHANNELS), layer.get_initial_state(1, 3))
-        free = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
-        with pytest.raises(ValueError, match="use_causal_mask=False"):
-            free.get_initial_state(2, max_length=3)
-        with pytest.raises(ValueError, match="use_causal_mask=False"):
-            free.step(random(1, 1, CHANNELS), {})
-        with pytest.raises(ValueError, match="no weights"):
-            MultiHeadAttention(HEADS, use_causal_mask=True).get_initial_state(1, 3)
+            assert np.all(check(to_numpy(outputs)))
+    with pytest.raises(ValueError, match="more positions"):
+        layer.step(inputs, layer.get_initial_state(BATCH, 3))
 
 
-class TestAttend:
-    @pytest.mark.parametrize("beams", [1, 3])
-    def test_equals_call_with_a_repeated_memory(self, beams):
-        value = random(BATCH, SOURCE, 7)
-        mask = lengths_mask([4, 6], SOURCE)
-        layer = MultiHeadAttention(HEADS, output_dim=6)
-        layer = randomized(layer, (None, None, CHANNELS), value.shape)
-        memory = layer.project_memory(value)
-        assert set(memory) == {"keys", "values"}
-        assert memory["keys"].shape == memory["values"].shape == (BATCH, 2, SOURCE, 4)
-        for new in (1, 3):
-            inputs = random(BATCH * beams, new, CHANNELS, seed=new)
-            expected = layer(
-                inputs,
-                value=np.repeat(value, beams, 0),
-                value_mask=np.repeat(mask, beams, 0),
-            )
-            for name, function in modes(layer.attend).items():
-                got = function(inputs, memory, mask)
-                assert_close(got, to_numpy(expected), err_msg=name)
+@pytest.mark.parametrize("masked", [False, True])
+def test_beams_share_a_memory(masked):
+    """Outputs and weights are those of a call with the value repeated."""
+    value, key = random(BATCH, SOURCE, 7), random(BATCH, SOURCE, 5, seed=4)
+    mask = lengths_mask([0, 4], SOURCE) if masked else None
+    layer = MultiHeadAttention(HEADS, output_dim=6)
+    layer = randomized(layer, (None, None, CHANNELS), value.shape, key.shape)
+    memory = layer.project_memory(value, key)
+    assert memory["keys"].shape == memory["values"].shape == (BATCH, 2, SOURCE, 4)
 
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_memory_weights_are_those_of_a_repeated_memory(self, masked):
-        value = random(BATCH, SOURCE, 7)
-        mask = lengths_mask([0, 4], SOURCE) if masked else None
-        layer = MultiHeadAttention(HEADS)
-        layer = randomized(layer, (None, None, CHANNELS), value.shape)
-        memory = layer.project_memory(value)
-        for beams, new in ((1, 1), (3, 2)):
-            inputs = random(BATCH * beams, new, CHANNELS, seed=new)
-            expected = layer.attention_weights(
-                inputs,
-                value=np.repeat(value, beams, 0),
-                value_mask=np.repeat(mask, beams, 0) if masked else None,
-            )
-            for name, function in modes(
-                lambda x: layer.memory_weights(x, memory, mask)
-            ).items():
-                got = to_numpy(function(ops.convert_to_tensor(inputs)))
-                assert got.shape == (BATCH * beams, HEADS, new, SOURCE)
-                assert_close(got, to_numpy(expected), err_msg=name)
-                total = got.sum(-1)
-                wanted = np.ones_like(total)
-                wanted[:beams] = 0 if masked else 1  # no token: no attention
-                np.testing.assert_allclose(total, wanted, atol=1e-5)
+    def both(inputs):
+        memory = layer.project_memory(value, key)
+        return layer.attend(inputs, memory, mask), layer.memory_weights(
+            inputs, memory, mask
+        )
 
-    def test_separate_keys_and_no_mask(self):
-        inputs, value = random(BATCH, 3, CHANNELS), random(BATCH, SOURCE, 7)
-        key = random(BATCH, SOURCE, 5, seed=4)
-        layer = MultiHeadAttention(HEADS)
-        layer = randomized(layer, inputs.shape, value.shape, key.shape)
-        got = layer.attend(inputs, layer.project_memory(value, key))
-        expected = layer(inputs, value=value, key=key)
-        assert_close(got, to_numpy(expected))
-
-    def test_sentences_without_any_source_token(self):
-        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
-        memory = layer.project_memory(random(BATCH, SOURCE, CHANNELS))
-        mask = lengths_mask([0, 6], SOURCE)
-        got = to_numpy(layer.attend(random(4, 1, CHANNELS), memory, mask))
-        wanted = np.broadcast_to(to_numpy(layer.output_bias), got.shape)
-        assert_close(got[:2], wanted[:2])
-        assert np.abs(got[2:] - wanted[2:]).max() > 0.1
-
-    def test_half_precision(self):
-        layer = MultiHeadAttention(HEADS, dtype="mixed_bfloat16")
-        layer = randomized(layer, (None, None, CHANNELS))
-        value = random(BATCH, SOURCE, CHANNELS)
-        inputs = random(BATCH, 2, CHANNELS, seed=1)
-        memory = layer.project_memory(value)
-        assert keras.backend.standardize_dtype(memory["keys"].dtype) == "bfloat16"
-        got = layer.attend(inputs, memory)
-        assert keras.backend.standardize_dtype(got.dtype) == "bfloat16"
-        expected = to_numpy(layer(inputs, value=value))
-        np.testing.assert_allclose(to_numpy(got), expected, rtol=0.01, atol=0.02)
-
-    @pytest.mark.tensorflow
-    def test_unknown_sizes(self):
+    ways = modes(both)
+    if "graph" in ways:
         import tensorflow as tf
 
-        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
-        value, mask = random(BATCH, SOURCE, CHANNELS), lengths_mask([4, 6], SOURCE)
+        signature = [tf.TensorSpec((None, None, CHANNELS))]
+        ways["unknown sizes"] = tf.function(both, signature, autograph=False)
+    for beams, new in ((1, 1), (1, 3), (3, 2)):
+        inputs = random(BATCH * beams, new, CHANNELS, seed=new)
+        repeated = {
+            "value": np.repeat(value, beams, 0),
+            "key": np.repeat(key, beams, 0),
+        }
+        if masked:
+            repeated["value_mask"] = np.repeat(mask, beams, 0)
+        expected = to_numpy(layer(inputs, **repeated))
+        weights = to_numpy(layer.attention_weights(inputs, **repeated))
+        total = np.ones((BATCH * beams, HEADS, new))
+        total[:beams] = 0 if masked else 1  # no token: no attention
+        np.testing.assert_allclose(weights.sum(-1), total, atol=1e-5)
+        for name, function in ways.items():
+            outputs, shown = function(ops.convert_to_tensor(inputs))
+            assert_close(outputs, expected, err_msg=name)
+            assert_close(shown, weights, err_msg=name)
 
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec((None, None, CHANNELS)),
-                tf.TensorSpec((None, None, CHANNELS)),
-                tf.TensorSpec((None, None), tf.bool),
-            ],
-            autograph=False,
-        )
-        def attend(inputs, value, mask):
-            return layer.attend(inputs, layer.project_memory(value), mask)
 
-        for beams in (1, 4):
-            inputs = random(BATCH * beams, 2, CHANNELS, seed=beams)
-            expected = layer(
-                inputs,
-                value=np.repeat(value, beams, 0),
-                value_mask=np.repeat(mask, beams, 0),
-            )
-            got = attend(inputs, value, mask)
-            assert_close(got, to_numpy(expected))
-
-    def test_misuse(self):
-        layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
-        memory = layer.project_memory(random(2, SOURCE, CHANNELS))
-        with pytest.raises(ValueError, match="multiple"):
-            layer.attend(random(3, 1, CHANNELS), memory)
-        causal = MultiHeadAttention(HEADS, use_causal_mask=True)
-        causal = randomized(causal, (None, None, CHANNELS))
-        with pytest.raises(ValueError, match="use_causal_mask=True"):
-            causal.attend(random(2, 1, CHANNELS), memory)
+def test_memories_that_do_not_fit():
+    free, causal = (
+        randomized(MultiHeadAttention(HEADS, **options), (None, None, CHANNELS))
+        for options in ({}, {"use_causal_mask": True})
+    )
+    memory = free.project_memory(random(2, SOURCE, CHANNELS))
+    with pytest.raises(ValueError, match="multiple"):
+        free.attend(random(3, 1, CHANNELS), memory)
+    with pytest.raises(ValueError, match="use_causal_mask=True"):
+        causal.attend(random(2, 1, CHANNELS), memory)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +269,6 @@ def test_what_users_of_keras_type():
     layer = randomized(MultiHeadAttention(HEADS), inputs.shape)
     causal = randomized(MultiHeadAttention(HEADS, use_causal_mask=True), inputs.shape)
     assert_close(layer(inputs, inputs, use_causal_mask=True), to_numpy(causal(inputs)))
-    with pytest.raises(ValueError, match="`attention_weights`"):
-        layer(inputs, return_attention_scores=True)
     for shape in ((BATCH, 1, TARGET, TARGET), (TARGET, TARGET + 1), (BATCH,)):
         with pytest.raises(ValueError, match="`attention_mask` must have") as error:
             layer(inputs, attention_mask=np.ones(shape, bool))

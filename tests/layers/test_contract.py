@@ -11,6 +11,7 @@ import pytest
 from keras import ops
 
 from keras_seqconv import layers
+from keras_seqconv.models import EncoderDecoder
 from tests.backends import cheaply, compiled, layer_gradients, modes, to_numpy
 from tests.cases import few_on_jax
 from tests.layers.table import (
@@ -31,6 +32,7 @@ from tests.layers.table import (
     symbols,
 )  # fmt: skip
 from tests.layers.values import assert_close, random, randomized, run_steps
+from tests.saved_models import compiled_functions
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -150,44 +152,39 @@ def test_gradients_equal_differences(name):
     names = [n for n, a in row.arguments().items() if a.dtype == "float32"]
     arrays = [row.arguments()[n].astype(dtype) for n in names]
     states = [v for v in layer.non_trainable_variables if "seed" in v.path]
-    drawn = [to_numpy(state) for state in states]
-    for training in [False] + [True] * bool(states):
-        options = {"training": True} if training else {}
+    weights = layer.trainable_weights
+    drawn, start = [[to_numpy(v) for v in group] for group in (states, weights)]
+    rng = np.random.default_rng(3)
+    directions = [rng.normal(size=a.shape).astype(dtype) for a in arrays + start]
+
+    def assign(variables, values):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    for options in [{}] + [{"training": True}] * bool(states):
 
         def call(*values, options=options):
-            for state, value in zip(states, drawn, strict=True):
-                if TENSORFLOW:
-                    state.assign(value)
-            return layer(**{**row.arguments(), **dict(zip(names, values, strict=True))},
-                         **options)  # fmt: skip
+            arguments = row.arguments() | dict(zip(names, values, strict=True))
+            return layer(**arguments, **options)
 
-        def loss(values, weights, call=call):
-            for state, value in zip(states, drawn, strict=True):
-                state.assign(value)
-            for weight, value in zip(layer.trainable_weights, weights, strict=True):
-                weight.assign(value)
-            return float(ops.sum(ops.square(call(*values))))
+        def loss(distance, call=call):
+            moved = [
+                value + distance * direction
+                for value, direction in zip(arrays + start, directions, strict=True)
+            ]
+            assign([*states, *weights], [*drawn, *moved[len(arrays) :]])
+            return float(ops.sum(ops.square(call(*moved[: len(arrays)]))))
 
-        weights = [to_numpy(weight) for weight in layer.trainable_weights]
-        for state, value in zip(states, drawn, strict=True):
-            state.assign(value)
-        found = layer_gradients(layer, call, *arrays)
-        rng = np.random.default_rng(3)
-        start = arrays + weights
-        directions = [rng.normal(size=a.shape).astype(dtype) for a in start]
+        numeric = (loss(step) - loss(-step)) / (2 * step)
+        assign([*states, *weights], [*drawn, *start])
         slope = sum(
             np.sum(to_numpy(ops.convert_to_tensor(gradient)) * direction)
-            for gradient, direction in zip(found, directions, strict=True)
+            for gradient, direction in zip(
+                layer_gradients(layer, call, *arrays), directions, strict=True
+            )
             if gradient is not None
         )
-        moved = []
-        for sign in (step, -step):
-            values = [a + sign * d for a, d in zip(start, directions, strict=True)]
-            moved.append(loss(values[: len(arrays)], values[len(arrays) :]))
-        numeric = (moved[0] - moved[1]) / (2 * step)
-        assert abs(numeric - slope) <= limit * max(1, abs(slope)), (training, slope)
-        for weight, value in zip(layer.trainable_weights, weights, strict=True):
-            weight.assign(value)
+        assert abs(numeric - slope) <= limit * max(1, abs(slope)), (options, slope)
 
 
 @pytest.mark.parametrize("name", MASKABLE)
@@ -267,27 +264,24 @@ def test_sentences_without_any_token_are_finite(name, policy):
 
 
 @pytest.mark.parametrize("name", MASKABLE)
-def test_attached_masks_arrive_and_go_on(name):
+def test_attached_masks_arrive(name):
     row = ROWS[name]
     (mask_name,) = row.masks
+    mask, carrier = MASKS[mask_name], HIDDEN[mask_name][0]
     layer = randomized(built(name))
     arguments = row.arguments()
-    carrier = HIDDEN[mask_name][0]
-    marked = np.where(MASKS[mask_name][..., None], arguments[carrier], -1.0)
-    arguments[carrier] = marked.astype("float32")
-    expected = to_numpy(layer(**arguments, **{mask_name: MASKS[mask_name]}))
-    attached = keras.layers.Masking(-1.0)(arguments[carrier])
-    got = to_numpy(layer(**{**arguments, carrier: attached}))
-    real = MASKS["mask"] if mask_name == "mask" else np.ones((B, T), bool)
-    assert_close(got[real], expected[real])
+    arguments[carrier] = np.where(mask[..., None], arguments[carrier], np.float32(-1))
+    expected = to_numpy(layer(**arguments, **{mask_name: mask}))
+    arguments[carrier] = keras.layers.Masking(-1.0)(arguments[carrier])
+    real = mask if mask_name == "mask" else np.ones((B, T), bool)
+    assert_close(to_numpy(layer(**arguments))[real], expected[real])
 
 
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
 def test_outputs_carry_the_mask_of_the_inputs(name):
-    row = ROWS[name]
-    inputs = symbols(row)
+    inputs = symbols(ROWS[name])
     inputs["inputs"] = keras.layers.Masking()(inputs["inputs"])
-    assert row.make()(**inputs)._keras_mask is inputs["inputs"]._keras_mask
+    assert ROWS[name].make()(**inputs)._keras_mask is inputs["inputs"]._keras_mask
 
 
 @pytest.mark.parametrize("name", STEPPING)
@@ -349,16 +343,10 @@ def test_steps_of_unknown_sizes_in_a_graph_without_xla(name):
     assert not [node.op for node in nodes if "xla" in node.op.lower()]
 
 
-@pytest.mark.parametrize("name", [n for n in STEPPING if "causal" in n])
-def test_steps_need_weights(name):
-    with pytest.raises(ValueError, match="has no weights yet"):
-        ROWS[name].make().get_initial_state(2, max_length=3)
-
-
 @pytest.mark.parametrize(
     "name", ["light", "dynamic", "light module", "convolution", "block", "attention"]
 )
-def test_steps_of_a_layer_that_sees_the_future(name):
+def test_steps_need_weights_and_a_causal_layer(name):
     layer = built(name)
     for call in (
         lambda: layer.get_initial_state(2, max_length=3),
@@ -366,6 +354,8 @@ def test_steps_of_a_layer_that_sees_the_future(name):
     ):
         with pytest.raises(ValueError, match="Steps need.*(padding='same'|=False)"):
             call()
+    with pytest.raises(ValueError, match="has no weights yet"):
+        ROWS[f"{name} causal"].make().get_initial_state(2, max_length=3)
 
 
 @pytest.mark.parametrize("shape", [(B, T - 1), (B + 1, T), (B,), (B, T, 3)])
@@ -404,3 +394,43 @@ def test_nothing_is_convolved_to_nothing(layer_class, shape, padding):
         assert function(ops.zeros(shape)).shape == shape
     gradients = layer_gradients(layer, layer, np.zeros(shape, "float32"))
     assert not any(np.any(to_numpy(gradient)) for gradient in gradients)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
+def test_exports_are_for_servers_without_xla(name, tmp_path):
+    import tensorflow as tf
+
+    layer = randomized(built(name))
+    model, arrays = functional(ROWS[name], layer)
+    expected = model.predict(arrays, verbose=0)
+    model.export(tmp_path / "exported", verbose=False)
+    tf.saved_model.save(model, tmp_path / "saved")
+    for folder in ("exported", "saved"):
+        assert compiled_functions(tmp_path / folder) == []
+    served = tf.saved_model.load(tmp_path / "exported")
+    tensors = [tf.convert_to_tensor(array) for array in arrays]
+    outputs = served.serve(tensors if len(tensors) > 1 else tensors[0])
+    assert_close(outputs, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])
+def test_padding_ids_reach_no_logits(mixer):
+    """Whatever stands in the row of the padding, also NaN."""
+    model = EncoderDecoder(
+        *(9, 9), hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=mixer,
+        num_encoder_layers=2, num_decoder_layers=1, kernel_sizes=70,
+    )  # fmt: skip
+    inputs = {
+        "source_ids": np.array([[5, 6, 2, 1, 1], [1, 1, 5, 6, 2]]),
+        "target_ids": np.array([[2, 7, 1], [2, 7, 8]]),
+    }
+    expected = to_numpy(model(inputs))
+    for embedder in (model.source_embedder, model.target_embedder):
+        table = embedder.tokens.embeddings
+        table.assign(np.where(np.arange(9)[:, None] == 1, np.nan, to_numpy(table)))
+    assert_close(model(inputs)[:, :2], expected[:, :2])
+    state = model.get_initial_state(inputs["source_ids"], max_length=3)
+    logits, _ = model.step(inputs["target_ids"][:, :2], state)
+    assert_close(logits, expected[:, 1])

@@ -1,11 +1,11 @@
 """LightConv and DynamicConv against loops and published values."""
 
-import keras
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keras import ops
 
 from keras_seqconv.layers import DynamicConv, LightConv
 from tests.backends import layer_gradients, to_numpy
@@ -35,25 +35,6 @@ def dynamic_kernel(layer, query, mask=None):
 
 
 @pytest.mark.parametrize("padding", ["same", "causal"])
-@pytest.mark.parametrize("renormalize", [False, True])
-def test_kernels_are_those_of_a_call(padding, renormalize):
-    layer = DynamicConv(3, 4, padding=padding, renormalize_padding=renormalize, seed=1)
-    outputs = to_numpy(layer(INPUTS, mask=MASK))
-    kernels = to_numpy(layer.kernels(INPUTS, mask=MASK))
-    left = 3 if padding == "causal" else 1
-    expected = np.zeros_like(INPUTS)
-    for b, t, c, j in np.ndindex(2, 7, 6, 4):
-        if 0 <= t + j - left < 7 and MASK[b, t + j - left]:
-            expected[b, t, c] += kernels[b, t, c // 2, j] * INPUTS[b, t + j - left, c]
-    assert np.abs(outputs - expected).max() < 1e-5
-    assert kernels.shape == (2, 7, 3, 4)
-    query = INPUTS[:, ::-1, :4]
-    layer = DynamicConv(3, 4)
-    layer.build(INPUTS.shape, query.shape)
-    assert np.allclose(layer.kernels(INPUTS, query), dynamic_kernel(layer, query))
-
-
-@pytest.mark.parametrize("padding", ["same", "causal"])
 @pytest.mark.parametrize("kernel_softmax", [True, False])
 def test_light_conv_equals_the_loops(padding, kernel_softmax):
     layer = LightConv(
@@ -80,6 +61,7 @@ def test_dynamic_conv_equals_the_loops(padding, renormalize):
     layer.bias.assign(np.arange(6.0))
     zeroed = np.where(MASK[..., None], INPUTS, 0)
     kernel = dynamic_kernel(layer, zeroed, MASK if renormalize else None)
+    assert_close(layer.kernels(INPUTS, mask=MASK), kernel)
     expected = oracle.convolve(zeroed, kernel, padding) + np.arange(6.0)
     outputs = to_numpy(layer(INPUTS, mask=MASK))
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
@@ -97,30 +79,9 @@ def test_dynamic_conv_with_query_groups_equals_the_loops():
         group, inside = divmod(head, 3)
         part = query[..., 2 * group : 2 * group + 2] @ weight
         kernel[:, :, head] = softmax(part[..., 3 * inside : 3 * inside + 3])
+    assert_close(layer.kernels(INPUTS, query), kernel)
     expected = oracle.convolve(INPUTS, kernel, "same")
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
-
-
-def test_heads_are_contiguous_blocks_of_channels():
-    """Kernel 0 shifts the first half of the channels, kernel 1 keeps the second."""
-    layer = LightConv(2, 2, padding="causal", kernel_softmax=False)
-    layer.build((None, None, 6))
-    layer.kernel.assign([[1.0, 0.0], [0.0, 1.0]])
-    outputs = to_numpy(layer(INPUTS))
-    np.testing.assert_array_equal(outputs[:, 1:, :3], INPUTS[:, :-1, :3])
-    np.testing.assert_array_equal(outputs[..., 3:], INPUTS[..., 3:])
-
-
-@pytest.mark.parametrize(
-    ("padding", "expected"), [("causal", [4, 10, 17]), ("same", [10, 17, 8])]
-)
-def test_published_values_of_light_conv(padding, expected):
-    """Taps 1/7, 2/7, 4/7 on 7, 14, 21 (spec/fairseq.md 1.8)."""
-    layer = LightConv(1, 3, padding=padding)
-    layer.build((None, None, 1))
-    layer.kernel.assign(np.log([[1.0, 2.0, 4.0]]))
-    outputs = to_numpy(layer(np.array([[[7.0], [14.0], [21.0]]], "float32")))
-    np.testing.assert_allclose(outputs[0, :, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +133,8 @@ def test_drop_connect(layer_class, granularity):
     different = {tuple(np.round(row)) for row in thirds.reshape(-1, 2)}
     if granularity == "shared":
         assert len(different) == 1
-        again = to_numpy(layer(inputs, training=True))[:, 1:-1]
-        for _ in range(9):
-            again = np.concatenate(
-                [again, to_numpy(layer(inputs, training=True))[:, 1:-1]]
-            )
-        assert len({tuple(row) for row in again.reshape(-1, 2)}) > 1
+        calls = [to_numpy(layer(inputs, training=True))[:, 1] for _ in range(10)]
+        assert len({call.tobytes() for call in calls}) > 1
     else:
         assert len(different) > 4
         assert len({row.tobytes() for row in inner}) == 4  # each draws its own
@@ -185,19 +142,15 @@ def test_drop_connect(layer_class, granularity):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("arguments", [{}, {"renormalize_padding": True}])
-def test_fully_masked_rows_give_zeros(policy, arguments):
+@pytest.mark.parametrize(
+    "make", [LightConv, DynamicConv, partial(DynamicConv, renormalize_padding=True)]
+)
+def test_fully_masked_rows_give_zeros(make, policy):
     mask = np.array([[True] * 7, [False] * 7])
-    for layer in (
-        LightConv(3, 4, dtype=policy),
-        DynamicConv(3, 4, dtype=policy, **arguments),
-    ):
-        outputs = to_numpy(layer(INPUTS, mask=mask))
-        assert np.all(outputs[1] == 0)
-        assert np.all(np.isfinite(outputs))
-        found = layer_gradients(layer, lambda x, f=layer: f(x, mask=mask), INPUTS)
-        assert all(np.all(np.isfinite(to_numpy(gradient))) for gradient in found)
-        assert np.all(to_numpy(found[0])[1] == 0)
+    layer = make(3, 4, dtype=policy)
+    assert np.all(to_numpy(layer(INPUTS, mask=mask))[1] == 0)
+    by_inputs, *_ = layer_gradients(layer, lambda x: layer(x, mask=mask), INPUTS)
+    assert np.all(to_numpy(by_inputs)[1] == 0)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -208,22 +161,6 @@ def test_softmax_is_computed_in_float32(policy):
     layer.kernel.assign([[100.0, 100.01]])
     kernel = to_numpy(layer.normalized_kernel())
     np.testing.assert_allclose(kernel, softmax(np.array([[100.0, 100.01]])), rtol=1e-5)
-
-
-def test_masks_of_embeddings_arrive():
-    """`mask_zero=True` is enough, with a query too."""
-    ids = np.array([[5, 3, 4, 0, 0], [1, 2, 3, 4, 5]])
-    embedding = keras.layers.Embedding(6, 6, mask_zero=True)
-    layer = DynamicConv(3, 5)
-    short = to_numpy(layer(embedding(ids[:, :3])))[0]
-    padded = to_numpy(layer(embedding(ids)))[0, :3]
-    np.testing.assert_allclose(padded, short, atol=1e-6)
-    symbol = keras.Input((None,), dtype="int32")
-    embedded = embedding(symbol)
-    asked = DynamicConv(3, 5)
-    model = keras.Model(symbol, asked(embedded, query=ops.tanh(embedded)))
-    short = to_numpy(model(ids[:, :3]))[0]
-    np.testing.assert_allclose(to_numpy(model(ids))[0, :3], short, atol=1e-6)
 
 
 def test_wrong_shapes_and_combinations():

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqconv.layers import PositionEncoding, TokenEmbedding
-from tests.backends import layer_gradients, modes, to_numpy
+from tests.backends import modes, to_numpy
 from tests.layers.values import assert_close, random, randomized
 
 IDS = np.array([[3, 0, 10, 3], [9, 1, 1, 1]], "int32")
@@ -68,23 +68,6 @@ def test_half_precision(policy):
     np.testing.assert_allclose(to_numpy(logits), table[ids] @ table.T, atol=0.02)
 
 
-def test_one_gradient_from_both_uses():
-    """Input rows and output matrix are one variable: their gradients add up."""
-    layer = make()
-    (gradient,) = layer_gradients(layer, lambda: layer(layer(IDS), reverse=True))
-    table = to_numpy(layer.embeddings).astype(float)
-
-    def loss(table):
-        return np.sum((table[IDS] @ table.T) ** 2)
-
-    got = to_numpy(ops.convert_to_tensor(gradient))
-    for place in ((3, 0), (1, 4), (7, 2)):
-        moved = np.zeros_like(table)
-        moved[place] = 1e-5
-        expected = (loss(table + moved) - loss(table - moved)) / 2e-5
-        np.testing.assert_allclose(got[place], expected, rtol=1e-3)
-
-
 def encodings(layer, length, channels=CHANNELS):
     return to_numpy(layer(np.zeros((1, length, channels), "float32")))[0]
 
@@ -106,26 +89,18 @@ def paper_row(position, channels):
     return row
 
 
-def test_golden_values_of_fairseq():
-    row = encodings(PositionEncoding(), 1, 4)[0]
-    np.testing.assert_allclose(
-        row, [0.909297, 0.00019999, -0.416147, 0.99999998], atol=1e-6
-    )
-
-
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 8, 33])
 @pytest.mark.parametrize(
     ("layout", "row"), [("fairseq", fairseq_row), ("paper", paper_row)]
 )
 def test_sinusoids_equal_the_formula(layout, row, channels):
-    got = encodings(PositionEncoding(layout=layout), 40, channels)
-    expected = [row(position, channels) for position in range(40)]
-    np.testing.assert_allclose(got, expected, atol=1e-5)
-
-
-def test_sinusoids_far_along():
-    got = encodings(PositionEncoding(), 5000, 4)[-1]
-    np.testing.assert_allclose(got, fairseq_row(4999, 4), atol=1e-3)
+    got = encodings(PositionEncoding(layout=layout), 5000, channels)
+    expected = [row(position, channels) for position in [*range(40), 4999]]
+    np.testing.assert_allclose(got[:40], expected[:40], atol=1e-5)
+    np.testing.assert_allclose(got[4999], expected[40], atol=1e-3)
+    if (layout, channels) == ("fairseq", 4):  # what fairseq itself gave
+        golden = [0.909297, 0.00019999, -0.416147, 0.99999998]
+        np.testing.assert_allclose(got[0], golden, atol=1e-6)
 
 
 def test_learned_rows_in_order():
@@ -182,18 +157,17 @@ class TestBeyondTheTable:
         return PositionEncoding("learned", max_length=4)
 
     def test_known_lengths_raise(self):
-        with pytest.raises(ValueError, match="`max_length`.*length=5, max_length=4"):
-            self.make()(np.zeros((1, 5, 3), "float32"))
-        layer = self.make()
+        layer, inputs = self.make(), np.zeros((1, 5, 3), "float32")
         layer.build((None, None, 3))
-        with pytest.raises(ValueError, match="`max_length`"):
-            layer(np.zeros((1, 5, 3), "float32"))
-        with pytest.raises(ValueError, match="`max_length`"):
-            self.make()(keras.Input((5, 3)))
-        with pytest.raises(ValueError, match="`max_length`"):
-            layer.get_initial_state(1, max_length=5)
-        with pytest.raises(ValueError, match="`max_length`"):
-            layer.step(np.zeros((1, 5, 3), "float32"), layer.get_initial_state(1))
+        for call in (
+            lambda: self.make()(inputs),
+            lambda: layer(inputs),
+            lambda: self.make()(keras.Input((5, 3))),
+            lambda: layer.get_initial_state(1, max_length=5),
+            lambda: layer.step(inputs, layer.get_initial_state(1)),
+        ):
+            with pytest.raises(ValueError, match="`max_length`.*=5, max_length=4"):
+                call()
 
     def test_steps_become_nan(self):
         layer = self.make()

@@ -12,11 +12,6 @@ from tests.layers.values import assert_close, lengths_mask, random, randomized
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
 
 
-def embedding():
-    normal = keras.initializers.RandomNormal(stddev=1.0, seed=3)
-    return keras.layers.Embedding(9, CHANNELS, normal, mask_zero=True)
-
-
 def normalized(x, norm):
     """Layer normalization over the channels, by its formula."""
     x = np.asarray(x, float)
@@ -95,33 +90,6 @@ class TestResidual:
             expected = normalized(inputs + to_numpy(inner(inputs)), layer.layer_norm)
         assert_close(got, expected)
 
-    @pytest.mark.parametrize("normalize_first", [False, True])
-    def test_attached_masks_reach_the_attention(self, normalize_first, tmp_path):
-        source_ids = np.array([[3, 4, 5, 0, 0, 0], [1, 2, 3, 4, 5, 6]])
-        target_ids = np.array([[1, 2, 0, 0, 0], [1, 2, 3, 4, 5]])
-        embed = embedding()
-        itself = Residual(MultiHeadAttention(HEADS), normalize_first=normalize_first)
-        cross = Residual(MultiHeadAttention(HEADS), normalize_first=normalize_first)
-        source = keras.Input((None,), dtype="int32")
-        target = keras.Input((None,), dtype="int32")
-        outputs = itself(embed(target))
-        outputs = cross(outputs, value=embed(source))
-        pooled = keras.layers.GlobalAveragePooling1D()(outputs)
-        model = keras.Model([source, target], [outputs, pooled])
-        expected = itself(to_numpy(embed(target_ids)), mask=target_ids != 0)
-        expected = cross(
-            to_numpy(expected),
-            value=to_numpy(embed(source_ids)),
-            mask=target_ids != 0,
-            value_mask=source_ids != 0,
-        )
-        expected = to_numpy(expected)
-        model.save(tmp_path / "model.keras")
-        for case in (model, keras.saving.load_model(tmp_path / "model.keras")):
-            got, mean = case.predict([source_ids, target_ids], verbose=0)
-            assert_close(got, expected)
-            assert_close(mean[0], expected[0, :2].mean(0))
-
     def test_arguments_go_where_they_are_accepted(self):
         inputs = random(BATCH, TARGET, CHANNELS)
         mask = lengths_mask([3, 5], TARGET)
@@ -171,26 +139,10 @@ class TestResidual:
         for name, function in modes(layer.attend).items():
             got = to_numpy(function(ops.convert_to_tensor(inputs), memory, mask))
             assert_close(got, to_numpy(expected), err_msg=name)
-
-    @pytest.mark.parametrize("normalize_first", [False, True])
-    def test_memory_weights_are_those_that_attend_uses(self, normalize_first):
-        """Values of one channel per source position show the weights in the output."""
-        inner = MultiHeadAttention(1, head_dim=SOURCE, use_bias=False)
-        layer = Residual(inner, normalize_first=normalize_first)
-        value, mask = random(BATCH, SOURCE, 7), lengths_mask([4, 6], SOURCE)
-        layer = randomized(layer, (None, None, CHANNELS), value.shape)
-        memory = inner.project_memory(value)
-        places = np.broadcast_to(np.eye(SOURCE), memory["values"].shape)
-        memory["values"] = ops.convert_to_tensor(places.astype("float32"))
-        inner.output_kernel.assign(np.eye(SOURCE, CHANNELS)[None])
-        inputs = random(BATCH * 2, 3, CHANNELS, seed=1)
-        weights = to_numpy(layer.memory_weights(inputs, memory, mask))
-        assert weights.shape == (BATCH * 2, 1, 3, SOURCE)
-        shown = inputs.copy()
-        shown[..., :SOURCE] += weights[:, 0]
-        expected = shown if normalize_first else normalized(shown, layer.layer_norm)
-        got = to_numpy(layer.attend(inputs, memory, mask))
-        assert_close(got, expected)
+        x = normalized(inputs, layer.layer_norm) if normalize_first else inputs
+        expected = inner.memory_weights(x.astype("float32"), memory, mask)
+        got = layer.memory_weights(inputs, memory, mask)
+        assert_close(got, to_numpy(expected))
 
     @pytest.mark.parametrize("normalize_first", [False, True])
     def test_each_call_drops_others(self, normalize_first):

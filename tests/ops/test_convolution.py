@@ -1,6 +1,5 @@
 """light_conv and dynamic_conv: values, gradients, dtypes, shapes and errors."""
 
-import functools
 import json
 
 import keras
@@ -154,55 +153,44 @@ def test_second_derivatives_equal_finite_differences(dynamic, jit):
         return sum(ops.sum(gradient**2) for gradient in first)
 
     function = compiled(penalty) if jit else penalty
+    slopes = gradients(function, inputs, kernel)
     slope = sum(
         float(ops.sum(gradient * direction))
-        for gradient, direction in zip(
-            gradients(function, inputs, kernel), directions, strict=True
-        )
+        for gradient, direction in zip(slopes, directions, strict=True)
     )
-    step = 1e-6 if WIDE == "float64" else 3e-3
-    moved = [
-        float(
-            penalty(
-                *[v + s * d for v, d in zip((inputs, kernel), directions, strict=True)]
-            )
-        )
+    step, limit = (1e-6, 1e-6) if WIDE == "float64" else (3e-3, 2e-2)
+    upper, lower = (
+        float(penalty(inputs + s * directions[0], kernel + s * directions[1]))
         for s in (step, -step)
-    ]
-    numeric = (moved[0] - moved[1]) / (2 * step)
-    assert abs(numeric - slope) <= (1e-6 if WIDE == "float64" else 2e-2) * abs(slope)
-
-
-def fairseq_layer(spec, light, x, weight, bias):
-    """The layer of a golden case: softmax (and generator) around the op."""
-    heads, taps = spec["num_heads"], spec["kernel_size"]
-    if light:
-        return light_conv(x, ops.softmax(weight, axis=-1), spec["padding"]) + bias
-    logits = ops.matmul(x, ops.transpose(weight))
-    kernel = ops.softmax(ops.reshape(logits, (*x.shape[:2], heads, taps)), axis=-1)
-    return dynamic_conv(x, kernel, spec["padding"]) + bias
+    )
+    assert abs((upper - lower) / (2 * step) - slope) <= limit * abs(slope)
 
 
 @pytest.mark.slow
 def test_equals_fairseq(golden):
+    """With the softmax, and the generator, of the layer around the op."""
     cases = json.loads((golden / "ops.json").read_text())
     arrays = np.load(golden / "ops.npz")
     assert len(cases) >= 18
     for prefix, spec in cases.items():
         light = prefix.startswith("light/")
-        layer = functools.partial(fairseq_layer, spec, light)
-        weight = "weight" if light else "weight_linear"
-        names = ("x", weight, "bias")
+        heads_and_taps = spec["num_heads"], spec["kernel_size"]
+
+        def layer(x, weight, bias, light=light, spec=spec, shape=heads_and_taps):
+            if not light:
+                logits = ops.matmul(x, ops.transpose(weight))
+                weight = ops.reshape(logits, (*x.shape[:2], *shape))
+            kernel = ops.softmax(weight, axis=-1)
+            return op_of(not light)(x, kernel, spec["padding"]) + bias
+
+        def loss(*arguments, layer=layer, upstream=arrays[prefix + "dy"]):
+            return ops.sum(layer(*arguments) * upstream)
+
+        names = ("x", "weight" if light else "weight_linear", "bias")
         arguments = [ops.convert_to_tensor(arrays[prefix + name]) for name in names]
-        upstream = arrays[prefix + "dy"]
-        loss = functools.partial(weighted_sum, layer, upstream)
         assert_close(layer(*arguments), arrays[prefix + "y"], 1e-5)
         for name, gradient in zip(names, gradients(loss, *arguments), strict=True):
             assert_close(gradient, arrays[f"{prefix}d{name}"], 1e-5)
-
-
-def weighted_sum(layer, upstream, *arguments):
-    return ops.sum(layer(*arguments) * upstream)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
