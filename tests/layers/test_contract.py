@@ -409,8 +409,7 @@ def test_exports_are_for_servers_without_xla(name, tmp_path):
     model.export(tmp_path, verbose=False)
     assert compiled_functions(tmp_path) == []
     served = tf.saved_model.load(tmp_path)
-    tensors = [tf.convert_to_tensor(array) for array in arrays]
-    outputs = served.serve(tensors if len(tensors) > 1 else tensors[0])
+    outputs = served.serve([tf.convert_to_tensor(array) for array in arrays])
     assert_close(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
