@@ -42,47 +42,45 @@ def run_cached(
 
         if any(isinstance(value, jax.core.Tracer) for value in tensors.values()):
             return function(model, options, tensors)
+        variables = list(getattr(model, "variables", []))
 
         def stateless(values, tensors):
             model = reference()
-            pairs = zip(_variables(model), values, strict=True)
-            with keras.StatelessScope(state_mapping=list(pairs)):
+            own = getattr(model, "variables", [])
+            pairs = list(zip(own, values, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
                 return function(model, options, tensors)
 
-        values = [variable.value for variable in _variables(model)]
+        def make():
+            return jax.jit(stateless)
+
         key = (function, options)
-        return _cached(model, key, lambda: jax.jit(stateless))(values, tensors)
-    import tensorflow as tf
+        arguments = [variable.value for variable in variables], tensors
+    else:
+        import tensorflow as tf
 
-    if not tf.executing_eagerly():
-        return function(model, options, tensors)
-    specs = {
-        name: tf.TensorSpec(
-            tensor.shape if jit_compile else [None] * len(tensor.shape), tensor.dtype
-        )
-        for name, tensor in sorted(tensors.items())
-    }
+        if not tf.executing_eagerly():
+            return function(model, options, tensors)
+        specs = {
+            name: tf.TensorSpec(
+                value.shape if jit_compile else [None] * len(value.shape), value.dtype
+            )
+            for name, value in sorted(tensors.items())
+        }
 
-    def traced():
-        graphs = tf.function(
-            lambda tensors: function(reference(), options, tensors),
-            jit_compile=jit_compile,
-            autograph=False,
-        )
-        # Of many functions from this one line TensorFlow would warn as of retracing.
-        return graphs.get_concrete_function(specs)
+        def make():
+            graph = tf.function(
+                lambda tensors: function(reference(), options, tensors),
+                jit_compile=jit_compile,
+                autograph=False,
+            )
+            # Of many functions from this line TensorFlow would warn as of retracing.
+            return graph.get_concrete_function(specs)
 
-    key = (function, options, tuple(specs.items()), jit_compile)
-    return _cached(model, key, traced)(tensors)
-
-
-def _variables(model) -> list:
-    return list(getattr(model, "variables", []))
-
-
-def _cached(model, key, make):
+        key = (function, options, tuple(specs.items()), jit_compile)
+        arguments = (tensors,)
     with _TRACING:
         cache = vars(model).setdefault(_CACHE, {})
         if key not in cache:
             cache[key] = make()
-        return cache[key]
+    return cache[key](*arguments)
