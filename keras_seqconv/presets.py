@@ -70,6 +70,10 @@ class Preset:
     reference: str = ""
 
     @property
+    def is_language_model(self) -> bool:
+        return self.model.endswith("LanguageModel")
+
+    @property
     def languages(self) -> tuple[str, str] | None:
         """Source and target of the task, such as ("en", "de"), where it has some."""
         source, _, target = self.task.split()[-1].partition("-")
@@ -581,15 +585,8 @@ PHRASES = _recipe(
 
 # Parts of architectures ---------------------------------------------------------------
 
-_KERNELS = {
-    "encoder": [3, 7, 15, 31, 31, 31, 31],
-    "decoder": [3, 7, 15, 31, 31, 31],
-}
-_BASE = {
-    "num_encoder_layers": 7,
-    "num_decoder_layers": 6,
-    "kernel_sizes": _KERNELS,
-}
+_KERNELS = {"encoder": [3, 7, 15, 31, 31, 31, 31], "decoder": [3, 7, 15, 31, 31, 31]}
+_BASE = {"num_encoder_layers": 7, "num_decoder_layers": 6, "kernel_sizes": _KERNELS}
 _BIG_WIDTHS = {"hidden_dim": 1024, "intermediate_dim": 4096, "num_heads": 16}
 _IWSLT_WIDTHS = {"intermediate_dim": 1024, "num_heads": 4}
 
@@ -766,11 +763,7 @@ for _suffix in ("", "_wmt_en_de"):
     _add(
         f"transformer{_suffix}",
         "EncoderDecoder",
-        architecture={
-            **_TRANSFORMER,
-            **_dropouts(0.1, 0.0),
-            "share_embeddings": "all",
-        },
+        architecture={**_TRANSFORMER, **_dropouts(0.1, 0.0), "share_embeddings": "all"},
         recipe=TRANSFORMER_BASE,
         task="WMT'16 en-de",
         source=f"fairseq transformer{_suffix} (spec 5.1)",
@@ -853,10 +846,7 @@ for _name, _task, _rates, _more, _score in (
         source=f"fairseq {_name} (spec 5.1)",
         description=f"Transformer, big: fairseq's {_name}",
         # Pre-norm adds a normalization at the end of each side.
-        parameters={
-            **_JOINT,
-            "count": 209_911_808 + (4 * 1024 if _more else 0),
-        },
+        parameters={**_JOINT, "count": 209_911_808 + (4 * 1024 if _more else 0)},
         reference=_score,
     )
 _add(
@@ -917,11 +907,7 @@ _add(
 _add(
     "conv_s2s_wmt_en_ro",
     "ConvS2S",
-    architecture={
-        "convolutions": "[(512, 3)] * 20",
-        "output_dim": 512,
-        "dropout": 0.1,
-    },
+    architecture={"convolutions": "[(512, 3)] * 20", "output_dim": 512, "dropout": 0.1},
     recipe=CONV_S2S_WMT_EN_RO,
     task="WMT'16 en-ro",
     source="fairseq fconv_wmt_en_ro (spec 4.8)",

@@ -9,7 +9,7 @@ inside of functions it imports keras_seqconv, and in `check` and `add_arguments`
 modules that do without Keras.
 """
 
-from keras_seqconv_cli import early
+from keras_seqconv_cli import signals
 
 # isort: split
 import argparse
@@ -21,24 +21,14 @@ import tempfile
 from collections.abc import Sequence
 
 from keras_seqconv.version import __version__
-from keras_seqconv_cli.signals import endable
 
-early.loaded()
+signals.loaded()
 
 # In the order of a project: prepare, train, use, look, know.
-COMMANDS = {
-    "quickstart": "quickstart",
-    "prepare": "prepare",
-    "train": "train",
-    "average": "average",
-    "translate": "translate",
-    "generate": "generate",
-    "evaluate": "evaluate",
-    "plot": "plot",
-    "export": "export",
-    "presets": "presets",
-    "convert-fairseq": "convert_fairseq",
-}
+COMMANDS = (
+    "quickstart", "prepare", "train", "average", "translate", "generate", "evaluate",
+    "plot", "export", "presets", "convert-fairseq",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(arguments).parse_args(arguments)
         module = options.module
         del options.module
-        with endable():
+        with signals.endable():
             if hasattr(module, "check"):
                 module.check(options)
             if getattr(module, "LOADS_KERAS", True):
@@ -90,8 +80,8 @@ def _parser(arguments: Sequence[str]) -> "Parser":
         help="show the version of the package and end",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, file in COMMANDS.items():
-        module = importlib.import_module(f"keras_seqconv_cli.{file}")
+    for name in COMMANDS:
+        module = importlib.import_module(f"keras_seqconv_cli.{name.replace('-', '_')}")
         command = commands.add_parser(
             name, help=module.HELP, description=getattr(module, "DESCRIPTION", None)
         )

@@ -44,7 +44,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.training.finish import average_run
+    from keras_seqconv.training import average_run
 
     kinds = {
         "last_epochs": options.last_epochs,

@@ -1,6 +1,8 @@
-"""`keras-seqconv presets`: the named architectures."""
+"""`keras-seqconv presets`: the named architectures, and the recipe of each."""
 
 import argparse
+import itertools
+import re
 
 HELP = "list the named architectures, or show the recipe of one"
 LOADS_KERAS = False
@@ -12,7 +14,103 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.presets_text import describe, table
-
     print(table() if options.name is None else describe(options.name))
     return 0
+
+
+def table() -> str:
+    """All presets, one to a line."""
+    from keras_seqconv.presets import PRESETS
+
+    head = ("name", "model", "task", "width", "layers", "mixing", "parameters", "score")
+    rows = [head, *map(_row, PRESETS.values())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, tuple("-" * width for width in widths))
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def describe(name: str) -> str:
+    """One preset with its recipe, each value with its source."""
+    from keras_seqconv.presets import PRESETS, RECIPE_KEYS
+    from keras_seqconv.support.arguments import near
+
+    if name not in PRESETS:
+        raise ValueError(
+            "`name` must be one of those that `keras-seqconv presets` lists. "
+            f"{near(name, PRESETS)}Received: name={name!r}"
+        )
+    preset = PRESETS[name]
+    recipe = preset.recipe
+    lines = [f"{name}: {preset.model} for {preset.task}", preset.description]
+    lines += [f"Reference: {preset.reference}"] if preset.reference else []
+    lines += ["", f"Architecture [{preset.source}]; all else as in the constructor"]
+    lines += [f"  {key:<28}{_text(v)}" for key, v in preset.architecture.items()]
+    if preset.parameters:
+        lines += ["", "Parameters"]
+        lines += [f"  {key:<28}{value:,}" for key, value in preset.parameters.items()]
+    lines += ["", "Recipe"]
+    for key in RECIPE_KEYS:
+        shown = recipe[key] is not None or key == "global_clipnorm"
+        if shown and key not in ("source", "sources", "notes"):
+            source = recipe["sources"].get(key, recipe["source"])
+            lines.append(f"  {key:<28}{_text(recipe[key])}  [{source}]")
+    if recipe["notes"]:
+        lines += ["", "Notes", *(f"  - {note}" for note in recipe["notes"])]
+    return "\n".join(lines)
+
+
+def _row(preset) -> tuple[str, ...]:
+    options, count = preset.architecture, preset.parameters.get("count")
+    if "convolutions" in options:
+        sides = options["convolutions"]
+        sides = list(sides.values()) if isinstance(sides, dict) else [sides]
+        width = options.get("embedding_dim", 512 if preset.model == "ConvS2S" else 128)
+        layers = "/".join(str(_depth(side)) for side in sides)
+        mixing = " / ".join(s if len(s) <= 50 else f"{s[:47]}..." for s in sides)
+    else:
+        width, mixer = (
+            options.get("hidden_dim", 512),
+            options.get("mixer", "dynamic_conv"),
+        )
+        names = ("num_encoder_layers", "num_decoder_layers")
+        layers = "/".join(str(options.get(name, 6)) for name in names)
+        layers = str(options.get("num_layers", layers))
+        mixer = options.get("mixer", "dynamic_conv")
+        while isinstance(mixer, dict):  # of the encoder, where the sides differ
+            mixer = mixer.get("kind") or mixer["encoder"]
+        mixing = f"{mixer} {_kernels(options.get('kernel_sizes', []))}".rstrip()
+    return (
+        preset.name,
+        preset.model,
+        preset.task,
+        str(width),
+        layers,
+        mixing,
+        "" if count is None else f"{count / 1e6:.1f}M",
+        preset.reference,
+    )
+
+
+def _depth(stack: str) -> int:
+    """Layers of a stack in fairseq's notation: tuples, times the factor after them."""
+    groups = re.findall(r"\[([^]]*)\](?: \* (\d+))?", stack)
+    return sum(group.count("(") * int(times or 1) for group, times in groups)
+
+
+def _kernels(sizes: list | dict) -> str:
+    """3,7,15,31x4 for [3, 7, 15, 31, 31, 31, 31]; sides with a slash."""
+    if isinstance(sizes, dict):
+        return "/".join(map(_kernels, sizes.values()))
+    runs = [(size, len([*same])) for size, same in itertools.groupby(sizes)]
+    return ",".join(f"{size}x{n}" if n > 1 else f"{size}" for size, n in runs)
+
+
+def _text(value) -> str:
+    """A value of a preset, without the quotes and braces of its repr."""
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

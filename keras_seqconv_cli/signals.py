@@ -6,10 +6,28 @@ another error ("None values not supported"), or leave a lock behind that nobody 
 any more. And while TensorFlow or SentencePiece compute, nothing is raised at all. So
 every error after a signal counts as that signal, and a thread ends the process where
 the command does not end.
+
+This module is imported first, and until `loaded` Ctrl-C ends the process with one line:
+there is nothing to tidy up yet, and a half-imported Python prints tracebacks.
 """
 
-import contextlib
+# ruff: noqa: E402
+import _signal  # the built-in part of `signal`, which takes a moment itself
 import os
+
+
+def _end(*_) -> None:
+    os.write(2, b"\nInterrupted.\n")
+    os._exit(130)
+
+
+try:
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _end)
+except ValueError:  # only the main thread has signals
+    pass
+
+import contextlib
 import select
 import signal
 import threading
@@ -19,6 +37,12 @@ from collections.abc import Iterator
 # Seconds to tidy up in. Docker kills after ten.
 PATIENCE = 8.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def loaded() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt again."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -87,8 +87,8 @@ def run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     result = train(options.training)
     if result.folder is not None:
-        language_model = "LanguageModel" in PRESETS[options.training.preset].model
-        use = "generate" if language_model else "translate"
+        preset = PRESETS[options.training.preset]
+        use = "generate" if preset.is_language_model else "translate"
         run = shlex.quote(options.training.workdir)
         print(f"Next:\n  keras-seqconv {use} {run}\n  keras-seqconv export {run}")
     return result.status

@@ -10,13 +10,7 @@ pytest.importorskip("babel")
 pytest.importorskip("num2words")
 
 from keras_seqconv.data.corpora import open_corpus
-from tools.phrases import (
-    CHECKSUM,
-    SIZES,
-    checksum,
-    generate,
-    phrases,
-)
+from tools.phrases import CHECKSUM, SIZES, checksum, generate, phrases
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 VERSIONS = {"Babel": "2.18.0", "num2words": "0.5.14"}

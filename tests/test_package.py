@@ -44,7 +44,6 @@ ALLOWED = {
     # Models and their use
     "layers": {"ops"},
     "models": {"layers", "losses", "metrics", "optimizers", "presets"},
-    "presets_text": {"presets"},
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
     "model_directory": {"models", "tokenizers", "version"},

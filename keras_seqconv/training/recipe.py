@@ -103,7 +103,14 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         if settings is not None:  # a search for translations, blocks for their models
             settings[key] = value
     if recipe.schedule["name"] == "cosine" and recipe.schedule["period"] is None:
-        recipe.schedule["period"] = _cosine_period(recipe)
+        if recipe.max_updates is None:
+            raise ValueError(
+                "`period` or `max_updates` must be given with `schedule` 'cosine'. "
+                "Received: None of them"
+            )
+        # The rest of training after the warm-up, as fairseq has it.
+        rest = recipe.max_updates - recipe.schedule["warmup_steps"]
+        recipe.schedule["period"] = max(1, rest)
     if (blocks := recipe.blocks) is not None and "context_window" not in given:
         # Half of a block at most, and nothing where each line is by itself.
         window = min(blocks["context_window"] or 0, blocks["tokens_per_sample"] // 2)
@@ -125,33 +132,15 @@ def _of_kind(part: dict, kind: str | None, kinds: dict) -> dict:
     return {"name": kind, **common, **copy.deepcopy(kinds[kind])}
 
 
-def _cosine_period(recipe: Recipe) -> int:
-    """The rest of training after the warm-up, as fairseq has it."""
-    if recipe.max_updates is None:
-        raise ValueError(
-            "`period` or `max_updates` must be given with `schedule` 'cosine'. "
-            "Received: None of them"
-        )
-    return max(1, recipe.max_updates - recipe.schedule["warmup_steps"])
-
-
 def make_model(
     options: TrainingOptions, precision: str, source_tokenizer, target_tokenizer
 ) -> keras.Model:
-    """The preset's model with fresh weights, with the changes of the options.
-
-    Args:
-        options: of the run.
-        precision: dtype policy.
-        source_tokenizer: None for a language model.
-        target_tokenizer: says how large the vocabulary is.
-    """
-    names = ["vocabulary_size"]
-    sizes = [target_tokenizer.vocabulary_size]
+    """The preset's model with fresh weights, with the changes of the options."""
+    size = target_tokenizer.vocabulary_size
+    arguments = {"seed": options.seed, "vocabulary_size": size}
     if source_tokenizer is not None:
-        names = ["source_vocabulary_size", "target_vocabulary_size"]
-        sizes.insert(0, source_tokenizer.vocabulary_size)
-    arguments = {"seed": options.seed, **dict(zip(names, sizes, strict=True))}
+        arguments["target_vocabulary_size"] = arguments.pop("vocabulary_size")
+        arguments["source_vocabulary_size"] = source_tokenizer.vocabulary_size
     for name in ("dropout", "attention_dropout", "weight_dropout"):
         if getattr(options, name) is not None:
             arguments[name] = getattr(options, name)
@@ -170,13 +159,12 @@ def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
     settings = dict(recipe.optimizer)
     cls = {"adam": optimizers.AdamW, "nag": optimizers.NAG}[settings.pop("name")]
     schedule = dict(recipe.schedule)
+    kind = schedule.pop("name")
     rate = schedule["learning_rate"]  # of the first update, where a callback changes it
-    makers = {
-        "inverse_square_root": schedules.InverseSquareRoot,
-        "cosine": schedules.WarmupCosine,
-    }
-    if make := makers.get(schedule.pop("name")):
-        rate = make(**schedule)
+    if kind == "inverse_square_root":
+        rate = schedules.InverseSquareRoot(**schedule)
+    elif kind == "cosine":
+        rate = schedules.WarmupCosine(**schedule)
     optimizer = cls(rate, global_clipnorm=recipe.global_clipnorm, **settings)
     if recipe.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)

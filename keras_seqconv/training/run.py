@@ -1,19 +1,32 @@
-"""The folder of a training run: what it was started with, and where its files lie."""
+"""The folder of a training run: its options, tokenizers and stores of ids."""
 
+import collections
 import contextlib
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 
-from keras_seqconv import checkpoints
-from keras_seqconv.support.files import locked, read_json, remove_parts, write_json
+from keras_seqconv import checkpoints, tokenizers
+from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
+from keras_seqconv.data.ids import IdStore, blocks, encode
+from keras_seqconv.model_directory import tokenizer_fingerprint
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.support.files import (
+    atomic_directory,
+    locked,
+    read_json,
+    remove_parts,
+    write_json,
+)
 from keras_seqconv.training.recipe import Recipe
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.version import __version__
@@ -21,6 +34,13 @@ from keras_seqconv.version import __version__
 _FORMAT_VERSION = 1
 # That a killed run may have been writing.
 _FILES = r"(run\.json|log\.jsonl|scores\.json|test\.hypotheses|curves\.png)"
+# In folders of tokenizers: of runs and prepared corpora, and of models.
+_FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
+# Options that ids on disk depend on.
+_OF_IDS = (
+    "dataset", "variant", "min_length", "max_length", "max_ratio", "truncate_source",
+    "validation_share",
+)  # fmt: skip
 # May differ between a run and its continuation: they say when it ends and what it
 # reports, and change no update.
 _MAY_CHANGE = {
@@ -51,15 +71,21 @@ class Run:
         return f"val_{self.options.monitor}", "max" if bleu else "min"
 
     @property
-    def languages(self) -> tuple[str | None, str | None]:
-        """Source and target, as `read_text` found and noted them."""
-        return tuple(read_json(self.settings).get("languages", (None, None)))
-
-    @property
     def finished(self) -> bool:
         """Whether a run with these options has come to its end, and has its model."""
         done = read_json(self.settings).get("finished")
-        return done == _what_matters(self.options) and self.model.is_dir()
+        return done == self._what_matters() and self.model.is_dir()
+
+    def note(self, **entries) -> None:
+        """Adds entries to `run.json`, or replaces them."""
+        write_json(self.settings, {**read_json(self.settings), **entries})
+
+    def note_finished(self) -> None:
+        self.note(finished=self._what_matters())
+
+    def _what_matters(self) -> dict:
+        """The options without those that change nothing of what comes out."""
+        return self.options.model_dump(exclude={"workdir", "data_dir", "manual_dir"})
 
 
 @contextlib.contextmanager
@@ -92,14 +118,19 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     """
     run = Run(options.workdir, options)
     before = _read_settings(run.settings) if run.settings.exists() else {}
-    if different := _differences(before, options):
+    was = TrainingOptions(**before["options"]) if before else options
+    different = [
+        f"{name} was {value!r} and is {getattr(options, name)!r}"
+        for name, value in was
+        if name not in _MAY_CHANGE and value != getattr(options, name)
+    ]
+    if different:
         if checkpoints.find(run.checkpoints):
             raise ValueError(
                 f"{run.folder} holds a run with other options; give its own, or "
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
         _remove_text(run)
-    run.folder.mkdir(parents=True, exist_ok=True)
     write_json(
         run.settings,
         {
@@ -111,40 +142,6 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         },
     )
     return run
-
-
-def note(run: Run, **entries) -> None:
-    """Adds entries to `run.json`, or replaces them."""
-    write_json(run.settings, {**read_json(run.settings), **entries})
-
-
-def note_finished(run: Run) -> None:
-    """From now on the run is `finished`."""
-    note(run, finished=_what_matters(run.options))
-
-
-def _what_matters(options: TrainingOptions) -> dict:
-    """The options without those that change nothing of what comes out."""
-    return options.model_dump(exclude={"workdir", "data_dir", "manual_dir"})
-
-
-def note_corpus(run: Run, digests: dict[str, str]) -> None:
-    """Notes what `Corpus.digests` says at the first start, and compares it later.
-
-    Raises:
-        ValueError: the text is not what the checkpoints were trained on.
-    """
-    before = read_json(run.settings).get("corpus") or digests
-    changed = {name for name, _ in before.items() ^ digests.items()}
-    if changed and checkpoints.find(run.checkpoints):
-        raise ValueError(
-            f"`dataset` must hold what it held when the run in {run.folder} began; put "
-            "the old text back, or give another `workdir`. Changed, new or missing: "
-            + ", ".join(sorted(changed))
-        )
-    if changed:
-        _remove_text(run)
-    note(run, corpus=digests)
 
 
 def _remove_text(run: Run) -> None:
@@ -172,16 +169,6 @@ def remove_run(folder: str | os.PathLike) -> None:
             shutil.rmtree(folder)
 
 
-def headline(scores: dict) -> str:
-    """The first score of `scores.json`, such as "test BLEU 41.3"; "" without one."""
-    if "perplexity" in scores:
-        return f"test perplexity {scores['perplexity']:.2f}"
-    for name, score in scores.items():
-        if isinstance(score, dict):
-            return f"test {name} {score['score']:.1f}"
-    return ""
-
-
 def _read_settings(path: Path) -> dict:
     settings = read_json(path)
     if settings.get("format_version") != _FORMAT_VERSION:
@@ -194,27 +181,12 @@ def _read_settings(path: Path) -> dict:
     return settings
 
 
-def _differences(settings: dict, options: TrainingOptions) -> list[str]:
-    """Options that decide what a run does, and were others at its first start."""
-    if not settings:
-        return []
-    before = TrainingOptions(**settings["options"]).model_dump()
-    now = options.model_dump()
-    return [
-        f"{name} was {before[name]!r} and is {now[name]!r}"
-        for name in now
-        if name not in _MAY_CHANGE and now[name] != before[name]
-    ]
-
-
 def _start() -> dict:
     """Where and with what a run was started; for readers, nothing depends on it."""
     versions = {"keras_seqconv": __version__, "python": platform.python_version()}
     for package in ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command": sys.argv,
@@ -222,3 +194,259 @@ def _start() -> dict:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": versions,
     }
+
+
+# --- Text ---
+
+
+class Text(NamedTuple):
+    """What training needs of a corpus.
+
+    Attributes:
+        corpus: where the text comes from.
+        tokenizers: of source (None for language models) and target, the same object
+            twice where the vocabulary is joint.
+        train: store of ids.
+        validation: the same, or None where the corpus has no such split.
+    """
+
+    corpus: Corpus
+    tokenizers: tuple
+    train: IdStore
+    validation: IdStore | None
+
+
+def corpus_of(run: Run) -> Corpus:
+    """The corpus of a run, noted at its first start and compared later.
+
+    Raises:
+        ValueError: the text is not what the checkpoints were trained on.
+    """
+    corpus = open_corpus_of(run.options)
+    splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
+    digests = corpus.digests(splits)
+    before = read_json(run.settings).get("corpus") or digests
+    changed = {name for name, _ in before.items() ^ digests.items()}
+    if changed and checkpoints.find(run.checkpoints):
+        raise ValueError(
+            f"`dataset` must hold what it held when the run in {run.folder} began; put "
+            "the old text back, or give another `workdir`. Changed, new or missing: "
+            + ", ".join(sorted(changed))
+        )
+    if changed:
+        _remove_text(run)
+    run.note(corpus=digests)
+    return corpus
+
+
+def sentences_of(
+    corpus: Corpus, split: str, most: int | None = None
+) -> tuple[list[str], list[str]]:
+    """Sources and references of a split, at most so many."""
+    return tuple([*corpus.texts(split, side, most)] for side in ("source", "target"))
+
+
+def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
+    """Trains or reads the tokenizers, and writes the stores.
+
+    What an earlier start of the run has finished is read, not made again.
+
+    Args:
+        run: whose folder keeps tokenizers and stores.
+        recipe: resolved. Its `averaging` changes where there is no validation split,
+            and `data` says what the run was trained on.
+        corpus: of the run, see `corpus_of`.
+        say: prints a line of progress.
+    """
+    options = run.options
+    languages = [corpus.source_language, corpus.target_language]
+    if PRESETS[options.preset].is_language_model:
+        languages[0] = None
+    direction = " → ".join(filter(None, languages))
+    if languages[0] is not None:  # with a pair to see that it is so
+        pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
+        example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
+        say(f"{direction}, for example {example}")
+    if "validation" not in corpus.splits and recipe.averaging["kind"] == "best":
+        recipe.averaging["kind"] = "last_epochs"
+        say(
+            "There is no validation split, so the last checkpoints are averaged and not"
+            " the best; --validation-share 0.01 would hold out a part for it."
+        )
+    recipe.data = f"{options.dataset}, {direction}"
+    run.note(languages=languages, recipe=recipe.to_json())
+    pair = _tokenizers(run, corpus, say)
+    stores = {
+        split: _store(run, recipe, corpus, pair, split, say)
+        for split in ("train", "validation")
+        if split in corpus.splits
+    }
+    return Text(corpus, pair, stores["train"], stores.get("validation"))
+
+
+def open_corpus_of(options: TrainingOptions) -> Corpus:
+    """The corpus that the options name; the preset says what they leave open.
+
+    Raises:
+        ValueError, OSError: as `open_corpus`; there is no training text, or not what
+            the preset needs; options for a validation split, and there is none.
+    """
+    preset = PRESETS[options.preset]
+    given = (options.source_language, options.target_language)
+    source, target = given if any(given) else preset.languages or given
+    settings = {
+        "data_dir": options.data_dir,
+        "manual_dir": options.manual_dir,
+        "variant": options.variant,
+        "on_error": "skip" if options.skip_bad_lines else "raise",
+    }
+    try:
+        corpus = open_corpus(
+            options.dataset, source_language=source, target_language=target, **settings
+        )
+    except ValueError:
+        if (source, target) != given:
+            # Its error names the languages, where those of the preset are wrong.
+            open_corpus(options.dataset, **settings)
+        raise
+    if "train" not in corpus.splits:
+        raise ValueError(
+            f"`dataset` must have a split 'train'. Received: {options.dataset} with "
+            f"{', '.join(corpus.splits) or 'no split'}"
+        )
+    if corpus.source_language is None and not preset.is_language_model:
+        raise ValueError(
+            f"`dataset` must have two languages for the translation model "
+            f"{options.preset}. Received: {options.dataset} with "
+            f"{corpus.target_language!r} only"
+        )
+    if options.validation_share is not None:
+        return hold_out(corpus, options.validation_share)
+    if "validation" in corpus.splits:
+        return corpus
+    for name in ("early_stopping", "validate_every", "validation_bleu", "average_kind"):
+        value = getattr(options, name)
+        if value not in (None, False, "last_epochs"):
+            raise ValueError(
+                f"`{name}` needs a validation split, which {options.dataset} does not "
+                "have; `validation_share` holds out a part of the training data. "
+                f"Received: {name}={value!r}"
+            )
+    return corpus
+
+
+def _tokenizers(run: Run, corpus, say) -> tuple:
+    if run.tokenizers.exists():
+        pair = read_tokenizers(run.tokenizers)
+    else:
+        given = run.options.tokenizer
+        if given is not None and given not in tokenizers.KINDS:
+            pair = read_tokenizers(Path(given))
+        else:
+            pair = _train_tokenizers(run.options, corpus, say)
+        with atomic_directory(run.tokenizers) as folder:
+            for name, one in zip(_FOLDERS[0], pair, strict=True):
+                if one is not None and not (name == "source" and pair[0] is pair[1]):
+                    one.save(folder / name)
+    return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
+
+
+def read_tokenizers(folder: Path) -> tuple:
+    """Source and target of a folder, the same object where only one is there.
+
+    Raises:
+        ValueError: it is no folder of tokenizers, a run, a prepared corpus or a model.
+    """
+    for place in (folder, folder / "tokenizers", folder / "model"):
+        for names in _FOLDERS:
+            found = [place / name for name in names if (place / name).is_dir()]
+            if found:
+                pair = [tokenizers.load_tokenizer(one) for one in found]
+                return pair[0], pair[-1]
+    raise ValueError(
+        f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, or the folder of a "
+        f"run, a prepared corpus or a model. Received: {folder}"
+    )
+
+
+def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
+    kind = options.tokenizer or "sentencepiece_bpe"
+    preset = PRESETS[options.preset]
+    single = preset.is_language_model
+    joint = single or options.joint_vocabulary
+    if joint is None:
+        joint = preset.architecture.get("share_embeddings") == "all"
+    sizes = [size for name, size in preset.parameters.items() if name != "count"]
+    size = options.vocabulary_size or max(sizes, default=None)
+    if size is None and kind not in ("words", "characters"):
+        raise ValueError(
+            "`vocabulary_size` must be given: the preset names none. Received: None"
+        )
+    more, unit = {"vocabulary_size": size}, "entries"
+    if kind == "moses_bpe":
+        # As in the papers' recipes: merges are given, entries follow from them.
+        source = corpus.source_language or corpus.target_language
+        languages, unit = (source, corpus.target_language), "merges"
+        more = {"languages": languages, "moses": True, "merges": size}
+    elif options.vocabulary_size is None and kind.startswith("sentencepiece"):
+        more["at_most"] = True  # it was meant for another corpus
+    sides = "" if joint else "s"
+    say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
+    pair = tokenizers.train_tokenizers(
+        kind,
+        () if single else corpus.texts("train", "source"),
+        corpus.texts("train", "target"),
+        joint=joint,
+        **more,
+    )
+    found = [one.vocabulary_size for one in pair]
+    if "at_most" in more and min(found) < size:
+        say(f"The texts have no more than {' and '.join(map(str, {*found}))} entries")
+    return pair
+
+
+def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
+    folder, options = run.data / split, run.options
+    fingerprint = {
+        "languages": [corpus.source_language, corpus.target_language],
+        "split": split,
+        "blocks": recipe.blocks,
+        "tokens_per_batch": recipe.tokens_per_batch,
+        "tokenizers": [tokenizer_fingerprint(one) for one in pair],
+        **{name: getattr(options, name) for name in _OF_IDS},
+    }
+    try:
+        return IdStore.open(folder, fingerprint)
+    except FileNotFoundError:
+        pass
+    say(f"Reading the {split} split ...")
+    counts: collections.Counter = collections.Counter()
+    training = split == "train"
+    texts = corpus.blocks(split)
+    if PRESETS[options.preset].is_language_model:
+        tokenizer = pair[1]
+        settings = dict(recipe.blocks)
+        if training:
+            settings["context_window"] = 0
+        lines = (ids for *_, part in texts for ids in tokenizer.tokenize(part))
+        rows = blocks(lines, **settings)
+    else:
+        # Scores of a validation set are of all of it, as far as a batch can hold it.
+        rows = encode(
+            texts,
+            *pair,
+            min_length=options.min_length if training else 1,
+            max_length=min(options.max_length, recipe.tokens_per_batch - 1),
+            max_ratio=options.max_ratio if training else None,
+            truncate_source=options.truncate_source,
+            counts=counts,
+        )
+    store = IdStore.write(folder, rows, fingerprint)
+    left_out = [
+        f"{name} {number:,}"
+        for name, number in {**corpus.counts[split], **counts}.items()
+        if name != "kept"
+    ]
+    more = f"; left out: {', '.join(left_out)}" if left_out else ""
+    say(f"{split}: {len(store):,} rows{more}")
+    return store

@@ -17,11 +17,7 @@ pytest.importorskip("jax", reason="needs the extra jax")
 import keras_seqconv as ks
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv_cli import main
-from tests.training.test_train import (
-    TINY,
-    weights_in,
-    write_corpus,
-)
+from tests.training.test_train import TINY, weights_in, write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.jax]
 

@@ -10,13 +10,14 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training.recipe import make_optimizer, resolve_recipe
 from keras_seqconv.training.run import (
-    note_corpus,
+    corpus_of,
     open_run,
     read_run,
     remove_run,
     sole_run,
 )
 from keras_seqconv.training_options import TrainingOptions, read_options
+from tests.training.test_train import write_corpus
 
 BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
 
@@ -26,7 +27,8 @@ def options(**values):
 
 
 def start(given):
-    return open_run(given, resolve_recipe(given))
+    with sole_run(given.workdir):
+        return open_run(given, resolve_recipe(given))
 
 
 class TestOptions:
@@ -132,8 +134,7 @@ class TestRecipe:
 class TestRun:
     def test_a_run_is_written_down_and_read_back(self, tmp_path):
         given = options(workdir=str(tmp_path / "run"), seed=7)
-        recipe = resolve_recipe(given)
-        run = open_run(given, recipe)
+        recipe, run = resolve_recipe(given), start(given)
         again, kept = read_run(run.folder)
         assert again.options == given
         assert kept == recipe
@@ -155,21 +156,28 @@ class TestRun:
             start(options(workdir=folder, seed=2))
 
     def test_another_text_is_read_anew_until_something_was_trained(self, tmp_path):
-        run = start(options(workdir=str(tmp_path / "run")))
-        note_corpus(run, {"train.de": "1", "test.de": "1"})
+        corpus = write_corpus(tmp_path / "corpus")
+        languages = dict(source_language="en", target_language="de")
+        folder = str(tmp_path / "run")
+        run = start(options(workdir=folder, dataset=str(corpus), **languages))
+        corpus_of(run)
         run.tokenizers.mkdir()
         start(run.options)
-        note_corpus(run, {"train.de": "1", "test.de": "1"})
+        corpus_of(run)
         assert run.tokenizers.exists()
-        note_corpus(run, {"train.de": "2", "test.de": "1"})
+        (corpus / "test.de").write_text("anders\n" * 8)
+        corpus_of(run)
         assert not run.tokenizers.exists()
         run.checkpoints.mkdir()
         (run.checkpoints / "update-00000001.npz").touch()
-        note_corpus(run, {"train.de": "2", "test.de": "1"})
+        corpus_of(run)
+        (corpus / "train.de").write_text("anders\n" * 96)
+        for path in corpus.glob("test.*"):
+            path.unlink()
         with pytest.raises(
-            ValueError, match=r"missing: test\.de, train\.de, train1\.de$"
+            ValueError, match=r"missing: test\.de, test\.en, train\.de$"
         ):
-            note_corpus(run, {"train.de": "1", "train1.de": "1"})
+            corpus_of(run)
 
     def test_one_training_at_a_time_in_a_folder(self, tmp_path):
         folder = tmp_path / "run"

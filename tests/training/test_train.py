@@ -16,10 +16,8 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 import keras_seqconv as ks
 from keras_seqconv import checkpoints
 from keras_seqconv.devices import available_cores
-from keras_seqconv.training import TrainingOptions, train
-from keras_seqconv.training.finish import average_run
-from keras_seqconv.training.run import sole_run
-from keras_seqconv.training.text import open_corpus_of
+from keras_seqconv.training import TrainingOptions, average_run, train
+from keras_seqconv.training.run import open_corpus_of, sole_run
 from keras_seqconv_cli import main
 from tests.full_disk import full_disk
 
