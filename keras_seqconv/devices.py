@@ -10,10 +10,8 @@ import keras
 
 from keras_seqconv.support.arguments import check_positive_integer
 
-# From malloc.h of glibc: parameter -> value. No block of its own from the system for a
-# large tensor (which is given back when it is freed), and never give back the end.
-_PARAMETERS = {-4: 0, -1: -1}  # M_MMAP_MAX, M_TRIM_THRESHOLD
-_ARENA_MAX = -8
+# From malloc.h of glibc.
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _VARIABLES = (
     "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_ARENA_MAX",
@@ -38,9 +36,8 @@ def share_cores(workers: int) -> bool:
         Whether it was set: False for one worker, on other backends, where the
         environment sets TF_NUM_INTRAOP_THREADS, and where TensorFlow already runs.
     """
-    if workers == 1 or keras.backend.backend() != "tensorflow":
-        return False
-    if "TF_NUM_INTRAOP_THREADS" in os.environ:
+    given = "TF_NUM_INTRAOP_THREADS" in os.environ
+    if workers == 1 or given or keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
 
@@ -94,9 +91,10 @@ def keep_freed_memory(arenas: int = 1) -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    parameters = {**_PARAMETERS, _ARENA_MAX: arenas}
-    done = [mallopt(name, value) == 1 for name, value in parameters.items()]
-    return all(done)
+    # No block of its own from the system for a large tensor (which is given back when
+    # it is freed), and never give back the end.
+    parameters = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _ARENA_MAX: arenas}
+    return all([mallopt(name, value) == 1 for name, value in parameters.items()])
 
 
 class Devices(NamedTuple):

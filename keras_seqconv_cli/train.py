@@ -29,14 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     for name, field in TrainingOptions.model_fields.items():
         group = groups[field.json_schema_extra["group"]]
-        settings = {"metavar": "X"}
         choices = _choices(field.annotation)
+        if bool in (*typing.get_args(field.annotation), field.annotation):
+            choices = ("true", "false")
+        settings = {"metavar": "{" + ",".join(choices) + "}" if choices else "X"}
         if field.annotation is bool:
             settings = {"action": "store_const", "const": True}
-        elif choices:
-            settings = {"metavar": "{" + ",".join(choices) + "}"}
-        elif bool in typing.get_args(field.annotation):
-            settings = {"metavar": "{true,false}"}
         text = field.description.replace("%", "%%")
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
@@ -71,7 +69,13 @@ def check(options: argparse.Namespace) -> None:
     for name in ("command", "flags", "config"):
         del given[name]
     if "architecture" in given:
-        given["architecture"] = _object(given["architecture"])
+        text = given["architecture"]
+        try:
+            given["architecture"] = json.loads(text)
+        except ValueError as error:
+            raise ValueError(
+                f"`architecture` must be a JSON object ({error}). Received: {text}"
+            ) from None
     before = {} if options.config is None else read_options(options.config)
     options.training = TrainingOptions(**{**before, **given})
     dataset = options.training.dataset
@@ -92,15 +96,3 @@ def run(options: argparse.Namespace) -> int:
         run = shlex.quote(options.training.workdir)
         print(f"Next:\n  keras-seqconv {use} {run}\n  keras-seqconv export {run}")
     return result.status
-
-
-def _object(text: str) -> dict:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(
-            f"`architecture` must be a JSON object ({error}). Received: {text}"
-        ) from None
-    if not isinstance(value, dict):
-        raise ValueError(f"`architecture` must be a JSON object. Received: {text}")
-    return value

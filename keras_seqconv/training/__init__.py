@@ -197,7 +197,7 @@ def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
         made.append(callbacks.EarlyStopping(patience, monitor=monitor, mode=mode))
     if options.tensorboard:
         pictures = None
-        if validation is not None and hasattr(model, "attention_weights"):
+        if validation is not None and recipe.search is not None:
             sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
             pictures = lambda: _attention_pictures(translator, sources)  # noqa: E731
         folder = run.folder / "tensorboard"

@@ -17,7 +17,7 @@ pytest.importorskip("jax", reason="needs the extra jax")
 import keras_seqconv as ks
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv_cli import main
-from tests.training.test_train import TINY, weights_in, write_corpus
+from tests.training.test_train import flags, weights_in, write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.jax]
 
@@ -38,13 +38,11 @@ def command(*arguments):
 
 def train(corpus, run, updates):
     command(
-        "train", "--preset", "dynamic_conv_phrases", "--dataset", corpus,
-        "--source-language", "en", "--target-language", "de", "--tokenizer", "words",
-        "--architecture", json.dumps(TINY), "--tokens-per-batch", 256,
-        "--max-shapes", 1, "--learning-rate", "1e-2", "--warmup-steps", 4,
-        "--deterministic", "--average", 1, "--checkpoint-every", 5,
-        "--validation-bleu", "--tensorboard", "--max-updates", updates,
-        "--workdir", run,
+        *flags(
+            corpus, run, tokens_per_batch=256, learning_rate=1e-2, deterministic=True,
+            average=1, checkpoint_every=5, validation_bleu=True, tensorboard=True,
+            max_updates=updates, jit_compile="auto",
+        )
     )  # fmt: skip
 
 

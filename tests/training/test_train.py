@@ -24,13 +24,8 @@ from tests.full_disk import full_disk
 pytestmark = pytest.mark.tensorflow
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
-TINY = {
-    "hidden_dim": 16,
-    "intermediate_dim": 16,
-    "num_heads": 2,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-}
+TINY = {"hidden_dim": 16, "intermediate_dim": 16, "num_heads": 2}
+TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 FINISHED = {"tokens_per_batch": 512, "max_updates": 9}
 
 
@@ -65,24 +60,26 @@ def write_corpus(folder):
 
 
 def options_for(corpus, workdir, **changes):
-    return TrainingOptions(
-        **{
-            "preset": "dynamic_conv_phrases",
-            "dataset": str(corpus),
-            "workdir": str(workdir),
-            "source_language": "en",
-            "target_language": "de",
-            "tokenizer": "words",
-            "architecture": TINY,
-            "tokens_per_batch": 128,
-            "max_updates": 8,
-            "warmup_steps": 4,
-            "deterministic": True,
-            "max_shapes": 1,
-            "jit_compile": "false",
-            **changes,
-        }
-    )
+    defaults = dict(
+        preset="dynamic_conv_phrases", dataset=str(corpus), workdir=str(workdir),
+        source_language="en", target_language="de", tokenizer="words",
+        architecture=TINY, tokens_per_batch=128, max_updates=8, warmup_steps=4,
+        deterministic=True, max_shapes=1, jit_compile="false",
+    )  # fmt: skip
+    return TrainingOptions(**{**defaults, **changes})
+
+
+def flags(corpus, workdir, **changes):
+    """The same for the command line; without `deterministic`, which holds on."""
+    options = options_for(corpus, workdir, **{"deterministic": False, **changes})
+    words = ["train"]
+    for name, value in options.model_dump(exclude_unset=True).items():
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}")
+            if value is not True:
+                value = json.dumps(value) if isinstance(value, dict) else str(value)
+                words.append(value)
+    return words
 
 
 def weights_of(folder):
@@ -102,10 +99,9 @@ def weights_in(checkpoint):
 def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     lines = []
     run = tmp_path / "run"
-    options = options_for(
-        corpus, run, validation_bleu=True, tensorboard=True, deterministic=False,
-        precision="mixed_bfloat16",
-    )  # fmt: skip
+    reports = dict(validation_bleu=True, tensorboard=True)
+    changes = dict(deterministic=False, precision="mixed_bfloat16", **reports)
+    options = options_for(corpus, run, **changes)
 
     def say(line):  # to the last line nobody else can train here
         with pytest.raises(ValueError, match="nobody is training"), sole_run(run):
@@ -141,18 +137,17 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     for file in corpus.glob("valid.*"):
         file.unlink()
     run = tmp_path / "run"
-    options = ["--preset", "light_conv_cnn_dailymail", "--dataset", str(corpus)]
-    options += ["--workdir", str(run), "--architecture", json.dumps(TINY)]
-    options += ["--tokens-per-batch", "128", "--max-updates", "4"]
-    options += ["--max-shapes", "1", "--jit-compile", "false"]
-    assert main(["train", *options]) == 2
+    unknown = dict(source_language=None, target_language=None, tokenizer=None)
+    changes = dict(preset="light_conv_cnn_dailymail", max_updates=4, **unknown)
+    options = flags(corpus, run, **changes)
+    assert main(options) == 2
     message = capsys.readouterr().err
     assert "--source-language=de --target-language=en or --source-l" in message
     options += ["--source-language", "en"]
     for flag, value in (("early-stopping", "2"), ("average-kind", "best")):
-        assert main(["train", *options, f"--{flag}", value]) == 2
+        assert main([*options, f"--{flag}", value]) == 2
         assert f"--{flag} needs a validation split" in capsys.readouterr().err
-    assert main(["train", *options]) == 0
+    assert main(options) == 0
     told = capsys.readouterr().out
     assert "en → de, for example" in told and "no validation split" in told
     assert re.search(r"no more than \d+ entries", told)
@@ -164,7 +159,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert (translator.source_language, translator.target_language) == ("en", "de")
     # Finished: the same again only tells so.
     written = (run / "test.hypotheses").stat().st_mtime_ns
-    assert main(["train", *options]) == 0
+    assert main(options) == 0
     assert "is finished" in capsys.readouterr().out
     assert (run / "test.hypotheses").stat().st_mtime_ns == written
     # Another average has no scores yet.
@@ -180,13 +175,7 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
     bad = tmp_path / "bad"
     shutil.copytree(corpus, bad)
     (bad / "train.de").write_bytes(b"\xff\n" * 96)
-    train = [
-        "train",
-        "--preset",
-        "dynamic_conv_phrases",
-        "--workdir",
-        f"{tmp_path}/run",
-    ]
+    train = ["train", "--preset", "dynamic_conv_phrases", "--workdir", f"{tmp_path}/r"]
     for arguments, flag in (
         ([*train, "--dataset", str(bad)], "--skip-bad-lines"),
         ([*train, "--dataset", str(corpus), "--vocabulary-size", "5000"],
@@ -303,15 +292,11 @@ def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_language_model(corpus, tmp_path, adaptive):
     lines = []
-    architecture = {
-        "hidden_dim": 16,
-        "intermediate_dim": 16,
-        "num_heads": 2,
-        "num_layers": 1,
-        "kernel_sizes": [3],
-        "share_embeddings": not adaptive,
-        "adaptive_softmax": {"cutoffs": [6]} if adaptive else None,
-    }
+    architecture = dict(
+        hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, kernel_sizes=[3],
+        share_embeddings=not adaptive,
+        adaptive_softmax={"cutoffs": [6]} if adaptive else None,
+    )  # fmt: skip
     result = train(
         options_for(
             corpus, tmp_path / "run", preset="dynamic_conv_lm", source_language=None,
@@ -356,29 +341,22 @@ sys.exit(status)
 """
     for path in corpus.glob("test.*"):
         path.unlink()
-    arguments = [
-        "train", "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
-        "--source-language", "en", "--target-language", "de",
-        "--tokenizer", "words",
+    changes = dict(
         # One shape, of as many rows for one core as for two.
-        "--tokens-per-batch", "256", "--max-shapes", "1", "--jit-compile", "false",
-        "--architecture", json.dumps(TINY), "--average", "1",
-        "--dropout", "0", "--attention-dropout", "0", "--weight-dropout", "0",
+        tokens_per_batch=256, average=1, dropout=0.0, attention_dropout=0.0,
         # Gradients of nothing but rounding must not count as any others.
-        "--learning-rate", "1e-2", "--warmup-steps", "4", "--epsilon", "1e-3",
-    ]  # fmt: skip
-    two = [*arguments, "--workdir", str(tmp_path / "two"), "--devices", "2"]
-    for updates in ("4", "12"):  # the second goes on
+        weight_dropout=0.0, learning_rate=1e-2, epsilon=1e-3,
+    )  # fmt: skip
+    for updates in (4, 12):  # the second goes on
+        two = flags(corpus, tmp_path / "two", devices=2, max_updates=updates, **changes)
         found = subprocess.run(
-            [sys.executable, "-c", program, *two, "--max-updates", updates],
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", program, *two], capture_output=True, text=True
+        )
         assert found.returncode == 0, found.stderr[-3000:]
         assert found.stdout.endswith("cores 2\nthreads 1\n")
         assert "at most 256 target tokens an update" in found.stdout
-        assert ("Going on from" in found.stdout) == (updates == "12")
-    one = [*arguments, "--workdir", str(tmp_path / "one"), "--max-updates", "12"]
-    assert main(one) == 0
+        assert ("Going on from" in found.stdout) == (updates == 12)
+    assert main(flags(corpus, tmp_path / "one", max_updates=12, **changes)) == 0
     one, two = (
         weights_in(tmp_path / name / "checkpoints/update-00000012.npz")
         for name in ("one", "two")
@@ -396,15 +374,8 @@ def test_cores_cannot_be_shared_once_tensorflow_runs(corpus, tmp_path):
 @pytest.mark.slow
 def test_command_line(corpus, tmp_path, capsys):
     run = str(tmp_path / "run")
-    arguments = [
-        "train", "--preset", "dynamic_conv_phrases", "--dataset", str(corpus),
-        "--source-language", "en", "--target-language", "de",
-        "--tokenizer", "words",
-        "--max-updates", "4",
-        "--tokens-per-batch", "128", "--architecture", json.dumps(TINY),
-        "--max-shapes", "1", "--jit-compile", "false",
-    ]  # fmt: skip
-    assert main([*arguments, "--workdir", run]) == 0
+    arguments = flags(corpus, run, max_updates=4, deterministic=False)
+    assert main(arguments) == 0
     assert "\ntest BLEU " in capsys.readouterr().out
     # The same run again, from its notes, in another folder.
     assert main(["train", "--config", run, "--workdir", f"{run}2"]) == 0
@@ -414,7 +385,7 @@ def test_command_line(corpus, tmp_path, capsys):
     ):
         np.testing.assert_array_equal(one, other)
     for wrong, words in [
-        (["--workdir", run, "--seed", "5"], "seed was 1 and is 5"),
+        (["--seed", "5"], "seed was 1 and is 5"),
         (["--workdir", f"{run}3", "--learning-rate", "0"], "--learning-rate"),
         (["--workdir", f"{run}3", "--architecture", "{"], "--architecture"),
     ]:
