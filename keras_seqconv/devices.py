@@ -94,7 +94,7 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     # No block of its own from the system for a large tensor (which is given back when
     # it is freed), and never give back the end.
     parameters = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _ARENA_MAX: arenas}
-    return all([mallopt(name, value) == 1 for name, value in parameters.items()])
+    return all(mallopt(name, value) == 1 for name, value in parameters.items())
 
 
 class Devices(NamedTuple):
