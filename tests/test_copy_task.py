@@ -19,15 +19,9 @@ def encoder_decoder(mixer: str, **options):
 
 
 def conv_s2s():
+    sizes = dict(embedding_dim=32, output_dim=32, convolutions="[(32, 3)] * 2")
     return ks.models.ConvS2S(
-        4 + WORDS,
-        4 + WORDS,
-        embedding_dim=32,
-        convolutions="[(32, 3)] * 2",
-        output_dim=32,
-        dropout=0.0,
-        max_length=16,
-        seed=1,
+        4 + WORDS, 4 + WORDS, **sizes, dropout=0.0, max_length=16, seed=1
     )
 
 
@@ -69,20 +63,12 @@ def test_copies_unseen_sequences(family):
     stream = ks.data.BatchStream(sequences(4000, seed=1), 640, max_shapes=2)
     unseen = ks.data.BatchStream(sequences(500, seed=2), 4500, max_shapes=1)
     model = FAMILIES[family]()
+    rate = ks.schedules.WarmupCosine(5e-3, warmup_steps=50, period=UPDATES - 50)
     model.compile(
-        ks.optimizers.AdamW(
-            ks.schedules.WarmupCosine(5e-3, warmup_steps=50, period=UPDATES - 50),
-            beta_2=0.98,
-            global_clipnorm=1.0,
-        ),
+        ks.optimizers.AdamW(rate, beta_2=0.98, global_clipnorm=1.0),
         ks.losses.LabelSmoothedCrossentropy(0.0),
     )
-    history = model.fit(
-        stream.dataset(),
-        steps_per_epoch=UPDATES // 5,
-        epochs=5,
-        shuffle=False,
-        verbose=0,
-    )
+    steps = dict(steps_per_epoch=UPDATES // 5, epochs=5)
+    history = model.fit(stream.dataset(), **steps, shuffle=False, verbose=0)
     assert history.history["accuracy"][-1] > 0.99
     assert share_copied(model, unseen) >= 0.99

@@ -130,13 +130,10 @@ def test_closed_streams(command, closed, words):
     assert (done.returncode, done.stderr) == (2, f"error: {words}\n")
 
 
-def test_handlers_of_before_come_back():
+def test_handlers_of_before_come_back_and_other_errors_stay():
     before = [signal.getsignal(number) for number in signals._SIGNALS]
     with pytest.raises(SystemExit, match="143"), signals.endable():
         signal.raise_signal(signal.SIGTERM)
-    assert [signal.getsignal(number) for number in signals._SIGNALS] == before
-
-
-def test_an_error_without_a_signal_stays_what_it_is():
     with pytest.raises(ValueError, match="wrong"), signals.endable():
         raise ValueError("wrong")
+    assert [signal.getsignal(number) for number in signals._SIGNALS] == before
