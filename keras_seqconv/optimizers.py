@@ -167,6 +167,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = optimizer
         self.accumulation_steps = gradient_accumulation_steps
+        # The first scale of a `LossScaleOptimizer` is meant for means, not for sums.
+        self._constant_scale = 1.0 if optimizer is self.innermost else 2.0**-12
         if steps := self.innermost.gradient_accumulation_steps:
             raise ValueError(
                 "`optimizer` must not accumulate gradients itself, give "
@@ -233,11 +235,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def scale_loss(self, loss):
         """The sum of token losses, scaled as `apply_sums` wants it."""
-        return self.inner_optimizer.scale_loss(loss * self._constant_scale())
-
-    def _constant_scale(self):
-        """First scale of a `LossScaleOptimizer` is meant for means, not for sums."""
-        return 1.0 if self.inner_optimizer is self.innermost else 2.0**-12
+        return self.inner_optimizer.scale_loss(loss * self._constant_scale)
 
     # --- An update ---
 
@@ -332,7 +330,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
         squares = [_sum_of_squares(gradient) for gradient in gradients]
         scale = self.scale_loss(ops.ones((), "float32"))
         norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * scale)
-        factor = 1 / (tokens * self._constant_scale())
+        factor = 1 / (tokens * self._constant_scale)
         if limit:
             factor *= ops.minimum(1.0, limit / (norm + 1e-6))
         self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))

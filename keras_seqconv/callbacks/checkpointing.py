@@ -79,7 +79,7 @@ class Checkpoints(CountingCallback):
             # After the last batch when the epoch has ended, with its validation.
             if (due or validated) and not self.last_batch:
                 self._save(logs if validated else {})
-        elif self.epoch_complete:  # stopped: `on_train_end` follows
+        elif self.epoch_complete:  # else it was stopped: `on_train_end`
             self.epoch += 1
             self._save(logs, epoch_end=True)
 
