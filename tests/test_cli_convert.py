@@ -26,10 +26,10 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture
 def convert(capsys, tmp_path):
-    """Converts into `tmp_path / "out"`: the translator, output and errors."""
+    """Converts into `tmp_path / "my model"`: the translator, output and errors."""
 
     def convert(*arguments):
-        output = tmp_path / "out"
+        output = tmp_path / "my model"
         done = call(
             capsys, "convert-fairseq", *arguments, "--output", output, "--overwrite"
         )
@@ -50,29 +50,24 @@ def archive(golden, tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoint_file_in_a_process_of_its_own(golden, tmp_path):
+def test_what_is_printed_can_be_pasted(golden, convert):
     pytest.importorskip("torch", reason="needs the extra convert (torch)")
-    folder, output = golden / "lightconv_glu", tmp_path / "runs" / "my model"
-    done = subprocess.run(
-        ["keras-seqconv", "convert-fairseq", folder / "checkpoint.pt",
-         "--source-dictionary", folder / "dict.s.txt",
-         "--target-dictionary", folder / "dict.t.txt", "--output", output],
-        env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=900,
+    folder = golden / "lightconv_glu"
+    translator, printed, _ = convert(
+        folder / "checkpoint.pt", "--source-dictionary", folder / "dict.s.txt",
+        "--target-dictionary", folder / "dict.t.txt",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     for words in (
         "EncoderDecoder of light_conv", "parameters    9,664", "source 37, target 37",
-        "num_beams 5, length_penalty 1.0, max_length 200", str(output),
+        "num_beams 5, length_penalty 1.0, max_length 200", "my model",
     ):  # fmt: skip
-        assert words in done.stdout
-    # The last line can be pasted.
-    command = done.stdout.splitlines()[-1].replace("...", "t5 t6 t7")
+        assert words in printed
+    command = printed.splitlines()[-1].replace("...", "t5 t6 t7")
     done = subprocess.run(
         command, shell=True, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    expected = ks.load(output).translate(["t5 t6 t7"])
-    assert done.stdout.strip().endswith(str(expected))
+    assert done.stdout.strip().endswith(str(translator.translate(["t5 t6 t7"])))
 
 
 def test_folder_names_its_files(archive, convert, capsys, tmp_path):
@@ -87,7 +82,9 @@ def test_folder_names_its_files(archive, convert, capsys, tmp_path):
     assert source.dictionary == Dictionary.read(archive / "dict.s.txt")
     assert translator.target_tokenizer.vocabulary_size == 41
     assert source.bpe_codes is None
-    error = refused(capsys, "convert-fairseq", archive, "--output", tmp_path / "out")
+    error = refused(
+        capsys, "convert-fairseq", archive, "--output", tmp_path / "my model"
+    )
     assert "overwrite" in error
     pytest.importorskip("subword_nmt", reason="needs the extra mt")
     for side in "st":

@@ -183,8 +183,9 @@ class Servable:
         )
         if source_ids is not None:
             sources, lengths = self._sources(source_ids, lengths)
-            widest = tf.maximum(longest, _checked_rows(targets, lengths))
-            longest = tf.where((longest == 0) | (lengths == 0), 0, widest)
+            lengths = _checked_rows(targets, lengths)
+            none = (longest == 0) | (lengths == 0)
+            longest = tf.where(none, 0, tf.maximum(longest, lengths))
 
         def run(chosen, width):
             source = None

@@ -166,6 +166,11 @@ def test_ids_that_make_no_sense(pieces):
         np.testing.assert_allclose(found["scores"][place], scores, atol=1e-4)
     assert (found["ids"].numpy()[2:] == 1).all()
     np.testing.assert_allclose(found["scores"][2:], [[0, MISSING]] * 2)
+    found = run["score_ids"](
+        source_ids=tf.constant(junk), lengths=tf.constant([len(row), 99, 3, 0]),
+        target_ids=tf.constant(junk), target_lengths=tf.constant([3, 3, -5, 3]),
+    )["score"].numpy()  # fmt: skip
+    assert (found[:2] < 0).all() and (found[2:] == 0).all()
 
 
 @pytest.mark.slow
