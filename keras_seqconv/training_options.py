@@ -1,5 +1,6 @@
 """What a user can say about a training run: typed, checked, and stored as JSON."""
 
+import functools
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,14 +30,20 @@ GROUPS = {
 }
 
 
-def _option(group: str, default, text: str, place: str | None = None):
+def _option(group: str, text: str, default=None, place: str | None = None):
     """A field; `place` is where its value goes in a recipe: "", a part, or part.key."""
     extra = {"group": group, "place": place}
     return pydantic.Field(default, description=text, json_schema_extra=extra)
 
 
-def _recipe(place: str, text: str):
-    return _option("recipe", None, text, place)
+_run, _text, _architecture, _search, _reports = (
+    functools.partial(_option, group)
+    for group in ("run", "text", "architecture", "search", "reports")
+)
+
+
+def _recipe(place: str | None, text: str):
+    return _option("recipe", text, place=place)
 
 
 class TrainingOptions(pydantic.BaseModel):
@@ -60,110 +67,88 @@ class TrainingOptions(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    preset: str = _option("run", ..., "architecture and recipe (keras-seqconv presets)")
-    dataset: str = _option(
-        "run",
-        ...,
+    preset: str = _run("architecture and recipe (keras-seqconv presets)", ...)
+    dataset: str = _run(
         "a TFDS name such as wmt14_translate/de-en, a folder with train.de and "
         "train.en (and valid, test), a .tsv file of two columns, source first, a text "
         "file for a language model, or 'phrases', the embedded corpus",
+        ...,
     )
-    workdir: str = _option("run", ..., "the folder of the run; a run in it goes on")
-    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = _option(
-        "run", 1, "of weights, dropout and the order of the data"
+    workdir: str = _run("the folder of the run; a run in it goes on", ...)
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = _run(
+        "of weights, dropout and the order of the data", 1
     )
-    deterministic: bool = _option(
-        "run", False, "the same run again gives the same bits; slower"
+    deterministic: bool = _run("the same run again gives the same bits; slower", False)
+    jit_compile: Literal["auto", "true", "false"] = _run(
+        "compile the training step with XLA; auto: as Keras decides", "auto"
     )
-    jit_compile: Literal["auto", "true", "false"] = _option(
-        "run", "auto", "compile the training step with XLA; auto: as Keras decides"
-    )
-    devices: Count | None = _option(
-        "run",
-        None,
+    devices: Count | None = _run(
         "GPUs to train on; all that are there when not given. Without a GPU: cores "
-        "that split each batch, 1 when not given; more start later and run faster",
+        "that split each batch, 1 when not given; more start later and run faster"
     )
 
-    source_language: str | None = _option(
-        "text",
-        None,
-        "language translated from, as in the data set's names (default: the preset's)",
+    source_language: str | None = _text(
+        "language translated from, as in the data set's names (default: the preset's)"
     )
-    target_language: str | None = _option(
-        "text", None, "language translated to (default: the preset's)"
+    target_language: str | None = _text(
+        "language translated to (default: the preset's)"
     )
-    validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _option(
-        "text",
-        None,
+    validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _text(
         "for data without a validation split: share of the training data to hold out "
-        "for it (pairs: every N-th; text of a language model: its end)",
+        "for it (pairs: every N-th; text of a language model: its end)"
     )
-    variant: str | None = _option(
-        "text", None, "middle part of file names, lc.norm.tok for train.lc.norm.tok.de"
+    variant: str | None = _text(
+        "middle part of file names, lc.norm.tok for train.lc.norm.tok.de"
     )
-    data_dir: str | None = _option("text", None, "where TFDS keeps its data sets")
-    manual_dir: str | None = _option(
-        "text", None, "where files are that TFDS cannot download by itself"
+    data_dir: str | None = _text("where TFDS keeps its data sets")
+    manual_dir: str | None = _text(
+        "where files are that TFDS cannot download by itself"
     )
-    tokenizer: str | None = _option(
-        "text",
-        None,
+    tokenizer: str | None = _text(
         "sentencepiece_bpe (the default), sentencepiece_unigram, words, characters, "
-        "moses_bpe, or the folder of a run or model whose tokenizers are taken",
+        "moses_bpe, or the folder of a run or model whose tokenizers are taken"
     )
-    vocabulary_size: Count | None = _option(
-        "text",
-        None,
+    vocabulary_size: Count | None = _text(
         "entries of a tokenizer to train, of moses_bpe the merges (default: as many "
-        "as the preset has entries)",
+        "as the preset has entries)"
     )
-    joint_vocabulary: bool | None = _option(
-        "text",
-        None,
-        "one tokenizer for both languages (default: if the preset shares embeddings)",
+    joint_vocabulary: bool | None = _text(
+        "one tokenizer for both languages (default: if the preset shares embeddings)"
     )
-    min_length: Count = _option("text", 1, "fewest tokens of a sentence, its end apart")
-    max_length: Count = _option(
-        "text",
-        255,
-        "most tokens of a sentence, its end apart; longer pairs are left out",
+    min_length: Count = _text("fewest tokens of a sentence, its end apart", 1)
+    max_length: Count = _text(
+        "most tokens of a sentence, its end apart; longer pairs are left out", 255
     )
-    max_ratio: Positive | None = _option(
-        "text", None, "largest ratio of the lengths of a pair; no limit by default"
+    max_ratio: Positive | None = _text(
+        "largest ratio of the lengths of a pair; no limit by default"
     )
-    truncate_source: Annotated[int, pydantic.Field(ge=2)] | None = _option(
-        "text",
-        None,
+    truncate_source: Annotated[int, pydantic.Field(ge=2)] | None = _text(
         "cut sources to so many tokens, their end counted, instead of leaving pairs "
-        "out; the finished model does the same",
+        "out; the finished model does the same"
     )
-    skip_bad_lines: bool = _option(
-        "text", False, "count and skip lines that are empty or no UTF-8"
+    skip_bad_lines: bool = _text(
+        "count and skip lines that are empty or no UTF-8", False
     )
-    max_shapes: Count = _option(
-        "text", 16, "most different shapes of batches; each costs a compilation"
+    max_shapes: Count = _text(
+        "most different shapes of batches; each costs a compilation", 16
     )
-    tokens_per_sample: Count | None = _option(
-        "text", None, "tokens of a block of a language model", "blocks"
+    tokens_per_sample: Count | None = _text(
+        "tokens of a block of a language model", place="blocks"
     )
     break_mode: (
         Literal["none", "complete", "complete_doc", "sentence", "eos"] | None
-    ) = _option("text", None, "how lines become blocks of a language model", "blocks")
-    context_window: Natural | None = _option(
-        "text", None, "tokens before a block that a language model sees when scored",
-        "blocks",
-    )  # fmt: skip
-
-    dropout: Share | None = _option("architecture", None, "dropout")
-    attention_dropout: Share | None = _option("architecture", None, "of attention")
-    weight_dropout: Share | None = _option(
-        "architecture", None, "DropConnect on the kernels of convolutions"
+    ) = _text("how lines become blocks of a language model", place="blocks")
+    context_window: Natural | None = _text(
+        "tokens before a block that a language model sees when scored", place="blocks"
     )
-    architecture: dict[str, Any] = _option(
-        "architecture",
-        {},
-        'other arguments of the model as JSON, such as {"hidden_dim": 192}',
+
+    dropout: Share | None = _architecture("dropout")
+    attention_dropout: Share | None = _architecture("of attention")
+    weight_dropout: Share | None = _architecture(
+        "DropConnect on the kernels of convolutions"
+    )
+    architecture: dict[str, Any] = _architecture(
+        'other arguments of the model as JSON, such as {"hidden_dim": 192}', {}
     )
 
     optimizer: Literal["adam", "nag"] | None = _recipe("optimizer.name", "adam or nag")
@@ -215,8 +200,8 @@ class TrainingOptions(pydantic.BaseModel):
     stop_learning_rate: NotNegative | None = _recipe(
         "", "training ends when the rate is not above it"
     )
-    early_stopping: Count | None = _option(
-        "recipe", None, "validations without a better score before training ends"
+    early_stopping: Count | None = _recipe(
+        None, "validations without a better score before training ends"
     )
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = _recipe(
         "",
@@ -230,30 +215,26 @@ class TrainingOptions(pydantic.BaseModel):
         "averaging.kind", "which of them"
     )
 
-    num_beams: Count | None = _option(
-        "search", None, "hypotheses kept at each step", "search"
-    )
-    length_penalty: Number | None = _option(
-        "search", None, "exponent of the length", "search"
-    )
-    max_translation_length: Count | None = _option(
-        "search", None, "most tokens of a translation", "search.max_length"
+    num_beams: Count | None = _search("hypotheses kept at each step", place="search")
+    length_penalty: Number | None = _search("exponent of the length", place="search")
+    max_translation_length: Count | None = _search(
+        "most tokens of a translation", place="search.max_length"
     )
 
-    validate_every: Count | None = _option(
-        "reports", None, "updates between validations (default: each epoch)"
+    validate_every: Count | None = _reports(
+        "updates between validations (default: each epoch)"
     )
-    checkpoint_every: Count | None = _option(
-        "reports", None, "updates between checkpoints, beside those of each epoch"
+    checkpoint_every: Count | None = _reports(
+        "updates between checkpoints, beside those of each epoch"
     )
-    keep: Count = _option("reports", 10, "checkpoints of the last epochs that are kept")
-    validation_bleu: bool = _option(
-        "reports", False, "translate the validation set at each validation"
+    keep: Count = _reports("checkpoints of the last epochs that are kept", 10)
+    validation_bleu: bool = _reports(
+        "translate the validation set at each validation", False
     )
-    monitor: Literal["nll", "bleu"] = _option(
-        "reports", "nll", "what the best checkpoint and early stopping look at"
+    monitor: Literal["nll", "bleu"] = _reports(
+        "what the best checkpoint and early stopping look at", "nll"
     )
-    tensorboard: bool = _option("reports", False, "write events for TensorBoard")
+    tensorboard: bool = _reports("write events for TensorBoard", False)
 
     def __init__(self, **values):
         try:

@@ -8,7 +8,6 @@ from it is asked by a process that knows nothing of this package. What it does i
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -67,8 +66,7 @@ def run(options: argparse.Namespace) -> int:
         f"{result.folder}. Translate with it:\n"
         f"  echo '{_SENTENCE}' | keras-seqconv translate {result.folder}"
     )
-    scores = json.loads((Path(workdir) / "scores.json").read_text())
-    print(f"test BLEU {scores['BLEU']['score']:.1f}")
+    print(f"test BLEU {result.scores['BLEU']['score']:.1f}")
     return 0
 
 

@@ -24,9 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take the options of a run's folder, its run.json, or a JSON file; flags "
         "that are given as well replace them",
     )
-    groups = {
-        name: parser.add_argument_group(name, text) for name, text in GROUPS.items()
-    }
+    add_group, flags = parser.add_argument_group, {}
+    groups = {name: add_group(name, text) for name, text in GROUPS.items()}
     for name, field in TrainingOptions.model_fields.items():
         group = groups[field.json_schema_extra["group"]]
         choices = _choices(field.annotation)
@@ -38,17 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = field.description.replace("%", "%%")
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
-        group.add_argument(
-            flag_of(name), help=text, default=argparse.SUPPRESS, **settings
-        )
-    flags = {f"`{name}`": flag_of(name) for name in TrainingOptions.model_fields}
+        flag = flags[f"`{name}`"] = f"--{name.replace('_', '-')}"
+        group.add_argument(flag, help=text, default=argparse.SUPPRESS, **settings)
     # Of functions that know nothing of this command.
     flags |= {"`on_error`='skip'": "--skip-bad-lines", "`name`": "--dataset"}
     parser.set_defaults(flags=flags)
-
-
-def flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _choices(annotation) -> tuple[str, ...]:

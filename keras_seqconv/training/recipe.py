@@ -61,11 +61,10 @@ class Recipe:
     def from_json(cls, values: dict) -> "Recipe":
         """ValueError for what this version does not know; its None means nothing."""
         known = {field.name for field in dataclasses.fields(cls)}
-        for name in values.keys() - known:
-            if values[name] is not None:
+        for name, value in values.items():
+            if name not in known and value is not None:
                 raise ValueError(
-                    f"`{name}` is not in recipes of this version. "
-                    f"Received: {name}={values[name]!r}"
+                    f"`{name}` is not in recipes of this version. Received: {value!r}"
                 )
         return cls(**{name: values[name] for name in known})
 

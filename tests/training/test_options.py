@@ -31,197 +31,178 @@ def start(given):
         return open_run(given, resolve_recipe(given))
 
 
-class TestOptions:
-    def test_texts_of_the_command_line_get_their_types(self):
-        found = options(
-            learning_rate="3e-3", max_updates="12", joint_vocabulary="false"
-        )
-        assert found.learning_rate == 0.003
-        assert found.max_updates == 12
-        assert found.joint_vocabulary is False
-        assert found.dropout is None
+def test_texts_of_the_command_line_get_their_types():
+    found = options(learning_rate="3e-3", max_updates="12", joint_vocabulary="false")
+    assert (found.learning_rate, found.max_updates) == (0.003, 12)
+    assert found.joint_vocabulary is False and found.dropout is None
 
-    @pytest.mark.parametrize(
-        ("values", "words"),
-        [
-            ({"learning_rate": "-1"}, ["`learning_rate`", "greater than 0", "'-1'"]),
-            ({"max_updates": "many"}, ["`max_updates`", "integer", "'many'"]),
-            ({"dropout": 1.0}, ["`dropout`", "less than 1", "1.0"]),
-            ({"optimizer": "sgd"}, ["`optimizer`", "'adam' or 'nag'", "'sgd'"]),
-            ({"preset": "fconv"}, ["`preset`", "'fconv'"]),
-            ({"updates": 3}, ["`updates`", "not permitted"]),
-            ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
-            ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
-            (
-                {"source_language": "de", "target_language": "de"},
-                ["`source_language`", "`target_language`", "'de'"],
-            ),
-            ({"preset": "dynamic_conv_phrase"}, ["Did you mean dynamic_conv_phrases"]),
-            ({"seed": -1}, ["`seed`", "-1"]),
-            ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
-        ],
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"learning_rate": "-1"}, ["`learning_rate`", "greater than 0", "'-1'"]),
+        ({"max_updates": "many"}, ["`max_updates`", "integer", "'many'"]),
+        ({"dropout": 1.0}, ["`dropout`", "less than 1", "1.0"]),
+        ({"optimizer": "sgd"}, ["`optimizer`", "'adam' or 'nag'", "'sgd'"]),
+        ({"preset": "fconv"}, ["`preset`", "'fconv'"]),
+        ({"updates": 3}, ["`updates`", "not permitted"]),
+        ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
+        ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
+        (
+            {"source_language": "de", "target_language": "de"},
+            ["`source_language`", "`target_language`", "'de'"],
+        ),
+        ({"preset": "dynamic_conv_phrase"}, ["Did you mean dynamic_conv_phrases"]),
+        ({"seed": -1}, ["`seed`", "-1"]),
+        ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
+        ({"dataset": ...}, ["`dataset` must be given"]),
+        # Known once the recipe is.
+        ({"momentum": 0.9}, ["`momentum` must not be given with `optimizer` 'adam'"]),
+        ({"period": 9}, ["`period` must not be given with `schedule`"]),
+        (
+            {"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
+            ["`beta_1` must not be given with `optimizer` 'nag'"],
+        ),
+    ],
+)
+def test_errors_name_option_rule_and_value(values, words):
+    given = {name: v for name, v in {**BASE, **values}.items() if v is not ...}
+    with pytest.raises(ValueError) as error:
+        resolve_recipe(TrainingOptions(**given))
+    assert all(word in str(error.value) for word in words), error.value
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_trains_with_the_tokens_of_its_recipe(name):
+    recipe = PRESETS[name].recipe
+    wanted = recipe["gradient_accumulation_steps"] * recipe["num_replicas"]
+    end = {} if recipe["max_updates"] or recipe["max_epochs"] else {"max_epochs": 1}
+    for devices in (1, 2, 8):
+        found = resolve_recipe(options(preset=name, **end), devices)
+        steps = found.gradient_accumulation_steps
+        assert steps * devices >= wanted > (steps - 1) * devices
+        assert json.loads(json.dumps(found.to_json()))["schedule"] == found.schedule
+
+
+def test_changes_replace_values():
+    found = resolve_recipe(
+        options(
+            learning_rate=1e-3, beta_2=0.997, label_smoothing=0.2, average=3,
+            num_beams=7, max_translation_length=50, tokens_per_batch=100,
+        )
+    )  # fmt: skip
+    schedule, search = found.schedule, found.search
+    assert (schedule["learning_rate"], schedule["warmup_steps"]) == (1e-3, 2000)
+    assert found.optimizer["beta_2"] == 0.997
+    assert found.label_smoothing == {"rate": 0.2, "kind": "uniform"}
+    assert (found.averaging["count"], found.tokens_per_batch) == (3, 100)
+    assert (search["num_beams"], search["max_length"]) == (7, 50)
+    # The table itself is as it was.
+    assert PRESETS[BASE["preset"]].recipe["optimizer"]["beta_2"] == 0.98
+
+
+def test_another_schedule_and_optimizer():
+    found = resolve_recipe(
+        options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
     )
-    def test_errors_name_option_rule_and_value(self, values, words):
-        with pytest.raises(ValueError) as error:
-            options(**values)
-        assert all(word in str(error.value) for word in words), error.value
-        assert "\n" not in str(error.value)
-
-    def test_missing_option(self):
-        with pytest.raises(ValueError, match="`dataset`, `workdir` must be given"):
-            TrainingOptions(preset="dynamic_conv_multi30k")
+    assert (found.optimizer["name"], found.optimizer["momentum"]) == ("nag", 0.9)
+    assert found.schedule["period"] == 3000  # what follows the warm-up
+    schedule = make_optimizer(found).innermost._learning_rate
+    assert float(schedule(2000)) == pytest.approx(3.5e-3)
+    assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
 
 
-class TestRecipe:
-    @pytest.mark.parametrize("name", PRESETS)
-    def test_every_preset_trains_with_the_tokens_of_its_recipe(self, name):
-        recipe = PRESETS[name].recipe
-        wanted = recipe["gradient_accumulation_steps"] * recipe["num_replicas"]
-        ends = (
-            {} if recipe["max_updates"] or recipe["max_epochs"] else {"max_epochs": 1}
-        )
-        for devices in (1, 2, 8):
-            found = resolve_recipe(options(preset=name, **ends), devices)
-            steps = found.gradient_accumulation_steps
-            assert steps * devices >= wanted > (steps - 1) * devices
-            assert json.loads(json.dumps(found.to_json()))["schedule"] == found.schedule
-
-    def test_changes_replace_values(self):
-        found = resolve_recipe(
-            options(
-                learning_rate=1e-3, beta_2=0.997, label_smoothing=0.2, average=3,
-                num_beams=7, max_translation_length=50, tokens_per_batch=100,
-            )
-        )  # fmt: skip
-        assert found.schedule["learning_rate"] == 1e-3
-        assert found.schedule["warmup_steps"] == 2000
-        assert found.optimizer["beta_2"] == 0.997
-        assert found.label_smoothing == {"rate": 0.2, "kind": "uniform"}
-        assert found.averaging["count"] == 3
-        assert found.search["num_beams"] == 7
-        assert found.search["max_length"] == 50
-        assert found.tokens_per_batch == 100
-        # The table itself is as it was.
-        assert PRESETS[BASE["preset"]].recipe["optimizer"]["beta_2"] == 0.98
-
-    def test_another_schedule_and_optimizer(self):
-        found = resolve_recipe(
-            options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
-        )
-        assert found.optimizer["name"] == "nag"
-        assert found.optimizer["momentum"] == 0.9
-        assert found.schedule["period"] == 3000  # what follows the warm-up
-        schedule = make_optimizer(found).innermost._learning_rate
-        assert float(schedule(2000)) == pytest.approx(3.5e-3)
-        assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
-
-    @pytest.mark.parametrize(
-        ("values", "words"),
-        [
-            ({"momentum": 0.9}, "`momentum` must not be given with `optimizer` 'adam'"),
-            ({"period": 9}, "`period` must not be given with `schedule`"),
-            (
-                {"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
-                "`beta_1` must not be given with `optimizer` 'nag'",
-            ),
-        ],
-    )
-    def test_values_that_belong_to_another_kind(self, values, words):
-        with pytest.raises(ValueError, match=words):
-            resolve_recipe(options(**values))
+def test_a_run_is_written_down_and_read_back(tmp_path):
+    given = options(workdir=str(tmp_path / "run"), seed=7)
+    recipe, run = resolve_recipe(given), start(given)
+    again, kept = read_run(run.folder)
+    assert again.options == given
+    assert kept == recipe
+    assert read_options(run.folder) == given.model_dump(exclude_unset=True)
+    about = json.loads(run.settings.read_text())["starts"][0]
+    assert about["versions"]["keras"]
+    assert about["command"]
 
 
-class TestRun:
-    def test_a_run_is_written_down_and_read_back(self, tmp_path):
-        given = options(workdir=str(tmp_path / "run"), seed=7)
-        recipe, run = resolve_recipe(given), start(given)
-        again, kept = read_run(run.folder)
-        assert again.options == given
-        assert kept == recipe
-        assert read_options(run.folder) == given.model_dump(exclude_unset=True)
-        about = json.loads(run.settings.read_text())["starts"][0]
-        assert about["versions"]["keras"]
-        assert about["command"]
+def test_another_start_may_change_when_it_ends_but_not_what_it_does(tmp_path):
+    folder = str(tmp_path / "run")
+    start(options(workdir=folder))
+    start(options(workdir=folder, max_updates=9))
+    # Nothing was trained: a mistake in the first command can be mended.
+    start(options(workdir=folder, seed=3))
+    run = start(options(workdir=folder))
+    run.checkpoints.mkdir()
+    (run.checkpoints / "update-00000001.npz").touch()
+    with pytest.raises(ValueError, match="seed was 1 and is 2"):
+        start(options(workdir=folder, seed=2))
 
-    def test_another_start_may_change_when_it_ends_but_not_what_it_does(self, tmp_path):
-        folder = str(tmp_path / "run")
-        start(options(workdir=folder))
-        start(options(workdir=folder, max_updates=9))
-        # Nothing was trained: a mistake in the first command can be mended.
-        start(options(workdir=folder, seed=3))
-        run = start(options(workdir=folder))
-        run.checkpoints.mkdir()
-        (run.checkpoints / "update-00000001.npz").touch()
-        with pytest.raises(ValueError, match="seed was 1 and is 2"):
-            start(options(workdir=folder, seed=2))
 
-    def test_another_text_is_read_anew_until_something_was_trained(self, tmp_path):
-        corpus = write_corpus(tmp_path / "corpus")
-        languages = dict(source_language="en", target_language="de")
-        folder = str(tmp_path / "run")
-        run = start(options(workdir=folder, dataset=str(corpus), **languages))
+def test_another_text_is_read_anew_until_something_was_trained(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    languages = dict(source_language="en", target_language="de")
+    folder = str(tmp_path / "run")
+    run = start(options(workdir=folder, dataset=str(corpus), **languages))
+    corpus_of(run)
+    run.tokenizers.mkdir()
+    start(run.options)
+    corpus_of(run)
+    assert run.tokenizers.exists()
+    (corpus / "test.de").write_text("anders\n" * 8)
+    corpus_of(run)
+    assert not run.tokenizers.exists()
+    run.checkpoints.mkdir()
+    (run.checkpoints / "update-00000001.npz").touch()
+    corpus_of(run)
+    (corpus / "train.de").write_text("anders\n" * 96)
+    for path in corpus.glob("test.*"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"missing: test\.de, test\.en, train\.de$"):
         corpus_of(run)
-        run.tokenizers.mkdir()
-        start(run.options)
-        corpus_of(run)
-        assert run.tokenizers.exists()
-        (corpus / "test.de").write_text("anders\n" * 8)
-        corpus_of(run)
-        assert not run.tokenizers.exists()
-        run.checkpoints.mkdir()
-        (run.checkpoints / "update-00000001.npz").touch()
-        corpus_of(run)
-        (corpus / "train.de").write_text("anders\n" * 96)
-        for path in corpus.glob("test.*"):
-            path.unlink()
-        with pytest.raises(
-            ValueError, match=r"missing: test\.de, test\.en, train\.de$"
-        ):
-            corpus_of(run)
 
-    def test_one_training_at_a_time_in_a_folder(self, tmp_path):
-        folder = tmp_path / "run"
-        taken = pytest.raises(ValueError, match="nobody is training in now")
-        (tmp_path / "letter.txt").write_text("dear")
-        refused = pytest.raises(ValueError, match="`workdir` must be a folder of a run")
-        with refused, sole_run(tmp_path):
+
+def test_one_training_at_a_time_in_a_folder(tmp_path):
+    folder = tmp_path / "run"
+    taken = pytest.raises(ValueError, match="nobody is training in now")
+    (tmp_path / "letter.txt").write_text("dear")
+    refused = pytest.raises(ValueError, match="`workdir` must be a folder of a run")
+    with refused, sole_run(tmp_path):
+        pytest.fail("the block ran")
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    folder.mkdir()
+    (folder / ".run.json.0123abcd.part").touch()  # of a start that was killed
+    for _ in range(2):  # the end of the block lets the next one in
+        with sole_run(folder), taken, sole_run(folder):
             pytest.fail("the block ran")
-        assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
-        folder.mkdir()
-        (folder / ".run.json.0123abcd.part").touch()  # of a start that was killed
-        for _ in range(2):  # the end of the block lets the next one in
-            with sole_run(folder), taken, sole_run(folder):
-                pytest.fail("the block ran")
-        start(options(workdir=str(folder)))
-        with sole_run(folder), taken:
-            remove_run(folder)
-        for name in (".run.json.0123abcd.part", ".log.jsonl.89abcdef.part"):
-            (folder / name).touch()  # of a killed one
-        (folder / ".model.0123abcd.part").mkdir()  # perhaps `average` is at work
-        with sole_run(folder):
-            left = {".lock", ".model.0123abcd.part", "run.json"}
-            assert {*os.listdir(folder)} == left
+    start(options(workdir=str(folder)))
+    with sole_run(folder), taken:
         remove_run(folder)
-        assert not folder.exists()
+    for name in (".run.json.0123abcd.part", ".log.jsonl.89abcdef.part"):
+        (folder / name).touch()  # of a killed one
+    (folder / ".model.0123abcd.part").mkdir()  # perhaps `average` is at work
+    with sole_run(folder):
+        left = {".lock", ".model.0123abcd.part", "run.json"}
+        assert {*os.listdir(folder)} == left
+    remove_run(folder)
+    assert not folder.exists()
 
-    @pytest.mark.parametrize(
-        ("content", "words"),
-        [
-            ("{", "run.json"),
-            ("[]", "run.json"),
-            ({"format_version": 9}, "run.json"),
-            ({"options": {**BASE, "r_drop": 1.0}}, "`r_drop`: .* not permitted"),
-            ({"recipe": {"r_drop": 1.0}}, "`r_drop` is not in recipes"),
-        ],
-    )
-    def test_damaged_notes_and_those_of_earlier_versions(
-        self, tmp_path, content, words
-    ):
-        run = start(options(workdir=str(tmp_path)))
-        if isinstance(content, dict):
-            notes = json.loads(run.settings.read_text())
-            notes["recipe"] |= {"bpe_dropout": None, **content.pop("recipe", {})}
-            content = json.dumps({**notes, **content})
-        run.settings.write_text(content)
-        with pytest.raises(ValueError, match=words):
-            read_run(tmp_path)
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "run.json"),
+        ("[]", "run.json"),
+        ({"format_version": 9}, "run.json"),
+        ({"options": {**BASE, "r_drop": 1.0}}, "`r_drop`: .* not permitted"),
+        ({"recipe": {"r_drop": 1.0}}, "`r_drop` is not in recipes"),
+    ],
+)
+def test_damaged_notes_and_those_of_earlier_versions(tmp_path, content, words):
+    run = start(options(workdir=str(tmp_path)))
+    if isinstance(content, dict):
+        notes = json.loads(run.settings.read_text())
+        notes["recipe"] |= {"bpe_dropout": None, **content.pop("recipe", {})}
+        content = json.dumps({**notes, **content})
+    run.settings.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        read_run(tmp_path)
