@@ -144,28 +144,19 @@ def find_devices(number: int | None) -> Devices:
         )
     if number == 1:
         return Devices()
-    if not gpus:
-        _split_cpu(number)
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if not gpus and len(tf.config.get_logical_device_configuration(cpu) or ()) < number:
+        try:  # so many CPUs, each with one thread for an operation
+            parts = [tf.config.LogicalDeviceConfiguration()] * number
+            tf.config.set_logical_device_configuration(cpu, parts)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(number)
+        except RuntimeError as error:
+            raise ValueError(
+                "`devices` must be 1 on a CPU when TensorFlow is already running in "
+                "this process; start a new one, or set its logical CPUs first. "
+                f"Received: devices={number}"
+            ) from error
     names = [device.name for device in tf.config.list_logical_devices(kind)[:number]]
     scope = tf.distribute.MirroredStrategy(names).scope
     return Devices(scope, number) if gpus else Devices(scope, cores=number)
-
-
-def _split_cpu(number: int) -> None:
-    """Makes TensorFlow see `number` CPUs, each with one thread for an operation."""
-    import tensorflow as tf
-
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) >= number:
-        return
-    parts = [tf.config.LogicalDeviceConfiguration()] * number
-    try:
-        tf.config.set_logical_device_configuration(cpu, parts)
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(number)
-    except RuntimeError as error:
-        raise ValueError(
-            "`devices` must be 1 on a CPU when TensorFlow is already running in this "
-            "process; start a new one, or set its logical CPUs first. "
-            f"Received: devices={number}"
-        ) from error
