@@ -21,9 +21,8 @@ from keras_seqconv.preparation import (
     wmt14,
     wmt16,
 )
-from keras_seqconv.preparation.reading import segment
+from keras_seqconv.preparation.pairs import steps, without_nonprinting
 from keras_seqconv.preparation.recipes import Rule
-from keras_seqconv.preparation.steps import steps, without_nonprinting
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
 
@@ -119,9 +118,7 @@ def test_steps_are_those_of_the_tokenizer(moses):
         assert steps(text, language="de", **moses).split() == tokenizer.split(text)
 
 
-def test_markup_and_characters():
-    line = '  <seg id="12">  He\u2019s here &amp; </seg> '
-    assert segment(line.encode()) == b"  He's here &amp;"
+def test_nonprinting_characters():
     text = "a\u00adb\x07c\u200bd e\u00a0f"
     assert without_nonprinting(text) == "a b c d e\u00a0f"
     assert steps(text, remove_nonprinting=True) == "a b c d e\u00a0f"

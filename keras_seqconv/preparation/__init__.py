@@ -1,8 +1,7 @@
 """Corpora of the papers from the files one downloads: `keras-seqconv prepare`.
 
-`recipes` says as data what each recipe reads and does, `reading` finds the files and
-reads pairs of lines, `steps` makes tokens of them in several processes, and
-`preparation` does it all in its order.
+`recipes` says as data what each recipe reads and does, `pairs` finds the files, reads
+their lines and makes tokens of them, and `preparation` does it all in its order.
 """
 
 from keras_seqconv.preparation.preparation import REPORT, prepare

@@ -15,13 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_seqconv.preparation.reading import find, lines, read_pairs
-from keras_seqconv.preparation.recipes import Recipe, locate
-from keras_seqconv.preparation.steps import (
+from keras_seqconv.preparation.pairs import (
     executor_of,
+    find,
+    lines,
+    read_pairs,
     with_tokens,
     without_nonprinting,
 )
+from keras_seqconv.preparation.recipes import Recipe, locate
 from keras_seqconv.support.arguments import check_boolean, check_positive_integer
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_directory, read_json, write_json
@@ -205,8 +207,9 @@ class _Preparation:
         recipe, train = self.recipe, part.split == "train"
         rule = recipe.rule if train and recipe.rule_on == "words" else None
         deduplicate = train and recipe.deduplicate
-        counts = Counter(dict.fromkeys(rule.problems if rule else (), 0))
-        counts.update({_DOUBLE: 0} if deduplicate else {})
+        problems = [*(rule.problems if rule else ()), *[_DOUBLE] * deduplicate]
+        # In the order of the report; what leaves nothing out is shown, too.
+        counts = Counter(dict.fromkeys(("lines", "pairs", *problems), 0))
         pairs = read_pairs(places, part.markup, recipe.on_error, counts)
         rows = with_tokens(pairs, self._steps(train), executor)
         with contextlib.ExitStack() as stack:
@@ -228,7 +231,7 @@ class _Preparation:
                 counts[f"to {split}"] += 1
                 row = json.dumps([*tokens, *texts], ensure_ascii=False)
                 files[split].write(row + "\n")
-        return {"part": part.name, "split": part.split, **_in_order(counts)}
+        return {"part": part.name, "split": part.split, **counts}
 
     def _steps(self, train: bool) -> list[dict]:
         """Arguments of `steps` for both sides of a part."""
@@ -325,7 +328,18 @@ class _Preparation:
         base = self.data if self.data.is_dir() else self.data.parent
         report = {
             "format_version": _FORMAT_VERSION,
-            "recipe": _described(recipe),
+            "recipe": {
+                **dataclasses.asdict(recipe),
+                "parts": [
+                    {
+                        "name": part.name,
+                        "split": part.split,
+                        "files": [wanted.names[0] for wanted in part.wanted],
+                    }
+                    for part in recipe.parts
+                ],
+                "codes": recipe.codes and recipe.codes.names[0],
+            },
             "text": text,
             "packages": _versions(),
             "inputs": [_file(path, base) for path in self.inputs],
@@ -382,7 +396,7 @@ class _Preparation:
             del counts["kept"]
             for path in paths:
                 path.unlink()
-        return _in_order(counts)
+        return dict(counts)
 
     def _write_tokenizers(self, words, codes: str | None, folder: Path) -> dict:
         """Writes the tokenizers of both sides; returns their sizes."""
@@ -454,27 +468,6 @@ def _versions() -> dict:
 
 def _digest(texts: list[str]) -> bytes:
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest()
-
-
-def _in_order(counts: Counter) -> dict:
-    """What was read first, then what was left out, then what is left."""
-    first, last = ("lines", "pairs"), (*(f"to {split}" for split in SPLITS), "kept")
-    between = [name for name in counts if name not in (*first, *last)]
-    return {name: counts[name] for name in (*first, *between, *last) if name in counts}
-
-
-def _described(recipe: Recipe) -> dict:
-    """The recipe as the report shows it: files by their names."""
-    parts = [
-        {
-            "name": part.name,
-            "split": part.split,
-            "files": [wanted.names[0] for wanted in part.wanted],
-        }
-        for part in recipe.parts
-    ]
-    codes = recipe.codes and recipe.codes.names[0]
-    return {**dataclasses.asdict(recipe), "parts": parts, "codes": codes}
 
 
 def _file(path: Path, folder: Path) -> dict:

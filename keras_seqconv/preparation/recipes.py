@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from keras_seqconv.preparation.reading import Place, Wanted, find
+from keras_seqconv.preparation.pairs import Place, Wanted, find
 from keras_seqconv.support.arguments import (
     check_choice,
     check_positive_integer,

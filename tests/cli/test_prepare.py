@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import keras_seqconv_cli as cli
-from keras_seqconv.preparation.steps import executor_of, with_tokens
+from keras_seqconv.preparation.pairs import executor_of, with_tokens
 from keras_seqconv.tokenizers import load_tokenizer
 from tests.test_prepare import contents, iwslt, parallel, sentence  # noqa: F401
 
@@ -80,12 +80,6 @@ def test_refuses_in_one_line(arguments, problem, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert prepare(*arguments) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {problem}")
-
-
-def test_unknown_recipe(capsys):
-    with pytest.raises(SystemExit):
-        prepare("wmt99")
-    assert "wmt99" in capsys.readouterr().err
 
 
 # --- Processes. ---

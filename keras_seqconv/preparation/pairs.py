@@ -1,7 +1,7 @@
-"""Where the files of a corpus lie, and their pairs of lines without markup.
+"""Pairs of lines of a corpus: found, read, without markup, and made tokens of.
 
 Files are plain, compressed or in archives, which are read where they are: nothing is
-unpacked to the disk.
+unpacked to the disk. Tokens are made in this process or, in the same order, in several.
 """
 
 import bz2
@@ -11,12 +11,21 @@ import functools
 import gzip
 import itertools
 import lzma
+import multiprocessing
+import os
 import re
+import signal
 import tarfile
+import threading
+import unicodedata
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+
+from keras_seqconv.tokenizers.moses_bpe import moses_steps
 
 LONGEST_LINE = 16 << 20  # bytes; a longer one is hardly text
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -26,6 +35,10 @@ _BROKEN = (
 _DROPPED = (b"<url>", b"<talkid>", b"<keywords>")
 _DELETED = re.compile(rb"</?title>|</?description>")
 _SEGMENT_TAGS = re.compile(rb'<seg id="[0-9]*">\s*|\s*</seg>\s*')
+
+# Few, so that an interrupted process has soon done with them.
+_PAIRS_AT_ONCE = 250
+_CHUNKS_AHEAD = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +169,13 @@ def read_pairs(
                 f"{what.get(markup, 'lines')}: {', '.join(totals)}"
             )
         counts["pairs"] += 1
-        bad = [place for place, line in zip(places, pair, strict=True) if _bad(line)]
+        # NUL would not come back from a dataset of texts.
+        texts = [line.decode(errors="replace").replace("\0", " ") for line in pair]
+        bad = [
+            place
+            for place, line, text in zip(places, pair, texts, strict=True)
+            if "\ufffd" in text and text.encode() != line.replace(b"\0", b" ")
+        ]
         if bad and on_error == "raise":
             raise ValueError(
                 f"{bad[0]}, pair {number:,}, is not valid UTF-8. "
@@ -167,17 +186,7 @@ def read_pairs(
             counts["not UTF-8, repaired" if replaced else "not UTF-8"] += 1
             if not replaced:
                 continue
-        # NUL would not come back from a dataset of texts.
-        texts = (line.decode(errors="replace").replace("\0", " ") for line in pair)
         yield [text.strip() for text in texts]
-
-
-def _bad(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 def _without_markup(place: Place, markup: str, counts: Counter) -> Iterator[bytes]:
@@ -193,13 +202,118 @@ def _without_markup(place: Place, markup: str, counts: Counter) -> Iterator[byte
             if b"<seg id" not in line:
                 counts["lines without <seg id"] += 1
                 continue
-            line = segment(line)
+            # As fairseq's `sed`: apostrophes are made plain, nothing is unescaped.
+            line = _SEGMENT_TAGS.sub(b"", line).replace("\u2019".encode(), b"'")
         yield line
 
 
-def segment(line: bytes) -> bytes:
-    """The text in a line `<seg id="1"> text </seg>`; nothing is unescaped.
+# --- Tokens. ---
 
-    As fairseq's `sed` does: typographic apostrophes become plain ones.
+
+def steps(
+    text: str,
+    *,
+    language: str | None = None,
+    normalize: bool = False,
+    remove_nonprinting: bool = False,
+    **moses,
+) -> str:
+    """`moses_steps` of the tokenizers, with `remove_nonprinting` in their middle."""
+    if normalize:
+        text = moses_steps(text, language, normalize=True)
+    if remove_nonprinting:
+        text = without_nonprinting(text)
+    return moses_steps(text, language, **moses)
+
+
+def without_nonprinting(text: str) -> str:
+    """Moses' remove-non-printing-char.perl: a blank for each character of category C.
+
+    That is: control, format, unassigned, ...
     """
-    return _SEGMENT_TAGS.sub(b"", line).replace("\u2019".encode(), b"'")
+    if text.isprintable():  # also false of blanks other than the usual one
+        return text
+    category = unicodedata.category
+    return "".join(" " if category(one)[0] == "C" else one for one in text)
+
+
+@contextlib.contextmanager
+def executor_of(workers: int) -> Iterator[Executor]:
+    """A thread of this process, or several processes, which end when the block does."""
+    if workers == 1:
+        executor = ThreadPoolExecutor(1)
+    else:
+        # Not forked: that would share the threads of TensorFlow or JAX. The command
+        # line's processes import no Keras, as this module needs none.
+        spawn = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(workers, spawn, _end_with_parent)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _no_interrupts():
+    """Processes that are started in the block never see Ctrl-C: their parent does."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent():
+    """Ends this process when its parent is gone, however that was ended."""
+
+    def watch():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def with_tokens(
+    pairs: Iterator[list[str]], sides: list[dict], executor: Executor
+) -> Iterator[tuple[list[str], list[str]]]:
+    """(tokens, texts) of each pair, in their order; pairs are read a little ahead.
+
+    Args:
+        pairs: texts of source and target.
+        sides: arguments of `steps` for each.
+        executor: of `executor_of`.
+
+    Raises:
+        OSError: a process ended too early.
+    """
+    chunks = iter(lambda: list(itertools.islice(pairs, _PAIRS_AT_ONCE)), [])
+    waiting = deque()
+
+    def first():
+        texts, tokens = waiting.popleft()
+        return zip(tokens.result(), texts, strict=True)
+
+    try:
+        for chunk in chunks:
+            with _no_interrupts():
+                waiting.append((chunk, executor.submit(_tokens, sides, chunk)))
+            if len(waiting) > _CHUNKS_AHEAD:
+                yield from first()
+        while waiting:
+            yield from first()
+    except BrokenProcessPool:
+        raise OSError(
+            "A process that prepares text ended too early (killed, or out of memory?). "
+            "The same command goes on from the last finished stage; fewer `workers` "
+            "need less memory."
+        ) from None
+
+
+def _tokens(sides: list[dict], pairs: list[list[str]]) -> list[list[str]]:
+    return [
+        [steps(text, **side) for text, side in zip(pair, sides, strict=True)]
+        for pair in pairs
+    ]
