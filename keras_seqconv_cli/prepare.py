@@ -96,12 +96,6 @@ def _add_common(add) -> None:
 
 
 def _add_corpus(add) -> None:
-    def number(flag, text, default=None, kind=positive_integer):
-        add(flag, type=kind, default=default, metavar="N", help=text)
-
-    def switch(flag, text, action="store_true", **more):
-        add(flag, action=action, help=text, **more)
-
     for split in ("train", "valid", "test"):
         add(
             f"--{split}",
@@ -112,30 +106,41 @@ def _add_corpus(add) -> None:
             metavar=("SOURCE", "TARGET"),
             help="parallel files, plain or compressed; may be given several times",
         )
-    for split in ("valid", "test"):
-        number(f"--{split}-every", f"take every N-th training line for {split} instead")
     add(
         "--tokenizer",
         default="moses+bpe",
         choices=("none", "moses", "moses+bpe", "sentencepiece"),
         help="default moses+bpe; none leaves it to train",
     )
-    switch("--normalize", "normalize punctuation, with Moses")
-    switch("--remove-nonprinting", "make blanks of control characters and the like")
-    text = "leave x-y one token (Moses without -a)"
-    switch("--no-dash-splits", text, "store_false", dest="aggressive_dash_splits")
-    switch("--lowercase", "lower-case the text")
+    every = "take every N-th training line for it instead"
+    learned = "byte pairs to learn, on both sides together (default 10000)"
+    size = "of sentencepiece (default 10000)"
+    dashes = "leave x-y one token (Moses without -a)"
+    sides = "a dictionary or sentencepiece model for each side"
+    for flag, kind, default, text in (
+        ("--valid-every", positive_integer, None, every),
+        ("--test-every", positive_integer, None, every),
+        ("--least", positive_integer, 1, "words of a line"),
+        ("--most", positive_integer, None, "most words"),
+        ("--merges", positive_integer, 10000, learned),
+        ("--vocabulary-size", positive_integer, 10000, size),
+        ("--threshold", int, -1, "rarer tokens: unknown"),
+        ("--nwords", int, -1, "most dictionary entries"),
+    ):
+        add(flag, type=kind, default=default, metavar="N", help=text)
     add("--ratio", type=float, metavar="R", help="most words for a word of the other")
-    number("--least", "words of a line", 1)
-    number("--most", "most words")
-    switch("--deduplicate", "leave out doubles of pairs")
-    text = "byte pairs to learn, on both sides together (default 10000)"
-    number("--merges", text, 10000)
-    number("--vocabulary-size", "of sentencepiece (default 10000)", 10000)
-    text = "a dictionary or sentencepiece model for each side"
-    switch("--separate-dictionaries", text, "store_false", dest="joined")
-    number("--threshold", "rarer tokens: unknown", -1, int)
-    number("--nwords", "most dictionary entries", -1, int)
+    for flag, text in (
+        ("--normalize", "normalize punctuation, with Moses"),
+        ("--remove-nonprinting", "make blanks of control characters and the like"),
+        ("--lowercase", "lower-case the text"),
+        ("--deduplicate", "leave out doubles of pairs"),
+    ):
+        add(flag, action="store_true", help=text)
+    for flag, name, text in (
+        ("--no-dash-splits", "aggressive_dash_splits", dashes),
+        ("--separate-dictionaries", "joined", sides),
+    ):
+        add(flag, dest=name, action="store_false", help=text)
     add(
         "--on-error",
         default="raise",

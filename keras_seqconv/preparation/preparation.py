@@ -227,7 +227,12 @@ class _Preparation:
                     counts[problem] += 1
                     continue
                 lines += train
-                split = self._split(lines) if train else part.split
+                split = part.split
+                # Numbers of training lines are from 1.
+                if train and recipe.valid_every and lines % recipe.valid_every == 0:
+                    split = "valid"
+                elif train and recipe.test_every and lines > 1:
+                    split = "test" if lines % recipe.test_every == 1 else "train"
                 counts[f"to {split}"] += 1
                 row = json.dumps([*tokens, *texts], ensure_ascii=False)
                 files[split].write(row + "\n")
@@ -247,16 +252,6 @@ class _Preparation:
             "lowercase": recipe.lowercase,
         }
         return [{"language": language, **shared} for language in self.languages]
-
-    def _split(self, number: int) -> str:
-        """Of the training line with a number, from 1."""
-        recipe = self.recipe
-        if recipe.valid_every is not None and number % recipe.valid_every == 0:
-            return "valid"
-        every = recipe.test_every
-        if every is not None and number % every == 1 and number > 1:
-            return "test"
-        return "train"
 
     def _rows(self, split: str, names=None) -> Iterator[list[str]]:
         for name in names or self.parts:
