@@ -1,4 +1,4 @@
-"""The documentation: `make docs` builds it, runs its examples, and fails on a warning."""
+"""The documentation: `make docs` builds it, runs it, and fails on a warning."""
 
 import inspect
 import os
@@ -30,7 +30,7 @@ html_title = project
 html_copy_source = False
 html_show_copyright = False
 
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 highlight_language = "text"
@@ -40,6 +40,8 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "remove"
+nb_merge_streams = True
+nb_render_markdown_format = "gfm"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -53,8 +53,9 @@ def picture():
     for level, rooms in rows.items():
         for number, room in enumerate(rooms):
             x = (number + 0.5) / len(rooms) + 0.03 * (level % 2)
-            places[room] = (x, level)
-    figure, axes = plt.subplots(figsize=(10, 1.1 * len(rows)))
+            # Neighbours stand a little apart in height, or long names would overlap.
+            places[room] = (x, level + (0.3 if number % 2 else 0.0))
+    figure, axes = plt.subplots(figsize=(11, 1.1 * len(rows)))
     for room, others in graph.items():
         for other in others:
             axes.annotate(
