@@ -34,7 +34,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 highlight_language = "text"
-nb_execution_mode = "cache"
+nb_execution_mode = "force"
 nb_execution_timeout = 240
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True

@@ -9,21 +9,28 @@ from keras_seqconv.training import TrainingOptions, train
 WORK = Path(os.environ.get("DOCS_WORK", "work"))
 
 
-def phrases(preset: str = "dynamic_conv_phrases") -> Path:
-    """The work folder of a run on the embedded corpus, English to German."""
+def phrases() -> Path:
+    """The work folder of a DynamicConv, from English to German."""
+    return _run("dynamic_conv_phrases", max_updates=300, warmup_steps=100)
+
+
+def conv_s2s() -> Path:
+    """The same of a ConvS2S."""
+    return _run("conv_s2s_multi30k", max_updates=500, period=500)
+
+
+def _run(preset: str, **recipe) -> Path:
     ks.keep_freed_memory()
     options = TrainingOptions(
         preset=preset,
         dataset="phrases",
         vocabulary_size=1000,
         max_shapes=4,
-        max_updates=300,
         tokens_per_batch=2048,
         gradient_accumulation_steps=1,
-        warmup_steps=100,
-        learning_rate=5e-3,
         validate_every=50,
         workdir=str(WORK / preset),
+        **recipe,
     )
     train(options, say=lambda line: None)
     return WORK / preset

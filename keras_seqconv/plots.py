@@ -12,6 +12,8 @@ matplotlib warns.
 Letters: L target tokens, S source tokens, T time, H heads, K taps.
 """
 
+import functools
+import io
 import itertools
 import math
 import os
@@ -287,7 +289,16 @@ def bleu_by_length(
 
 def _figure(width: float, height: float):
     module = require("matplotlib.figure", "plot")
-    return module.Figure(figsize=(width, height), layout="constrained")
+    figure = module.Figure(figsize=(width, height), layout="constrained")
+    # What a notebook shows of a figure that pyplot does not know.
+    figure._repr_png_ = functools.partial(_as_png, figure)
+    return figure
+
+
+def _as_png(figure) -> bytes:
+    with io.BytesIO() as stream:
+        figure.savefig(stream, format="png", bbox_inches="tight")
+        return stream.getvalue()
 
 
 def _panels(count, columns, width, height, more_width, more_height, **options):
