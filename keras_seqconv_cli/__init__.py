@@ -27,7 +27,7 @@ signals.loaded()
 # In the order of a project: prepare, train, use, look, know.
 COMMANDS = (
     "quickstart", "prepare", "train", "average", "translate", "generate", "evaluate",
-    "plot", "export", "presets", "convert-fairseq",
+    "plot", "demo", "export", "presets", "convert-fairseq",
 )  # fmt: skip
 
 

@@ -1,0 +1,218 @@
+"""A page to try models on, in the browser. Needs the extra `demo` (Gradio)."""
+
+import html
+import math
+import os
+
+from keras import ops
+
+from keras_seqconv import inspection, plots
+from keras_seqconv.language_generator import LanguageGenerator
+from keras_seqconv.support.extras import require
+from keras_seqconv.translator import Translator
+
+# Longer texts would keep others waiting.
+MOST_CHARACTERS = 1000
+_MOST_WAITING = 20
+_MOST_BEAMS = 12
+_NO_KERNELS = "none"
+
+
+def page(models: dict[str, Translator | LanguageGenerator]):
+    """A Gradio page with one or two models side by side, the same text for both.
+
+    Translation models show the n best translations with the score of each token, where
+    the model looked, and the kernels of its convolutions for this sentence; language
+    models continue a text: what `translate_n_best` and `sample` return.
+
+    Args:
+        models: name -> what `keras_seqconv.load` returned, with tokenizers.
+
+    Returns:
+        `gradio.Blocks`; `launch()` serves it.
+
+    Raises:
+        ValueError: none or more than two models, models of different kinds, or one
+            without tokenizers.
+        ImportError: Gradio is not installed.
+    """
+    kinds = {type(model) for model in models.values()}
+    if not 1 <= len(models) <= 2 or len(kinds) != 1:
+        raise ValueError(
+            "`models` must be one model or two of a kind. Received: "
+            + ", ".join(f"{name} ({type(m).__name__})" for name, m in models.items())
+        )
+    for name, model in models.items():
+        if not model.tokenizers:
+            raise ValueError(f"`models` must have tokenizers. Received: {name}")
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    gradio = require("gradio", "demo")
+    with gradio.Blocks(title="keras_seqconv", analytics_enabled=False) as blocks:
+        if kinds == {LanguageGenerator}:
+            _generation(gradio, models)
+        else:
+            _translation(gradio, models)
+    return blocks.queue(max_size=_MOST_WAITING, default_concurrency_limit=1)
+
+
+def _translation(gradio, models):
+    first = next(iter(models.values()))
+    languages = (first.source_language, first.target_language)
+    gradio.Markdown(f"## Translate{' {} → {}'.format(*languages) * all(languages)}")
+    text = gradio.Textbox(label="Text", lines=2, max_length=MOST_CHARACTERS)
+    with gradio.Row():
+        default = min(_MOST_BEAMS, first.search["num_beams"])
+        beams = gradio.Slider(1, _MOST_BEAMS, default, step=1, label="Beams")
+        penalty = first.search["length_penalty"]
+        penalty = gradio.Slider(-1.0, 3.0, penalty, step=0.1, label="Length penalty")
+    button = gradio.Button("Translate", variant="primary")
+    with gradio.Row():
+        for name, translator in models.items():
+            with gradio.Column():
+                _translator(gradio, name, translator, text, beams, penalty, button)
+
+
+def _translator(gradio, name, translator, text, beams, penalty, button):
+    """One model's half of the page."""
+    gradio.Markdown(f"### {name}")
+    best = gradio.Textbox(label="Translation", interactive=False)
+    hypotheses = gradio.HTML(label="n best")
+    gradio.Markdown("Where it looked")
+    attention = gradio.Plot(show_label=False)
+    layers = _layers(translator)
+    layer = gradio.Dropdown(
+        layers, label="Kernels of", visible=layers != [_NO_KERNELS], value=layers[0]
+    )
+    kernels = gradio.Plot(show_label=False, visible=layers != [_NO_KERNELS])
+
+    def translate(text, beams, penalty, layer):
+        _check(gradio, text)
+        try:
+            found = translator.translate_n_best(
+                [text], beams, beams, length_penalty=penalty, return_attention=True
+            )[0]
+        except (ValueError, TypeError) as error:
+            raise gradio.Error(str(error), print_exception=False) from error
+        if not found or not found[0].tokens:
+            raise gradio.Error("There is no word to translate.", print_exception=False)
+        picture = plots.attention(
+            found[0].attention,
+            _source_tokens(translator, text),
+            [*found[0].tokens, "</s>"],
+        )
+        drawn = draw_kernels(text, found[0].text, layer)
+        return found[0].text, table(found), picture, drawn
+
+    def draw_kernels(text, translation, layer):
+        if layer == _NO_KERNELS or not text.strip():
+            return None
+        return _kernels(translator, text, translation, layer)
+
+    outputs = [best, hypotheses, attention, kernels]
+    gradio.on(
+        [button.click, text.submit],
+        translate,
+        [text, beams, penalty, layer],
+        outputs,
+        api_name=False,
+    )
+    layer.change(draw_kernels, [text, best, layer], kernels, api_name=False)
+
+
+def _generation(gradio, models):
+    gradio.Markdown("## Continue a text")
+    prompt = gradio.Textbox(label="Beginning", lines=3, max_length=MOST_CHARACTERS)
+    with gradio.Row():
+        length = gradio.Slider(10, 1000, 200, step=10, label="Tokens")
+        temperature = gradio.Slider(0.1, 2.0, 0.8, step=0.1, label="Temperature")
+        top_k = gradio.Slider(0, 100, 40, step=1, label="Of the k likeliest (0: all)")
+        seed = gradio.Number(1, label="Seed", precision=0)
+    button = gradio.Button("Continue", variant="primary")
+    with gradio.Row():
+        for name, generator in models.items():
+            output = gradio.Textbox(label=name, lines=12, interactive=False)
+
+            def sample(prompt, length, temperature, top_k, seed, generator=generator):
+                _check(gradio, prompt, empty=True)
+                options = {"temperature": temperature, "top_k": top_k or None}
+                try:
+                    texts = generator.sample(
+                        [prompt], int(seed), max_length=length, **options
+                    )
+                except (ValueError, TypeError) as error:
+                    raise gradio.Error(str(error), print_exception=False) from error
+                return texts[0]
+
+            inputs = [prompt, length, temperature, top_k, seed]
+            button.click(sample, inputs, output, api_name=False)
+
+
+def _check(gradio, text: str, empty: bool = False):
+    # The box bounds it too, but not what a program sends.
+    if len(text) > MOST_CHARACTERS:
+        words = f"At most {MOST_CHARACTERS:,} characters, please; {len(text):,} came."
+        raise gradio.Error(words, print_exception=False)
+    if not empty and not text.strip():
+        raise gradio.Error("Type a text first.", print_exception=False)
+
+
+def table(hypotheses) -> str:
+    """HTML of the n best: scores, and each token the darker the less likely it was."""
+    rows = []
+    for best in hypotheses:
+        tokens = zip([*best.tokens, "</s>"], best.positional_scores, strict=True)
+        spans = "".join(
+            f'<span style="display:inline-block;padding:2px 4px;margin:1px;'
+            f"border-radius:4px;background:rgba(213,94,0,{_doubt(score):.2f})"
+            f'" title="log-probability {score:.2f}">{html.escape(token)}'
+            f'<br><small style="opacity:.7">{score:.2f}</small></span>'
+            for token, score in tokens
+        )
+        rows.append(
+            f"<tr><td style='vertical-align:top'>{best.score:.3f}</td>"
+            f"<td>{html.escape(best.text)}<br>{spans}</td></tr>"
+        )
+    return f"<table><tr><th>score</th><th></th></tr>{''.join(rows)}</table>"
+
+
+def _doubt(score: float) -> float:
+    return 0.7 * (1 - math.exp(score))
+
+
+def _layers(translator) -> list[str]:
+    """Names of the layers whose kernels can be drawn, or [none]."""
+    try:
+        found = inspection.dynamic_conv_kernels(*_sentence(translator, "", "")[:2])
+    except (ValueError, AttributeError):  # no such layer; an ensemble
+        return [_NO_KERNELS]
+    return [layer.name for layer in found]
+
+
+def _kernels(translator, text: str, translation: str, name: str):
+    model, inputs, tokens = _sentence(translator, text, translation)
+    layers = inspection.dynamic_conv_kernels(model, inputs)
+    layer = next(layer for layer in layers if layer.name == name)
+    side = tokens[name.partition(" ")[0]]
+    return plots.dynamic_conv_kernels(layer.values[0], side, layer.left, name)
+
+
+def _sentence(translator, text: str, translation: str):
+    """The model, its inputs, and the tokens of both sides."""
+    model, ids = translator.model, []
+    for tokenizer, side in zip(
+        translator.tokenizers.values(), (text, translation), strict=True
+    ):
+        ids.append(tokenizer.tokenize([side])[0])
+    inputs = {
+        "source_ids": ops.convert_to_tensor([ids[0]], "int32"),
+        "target_ids": ops.convert_to_tensor([[model.start_id, *ids[1][:-1]]], "int32"),
+    }
+    source, target = (
+        tokenizer.to_tokens(row)
+        for tokenizer, row in zip(translator.tokenizers.values(), ids, strict=True)
+    )
+    return model, inputs, {"encoder": [*source, "</s>"], "decoder": ["</s>", *target]}
+
+
+def _source_tokens(translator, text: str) -> list[str]:
+    return _sentence(translator, text, "")[2]["encoder"]
