@@ -1,0 +1,150 @@
+"""The demo page, as a browser shows it."""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+
+import keras
+import pytest
+
+import keras_seqconv as ks
+from tests.export.models import word_tokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    pytest.importorskip("gradio", reason="needs the extra demo (Gradio)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    for flag in (
+        "headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+        "disable-background-networking", "disable-component-update", "disable-sync",
+        "window-size=1300,2000",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    opened = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A translation model with dynamic convolutions, and a language model."""
+    keras.utils.set_random_seed(3)
+    tokenizer, folder = word_tokenizer(), tmp_path_factory.mktemp("demo")
+    size = tokenizer.vocabulary_size
+    small = dict(hidden_dim=8, intermediate_dim=8, num_heads=2, kernel_sizes=[3])
+    model = ks.models.EncoderDecoder(
+        size, size, num_encoder_layers=1, num_decoder_layers=1, **small
+    )
+    search = {"num_beams": 3, "max_length": 6}
+    translator = ks.Translator(model, tokenizer, tokenizer, search)
+    for name in ("translator", "another"):
+        translator.save(folder / name)
+    model = ks.models.LanguageModel(size, num_layers=1, **small)
+    ks.LanguageGenerator(model, tokenizer).save(folder / "writer")
+    return folder
+
+
+@pytest.fixture
+def serve(browser):
+    """Starts the command for models and opens its page; ends it after the test."""
+    processes = []
+
+    def start(*models):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        program = "import sys; from keras_seqconv_cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", program, "demo", *map(str, models)]
+        processes.append(
+            subprocess.Popen(
+                [*command, "--port", str(port)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        timer = threading.Timer(120, processes[-1].kill)
+        timer.start()
+        printed = processes[-1].stdout.readline()
+        timer.cancel()
+        assert f"http://127.0.0.1:{port}" in printed
+        for _ in range(60):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                wait_a_moment()
+        browser.get(f"http://127.0.0.1:{port}")
+        return browser
+
+    yield start
+    for process in processes:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_a_moment():
+    threading.Event().wait(0.5)
+
+
+def until(browser, condition):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, 90).until(condition)
+
+
+def elements(browser, css: str):
+    return browser.find_elements("css selector", css)
+
+
+def click(browser, label: str):
+    button = [one for one in elements(browser, "button") if one.text == label]
+    button[0].click()
+
+
+def values(browser) -> list[str]:
+    return [box.get_attribute("value") for box in elements(browser, "textarea")]
+
+
+def test_a_translation_with_its_scores_and_pictures(serve, folders):
+    """As `translate` finds them; two models stand side by side."""
+    page = serve(folders / "translator", folders / "another")
+    text = until(page, lambda page: elements(page, "textarea"))[0]
+    click(page, "Translate")
+    until(page, lambda page: "Type a text first" in page.page_source)
+    text.send_keys("w1 w2 w3")
+    click(page, "Translate")
+    # Attention and the kernels of the first layer, of each model.
+    until(page, lambda page: len(elements(page, "img[src^='data:image']")) == 4)
+    found = ks.load(folders / "translator").translate_n_best(["w1 w2 w3"], 3)[0]
+    assert values(page)[1:] == [found[0].text] * 2
+    shown = elements(page, "table")[0].text
+    for best in found:
+        assert best.text in shown and f"{best.score:.3f}" in shown
+        assert all(f"{score:.2f}" in shown for score in best.positional_scores)
+
+
+def test_a_language_model_continues_a_text(serve, folders):
+    page = serve(folders / "writer")
+    text = until(page, lambda page: elements(page, "textarea"))[0]
+    text.send_keys("w1 w2")
+    click(page, "Continue")
+    until(page, lambda page: values(page)[-1])
+    generator = ks.load(folders / "writer")
+    expected = generator.sample(
+        ["w1 w2"], seed=1, temperature=0.8, top_k=40, max_length=200
+    )
+    assert values(page)[-1] == expected[0]
+    text.clear()
+    text.send_keys("w" * 1001)  # the box takes no more than 1,000
+    assert re.fullmatch("w{1000}", values(page)[0])

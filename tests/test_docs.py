@@ -1,0 +1,42 @@
+"""What the pages say of the command line; `make docs` runs their examples."""
+
+import argparse
+import importlib
+import re
+from pathlib import Path
+
+PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+
+
+def flags() -> set[str]:
+    """All flags of all commands, those of commands of commands too."""
+    from keras_seqconv_cli import COMMANDS, Parser
+
+    found, waiting = set(), []
+    for file in COMMANDS.values():
+        parser = Parser()
+        importlib.import_module(f"keras_seqconv_cli.{file}").add_arguments(parser)
+        waiting.append(parser)
+    while waiting:
+        for action in waiting.pop()._actions:
+            found |= set(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+    return found
+
+
+def test_flags_of_the_fairseq_page_exist():
+    """The right column names ours; where it says none, it may name fairseq's."""
+    text = next(page for page in PAGES if page.name == "fairseq.md").read_text()
+    ours = [row.split("|")[2] for row in text.splitlines() if row.startswith("| `--")]
+    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", " ".join(ours)))
+    assert len(named) > 60
+    assert named <= flags()
+
+
+def test_flags_of_the_other_pages_exist():
+    for page in PAGES:
+        commands = r"^    keras-seqconv (.*(?:\\\n.*)*)"
+        for command in re.findall(commands, page.read_text(), re.MULTILINE):
+            named = set(re.findall(r"--[a-z][\w-]+", command))
+            assert named <= flags(), f"{page.name}: {command}"
