@@ -142,6 +142,9 @@ class TrainingOptions(pydantic.BaseModel):
         "tokens before a block that a language model sees when scored", place="blocks"
     )
 
+    initialize_from: str | None = _architecture(
+        "a run or model directory to start from: weights by name and shape, tokenizers"
+    )
     dropout: Share | None = _architecture("dropout")
     attention_dropout: Share | None = _architecture("of attention")
     weight_dropout: Share | None = _architecture(

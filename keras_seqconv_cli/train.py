@@ -71,6 +71,8 @@ def check(options: argparse.Namespace) -> None:
             ) from None
     before = {} if options.config is None else read_options(options.config)
     options.training = TrainingOptions(**{**before, **given})
+    if options.training.initialize_from is not None:
+        check_models(options.training.initialize_from)
     dataset = options.training.dataset
     if dataset.startswith((".", "/", "~")) and not Path(dataset).expanduser().exists():
         raise FileNotFoundError(f"`dataset` must exist. Received: {dataset}")

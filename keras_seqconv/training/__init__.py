@@ -29,6 +29,7 @@ from keras_seqconv.training.recipe import (
     make_optimizer,
     resolve_recipe,
     schedule_callbacks,
+    warm_start,
 )
 from keras_seqconv.training.run import (
     Run,
@@ -144,6 +145,8 @@ def _train(options: TrainingOptions, recipe: Recipe, devices: Devices, say) -> R
     )
     if files := checkpoints.find(run.checkpoints):
         say(f"Going on from {files[-1]}")
+    elif options.initialize_from is not None:
+        say(warm_start(model, options.initialize_from, text.tokenizers))
     stop = callbacks.GracefulStop()
     with devices.scope():
         fit_stream(

@@ -1,17 +1,22 @@
 """A preset's recipe with the user's changes, and what is made of it."""
 
+import collections
 import copy
 import dataclasses
 import json
 import math
 import random
+import re
+from collections.abc import Iterator
 
 import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
+from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.models import from_preset
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.translator import load
 
 # What an optimizer or schedule has that is not the preset's, beside the learning rate.
 _OPTIMIZERS = {
@@ -151,6 +156,53 @@ def make_model(
     finally:
         keras.config.set_dtype_policy(policy)
         random.setstate(state)
+
+
+def warm_start(model, folder: str, tokenizers) -> str:
+    """Gives a model the weights of another one, by name and shape; says how many.
+
+    Args:
+        model: to be trained.
+        folder: a model directory or a run.
+        tokenizers: of the model; ids mean something only if they are the same.
+
+    Raises:
+        ValueError: the tokenizers differ, or no weight has its like.
+    """
+    given = load(folder)
+    theirs = [tokenizer_fingerprint(one) for one in given.tokenizers.values()]
+    ours = [tokenizer_fingerprint(one) for one in tokenizers if one is not None]
+    if ours != theirs:
+        raise ValueError(
+            "`initialize_from` must have the tokenizers of the run, or its ids mean "
+            "other words: leave out `tokenizer`, or train another model. "
+            f"Received: {folder}"
+        )
+    known, fresh = dict(_weights_by_name(given.model)), []
+    weights = list(_weights_by_name(model))
+    for key, variable in weights:
+        like = known.get(key)
+        if like is not None and like.shape == variable.shape:
+            variable.assign(like)
+        else:
+            fresh.append(key[0])
+    if len(fresh) == len(weights):
+        raise ValueError(
+            "`initialize_from` must have weights of the same names and shapes. "
+            f"Received: {folder} ({type(given.model).__name__})"
+        )
+    news = f"; new are {', '.join(fresh[:3])}{', ...' * (len(fresh) > 3)}"
+    taken = len(weights) - len(fresh)
+    return f"{taken} of {len(weights)} arrays from {folder}{news * bool(fresh)}"
+
+
+def _weights_by_name(model) -> Iterator[tuple]:
+    """((name without Keras' counters, which of that name), variable)."""
+    seen = collections.Counter()
+    for variable in model.trainable_variables:
+        name = re.sub(r"_\d+(?=/)", "", variable.path)
+        yield (name, seen[name]), variable
+        seen[name] += 1
 
 
 def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:

@@ -339,7 +339,7 @@ def _tokenizers(run: Run, corpus, say) -> tuple:
     if run.tokenizers.exists():
         pair = read_tokenizers(run.tokenizers)
     else:
-        given = run.options.tokenizer
+        given = run.options.tokenizer or run.options.initialize_from
         if given is not None and given not in tokenizers.KINDS:
             pair = read_tokenizers(Path(given))
         else:

@@ -396,3 +396,31 @@ def test_command_line(corpus, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([*arguments, "--learning-rat", "1"])
     assert stopped.value.code == 2
+
+
+def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
+    """By name and shape, with its tokenizers; what has no like is new and named."""
+    corpus, run = finished
+    given = ks.load(run)
+    still = {"tokenizer": None, "learning_rate": 1e-12, "max_updates": 1}
+
+    def begun(name, **changes):
+        said = []
+        options = options_for(
+            corpus, tmp_path / name, **still, initialize_from=str(run), **changes
+        )
+        model = ks.load(train(options, said.append).folder).model
+        return model, next(line for line in said if " arrays from " in line)
+
+    same, line = begun("same")
+    weights = len(same.trainable_variables)
+    assert line == f"{weights} of {weights} arrays from {run}"
+    for ours, theirs in zip(
+        same.trainable_variables, given.model.trainable_variables, strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    _, line = begun("deeper", architecture={**TINY, "num_decoder_layers": 2})
+    assert re.match(rf"{weights} of \d+ arrays from .*; new are decoder_2_", line)
+    options = {**still, "tokenizer": "characters", "initialize_from": str(run)}
+    with pytest.raises(ValueError, match="`initialize_from` must have the tokenizers"):
+        train(options_for(corpus, tmp_path / "other", **options), str)
