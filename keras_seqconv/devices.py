@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import keras
@@ -21,6 +23,30 @@ _VARIABLES = (
 def available_cores() -> int:
     mine = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(mine(0)) if mine else os.cpu_count() or 1
+
+
+def bfloat16_advice(flag: str, gain: str) -> str:
+    """A line for users whose CPU multiplies bfloat16 faster than float32; else "".
+
+    Args:
+        flag: what to give the command.
+        gain: what was measured, see docs/precision.md.
+    """
+    with contextlib.suppress(OSError):
+        features = Path("/proc/cpuinfo").read_text()
+        if re.search("avx512_bf16|amx_bf16", features) and not _has_gpu():
+            return f"This CPU multiplies bfloat16: {flag} {gain} (docs/precision.md)."
+    return ""
+
+
+def _has_gpu() -> bool:
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU"))
+    import jax
+
+    return jax.default_backend() != "cpu"
 
 
 def share_cores(workers: int) -> bool:

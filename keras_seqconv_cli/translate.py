@@ -151,6 +151,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.devices import bfloat16_advice
     from keras_seqconv.tokenizers import read_alignment_dictionary
     from keras_seqconv.translate_files import translate_file
 
@@ -172,6 +173,10 @@ def run(options: argparse.Namespace) -> int:
     translator = load_translator(options)
     if typed:
         print("Ready: type a line; Ctrl-D ends.", file=sys.stderr)
+    elif not options.quiet and translator.model.compute_dtype == "float32":
+        flag, gain = "--dtype bfloat16", "translated 1.2 times as fast"
+        if advice := bfloat16_advice(flag, gain):
+            print(advice, file=sys.stderr)
     try:
         report = translate_file(
             translator,
