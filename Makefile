@@ -16,7 +16,8 @@ JAX_TESTS = ops layers models decoding callbacks training/test_backends.py \
   test_metrics.py test_model_directory.py test_optimizers.py test_evaluation.py \
   test_schedules.py test_translator.py test_version_before.py
 
-.PHONY: help quickstart test test-slow test-all lint format size mutants bench torch clean
+.PHONY: help quickstart test test-slow test-all lint format size mutants bench torch demo \
+  docs clean
 
 help:
 	@echo "make quickstart  set up .venv and train, score and use a small model"
@@ -24,6 +25,8 @@ help:
 	@echo "make test-slow   the tests that take minutes, and those on JAX"
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make size        lines, files, definitions and imports, beside their goals"
+	@echo "make docs        run the pages of docs/ and build the site (minutes)"
+	@echo "make demo        add what keras-seqconv demo and its test need"
 	@echo "make torch       add torch, for the tests that read fairseq's checkpoints"
 	@echo "make mutants     mistakes, made one by one, that the tests must notice (about an hour)"
 	@echo "make bench       the benchmark tables (minutes)"
@@ -62,10 +65,21 @@ format: $(VENV)/stamp
 size:
 	@$(PYTHON) tools/size.py
 
-# For the tests that read fairseq's checkpoints; skipped without it.
+# For tests that are skipped without: fairseq's checkpoints, the demo page in a browser.
 torch: $(VENV)/stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt torch
+demo: $(VENV)/stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable ".[demo,browser]"
+
+# Runs every page; a warning, a broken link or an error fails it.
+docs: $(VENV)/stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable ".[docs]"
+	rm -rf docs/_build
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 mutants: $(VENV)/stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -78,4 +92,4 @@ bench: $(VENV)/stamp
 	$(BIN)/python benchmarks/training.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info docs/_build

@@ -3,8 +3,8 @@
 English phrases about numbers, dates and times become German ones: a tokenizer is
 trained, a small DynamicConv with `model.fit`, checkpoints are averaged, the test split
 is translated and scored, the model directory is loaded and used, and what is exported
-from it is asked by a process that knows nothing of this package. What it does is what
-`keras-seqconv train` and `export` do.
+from it, in saved_models/phrases, is asked by a process that knows nothing of this
+package. What it does is what `keras-seqconv train` and `export` do.
 """
 
 import argparse
@@ -64,7 +64,9 @@ def run(options: argparse.Namespace) -> int:
     print(
         f"\nAll of it took {time.perf_counter() - start:.0f} s. The model is in "
         f"{result.folder}. Translate with it:\n"
-        f"  echo '{_SENTENCE}' | keras-seqconv translate {result.folder}"
+        f"  echo '{_SENTENCE}' | keras-seqconv translate {result.folder}\n"
+        "Look into it in the browser (pip install 'keras-seqconv[demo]'):\n"
+        f"  keras-seqconv demo {result.folder}"
     )
     print(f"test BLEU {result.scores['BLEU']['score']:.1f}")
     return 0
@@ -92,7 +94,7 @@ def _serve(folder: Path, workdir: Path) -> None:
 
     print("\nExporting for TensorFlow Serving ...")
     version = export.saved_model(
-        load(folder), workdir / "saved_models" / "phrases", run=workdir
+        load(folder), Path("saved_models") / "phrases", run=workdir
     )
     done = subprocess.run(
         [sys.executable, "-c", _CLIENT, version, _SENTENCE],

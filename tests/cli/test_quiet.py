@@ -1,0 +1,52 @@
+"""Commands print nothing that is not for the user, whatever libraries log."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
+
+# What may go to standard error: progress, advice.
+OURS = re.compile(
+    r"update \d|[\d,]+ lines|This CPU multiplies bfloat16|[\w .-]+: [\d,]+ pairs|"
+    r"going on in|learning|SHA-256"
+)
+
+
+def test_errors_have_no_words_of_libraries(tmp_path):
+    rng = np.random.default_rng(1)
+    for split, count in (("train", 200), ("valid", 20), ("test", 20)):
+        lines = [
+            " ".join(rng.choice(["ein", "Hund", "läuft"], 4)) for _ in range(count)
+        ]
+        for language in ("de", "en"):
+            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+    small = '{"hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}'
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # As in a new shell, with the logs that TensorFlow writes by itself.
+    environment = {**os.environ, "PATH": path}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    train = f"train --preset dynamic_conv_phrases --dataset {tmp_path} --workdir run"
+    for command in (
+        f"{train} --max-updates 9 --architecture '{small}'",
+        "average run --last-updates 1 --output averaged",
+        "translate run --input test.de --output out.txt",
+        "evaluate run --source test.de --reference test.en",
+        "plot dynamic-kernels run --text 'ein Hund' --output kernels.png",
+        "export run --output served",
+        "prepare corpus --source de --target en --train train.de train.en "
+        "--valid-every 9 --test-every 10 --merges 9 --output prepared",
+    ):
+        done = subprocess.run(
+            f"keras-seqconv {command}", shell=True, cwd=tmp_path, env=environment,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        lines = re.split(r"[\r\n]+", done.stderr)
+        strange = [line for line in lines if line.strip() and not OURS.match(line)]
+        assert not strange, command
