@@ -40,3 +40,11 @@ def test_flags_of_the_other_pages_exist():
         for command in re.findall(commands, page.read_text(), re.MULTILINE):
             named = set(re.findall(r"--[a-z][\w-]+", command))
             assert named <= flags(), f"{page.name}: {command}"
+
+
+def test_the_reference_has_every_public_module():
+    import keras_seqconv as ks
+
+    pages = "".join(page.read_text() for page in PAGES[0].parent.glob("reference/*.md"))
+    for name in set(ks.__all__) - {"__version__", *ks._HOMES}:
+        assert f"keras_seqconv.{name}" in pages, name
