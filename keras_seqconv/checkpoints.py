@@ -52,7 +52,7 @@ def find(directory: str | os.PathLike) -> list[Path]:
     """The checkpoints in a folder, oldest update first; none where it is missing.
 
     Raises:
-        ValueError: the folder has checkpoints of an earlier version, update-*.h5.
+        ValueError: the folder has checkpoints of an earlier version, `update-*.h5`.
     """
     folder = Path(directory)
     for path in folder.glob("update-*.h5"):

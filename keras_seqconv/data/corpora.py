@@ -125,7 +125,8 @@ def open_corpus(
     their first bytes; a line ends with LF or CRLF.
 
     Args:
-        name: one of
+        name: one of these:
+
             - "phrases": the embedded corpus, 20,000 English and German phrases about
               numbers, dates and times. (A folder of that name: "./phrases".)
             - a folder with `train.de`, `train.en`, `valid.de`, ... Splits are
@@ -140,6 +141,7 @@ def open_corpus(
             - any other text file: the `train` split of a language model.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
               "cnn_dailymail", or of a prepared data set in `data_dir`.
+
         source_language: language, or name of the text, to translate from.
         target_language: to translate into. Defaults: the order in which tfds or the
             variant ("de-en") names the two; given one of two, the other.

@@ -32,12 +32,14 @@ NEVER = -float("inf")
 class Constraints(NamedTuple):
     """The rules of one search.
 
-    model: what has the attributes `pad_id`, `start_id`, `end_id` and `unk_id`.
-    options: `SearchOptions`.
-    limits: (R,) int32: tokens of the longest hypothesis, its end token not counted.
-    prefix: (R, P) int32 or None: the tokens to begin with; padding leaves free. Its
-        last column, which must be padding, stands for all steps from there on.
-    first_beam: (R,) boolean or None: rows in which an end token of the prefix counts.
+    Attributes:
+        model: what has the attributes `pad_id`, `start_id`, `end_id` and `unk_id`.
+        options: `SearchOptions`.
+        limits: (R,) int32: tokens of the longest hypothesis, its end not counted.
+        prefix: (R, P) int32 or None: the tokens to begin with; padding leaves free. Its
+            last column, which must be padding, stands for all steps from there on.
+        first_beam: (R,) boolean or None: rows in which an end token of the prefix
+            counts.
     """
 
     model: object

@@ -29,10 +29,9 @@ class LanguageModel(SequenceModel):
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.
         num_layers: number of blocks.
-        hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes, dropout,
-        attention_dropout, activation_dropout, weight_dropout, normalize_first,
-        final_norm, positions, embedding_dim, activation, special_ids, seed, **kwargs:
-            see `EncoderDecoder`.
+        hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes: see
+            `EncoderDecoder`; so are the dropouts, `normalize_first`, `final_norm`,
+            `positions`, `embedding_dim`, `activation`, `special_ids` and `seed`.
         output_dim: width of what the output matrix multiplies; C by default.
         share_embeddings: input and output share one matrix.
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0},
