@@ -119,6 +119,9 @@ def translate_file(
         raise ValueError('`n_best` above 1 needs the `format` "tsv" or "jsonl".')
     if attention and format != "jsonl":
         raise ValueError('`attention` needs the `format` "jsonl".')
+    files = not (hasattr(input, "read") or hasattr(output, "write"))
+    if files and os.path.exists(output) and os.path.samefile(input, output):
+        raise ValueError(f"`output` must not be the `input`. Received: {output}")
     options["return_attention"] = attention
     state = _state(input)
     packed = str(input).endswith((".gz", ".bz2", ".xz"))

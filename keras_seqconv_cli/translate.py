@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 
 from keras_seqconv_cli import check_files, check_models, positive_integer
 
@@ -11,6 +12,8 @@ DESCRIPTION = (
     "models decode as one (their probabilities are averaged). Search options are those "
     "of the first model directory where they are not given here."
 )
+# Seconds after which a faster way is worth a line.
+_LONG = 60
 # Flag, type, help; names are those of keras_seqconv.decoding.beam_search.
 SEARCH = (
     ("num_beams", int, "hypotheses that are kept in each step"),
@@ -142,8 +145,6 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
     if options.input == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: `input` must be given.")
-    if options.input == options.output != "-":
-        raise ValueError("`output` must not be the `input`.")
     if options.format == "text" and options.scores:
         raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
     check_models(*options.model)
@@ -173,10 +174,7 @@ def run(options: argparse.Namespace) -> int:
     translator = load_translator(options)
     if typed:
         print("Ready: type a line; Ctrl-D ends.", file=sys.stderr)
-    elif not options.quiet and translator.model.compute_dtype == "float32":
-        flag, gain = "--dtype bfloat16", "translated 1.2 times as fast"
-        if advice := bfloat16_advice(flag, gain):
-            print(advice, file=sys.stderr)
+    start = time.perf_counter()
     try:
         report = translate_file(
             translator,
@@ -197,6 +195,11 @@ def run(options: argparse.Namespace) -> int:
         if options.output != "-":
             print("\n--resume goes on after the last window.", file=sys.stderr)
         raise
+    slow = time.perf_counter() - start > _LONG and not (options.quiet or typed)
+    if slow and translator.model.compute_dtype == "float32":
+        flag, gain = "--dtype bfloat16", "translated 1.2 times as fast"
+        if advice := bfloat16_advice(flag, gain):
+            print(advice, file=sys.stderr)
     if report.cut:
         print(
             f"warning: {report.cut:,} lines, the first of them line "

@@ -198,7 +198,11 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--input", source, "--num-beams", 0], "--num-beams must be"),
         ([model, "--input", source, "--window", 0], "--window must be a positive"),
         ([model, "--input", source, "--scores", "--format", "text"], "--scores needs"),
-        ([model, "--input", source, "--output", source], "--output must not be the"),
+        (
+            # However it is spelled.
+            [model, "--input", source, "--output", f"{source.parent}/./{source.name}"],
+            "--output must not be the --input",
+        ),
         ([model, "--alignment-dictionary", source], "needs --replace-unknowns"),
         ([folder / "language"], "is a language model, which has no source"),
         ([model, "--target-language", "en"], "--target-language must be that of"),
