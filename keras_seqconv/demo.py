@@ -7,9 +7,8 @@ import os
 from keras import ops
 
 from keras_seqconv import inspection, plots
-from keras_seqconv.language_generator import LanguageGenerator
 from keras_seqconv.support.extras import require
-from keras_seqconv.translator import Translator
+from keras_seqconv.translator import LanguageGenerator, Translator
 
 # Longer texts would keep others waiting.
 MOST_CHARACTERS = 1000

@@ -13,9 +13,9 @@ def flags() -> set[str]:
     from keras_seqconv_cli import COMMANDS, Parser
 
     found, waiting = set(), []
-    for file in COMMANDS.values():
-        parser = Parser()
-        importlib.import_module(f"keras_seqconv_cli.{file}").add_arguments(parser)
+    for command in COMMANDS:
+        parser, name = Parser(), command.replace("-", "_")
+        importlib.import_module(f"keras_seqconv_cli.{name}").add_arguments(parser)
         waiting.append(parser)
     while waiting:
         for action in waiting.pop()._actions:

@@ -65,6 +65,7 @@ ALLOWED = {
     # After training
     "evaluation": {"data", "decoding", "text_model"},
     "plots": set(),
+    "demo": {"inspection", "plots", "translator"},
     "inspection": {"layers", "models"},
     "export": {"decoding", "ops", "version"},
     "translate_files": {"model_directory", "translator", "version"},
