@@ -11,7 +11,7 @@ import keras
 import pytest
 
 import keras_seqconv as ks
-from tests.export.models import word_tokenizer
+from tests.export.models import tokenizer_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
@@ -39,7 +39,7 @@ def browser():
 def folders(tmp_path_factory):
     """A translation model with dynamic convolutions, and a language model."""
     keras.utils.set_random_seed(3)
-    tokenizer, folder = word_tokenizer(), tmp_path_factory.mktemp("demo")
+    tokenizer, folder = tokenizer_of("words"), tmp_path_factory.mktemp("demo")
     size = tokenizer.vocabulary_size
     small = dict(hidden_dim=8, intermediate_dim=8, num_heads=2, kernel_sizes=[3])
     model = ks.models.EncoderDecoder(
@@ -108,8 +108,11 @@ def elements(browser, css: str):
 
 
 def click(browser, label: str):
-    button = [one for one in elements(browser, "button") if one.text == label]
-    button[0].click()
+    def button(page):
+        labels = {one.text: one for one in elements(page, "button")}
+        return labels.get(label)
+
+    until(browser, button).click()
 
 
 def values(browser) -> list[str]:

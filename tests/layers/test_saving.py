@@ -1,0 +1,165 @@
+"""Every layer in one model: in a fresh process, exported without XLA, padded."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqconv import layers
+from keras_seqconv.models import EncoderDecoder
+from tests.backends import cheaply, to_numpy
+from tests.layers.values import assert_close
+from tests.saved_models import compiled_functions
+
+ROOT = Path(__file__).parents[2]
+EXPORTED = {name for name in vars(layers) if name[0].isupper()}
+
+
+def every_layer(width: int = 8) -> keras.Model:
+    """A functional model of ids (B, T) that goes through every public layer."""
+    used = set()
+
+    def add(name, *arguments, **options):
+        used.add(name)
+        return getattr(layers, name)(*arguments, **options)
+
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, width, mask_zero=True)(ids)
+    x = add("PositionEncoding", "sinusoidal")(x)
+    x = add("PositionEncoding", "learned", max_length=20)(x)
+    for mixer in (
+        add("LightConv", 4, 5, weight_dropout=0.1),
+        add("DynamicConv", 4, 5, "causal", renormalize_padding=True),
+        add("SurplusDynamicConv", 4, 3, query_groups=2),
+        add("LightConvModule", 2, 4),
+        add("DynamicConvModule", 2, 4, "causal", weight_dropout=0.1),
+        add("QueryConvModule", 2, 3, gate="gau", permute_channels=True, seed=1),
+        add("MultiHeadAttention", 2, use_causal_mask=True),
+        add("FeedForward", 16),
+    ):
+        x = add("Residual", mixer, dropout=0.1)(x)
+    memory = add("ScaleGradient", 0.5)(x)
+    x = add("Residual", layers.MultiHeadAttention(2), normalize_first=True)(
+        x, value=memory
+    )
+    tokens = add("TokenEmbedding", 11, width, use_bias=True)(ids)
+    rare = add("AdaptiveInput", 11, width, cutoffs=(4, 8), factor=2.0)(ids)
+    embedded = keras.layers.Add()([tokens, rare])
+    skip = x
+    x = add("WeightNormConv1D", 2 * width, 3, padding="causal")(x)
+    x = add("GLU")(x)
+    x = add("ConvS2SAttention")(x, embedded, memory, memory)
+    x = add("ScaledResidual")(x, skip)
+    x = add("ConvS2SBlock", 6, 4)(x)
+    initializer = add("ConvS2SInitializer", dropout=0.1)
+    x = add("WeightNormDense", 5, kernel_initializer=initializer)(x)
+    x = add("AdaptiveSoftmax", 11, cutoffs=(4, 8), factor=2.0, adaptive_input=None)(x)
+    assert used == EXPORTED, f"not in the model: {EXPORTED - used}"
+    return keras.Model(ids, x)
+
+
+IDS = np.array([[3, 4, 5, 6, 7, 8, 9], [2, 3, 4, 0, 0, 0, 0]], "int32")
+
+
+@pytest.mark.slow
+def test_every_layer_reloads_in_a_fresh_process(tmp_path):
+    model = every_layer()
+    np.save(tmp_path / "expected.npy", to_numpy(model(IDS)))
+    np.save(tmp_path / "ids.npy", IDS)
+    model.save(tmp_path / "model.keras")
+    code = """
+    import sys, numpy as np, keras, keras_seqconv
+    folder = sys.argv[1]
+    model = keras.saving.load_model(folder + "/model.keras")
+    outputs = model(np.load(folder + "/ids.npy"))
+    expected = np.load(folder + "/expected.npy")
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=300,
+    )
+
+
+def test_weights_file_and_clone():
+    model = every_layer()
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(
+        *(to_numpy(cheaply(one)(IDS)) for one in (clone, model)), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_padding_changes_no_result_of_the_whole_model():
+    """Causal or not, a sentence gives the same outputs in a longer batch."""
+    model = cheaply(every_layer())
+    short = to_numpy(model(IDS[1:, :3]))
+    padded = to_numpy(model(IDS))[1:, :3]
+    # The normalizations and projections multiply rounding: not to the last bit.
+    np.testing.assert_allclose(padded, short, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
+    import tensorflow as tf
+
+    model = every_layer()
+    expected = model.predict(IDS, verbose=0)
+    model.export(tmp_path / "exported", verbose=False)
+    tf.saved_model.save(model, tmp_path / "saved")
+    for folder in (tmp_path / "exported", tmp_path / "saved"):
+        assert compiled_functions(folder) == []
+        signatures = tf.saved_model.load(folder).signatures
+        serve = signatures["serve" if "serve" in signatures else "serving_default"]
+        for ids, wanted in ((IDS, expected), (IDS[1:, :3], expected[1:, :3])):
+            (outputs,) = serve(tf.constant(ids)).values()
+            np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.tensorflow
+# An adaptive softmax has its weights in `log_prob` and not in its call.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_every_layer_trains_together_in_half_precision(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = every_layer()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile("adam", "mse")
+    target = ops.zeros((2, 7, 5))
+    losses = model.fit(IDS, target, epochs=8, verbose=0).history["loss"]
+    assert np.all(np.isfinite(losses))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])
+def test_padding_ids_reach_no_logits(mixer):
+    """Whatever stands in the row of the padding, also NaN."""
+    model = EncoderDecoder(
+        *(9, 9), hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=mixer,
+        num_encoder_layers=2, num_decoder_layers=1, kernel_sizes=70,
+    )  # fmt: skip
+    inputs = {
+        "source_ids": np.array([[5, 6, 2, 1, 1], [1, 1, 5, 6, 2]]),
+        "target_ids": np.array([[2, 7, 1], [2, 7, 8]]),
+    }
+    expected = to_numpy(model(inputs))
+    for embedder in (model.source_embedder, model.target_embedder):
+        table = embedder.tokens.embeddings
+        table.assign(np.where(np.arange(9)[:, None] == 1, np.nan, to_numpy(table)))
+    assert_close(model(inputs)[:, :2], expected[:, :2])
+    state = model.get_initial_state(inputs["source_ids"], max_length=3)
+    logits, _ = model.step(inputs["target_ids"][:, :2], state)
+    assert_close(logits, expected[:, 1])
