@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         convert,
         data,
         decoding,
+        demo,
         evaluation,
         export,
         inspection,
@@ -38,9 +39,9 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
     )
 
 _MODULES = (
-    "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
-    "inspection", "layers", "losses", "metrics", "models", "ops", "optimizers",
-    "plots", "preparation", "presets", "schedules", "tokenizers",
+    "callbacks", "checkpoints", "convert", "data", "decoding", "demo", "evaluation",
+    "export", "inspection", "layers", "losses", "metrics", "models", "ops",
+    "optimizers", "plots", "preparation", "presets", "schedules", "tokenizers",
     "training",
 )  # fmt: skip
 _HOMES = {

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
-        "evaluation", "export", "fitting", "inspection", "layers",
+        "demo", "evaluation", "export", "fitting", "inspection", "layers",
         "losses", "metrics", "models", "ops", "optimizers",
         "plots", "preparation", "presets", "schedules", "tokenizers", "training",
         "translator", "version",
@@ -74,7 +74,7 @@ ALLOWED = {
 OPTIONAL = [
     "jax", "torch", "tensorflow_text", "tensorflow_datasets", "tensorboard",
     "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "babel", "num2words",
-    "matplotlib", "tensorflow_serving", "pydantic", "rouge_score", "pytest",
+    "matplotlib", "gradio", "tensorflow_serving", "pydantic", "rouge_score", "pytest",
 ]  # fmt: skip
 
 
