@@ -102,11 +102,12 @@ def blocks(
     the stream is a label exactly once. Memory holds a row and a line, no more.
 
     Break modes:
-        "none": pieces of `tokens_per_sample` tokens, the last one shorter.
-        "complete": as many whole lines as fit into `tokens_per_sample`.
-        "complete_doc": likewise, and a piece ends where a document ends. Documents are
-            divided by empty lines (the end token alone), which are left out.
-        "sentence" (or "eos"): each line a piece, whatever `tokens_per_sample` is.
+
+    - "none": pieces of `tokens_per_sample` tokens, the last one shorter.
+    - "complete": as many whole lines as fit into `tokens_per_sample`.
+    - "complete_doc": likewise, and a piece ends where a document ends. Documents are
+      divided by empty lines (the end token alone), which are left out.
+    - "sentence" (or "eos"): each line a piece, whatever `tokens_per_sample` is.
 
     With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
     preceded by the last w tokens of input before it (fewer at the start, and before a
