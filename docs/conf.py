@@ -117,9 +117,25 @@ def real_signature(app, what, name, obj, options, signature, returns):
     if what == "class" and issubclass(obj, (keras.Layer, keras.Model)):
         parameters = list(inspect.signature(obj.__init__).parameters.values())
         return str(inspect.Signature(parameters[1:])), returns
+    if hasattr(obj, "model_fields"):  # of pydantic: listed below
+        return "(**options)", None
     return None
 
 
+def options_of(app, what, name, obj, options, lines):
+    """The fields of a pydantic class with their texts."""
+    if what == "class" and hasattr(obj, "model_fields"):
+        for field, info in obj.model_fields.items():
+            lines += ["", f"- ``{field}``: {info.description}"]
+
+
+def is_left_out(app, what, name, obj, skip, options):
+    """Fields of a named tuple stand in the docstring of its class."""
+    return skip or (getattr(obj, "__doc__", "") or "").startswith("Alias for field")
+
+
 def setup(app):
+    app.connect("autodoc-process-docstring", options_of, priority=900)
+    app.connect("autodoc-skip-member", is_left_out)
     app.connect("autodoc-process-signature", real_signature)
     app.connect("autodoc-process-docstring", markdown_to_rst, priority=400)
