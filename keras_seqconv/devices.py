@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import keras
-
 from keras_seqconv.support.arguments import check_positive_integer
 
 # From malloc.h of glibc.
@@ -39,8 +37,14 @@ def bfloat16_advice(flag: str, gain: str) -> str:
     return ""
 
 
+def _on_tensorflow() -> bool:
+    import keras  # not before memory is set up, see `keep_freed_memory`
+
+    return keras.backend.backend() == "tensorflow"
+
+
 def _has_gpu() -> bool:
-    if keras.backend.backend() == "tensorflow":
+    if _on_tensorflow():
         import tensorflow as tf
 
         return bool(tf.config.list_physical_devices("GPU"))
@@ -63,7 +67,7 @@ def share_cores(workers: int) -> bool:
         environment sets TF_NUM_INTRAOP_THREADS, and where TensorFlow already runs.
     """
     given = "TF_NUM_INTRAOP_THREADS" in os.environ
-    if workers == 1 or given or keras.backend.backend() != "tensorflow":
+    if workers == 1 or given or not _on_tensorflow():
         return False
     import tensorflow as tf
 
@@ -87,7 +91,9 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     `keras-seqconv train`, `translate` and `evaluate` call this, the last two with an
     arena for each batch that is decoded at a time. Call it before a training or long
     translation of your own; it holds for the whole process. Threads that have an arena
-    already keep it.
+    already keep it, and where pandas is installed Keras, by importing it, starts some:
+    the command line calls this before Keras is loaded, and MALLOC_ARENA_MAX=1 in the
+    environment does the same for a program of your own.
 
     Args:
         arenas: heaps that threads are dealt out to, at least 1. From a heap of its own
@@ -151,7 +157,7 @@ def find_devices(number: int | None) -> Devices:
         ValueError: there are not so many; for cores also if TensorFlow is already
             running in this process, because that settles how it uses them.
     """
-    if keras.backend.backend() != "tensorflow":
+    if not _on_tensorflow():
         if number not in (None, 1):
             raise ValueError(
                 "`devices` must be 1 except on TensorFlow; see "

@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if hasattr(module, "check"):
                 module.check(options)
             if getattr(module, "LOADS_KERAS", True):
+                keep_memory(options)
                 load_quietly()
             status = module.run(options)
             sys.stdout.flush()
@@ -90,6 +91,18 @@ def _parser(arguments: Sequence[str]) -> "Parser":
             module.add_arguments(command)
         command.set_defaults(module=module)
     return parser
+
+
+def keep_memory(options: argparse.Namespace) -> None:
+    """Before Keras is loaded, which may start threads whose heaps stay as they are.
+
+    Batches that are decoded side by side have a heap each: logits are made anew in
+    every step.
+    """
+    from keras_seqconv.devices import available_cores, keep_freed_memory
+
+    batches = getattr(options, "parallel_batches", 1)
+    keep_freed_memory(batches or min(available_cores(), 8))
 
 
 def load_quietly() -> None:

@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.devices import keep_freed_memory
     from keras_seqconv.training import TrainingOptions, train
     from keras_seqconv.training.run import remove_run
 
@@ -55,7 +54,6 @@ def run(options: argparse.Namespace) -> int:
         preset="dynamic_conv_phrases", dataset="phrases", max_shapes=6, workdir=workdir
     )
     print(f"Training {training.preset} on the embedded corpus; see {workdir}/run.json")
-    keep_freed_memory()
     result = train(training)
     if result.folder is None:
         return result.status

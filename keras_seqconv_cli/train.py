@@ -81,16 +81,9 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.devices import bfloat16_advice, keep_freed_memory
     from keras_seqconv.presets import PRESETS
     from keras_seqconv.training import train
 
-    keep_freed_memory()
-    recipe = PRESETS[options.training.preset].recipe
-    if (options.training.precision or recipe["precision"]) == "float32":
-        flag, gain = "--precision mixed_bfloat16", "trained 1.2 times as fast"
-        if advice := bfloat16_advice(flag, gain):
-            print(advice)
     result = train(options.training)
     if result.folder is not None:
         preset = PRESETS[options.training.preset]

@@ -111,13 +111,11 @@ def search_options(options: argparse.Namespace) -> dict:
 
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
-    from keras_seqconv.devices import keep_freed_memory, share_cores
+    from keras_seqconv.devices import share_cores
     from keras_seqconv.text_model import default_parallel
     from keras_seqconv.translator import load_ensemble
 
     parallel = options.parallel_batches or default_parallel()
-    # Logits of many beams are made anew in every step.
-    keep_freed_memory(arenas=parallel)
     # Before TensorFlow starts, which loading a model does.
     share_cores(parallel)
     translator = load_ensemble(options.model, options.dtype)

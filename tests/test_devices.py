@@ -11,6 +11,7 @@ from keras_seqconv.devices import keep_freed_memory
 
 CODE = """
 import ctypes, resource, sys, threading
+import keras_seqconv_cli  # as a command does: before Keras, which may start threads
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of 4 KB anywhere
 from keras_seqconv.devices import keep_freed_memory
 arenas, of_thread = int(sys.argv[1]), int(sys.argv[2]) << 20

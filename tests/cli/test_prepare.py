@@ -1,5 +1,7 @@
 """`keras-seqconv prepare`: flags, what it prints, how it refuses, its processes."""
 
+import collections
+import itertools
 import os
 import signal
 import subprocess
@@ -143,4 +145,6 @@ def test_worker_that_is_killed_is_an_error():
     with executor_of(2) as executor:
         executor.submit(os._exit, 1)
         with pytest.raises(OSError, match="ended too early"):
-            list(with_tokens(iter([["a", "b"]] * 9999), [{}, {}], executor))
+            # Endless: what is left is never done by the other one.
+            pairs = with_tokens(itertools.repeat(["a", "b"]), [{}, {}], executor)
+            collections.deque(pairs, maxlen=0)
