@@ -195,3 +195,17 @@ def test_attention_needs_keys_as_wide_as_the_embeddings():
         ConvS2SAttention().build(*shapes)
     with pytest.raises(ValueError, match="`skip`"):
         ScaledResidual().build((2, 7, 5), (2, 7, None))
+
+
+@pytest.mark.tensorflow
+def test_attention_in_float64_is_float64_throughout():
+    rng = np.random.default_rng(0)
+    h, g, keys, values = (rng.normal(size=(2, 5, 4)) for _ in range(4))
+    layer = ConvS2SAttention(dtype="float64")
+    outputs = to_numpy(layer(h, g, keys, values, keys_mask=MASK[:, :5]))
+    query = (dense(layer.in_projection, h) + g) * np.sqrt(0.5)
+    weights = np.where(MASK[:, None, :5], np.exp(query @ keys.swapaxes(1, 2)), 0)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    context = weights @ values * np.sqrt(MASK[:, :5].sum(axis=1))[:, None, None]
+    expected = (dense(layer.out_projection, context) + h) * np.sqrt(0.5)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-12, atol=1e-12)
