@@ -1,6 +1,6 @@
 """Packages that not everyone needs, imported where they are used."""
 
-import importlib
+import sys
 from types import ModuleType
 
 
@@ -15,7 +15,9 @@ def require(module: str, extra: str) -> ModuleType:
         ImportError: it is missing or broken; says which extra to install.
     """
     try:
-        return importlib.import_module(module)
+        # A builtin: in a graph, AutoGraph would warn that it cannot convert importlib.
+        __import__(module)
+        return sys.modules[module]
     except ImportError as error:
         raise ImportError(
             f"This needs the package {module.partition('.')[0]}: "
