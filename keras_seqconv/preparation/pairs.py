@@ -17,7 +17,6 @@ import re
 import signal
 import tarfile
 import threading
-import unicodedata
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -25,16 +24,14 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from keras_seqconv.support.files import iterate_lines
 from keras_seqconv.tokenizers.moses_bpe import moses_steps
 
-LONGEST_LINE = 16 << 20  # bytes; a longer one is hardly text
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_BROKEN = (
-    EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError
-)  # fmt: skip
-_DROPPED = (b"<url>", b"<talkid>", b"<keywords>")
-_DELETED = re.compile(rb"</?title>|</?description>")
-_SEGMENT_TAGS = re.compile(rb'<seg id="[0-9]*">\s*|\s*</seg>\s*')
+_BROKEN = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+_DROPPED = ("<url>", "<talkid>", "<keywords>")
+_DELETED = re.compile(r"</?title>|</?description>")
+_SEGMENT_TAGS = re.compile(r'<seg id="[0-9]*">\s*|\s*</seg>\s*', re.ASCII)
 
 # Few, so that an interrupted process has soon done with them.
 _PAIRS_AT_ONCE = 250
@@ -77,12 +74,8 @@ def find(wanted: Wanted, data: Path) -> Place | None:
             if (data / name).is_file():
                 return Place(data / name)
         archive = data / (wanted.archive or "")
-    if archive.is_file():
-        members = _members(archive)
-        for name in names:
-            if name in members:
-                return Place(archive, name)
-    return None
+    members = _members(archive) if archive.is_file() else ()
+    return next((Place(archive, name) for name in names if name in members), None)
 
 
 @functools.lru_cache
@@ -90,7 +83,7 @@ def _members(archive: Path) -> frozenset[str]:
     try:
         with tarfile.open(archive, "r|*") as stream:
             return frozenset(_name(member) for member in stream if member.isreg())
-    except _BROKEN as error:
+    except (*_BROKEN, gzip.BadGzipFile) as error:
         raise ValueError(f"{archive} must be a complete tar file ({error}).") from None
 
 
@@ -98,45 +91,23 @@ def _name(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./")
 
 
-def lines(place: Place) -> Iterator[bytes]:
-    """Lines without LF at their ends; LF alone ends a line, not U+2028 nor a lone CR.
+def lines(place: Place) -> Iterator[str]:
+    """Lines as `iterate_lines` has them, with "keep" for what is not UTF-8.
 
     Raises:
-        ValueError: a broken compressed file, or a line of more than 16 MiB.
+        ValueError: a broken file, or a line of more than 16 MiB.
     """
-    number = 0
+    if place.member is None:
+        yield from iterate_lines(place.path, "keep")
+        return
+    opener = _OPENERS.get(Path(place.member).suffix, contextlib.nullcontext)
     try:
-        with _opened(place) as stream:
-            while line := stream.readline(LONGEST_LINE):
-                number += 1
-                if len(line) == LONGEST_LINE:
-                    raise ValueError(
-                        f"{place}, line {number:,}, must be shorter than "
-                        f"{LONGEST_LINE >> 20} MiB. Is it text, one sentence a line?"
-                    )
-                mark = b"\xef\xbb\xbf" if number == 1 else b""
-                yield line.removeprefix(mark).removesuffix(b"\n")
-    except _BROKEN as error:
-        raise ValueError(
-            f"{place} must be a complete file. It breaks off after line {number:,}: "
-            f"{error}"
-        ) from None
-
-
-@contextlib.contextmanager
-def _opened(place: Place):
-    opener = _OPENERS.get(Path(place.member or place.path.name).suffix)
-    with contextlib.ExitStack() as stack:
-        if place.member is None:
-            yield stack.enter_context((opener or open)(place.path, "rb"))
-            return
-        archive = stack.enter_context(tarfile.open(place.path, "r|*"))
-        for member in archive:
-            if member.isreg() and _name(member) == place.member:
-                stream = stack.enter_context(archive.extractfile(member))
-                yield stack.enter_context(opener(stream, "rb")) if opener else stream
-                return
-    raise FileNotFoundError(f"No such file: {place}")
+        with tarfile.open(place.path, "r|*") as archive:
+            member = next(one for one in archive if _name(one) == place.member)
+            with opener(archive.extractfile(member)) as stream:
+                yield from iterate_lines(stream, "keep")
+    except (ValueError, *_BROKEN) as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def read_pairs(
@@ -169,72 +140,49 @@ def read_pairs(
                 f"{what.get(markup, 'lines')}: {', '.join(totals)}"
             )
         counts["pairs"] += 1
-        # NUL would not come back from a dataset of texts.
-        texts = [line.decode(errors="replace").replace("\0", " ") for line in pair]
-        bad = [
-            place
-            for place, line, text in zip(places, pair, texts, strict=True)
-            if "\ufffd" in text and text.encode() != line.replace(b"\0", b" ")
-        ]
-        if bad and on_error == "raise":
-            raise ValueError(
-                f"{bad[0]}, pair {number:,}, is not valid UTF-8. "
-                'Correct it, or leave out such pairs: `on_error` "skip".'
-            )
-        if bad:
-            replaced = on_error == "replace"
-            counts["not UTF-8, repaired" if replaced else "not UTF-8"] += 1
-            if not replaced:
+        texts = [_valid(line) for line in pair]
+        if texts != list(pair):
+            if on_error == "raise":
+                bad = places[texts[0] == pair[0]]
+                raise ValueError(
+                    f"{bad}, pair {number:,}, is not valid UTF-8. "
+                    'Correct it, or leave out such pairs: `on_error` "skip".'
+                )
+            counts["not UTF-8" + ", repaired" * (on_error == "replace")] += 1
+            if on_error == "skip":
                 continue
-        yield [text.strip() for text in texts]
+        # NUL would not come back from a dataset of texts.
+        yield [text.replace("\0", " ").strip() for text in texts]
 
 
-def _without_markup(place: Place, markup: str, counts: Counter) -> Iterator[bytes]:
+def _valid(line: str) -> str:
+    """A line of `lines`, with U+FFFD for what is not UTF-8."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return line.encode(errors="surrogateescape").decode(errors="replace")
+    return line
+
+
+def _without_markup(place: Place, markup: str, counts: Counter) -> Iterator[str]:
     for line in lines(place):
         counts["lines"] += 1
         if markup == "tags":
             dropped = [tag for tag in _DROPPED if tag in line]
             if dropped:
-                counts[f"lines with {dropped[0].decode()}"] += 1
+                counts[f"lines with {dropped[0]}"] += 1
                 continue
-            line = _DELETED.sub(b"", line)
+            line = _DELETED.sub("", line)
         elif markup == "segments":
-            if b"<seg id" not in line:
+            if "<seg id" not in line:
                 counts["lines without <seg id"] += 1
                 continue
             # As fairseq's `sed`: apostrophes are made plain, nothing is unescaped.
-            line = _SEGMENT_TAGS.sub(b"", line).replace("\u2019".encode(), b"'")
+            line = _SEGMENT_TAGS.sub("", line).replace("\u2019", "'")
         yield line
 
 
 # --- Tokens. ---
-
-
-def steps(
-    text: str,
-    *,
-    language: str | None = None,
-    normalize: bool = False,
-    remove_nonprinting: bool = False,
-    **moses,
-) -> str:
-    """`moses_steps` of the tokenizers, with `remove_nonprinting` in their middle."""
-    if normalize:
-        text = moses_steps(text, language, normalize=True)
-    if remove_nonprinting:
-        text = without_nonprinting(text)
-    return moses_steps(text, language, **moses)
-
-
-def without_nonprinting(text: str) -> str:
-    """Moses' remove-non-printing-char.perl: a blank for each character of category C.
-
-    That is: control, format, unassigned, ...
-    """
-    if text.isprintable():  # also false of blanks other than the usual one
-        return text
-    category = unicodedata.category
-    return "".join(" " if category(one)[0] == "C" else one for one in text)
 
 
 @contextlib.contextmanager
@@ -253,6 +201,16 @@ def executor_of(workers: int) -> Iterator[Executor]:
         executor.shutdown(cancel_futures=True)
 
 
+def _end_with_parent():
+    """Ends this process when its parent is gone, however that was ended."""
+
+    def watch():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextlib.contextmanager
 def _no_interrupts():
     """Processes that are started in the block never see Ctrl-C: their parent does."""
@@ -266,16 +224,6 @@ def _no_interrupts():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_with_parent():
-    """Ends this process when its parent is gone, however that was ended."""
-
-    def watch():
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def with_tokens(
     pairs: Iterator[list[str]], sides: list[dict], executor: Executor
 ) -> Iterator[tuple[list[str], list[str]]]:
@@ -283,7 +231,7 @@ def with_tokens(
 
     Args:
         pairs: texts of source and target.
-        sides: arguments of `steps` for each.
+        sides: arguments of `moses_steps` for each.
         executor: of `executor_of`.
 
     Raises:
@@ -293,13 +241,13 @@ def with_tokens(
     waiting = deque()
 
     def first():
-        texts, tokens = waiting.popleft()
+        tokens, texts = waiting.popleft()
         return zip(tokens.result(), texts, strict=True)
 
     try:
         for chunk in chunks:
             with _no_interrupts():
-                waiting.append((chunk, executor.submit(_tokens, sides, chunk)))
+                waiting.append((executor.submit(_tokens, sides, chunk), chunk))
             if len(waiting) > _CHUNKS_AHEAD:
                 yield from first()
         while waiting:
@@ -314,6 +262,6 @@ def with_tokens(
 
 def _tokens(sides: list[dict], pairs: list[list[str]]) -> list[list[str]]:
     return [
-        [steps(text, **side) for text, side in zip(pair, sides, strict=True)]
+        [moses_steps(text, **side) for text, side in zip(pair, sides, strict=True)]
         for pair in pairs
     ]

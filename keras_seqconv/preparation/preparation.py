@@ -21,7 +21,6 @@ from keras_seqconv.preparation.pairs import (
     lines,
     read_pairs,
     with_tokens,
-    without_nonprinting,
 )
 from keras_seqconv.preparation.recipes import Recipe, locate
 from keras_seqconv.support.arguments import check_boolean, check_positive_integer
@@ -29,7 +28,7 @@ from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_directory, read_json, write_json
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, train_tokenizers
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
-from keras_seqconv.tokenizers.moses_bpe import count_pieces
+from keras_seqconv.tokenizers.moses_bpe import count_pieces, without_nonprinting
 
 REPORT = "preparation.json"
 SPLITS = ("train", "valid", "test")
@@ -37,7 +36,6 @@ _FORMAT_VERSION = 1
 _SECONDS_BETWEEN_LINES = 10.0
 _DOUBLE = "double of an earlier pair"
 _AFTER = ", after byte pairs"
-_PACKAGES = ("sacremoses", "subword-nmt", "sentencepiece")
 _writing = functools.partial(open, mode="w", encoding="utf-8", newline="\n")
 
 
@@ -99,42 +97,31 @@ def prepare(
         "subword_nmt": recipe.merges is not None,
         "sentencepiece": recipe.tokenizer == "sentencepiece",
     }
-    for package in needed:
-        if needed[package]:
-            require(package, "mt")
+    for package in filter(needed.get, needed):
+        require(package, "mt")
     output = Path(os.path.realpath(output))
     stages = output.with_name(f"{output.name}.part")
     job = _Preparation(recipe, Path(data), tokenized, stages, log or (lambda text: 0))
-    with atomic_directory(output) as folder:
+    with _new_folder(output) as folder:
         job.check_plan()
         try:
             with executor_of(workers if needed["sacremoses"] else 1) as executor:
                 job.clean(executor)
             report = job.write(job.learn(), folder)
         finally:
-            if not _finished(stages):
+            if not job.finished():
                 shutil.rmtree(stages, ignore_errors=True)
     shutil.rmtree(stages, ignore_errors=True)
     return report
 
 
-def _finished(stages: Path) -> list[str]:
-    """Names of the stages that are finished."""
-    return sorted(path.name for path in stages.glob("[!.]*") if path.is_dir())
-
-
 @contextlib.contextmanager
-def _stage(path: Path) -> Iterator[Path]:
-    """Yields the new folder of a stage, which is there when it is finished."""
+def _new_folder(path: Path) -> Iterator[Path]:
+    """Yields a folder that is there, and on the disk, when the block has ended."""
     with atomic_directory(path) as folder:
         yield folder
-        _to_disk(folder)
-
-
-def _to_disk(folder: Path):
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb+") as stream:
+        for file in filter(Path.is_file, folder.rglob("*")):
+            with open(file, "rb+") as stream:
                 os.fsync(stream.fileno())
 
 
@@ -161,6 +148,10 @@ class _Preparation:
         places += [self.codes_of_pieces] * (self.codes_of_pieces is not None)
         self.inputs = list(dict.fromkeys(place.path for place in places))
 
+    def finished(self) -> list[str]:
+        """Names of the stages that are finished."""
+        return sorted(p.name for p in self.stages.glob("[!.]*") if p.is_dir())
+
     def check_plan(self):
         """Finished stages of other inputs, options or packages are refused."""
         plan = {
@@ -175,7 +166,7 @@ class _Preparation:
         }
         plan, path = json.loads(json.dumps(plan)), self.stages / "plan.json"
         self.stages.mkdir(exist_ok=True)
-        if not (finished := _finished(self.stages)):
+        if not (finished := self.finished()):
             write_json(path, plan)
         elif not path.exists() or read_json(path) != plan:
             raise ValueError(
@@ -188,22 +179,21 @@ class _Preparation:
     # --- Clean the parts: tokens, filters, splits. ---
 
     def clean(self, executor):
-        lines, seen = 0, set()
+        number, seen = 0, set()  # of training lines, and digests of them
         for name, (part, places) in self.parts.items():
             train, folder = part.split == "train", self.stages / name
             if not folder.exists():
-                with _stage(folder) as new:
-                    counts = self._clean(part, places, executor, lines, seen, new)
+                with _new_folder(folder) as new:
+                    counts = self._clean(part, places, executor, number, seen, new)
                     write_json(new / "counts.json", counts)
             elif train and self.recipe.deduplicate:
                 for split in SPLITS:
-                    rows = self._rows(split, [name])
-                    seen.update(_digest(row[2:]) for row in rows)
+                    seen.update(_digest(row[2:]) for row in self._rows(split, [name]))
             if train:
                 counts = read_json(folder / "counts.json")
-                lines += sum(counts.get(f"to {split}", 0) for split in SPLITS)
+                number += sum(counts.get(f"to {split}", 0) for split in SPLITS)
 
-    def _clean(self, part, places, executor, lines: int, seen: set, folder) -> dict:
+    def _clean(self, part, places, executor, number: int, seen: set, folder) -> dict:
         recipe, train = self.recipe, part.split == "train"
         rule = recipe.rule if train and recipe.rule_on == "words" else None
         deduplicate = train and recipe.deduplicate
@@ -226,20 +216,15 @@ class _Preparation:
                 if problem is not None:
                     counts[problem] += 1
                     continue
-                lines += train
-                split = part.split
-                # Numbers of training lines are from 1.
-                if train and recipe.valid_every and lines % recipe.valid_every == 0:
-                    split = "valid"
-                elif train and recipe.test_every and lines > 1:
-                    split = "test" if lines % recipe.test_every == 1 else "train"
+                number += 1
+                split = recipe.split_of(number) if train else part.split
                 counts[f"to {split}"] += 1
                 row = json.dumps([*tokens, *texts], ensure_ascii=False)
                 files[split].write(row + "\n")
         return {"part": part.name, "split": part.split, **counts}
 
     def _steps(self, train: bool) -> list[dict]:
-        """Arguments of `steps` for both sides of a part."""
+        """Arguments of `moses_steps` for both sides of a part."""
         recipe = self.recipe
         if self.keeps_raw and not train:
             return [{}, {}]  # nothing looks at the tokens of these
@@ -286,7 +271,7 @@ class _Preparation:
                 words.update(row[0].split())
                 words.update(row[1].split())
             self.log(f"learning {self.recipe.merges:,} merges of {len(words):,} words")
-            with _stage(folder) as new:
+            with _new_folder(folder) as new:
                 codes = learn_codes(words, self.recipe.merges)
                 (new / "codes").write_bytes(codes.encode())
         return (folder / "codes").read_bytes().decode()
@@ -304,53 +289,45 @@ class _Preparation:
             for split in SPLITS
         }
         if not splits["train"].get("kept"):
-            counts = [
+            received = "; ".join(
                 f"{name} {count}"
-                for found in (*parts, splits["train"])
-                for name, count in found.items()
+                for counts in (*parts, splits["train"])
+                for name, count in counts.items()
                 if isinstance(count, int)
-            ]
+            )
             raise ValueError(
-                "The training set must keep at least one pair. Received: "
-                + "; ".join(counts)
+                f"The training set must keep at least one pair. Received: {received}"
             )
         if split_word is not None:
             words = [count_pieces(side, split_word) for side in words]
-        vocabulary = self._write_tokenizers(words, codes, folder)
+        vocabulary = {}
+        if recipe.tokenizer != "none":
+            made = self._tokenizers(words, codes, folder)
+            for name, pair in made.items():
+                for side, tokenizer in zip(("source", "target"), pair, strict=True):
+                    tokenizer.save(folder / name / side)
+                    vocabulary[side] = tokenizer.vocabulary_size
+            vocabulary["joined"] = recipe.joined
+            if codes is not None:
+                vocabulary = {"merges": codes.count("\n") - 1, **vocabulary}
         self.log("SHA-256 of inputs and outputs")
         text = "tokens" if self.tokenized and self.moses else "plain"
-        text = "pieces" if recipe.tokenizer == "pieces" else text
         base = self.data if self.data.is_dir() else self.data.parent
         report = {
             "format_version": _FORMAT_VERSION,
-            "recipe": {
-                **dataclasses.asdict(recipe),
-                "parts": [
-                    {
-                        "name": part.name,
-                        "split": part.split,
-                        "files": [wanted.names[0] for wanted in part.wanted],
-                    }
-                    for part in recipe.parts
-                ],
-                "codes": recipe.codes and recipe.codes.names[0],
-            },
-            "text": text,
+            "recipe": dataclasses.asdict(recipe),
+            "text": "pieces" if recipe.tokenizer == "pieces" else text,
             "packages": _versions(),
             "inputs": [_file(path, base) for path in self.inputs],
             "parts": parts,
-            "splits": {
-                name: counts for name, counts in splits.items() if "kept" in counts
-            },
+            "splits": {name: one for name, one in splits.items() if "kept" in one},
             "vocabulary": vocabulary,
             "outputs": [
                 _file(path, folder)
-                for path in sorted(folder.rglob("*"))
-                if path.is_file()
+                for path in sorted(filter(Path.is_file, folder.rglob("*")))
             ],
         }
         write_json(folder / REPORT, report)
-        _to_disk(folder)
         return report
 
     def _write_split(self, split: str, split_word, words, folder) -> dict:
@@ -370,14 +347,12 @@ class _Preparation:
 
         paths = [folder / f"{split}.{language}" for language in self.languages]
         with _writing(paths[0]) as source, _writing(paths[1]) as target:
-            rows = self._rows(split)
-            for row in self._logged(f"writing {split}", rows):
+            for row in self._logged(f"writing {split}", self._rows(split)):
                 tokens, texts = row[:2], row[2:] if self.keeps_raw else row[:2]
-                if rule is not None:
-                    problem = rule.problem(*map(joined, tokens))
-                    if problem is not None:
-                        counts[problem + _AFTER] += 1
-                        continue
+                problem = rule.problem(*map(joined, tokens)) if rule else None
+                if problem is not None:
+                    counts[problem + _AFTER] += 1
+                    continue
                 counts["kept"] += 1
                 if self.keeps_raw and recipe.remove_nonprinting:
                     # The tokenizer does not do this.
@@ -393,11 +368,9 @@ class _Preparation:
                 path.unlink()
         return dict(counts)
 
-    def _write_tokenizers(self, words, codes: str | None, folder: Path) -> dict:
-        """Writes the tokenizers of both sides; returns their sizes."""
+    def _tokenizers(self, words, codes: str | None, folder: Path) -> dict:
+        """Pairs of tokenizers by the names of their folders."""
         recipe, made = self.recipe, {}
-        if recipe.tokenizer == "none":
-            return {}
         if recipe.tokenizer == "sentencepiece":
             self.log(f"training SentencePiece, {recipe.vocabulary_size:,} entries")
             made["tokenizers"] = train_tokenizers(
@@ -406,45 +379,37 @@ class _Preparation:
                 vocabulary_size=recipe.vocabulary_size,
                 joint=recipe.joined,
             )
-        else:
-            both = [words[0] + words[1]] * 2 if recipe.joined else words
-            dictionaries = [
-                Dictionary.from_counts(counts, recipe.threshold, recipe.nwords)
-                for counts in both
-            ]
-            plain = {"tokenizers": self.keeps_raw}
-            if (self.moses or self.codes_of_pieces is not None) and not self.keeps_raw:
-                plain["raw_tokenizers"] = True
-            for name in plain:
-                made[name] = [
-                    self._tokenizer(*pair, codes, plain[name])
-                    for pair in zip(dictionaries, self.languages, strict=True)
-                ]
-        for name, pair in made.items():
-            for side, tokenizer in zip(("source", "target"), pair, strict=True):
-                tokenizer.save(folder / name / side)
-        source, target = (one.vocabulary_size for one in made["tokenizers"])
-        merges = {} if codes is None else {"merges": codes.count("\n") - 1}
-        return {**merges, "source": source, "target": target, "joined": recipe.joined}
-
-    def _tokenizer(self, dictionary, language: str, codes: str | None, plain: bool):
-        """One that takes plain text, or one that takes what the files hold."""
-        recipe, pieces = self.recipe, self.recipe.tokenizer == "pieces"
-        if not plain:
+            return made
+        both = [words[0] + words[1]] * 2 if recipe.joined else words
+        dictionaries = [
+            Dictionary.from_counts(counts, recipe.threshold, recipe.nwords)
+            for counts in both
+        ]
+        pieces = recipe.tokenizer == "pieces"
+        if not self.keeps_raw:  # for what the files hold
             joins = pieces or codes is not None
-            return DictionaryTokenizer(dictionary, bpe_codes=codes, remove_bpe=joins)
-        if pieces:
-            found = lines(self.codes_of_pieces)
-            codes = "".join(line.decode() + "\n" for line in found)
-        return DictionaryTokenizer(
-            dictionary,
-            language=language,
-            normalize=recipe.normalize,
-            moses=True,
-            aggressive_dash_splits=recipe.aggressive_dash_splits,
-            lowercase=recipe.lowercase,
-            bpe_codes=codes,
-        )
+            made["tokenizers"] = [
+                DictionaryTokenizer(dictionary, bpe_codes=codes, remove_bpe=joins)
+                for dictionary in dictionaries
+            ]
+        if pieces and self.codes_of_pieces is not None:
+            codes = "".join(line + "\n" for line in lines(self.codes_of_pieces))
+        if self.moses or codes is not None:  # for plain text
+            made["tokenizers" if self.keeps_raw else "raw_tokenizers"] = [
+                DictionaryTokenizer(
+                    dictionary,
+                    language=language,
+                    normalize=recipe.normalize,
+                    moses=True,
+                    aggressive_dash_splits=recipe.aggressive_dash_splits,
+                    lowercase=recipe.lowercase,
+                    bpe_codes=codes,
+                )
+                for dictionary, language in zip(
+                    dictionaries, self.languages, strict=True
+                )
+            ]
+        return made
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -455,7 +420,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _versions() -> dict:
     versions = {"python": sys.version.split()[0]}
-    for name in ("keras-seqconv", *_PACKAGES):
+    for name in ("keras-seqconv", "sacremoses", "subword-nmt", "sentencepiece"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions

@@ -7,14 +7,17 @@ Sources: fairseq's `prepare-iwslt14.sh`, `prepare-wmt14en2de.sh`,
 import dataclasses
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from keras_seqconv.preparation.pairs import Place, Wanted, find
 from keras_seqconv.support.arguments import (
     check_choice,
+    check_integer,
     check_positive_integer,
     is_number,
 )
+from keras_seqconv.tokenizers.moses_bpe import check_language
 
 TOKENIZERS = ("none", "moses", "moses+bpe", "sentencepiece")
 _LONG_WORD = re.compile(r"[^\s|]{1001}")
@@ -41,37 +44,24 @@ class Rule:
     @property
     def problems(self) -> list[str]:
         """What can speak against a pair, in the order of the tests."""
-        limits = (True, self.most, self.least, self.ratio, True)
-        return [
-            name for name, limit in zip(self._names(), limits, strict=True) if limit
-        ]
+        return [name for name, _ in self._tests("a", "a")]
 
     def problem(self, source: str, target: str) -> str | None:
         """What speaks against a pair, of `problems`; None when nothing does."""
-        first, second = len(source.split()), len(target.split())
-        if not first or not second:
-            return self._names()[0]
-        if self.most is not None and max(first, second) > self.most:
-            return self._names()[1]
-        if self.least is not None and min(first, second) < self.least:
-            return self._names()[2]
-        # Division, as Moses: a product would round otherwise at the limit.
-        if self.ratio is not None and (
-            second / first > self.ratio or first / second > self.ratio
-        ):
-            return self._names()[3]
-        if _LONG_WORD.search(source) or _LONG_WORD.search(target):
-            return self._names()[4]
-        return None
+        return next((name for name, bad in self._tests(source, target) if bad), None)
 
-    def _names(self) -> tuple[str, ...]:
-        return (
-            "empty",
-            f"more than {self.most} words",
-            f"fewer than {self.least} words",
-            f"length ratio above {self.ratio or 0:g}",
-            "word of more than 1000 characters",
-        )
+    def _tests(self, source: str, target: str) -> Iterator[tuple[str, bool]]:
+        shorter, longer = sorted((len(source.split()), len(target.split())))
+        yield "empty", shorter == 0
+        if self.most is not None:
+            yield f"more than {self.most} words", longer > self.most
+        if self.least is not None:
+            yield f"fewer than {self.least} words", shorter < self.least
+        if self.ratio is not None:
+            # Division, as Moses: a product would round otherwise at the limit.
+            yield f"length ratio above {self.ratio:g}", longer / shorter > self.ratio
+        long = _LONG_WORD.search(source) or _LONG_WORD.search(target)
+        yield "word of more than 1000 characters", bool(long)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +140,14 @@ class Recipe:
     codes: Wanted | None = None
     scoring: str = ""
 
+    def split_of(self, number: int) -> str:
+        """The split of a training line, by its number from 1."""
+        if self.valid_every and number % self.valid_every == 0:
+            return "valid"
+        if self.test_every and number > 1 and number % self.test_every == 1:
+            return "test"
+        return "train"
+
 
 def listing(recipe: Recipe, data: str | os.PathLike) -> list[str]:
     """The files of a recipe: found where, or missing and where to get them."""
@@ -157,9 +155,9 @@ def listing(recipe: Recipe, data: str | os.PathLike) -> list[str]:
     files += [(recipe.codes, True)] * (recipe.codes is not None)
     shown = []
     for wanted, optional in files:
+        place = find(wanted, Path(data))
         where = f" (in {wanted.archive})" if wanted.archive else ""
         missing = "optional" if optional else "missing "
-        place = find(wanted, Path(data))
         shown.append(
             f"found    {place}"
             if place is not None
@@ -184,35 +182,63 @@ def locate(
         places = tuple(find(wanted, data) for wanted in part.wanted)
         if None not in places:
             located.append((part, places))
-        elif not part.optional or places != (None, None):
-            missing += [
-                wanted
-                for wanted, place in zip(part.wanted, places, strict=True)
-                if place is None
-            ]
+        elif not part.optional or any(places):
+            found = zip(part.wanted, places, strict=True)
+            missing += [wanted for wanted, place in found if place is None]
     if missing:
         names = ", ".join(wanted.names[0] for wanted in missing)
-        urls = list(dict.fromkeys(wanted.url for wanted in missing if wanted.url))
-        get = f" Get them from: {', '.join(urls)}" if urls else ""
+        urls = ", ".join(dict.fromkeys(wanted.url for wanted in missing if wanted.url))
+        get = f" Get them from: {urls}" if urls else ""
         raise FileNotFoundError(f"In {data} there must be: {names}.{get}")
     return located
 
 
-def _part(name: str, split: str, names, sides, archive: str, url: str, **more) -> Part:
-    """A part whose files have what `sides` says in place of the {} of `names`."""
-    wanted = tuple(
-        Wanted(tuple(name.format(side) for name in names), archive, url)
-        for side in sides
-    )
-    return Part(name, split, wanted, **more)
-
-
-# --- IWSLT ----------------------------------------------------------------------------
+# --- The papers' corpora. ---
 
 _IWSLT_URL = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
 _WIT3_URL = "https://wit3.fbk.eu/2014-01"
 _IWSLT_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011",
                 "TED.tst2012")  # fmt: skip
+_STATMT = "http://statmt.org"
+# Name: files, of the language beside English and the side; archive; where that is.
+_WMT14 = {
+    "europarl-v7": ("training/europarl-v7.{}-en.{{}}",
+                    "training-parallel-europarl-v7.tgz", f"{_STATMT}/wmt13/"),
+    "commoncrawl": ("commoncrawl.{}-en.{{}}",
+                    "training-parallel-commoncrawl.tgz", f"{_STATMT}/wmt13/"),
+    "un": ("un/undoc.2000.{}-en.{{}}",
+           "training-parallel-un.tgz", f"{_STATMT}/wmt13/"),
+    "news-commentary-v9": ("training/news-commentary-v9.{}-en.{{}}",
+                           "training-parallel-nc-v9.tgz", f"{_STATMT}/wmt14/"),
+    "news-commentary-v12": ("training/news-commentary-v12.{}-en.{{}}",
+                            "training-parallel-nc-v12.tgz",
+                            "http://data.statmt.org/wmt17/translation-task/"),
+    "giga": ("giga-fren.release2.fixed.{{}}",
+             "training-giga-fren.tar", f"{_STATMT}/wmt10/"),
+    "newstest2014": ("test-full/newstest2014-{}en-{{}}.sgm",
+                     "test-full.tgz", f"{_STATMT}/wmt14/"),
+}  # fmt: skip
+_WMT16_SPLITS = {
+    "train": "train.tok.clean.bpe.32000",
+    "valid": "newstest2013.tok.bpe.32000",
+    "test": "newstest2014.tok.bpe.32000",
+}
+_WMT16 = {
+    "archive": "wmt16_en_de.tar.gz",
+    "url": "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8",
+}
+
+
+def _part(name: str, split: str, file: str, sides, archive: str, url: str, **more):
+    """A part whose files have what `sides` says in place of the {} of `file`.
+
+    They are also looked for without the folder that `file` may name.
+    """
+    names = dict.fromkeys((file, os.path.basename(file)))
+    wanted = tuple(
+        Wanted(tuple(one.format(side) for one in names), archive, url) for side in sides
+    )
+    return Part(name, split, wanted, **more)
 
 
 def iwslt14(source: str = "de", target: str = "en") -> Recipe:
@@ -235,14 +261,10 @@ def iwslt14(source: str = "de", target: str = "en") -> Recipe:
     known = pair == "de-en"
     url = _IWSLT_URL if known else f"{_WIT3_URL} ({pair}.tgz)"
     where = (source, target), f"{pair}.tgz", url
-
-    def names(file):
-        return f"{pair}/{file}", file
-
-    train = names(f"train.tags.{pair}.{{}}")
+    train = f"{pair}/train.tags.{pair}.{{}}"
     parts = [_part("train.tags", "train", train, *where, markup="tags")]
     for name in _IWSLT_TESTS:
-        test = names(f"IWSLT14.{name}.{pair}.{{}}.xml")
+        test = f"{pair}/IWSLT14.{name}.{pair}.{{}}.xml"
         markup = {"markup": "segments", "optional": not known}
         parts.append(_part(name, "test", test, *where, **markup))
     return Recipe(
@@ -258,27 +280,6 @@ def iwslt14(source: str = "de", target: str = "en") -> Recipe:
         joined=False,
         scoring="BLEU of tokens, lower-cased, byte pairs joined",
     )
-
-
-# --- WMT ------------------------------------------------------------------------------
-
-_STATMT = "http://statmt.org"
-# Name: pattern of the files, archive, where that is.
-_WMT_TRAINING = {
-    "europarl-v7": ("training/europarl-v7.{}-en.{{}}",
-                    "training-parallel-europarl-v7.tgz", f"{_STATMT}/wmt13/"),
-    "commoncrawl": ("commoncrawl.{}-en.{{}}",
-                    "training-parallel-commoncrawl.tgz", f"{_STATMT}/wmt13/"),
-    "un": ("un/undoc.2000.{}-en.{{}}",
-           "training-parallel-un.tgz", f"{_STATMT}/wmt13/"),
-    "news-commentary-v9": ("training/news-commentary-v9.{}-en.{{}}",
-                           "training-parallel-nc-v9.tgz", f"{_STATMT}/wmt14/"),
-    "news-commentary-v12": ("training/news-commentary-v12.{}-en.{{}}",
-                            "training-parallel-nc-v12.tgz",
-                            "http://data.statmt.org/wmt17/translation-task/"),
-    "giga": ("giga-fren.release2.fixed.{{}}",
-             "training-giga-fren.tar", f"{_STATMT}/wmt10/"),
-}  # fmt: skip
 
 
 def wmt14(
@@ -308,24 +309,23 @@ def wmt14(
     _check_languages(source, target, ("de", "fr"))
     other = target if source == "en" else source
     french = other == "fr"
-    news_commentary = news_commentary or ("v9" if french else "v12")
-    versions = ("v9",) if french else ("v9", "v12")
+    versions = ("v9",) if french else ("v12", "v9")
+    news_commentary = news_commentary or versions[0]
     check_choice("news_commentary", news_commentary, versions)
-    names = ["europarl-v7", "commoncrawl", f"news-commentary-{news_commentary}"]
-    if french:
-        names[2:2] = ["un"]
-        names.append("giga")
-    parts = []
-    for name in names:
-        file, archive, folder = _WMT_TRAINING[name]
-        file = file.format(other)
-        files = file, os.path.basename(file)
-        where = (source, target), archive, folder + archive
-        parts.append(_part(name, "train", files, *where))
-    file = f"newstest2014-{other}en-{{}}.sgm"
-    files, sides = (f"test-full/{file}", file), (f"src.{source}", f"ref.{target}")
-    where = sides, "test-full.tgz", f"{_STATMT}/wmt14/test-full.tgz"
-    parts.append(_part("newstest2014", "test", files, *where, markup="segments"))
+    news = f"news-commentary-{news_commentary}"
+    names = ("un", news, "giga") if french else (news,)
+
+    def part(name: str, split: str, *sides: str, **more) -> Part:
+        file, archive, folder = _WMT14[name]
+        where = file.format(other), sides, archive, folder + archive
+        return _part(name, split, *where, **more)
+
+    parts = [
+        part(name, "train", source, target)
+        for name in ("europarl-v7", "commoncrawl", *names)
+    ]
+    sides = f"src.{source}", f"ref.{target}"
+    parts.append(part("newstest2014", "test", *sides, markup="segments"))
     return Recipe(
         "wmt14",
         source,
@@ -350,17 +350,10 @@ def wmt16(source: str = "en", target: str = "de") -> Recipe:
     dictionary, 32,768 symbols at most, the four special ones included.
     """
     _check_languages(source, target, ("de",))
-    folders = ("", "wmt16_en_de_bpe32k/", "wmt16_en_de/")
-    archive = "wmt16_en_de.tar.gz"
-    url = "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8"
-    parts = []
-    for split, stem in (
-        ("train", "train.tok.clean.bpe.32000"),
-        ("valid", "newstest2013.tok.bpe.32000"),
-        ("test", "newstest2014.tok.bpe.32000"),
-    ):
-        files = [f"{folder}{stem}.{{}}" for folder in folders]
-        parts.append(_part(stem, split, files, (source, target), archive, url))
+    parts = [
+        _part(stem, split, f"{stem}.{{}}", (source, target), **_WMT16)
+        for split, stem in _WMT16_SPLITS.items()
+    ]
     return Recipe(
         "wmt16",
         source,
@@ -369,12 +362,12 @@ def wmt16(source: str = "en", target: str = "de") -> Recipe:
         tokenizer="pieces",
         aggressive_dash_splits=False,
         nwords=32768,
-        codes=Wanted(tuple(f"{folder}bpe.32000" for folder in folders), archive, url),
+        codes=Wanted(("bpe.32000",), **_WMT16),
         scoring="BLEU of tokens, cased, compounds split",
     )
 
 
-# --- Any corpus -----------------------------------------------------------------------
+# --- Any corpus. ---
 
 
 def corpus(
@@ -412,17 +405,8 @@ def corpus(
     _check_languages(source, target)
     check_choice("tokenizer", tokenizer, TOKENIZERS)
     check_choice("on_error", on_error, ("raise", "skip"))
-    for name, files in (("valid", valid), ("test", test)):
-        every = options.get(f"{name}_every")
-        if every is not None and check_positive_integer(f"{name}_every", every) < 2:
-            raise ValueError(
-                f"`{name}_every` must be at least 2. Received: {name}_every={every}"
-            )
-        if files and every is not None:
-            raise ValueError(f"Give `{name}` or `{name}_every`, not both.")
-    if most is not None:
-        check_positive_integer("most", most)
     check_positive_integer("least", least)
+    check_positive_integer("most", least if most is None else most)
     check_positive_integer("merges", merges)
     check_positive_integer("vocabulary_size", vocabulary_size)
     if ratio is not None and (not is_number(ratio) or ratio < 1):
@@ -430,11 +414,16 @@ def corpus(
     if not train:
         raise ValueError("`train` must name at least one pair of files.")
     splits = {"train": train, "valid": valid, "test": test}
+    for name in ("valid", "test"):
+        if (every := options.get(f"{name}_every")) is not None:
+            check_integer(f"{name}_every", every, 2)
+            if splits[name]:
+                raise ValueError(f"Give `{name}` or `{name}_every`, not both.")
     return Recipe(
         "corpus",
         source,
         target,
-        tuple(_part_of(split, *pair) for split in splits for pair in splits[split]),
+        tuple(_files(split, *pair) for split in splits for pair in splits[split]),
         tokenizer=tokenizer,
         rule=Rule(ratio, least, most),
         merges=merges if tokenizer == "moses+bpe" else None,
@@ -444,31 +433,23 @@ def corpus(
     )
 
 
-def _part_of(split: str, source, target) -> Part:
-    files = [str(source), str(target)]
-    markup = {
-        "segments" if re.search(r"\.(sgm|xml)(\.\w+)?$", file) else "plain"
-        for file in files
-    }
-    if len(markup) > 1:
+def _files(split: str, *files) -> Part:
+    segments = {bool(re.search(r"\.(sgm|xml)(\.\w+)?$", str(file))) for file in files}
+    if len(segments) > 1:
         raise ValueError(f"`{split}` must be both text or both segments: {files}")
-    name = os.path.basename(files[0])
-    wanted = tuple(Wanted((file,)) for file in files)
-    return Part(name, split, wanted, markup.pop())
+    wanted = tuple(Wanted((str(file),)) for file in files)
+    markup = "segments" if segments.pop() else "plain"
+    return Part(os.path.basename(files[0]), split, wanted, markup)
 
 
 def _check_languages(source: str, target: str, with_english: tuple[str, ...] = ()):
-    pairs = {f"en and {other}": {"en", other} for other in with_english}
-    if pairs and {source, target} not in pairs.values():
+    check_language("source", source)
+    check_language("target", target)
+    if with_english and {source, target} not in [{"en", one} for one in with_english]:
+        pairs = ", or ".join(f"en and {one}" for one in with_english)
         raise ValueError(
-            f"`source` and `target` must be {', or '.join(pairs)}, in either order. "
+            f"`source` and `target` must be {pairs}, in either order. "
             f"Received: source={source!r}, target={target!r}"
         )
-    for name, value in (("source", source), ("target", target)):
-        if not isinstance(value, str) or not re.fullmatch("[a-z]{2,3}", value):
-            raise ValueError(
-                f"`{name}` must be two or three small letters, such as 'de'. "
-                f"Received: {name}={value!r}"
-            )
     if source == target:
         raise ValueError(f"`source` and `target` must differ. Received: {source!r}")

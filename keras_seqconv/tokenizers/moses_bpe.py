@@ -8,6 +8,7 @@ for example in a last full stop that stays attached to "s." or in `". ` for `." 
 import functools
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -112,7 +113,8 @@ class DictionaryTokenizer(Tokenizer):
         self.bpe_codes = bpe_codes
         remove_bpe = self.bpe if remove_bpe is None else remove_bpe
         self.remove_bpe = check_boolean("remove_bpe", remove_bpe)
-        _check_language(language, self.needs_moses)
+        if language is not None or self.needs_moses:
+            check_language("language", language)
         if self.needs_moses:
             require("sacremoses", "mt")
         steps = {name: getattr(self, name) for name in _STEPS}
@@ -335,6 +337,7 @@ def moses_steps(
     language: str | None = None,
     *,
     normalize: bool = False,
+    remove_nonprinting: bool = False,
     moses: bool = False,
     aggressive_dash_splits: bool = True,
     escape: bool = True,
@@ -343,6 +346,8 @@ def moses_steps(
     """The text after the steps that were asked for; see `DictionaryTokenizer`."""
     if normalize:
         text = _moses(language)[0].normalize(text)
+    if remove_nonprinting:
+        text = without_nonprinting(text)
     if moses:
         text = _moses(language)[1].tokenize(
             text,
@@ -352,6 +357,17 @@ def moses_steps(
         )
         text = " ".join(text.split())
     return text.lower() if lowercase else text
+
+
+def without_nonprinting(text: str) -> str:
+    """Moses' remove-non-printing-char.perl: a blank for each character of category C.
+
+    That is: control, format, unassigned, ...
+    """
+    if text.isprintable():  # also false of blanks other than the usual one
+        return text
+    category = unicodedata.category
+    return "".join(" " if category(one)[0] == "C" else one for one in text)
 
 
 @functools.cache
@@ -365,15 +381,14 @@ def _moses(language: str) -> tuple:
     )
 
 
-def _check_language(language, needed: bool) -> None:
-    if language is None and not needed:
-        return
-    # sacremoses builds file names of it.
+def check_language(name: str, language: str) -> str:
+    """`language`, or ValueError unless Moses has it: it builds file names of it."""
     if not isinstance(language, str) or not re.fullmatch("[a-z]{2,3}", language):
         raise ValueError(
-            "`language` must be two or three small letters, such as 'de'; the Moses "
-            f"steps need it. Received: language={language!r}"
+            f"`{name}` must be two or three small letters, such as 'de', for Moses' "
+            f"steps. Received: {name}={language!r}"
         )
+    return language
 
 
 # --- Python's notions of letters in a graph. ---
