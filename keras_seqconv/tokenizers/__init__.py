@@ -27,7 +27,6 @@ that looks like a special symbol never becomes one. Bytes that are not UTF-8 bec
 U+FFFD.
 """
 
-import functools
 import itertools
 import os
 from collections.abc import Iterable
@@ -73,23 +72,14 @@ __all__ = [
     "train_tokenizers",
 ]
 
-_TRAIN = {
-    "sentencepiece_bpe": SentencePieceTokenizer.train,
-    "sentencepiece_unigram": SentencePieceTokenizer.train,
-    "words": WordTokenizer.train,
-    "characters": CharacterTokenizer.train,
-    "moses_bpe": DictionaryTokenizer.train_joint,
-}
-KINDS = tuple(_TRAIN)
 _CLASSES = {
-    cls.kind: cls
-    for cls in (
-        DictionaryTokenizer,
-        SentencePieceTokenizer,
-        WordTokenizer,
-        CharacterTokenizer,
-    )
+    "sentencepiece_bpe": SentencePieceTokenizer,
+    "sentencepiece_unigram": SentencePieceTokenizer,
+    "words": WordTokenizer,
+    "characters": CharacterTokenizer,
+    "moses_bpe": DictionaryTokenizer,
 }
+KINDS = tuple(_CLASSES)
 
 
 def train_tokenizers(
@@ -132,26 +122,18 @@ def train_tokenizers(
     assert source.detokenize(source.tokenize(["Haus ein"])) == ["Haus ein"]
     ```
     """
-    train = _TRAIN[check_choice("kind", kind, KINDS)]
+    train = _CLASSES[check_choice("kind", kind, KINDS)].train
     check_boolean("joint", joint)
+    sides = {"source_texts": source_texts, "target_texts": target_texts}
+    options["vocabulary_size"] = vocabulary_size
     if kind == "moses_bpe":
-        return train(
-            source_texts,
-            target_texts,
-            joined_dictionary=joint,
-            vocabulary_size=vocabulary_size,
-            **options,
-        )
+        return tuple(DictionaryTokenizer.train_sides(sides, joint=joint, **options))
     if kind.startswith("sentencepiece"):
-        train = functools.partial(train, model_type=kind.removeprefix("sentencepiece_"))
-    sources = valid_texts(source_texts, "source_texts")
-    targets = valid_texts(target_texts, "target_texts")
+        options["model_type"] = kind.removeprefix("sentencepiece_")
+    texts = [valid_texts(texts, name) for name, texts in sides.items()]
     if joint:
-        both = itertools.chain(sources, targets)
-        return (train(both, vocabulary_size, **options),) * 2
-    return tuple(
-        train(texts, vocabulary_size, **options) for texts in (sources, targets)
-    )
+        return (train(itertools.chain(*texts), **options),) * 2
+    return tuple(train(side, **options) for side in texts)
 
 
 def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:
@@ -165,9 +147,10 @@ def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:
     """
     directory = Path(directory)
     kind = read_settings(directory)["kind"]
-    if not isinstance(kind, str) or kind not in _CLASSES:
+    classes = {cls.kind: cls for cls in _CLASSES.values()}
+    if not isinstance(kind, str) or kind not in classes:
         raise ValueError(
-            f"`kind` in {directory / SETTINGS} must be one of {sorted(_CLASSES)}. "
+            f"`kind` in {directory / SETTINGS} must be one of {sorted(classes)}. "
             f"Received: kind={kind!r}"
         )
-    return _CLASSES[kind].load(directory)
+    return classes[kind].load(directory)

@@ -40,31 +40,26 @@ class Dictionary:
         self._symbols = list(SPECIAL_SYMBOLS)
         self._counts = [1] * len(SPECIAL_SYMBOLS)
         self._ids = {symbol: i for i, symbol in enumerate(SPECIAL_SYMBOLS)}
-        self._overwrite: set[int] = set()
-        flagged = set(overwrite)
+        self._overwrite = set(overwrite)
         for symbol, count in entries:
-            self._add(symbol, count, len(self._symbols) in flagged)
+            self._add(symbol, count)
 
-    def _add(self, symbol: str, count: int, overwrite: bool = False):
+    def _add(self, symbol: str, count: int):
+        index, problem = len(self), None
         if not isinstance(symbol, str) or not symbol or re.search("[\r\n]", symbol):
-            raise ValueError(
-                "a symbol must be a text that is not empty, without a line break: "
-                f"{symbol!r}"
-            )
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise ValueError(f"the count must be an integer: {symbol!r} {count!r}")
-        try:
-            symbol.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"a symbol must be valid Unicode: {symbol!r}") from None
-        if symbol in self._ids and not overwrite:
-            raise ValueError(
+            problem = "a symbol must be a text that is not empty, without a line break"
+        elif isinstance(count, bool) or not isinstance(count, int):
+            problem = f"the count must be an integer, not {count!r}"
+        elif re.search("[\ud800-\udfff]", symbol):
+            problem = "a symbol must be valid Unicode"
+        elif symbol in self._ids and index not in self._overwrite:
+            problem = (
                 f"a symbol must appear once (it has id {self._ids[symbol]} already) "
-                f"unless its line ends in {_OVERWRITE}: {symbol!r}"
+                f"unless its line ends in {_OVERWRITE}"
             )
-        if overwrite:
-            self._overwrite.add(len(self._symbols))
-        self._ids[symbol] = len(self._symbols)
+        if problem is not None:
+            raise ValueError(f"{problem}: {symbol!r}")
+        self._ids[symbol] = index
         self._symbols.append(symbol)
         self._counts.append(count)
 
@@ -79,16 +74,17 @@ class Dictionary:
         """
         self = cls()
         for number, line in _lines(path):
-            symbol, blank, count = line.rstrip().rpartition(" ")
-            overwrite = blank != "" and count == _OVERWRITE
-            if overwrite:
-                symbol, blank, count = symbol.rpartition(" ")
+            line = line.rstrip()
+            entry = line.removesuffix(f" {_OVERWRITE}")
+            if entry != line:
+                self._overwrite.add(len(self))
+            symbol, blank, count = entry.rpartition(" ")
             try:
                 if not blank:
-                    raise ValueError(f"must be '<symbol> <count>': {line.rstrip()!r}")
+                    raise ValueError(f"must be '<symbol> <count>': {line!r}")
                 if not re.fullmatch(r"[+-]?[0-9]{1,18}", count):
                     raise ValueError(f"the count must be an integer: {count!r}")
-                self._add(symbol, int(count), overwrite)
+                self._add(symbol, int(count))
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from None
         return self
@@ -130,7 +126,7 @@ class Dictionary:
         number = 0
         while padding_factor > 1 and len(self) % padding_factor:
             filler = f"madeupword{number:04d}"
-            if filler not in self:
+            if filler not in self._ids:
                 self._add(filler, 0)
             number += 1
         return self
@@ -149,22 +145,13 @@ class Dictionary:
         """The id of a symbol, 3 of an unknown one."""
         return self._ids.get(symbol, UNK_ID)
 
-    def symbol_of(self, index: int) -> str:
-        """The symbol of an id, `<unk>` of an id outside the dictionary."""
-        return self._symbols[index if 0 <= index < len(self) else UNK_ID]
-
     def __len__(self) -> int:
         return len(self._symbols)
-
-    def __contains__(self, symbol: str) -> bool:
-        return symbol in self._ids
 
     def __eq__(self, other) -> bool:
         if not isinstance(other, Dictionary):
             return NotImplemented
         return self.to_text() == other.to_text()
-
-    __hash__ = None
 
     def __repr__(self) -> str:
         return f"<Dictionary of {len(self)} symbols>"

@@ -10,7 +10,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from keras_seqconv.support.arguments import (
@@ -102,17 +102,13 @@ class DictionaryTokenizer(Tokenizer):
                 "`dictionary` must be a Dictionary. "
                 f"Received: dictionary={dictionary!r}"
             )
-        self.dictionary = dictionary
-        self.language = language
-        self.normalize = check_boolean("normalize", normalize)
-        self.moses = check_boolean("moses", moses)
-        self.aggressive_dash_splits = aggressive_dash_splits
-        check_boolean("aggressive_dash_splits", aggressive_dash_splits)
-        self.escape = check_boolean("escape", escape)
-        self.lowercase = check_boolean("lowercase", lowercase)
-        self.bpe_codes = bpe_codes
-        remove_bpe = self.bpe if remove_bpe is None else remove_bpe
-        self.remove_bpe = check_boolean("remove_bpe", remove_bpe)
+        self.dictionary, self.language = dictionary, language
+        self.normalize, self.moses = normalize, moses
+        self.aggressive_dash_splits, self.escape = aggressive_dash_splits, escape
+        self.lowercase, self.bpe_codes = lowercase, bpe_codes
+        self.remove_bpe = self.bpe if remove_bpe is None else remove_bpe
+        for name in (*_STEPS[1:], "remove_bpe"):
+            check_boolean(name, getattr(self, name))
         if language is not None or self.needs_moses:
             check_language("language", language)
         if self.needs_moses:
@@ -139,103 +135,85 @@ class DictionaryTokenizer(Tokenizer):
             texts: any iterable; read once. Memory grows with the number of different
                 words only.
             language: see the class; needed unless Moses is turned off.
-            merges, **options: see `train_joint`.
+            merges, **options: see `train_sides`.
 
         Raises:
             ValueError: for a wrong argument; `texts` hold no word.
             ImportError: sacremoses or subword-nmt is missing (extra `mt`).
         """
-        return cls._train({"texts": texts}, [language], merges, **options)[0]
+        return cls.train_sides({"texts": texts}, [language], merges, **options)[0]
 
     @classmethod
-    def train_joint(
-        cls,
-        source_texts: Iterable[str],
-        target_texts: Iterable[str],
-        languages: tuple[str | None, str | None] = (None, None),
-        merges: int | None = None,
-        *,
-        joined_dictionary: bool = False,
-        **options,
-    ) -> tuple["DictionaryTokenizer", "DictionaryTokenizer"]:
-        """Learns the byte pairs of both sides at once, as the papers' recipes do.
-
-        Args:
-            source_texts, target_texts: any iterables; read once, one after the other.
-            languages: of source and target.
-            merges: byte pairs to learn, as `subword-nmt learn-bpe -s`; fewer when none
-                of them comes twice. None learns none: the dictionary is of words.
-            joined_dictionary: make one dictionary of both sides, for models that share
-                embeddings; by default each side has its own.
-            **options: `vocabulary_size`, most ids, the special ones included (fairseq's
-                `nwords`); `min_count`, symbols seen less often are unknown (fairseq's
-                `threshold`); `padding_factor` (8), up to a multiple of which the
-                dictionary is filled; and `normalize`, `moses` (True unless given),
-                `aggressive_dash_splits`, `escape`, `lowercase` of the class.
-
-        Returns:
-            The tokenizers of source and target. They are one object when languages are
-            the same and the dictionary is joined.
-        """
-        check_boolean("joined_dictionary", joined_dictionary)
-        if not isinstance(languages, (tuple, list)) or len(languages) != 2:
-            raise ValueError(
-                "`languages` must be those of source and target. "
-                f"Received: languages={languages!r}"
-            )
-        sides = {"source_texts": source_texts, "target_texts": target_texts}
-        source, target = cls._train(
-            sides, languages, merges, joined_dictionary, **options
-        )
-        same = joined_dictionary and languages[0] == languages[1]
-        return source, source if same else target
-
-    @classmethod
-    def _train(
+    def train_sides(
         cls,
         sides: Mapping[str, Iterable[str]],
-        languages: Iterable[str | None],
-        merges: int | None,
-        joined_dictionary: bool = False,
+        languages: Sequence[str | None] = (None, None),
+        merges: int | None = None,
         *,
+        joint: bool = False,
         vocabulary_size: int | None = None,
         min_count: int = 1,
         padding_factor: int = 8,
         moses: bool = True,
         **steps,
     ) -> list["DictionaryTokenizer"]:
+        """Learns the byte pairs of all sides at once, as the papers' recipes do.
+
+        Args:
+            sides: name of each side -> texts; read once, one after the other.
+            languages: of the sides.
+            merges: byte pairs to learn, as `subword-nmt learn-bpe -s`; fewer when none
+                of them comes twice. None learns none: the dictionary is of words.
+            joint: make one dictionary of all sides, for models that share embeddings;
+                by default each side has its own.
+            vocabulary_size: most ids, the special ones included (fairseq's `nwords`).
+            min_count: symbols seen less often are unknown (fairseq's `threshold`).
+            padding_factor: up to a multiple of which the dictionary is filled.
+            moses, **steps: `normalize`, `moses`, `aggressive_dash_splits`, `escape`,
+                `lowercase` of the class.
+
+        Returns:
+            The tokenizer of each side: one object where the dictionary is joint and the
+            languages are the same.
+        """
+        if not isinstance(languages, (tuple, list)) or len(languages) != len(sides):
+            raise ValueError(
+                "`languages` must be those of source and target. "
+                f"Received: languages={languages!r}"
+            )
         if merges is not None:
             check_positive_integer("merges", merges)
         if vocabulary_size is not None:
             check_integer("vocabulary_size", vocabulary_size, len(SPECIAL_SYMBOLS) + 1)
         check_positive_integer("min_count", min_count)
         check_positive_integer("padding_factor", padding_factor)
-        steps = [{"language": one, "moses": moses, **steps} for one in languages]
-        splitters = [cls(Dictionary(), **one) for one in steps]
-        counts = []
-        for splitter, (name, texts) in zip(splitters, sides.items(), strict=True):
-            counts.append(Counter())
-            for text in valid_texts(texts, name):
-                counts[-1].update(splitter.split(text))
-            if not counts[-1]:
-                raise ValueError(f"`{name}` must hold a word. Received: none")
+        makers = [
+            functools.partial(cls, language=one, moses=moses, **steps)
+            for one in languages
+        ]
+        counts = {name: Counter() for name in sides}
+        for maker, name in zip(makers, sides, strict=True):
+            split = maker(Dictionary()).split
+            for text in valid_texts(sides[name], name):
+                counts[name].update(split(text))
+        empty = [name for name in sides if not counts[name]]
+        if empty and (not joint or len(empty) == len(sides)):
+            raise ValueError(f"`{empty[0]}` must hold a word. Received: none")
+        counts = list(counts.values())
         codes = None
         if merges is not None:
             codes = learn_codes(sum(counts, Counter()), merges)
             split = cls(Dictionary(), bpe_codes=codes).split
             counts = [count_pieces(words, split) for words in counts]
-        if joined_dictionary:
+        if joint:
             counts = [sum(counts, Counter())] * len(counts)
-        return [
-            cls(
-                Dictionary.from_counts(
-                    symbols, min_count, vocabulary_size or -1, padding_factor
-                ),
-                bpe_codes=codes,
-                **one,
-            )
-            for symbols, one in zip(counts, steps, strict=True)
+        limits = min_count, vocabulary_size or -1, padding_factor
+        tokenizers = [
+            maker(Dictionary.from_counts(symbols, *limits), bpe_codes=codes)
+            for maker, symbols in zip(makers, counts, strict=True)
         ]
+        same = joint and len(set(languages)) == 1
+        return tokenizers[:1] * len(sides) if same else tokenizers
 
     @property
     def bpe(self) -> bool:

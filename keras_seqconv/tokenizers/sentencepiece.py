@@ -10,7 +10,7 @@ import io
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from keras_seqconv.support.arguments import (
@@ -274,8 +274,8 @@ def _processor(model: bytes):
 # --- Training. ---
 
 
-def _drawn(texts: Iterable[str], most: int, seed: int) -> Iterator[str]:
-    """All texts, or `most` of them drawn evenly (algorithm R), in bounded memory."""
+def _drawn(texts: Iterable[str], most: int, seed: int) -> list[str]:
+    """All texts, or `most` of them drawn evenly (algorithm R)."""
     texts = iter(texts)
     kept = list(itertools.islice(texts, most))
     generator = random.Random(seed)
@@ -283,31 +283,20 @@ def _drawn(texts: Iterable[str], most: int, seed: int) -> Iterator[str]:
         place = generator.randrange(number)
         if place < most:
             kept[place] = text
-    # Gives each text away, as sentencepiece keeps a copy of its own.
-    kept.reverse()
-    while kept:
-        yield kept.pop()
+    return kept
 
 
-def _learn(texts: Iterator[str], **arguments) -> bytes:
-    """The model file; arguments by sentencepiece's names."""
-    failure, empty = None, True
-
-    def sentences():
-        """Notes what sentencepiece hides: an error of the texts, their being empty."""
-        nonlocal failure, empty
-        try:
-            for text in texts:
-                empty = empty and not text.strip("\0 ")
-                yield text
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
-            failure = error
-            raise
-
+def _learn(texts: list[str], **arguments) -> bytes:
+    """The model file; arguments by sentencepiece's names. Empties `texts`."""
+    if not any(text.strip("\0 ") for text in texts):
+        raise ValueError("`texts` must hold a text. Received: none")
     trainer, model = require("sentencepiece", "mt").SentencePieceTrainer, io.BytesIO()
+    # Gives each text away, as sentencepiece keeps a copy of its own.
+    texts.append(None)
+    texts.reverse()
     try:
         trainer.train(
-            sentence_iterator=sentences(),
+            sentence_iterator=iter(texts.pop, None),
             model_writer=model,
             bos_id=BOS_ID,
             pad_id=PAD_ID,
@@ -321,31 +310,13 @@ def _learn(texts: Iterator[str], **arguments) -> bytes:
             **arguments,
         )
     except (RuntimeError, ValueError) as error:
-        if failure is not None:
-            raise failure from None
-        if empty:
-            raise ValueError("`texts` must hold a text. Received: none") from None
-        raise _training_error(error, arguments) from None
+        raise ValueError(
+            "sentencepiece cannot learn `vocabulary_size` pieces from `texts`: "
+            f"{_reason(error)} Received: vocabulary_size={arguments['vocab_size']}"
+        ) from None
     return model.getvalue()
 
 
-def _training_error(error: Exception, arguments: dict) -> ValueError:
-    """The error of sentencepiece in the words of `train`."""
-    received = f"Received: vocabulary_size={arguments['vocab_size']}"
-    if most := re.search(r"too high.*<= (\d+)", str(error)):
-        return ValueError(
-            "`vocabulary_size` must be at most the number of pieces that the texts "
-            f"have, {most[1]}. {received}"
-        )
-    if least := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-        return ValueError(
-            "`vocabulary_size` must be at least what characters"
-            f"{', bytes' if arguments['byte_fallback'] else ''} and special symbols "
-            f"take, {least[1]}. {received}"
-        )
-    return ValueError(f"sentencepiece cannot learn from `texts`: {_reason(error)}")
-
-
 def _reason(error: Exception) -> str:
-    """Its message without places in C++ files."""
-    return re.sub(r"^\w+: (\S+\(\d+\) )?", "", str(error)).strip()
+    """Its message without places and conditions in C++ files."""
+    return re.sub(r"^\w+: (\S+\(\d+\) )?(\[.*?\] (?=\S))?", "", str(error)).strip()

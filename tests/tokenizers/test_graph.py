@@ -10,30 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.tokenizers import (
-    CharacterTokenizer,
-    Dictionary,
-    DictionaryTokenizer,
-    SentencePieceTokenizer,
-    WordTokenizer,
-    moses_bpe,
-)
-from tests.tokenizers.test_sentencepiece import MODELS, TEXTS
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, moses_bpe
+from tests.tokenizers.test_kinds import TOKENIZERS
+from tests.tokenizers.test_sentencepiece import TEXTS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
 pytestmark = pytest.mark.tensorflow
 
-TOKENIZERS = {
-    **{f"{kind}{'+bytes' * fallback}": t for (kind, fallback), t in MODELS.items()},
-    "nmt_nfkc": SentencePieceTokenizer.train(TEXTS, 300, normalization="nmt_nfkc"),
-    "words": WordTokenizer.train([*TEXTS, "\ufffd"]),
-    "characters": CharacterTokenizer.train([*TEXTS, "\ufffd \0"]),
-    "dictionary": DictionaryTokenizer(Dictionary([("the", 2), ("\u2003", 1)])),
-    "byte pairs": DictionaryTokenizer.train(
-        [*TEXTS, "\ufffd"], merges=20, moses=False, lowercase=True
-    ),
-}
 # Bytes of all kinds, and such as begin or continue a character.
 BYTES = st.lists(st.sampled_from([*range(256), *"  \u2581😀".encode()])).map(bytes)
 LIKELY = st.text("  thegardnäß😀\t\u2581")

@@ -1,4 +1,4 @@
-"""All kinds by their names: trained for both sides, kept in folders, read elsewhere."""
+"""The contract of all kinds: ids, texts of all sorts, training, folders, processes."""
 
 import ast
 import inspect
@@ -11,14 +11,25 @@ import pytest
 from keras_seqconv.tokenizers import (
     KINDS,
     CharacterTokenizer,
+    Dictionary,
     DictionaryTokenizer,
     SentencePieceTokenizer,
     WordTokenizer,
     load_tokenizer,
     train_tokenizers,
 )
-from tests.tokenizers.test_sentencepiece import TEXTS
+from tests.tokenizers.test_sentencepiece import MODELS, TEXTS
 
+TOKENIZERS = {
+    **{f"{kind}{'+bytes' * fallback}": t for (kind, fallback), t in MODELS.items()},
+    "nmt_nfkc": SentencePieceTokenizer.train(TEXTS, 300, normalization="nmt_nfkc"),
+    "words": WordTokenizer.train([*TEXTS, "\ufffd"]),
+    "characters": CharacterTokenizer.train([*TEXTS, "\ufffd \0", "</s><pad_k>"]),
+    "dictionary": DictionaryTokenizer(Dictionary([("the", 2), ("\u2003", 1)])),
+    "byte pairs": DictionaryTokenizer.train(
+        [*TEXTS, "\ufffd"], merges=20, moses=False, lowercase=True
+    ),
+}
 ENGLISH, GERMAN = [*TEXTS[:2], TEXTS[4]], TEXTS[2:4]
 OPTIONS = {
     "sentencepiece_bpe": {"vocabulary_size": 300},
@@ -34,6 +45,54 @@ CLASSES = {
     "characters": CharacterTokenizer,
     "moses_bpe": DictionaryTokenizer,
 }
+
+# --- Ids and texts. ---
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_special_ids_and_foreign_ones(name):
+    tokenizer = TOKENIZERS[name]
+    assert (tokenizer.pad_id, tokenizer.start_id) == (1, 2)
+    assert (tokenizer.end_id, tokenizer.unk_id) == (2, 3)
+    never = [0, 1, 3] if isinstance(tokenizer, SentencePieceTokenizer) else [0, 1]
+    assert tokenizer.unspellable_ids[: len(never)] == never
+    ((*the, end),) = tokenizer.tokenize(["the"])
+    assert end == 2 and min(the) > 3 and max(the) < tokenizer.vocabulary_size
+    rows = [[0, *the, 1, 2, *the], [1], [], [2], [*the, 3], [*the, -1], [*the, 10**6]]
+    blank = " " * (name in ("words", "dictionary", "byte pairs"))
+    assert tokenizer.detokenize(rows) == ["the", "", "", ""] + [f"the{blank}<unk>"] * 3
+    assert tokenizer.to_tokens([3, 10**6]) == ["<unk>", "<unk>"]
+    assert tokenizer.detokenize([]) == tokenizer.tokenize([]) == []
+    with pytest.raises(ValueError, match="must be a list of texts"):
+        tokenizer.tokenize("the")
+    with pytest.raises(ValueError, match="must hold texts. Received: None"):
+        tokenizer.tokenize(["the", None])
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_special_symbols_in_a_text_are_text(name):
+    tokenizer, text = TOKENIZERS[name], "<pad> the </s><s> <unk>"
+    (ids,) = tokenizer.tokenize([text])
+    assert not {0, 1, 2} & set(ids[:-1]) and ids[-1] == 2
+    if name == "characters" or name.endswith("+bytes"):
+        assert 3 not in ids and tokenizer.detokenize([ids]) == [text]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_what_is_not_utf8(name):
+    for received, text in (
+        (b"a\xff\xfeb", "a\ufffd\ufffdb"),
+        (b"\xe2\x82", "\ufffd"),
+        (b"\xed\xa0\x80", "\ufffd\ufffd\ufffd"),
+        ("\ud800", "\ufffd\ufffd\ufffd"),
+        (b"ok", "ok"),
+    ):
+        tokenizer = TOKENIZERS[name]
+        assert tokenizer.split(received) == tokenizer.split(text)
+        assert tokenizer.tokenize([received]) == tokenizer.tokenize([text])
+
+
+# --- Training. ---
 
 
 def train(kind, joint, **more):
@@ -54,6 +113,59 @@ def test_joint_and_separate(kind):
     if kind.startswith("sentencepiece"):
         assert source.vocabulary_size == OPTIONS[kind]["vocabulary_size"]
 
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_texts(kind):
+    for texts, words in (
+        ({"source_texts": 5}, "`source_texts` must be a list of texts. Received: 5"),
+        ({"source_texts": "the house"}, "`source_texts` must be a list of texts"),
+        ({"target_texts": [*GERMAN, 5]}, "`target_texts` must hold texts. Received: 5"),
+        ({"source_texts": [], "target_texts": []}, "must hold a"),
+    ):
+        given = {"source_texts": ENGLISH, "target_texts": GERMAN} | texts
+        with pytest.raises(ValueError, match=re.escape(words)):
+            train_tokenizers(kind, **given, **OPTIONS[kind])
+
+    def broken():
+        yield from ENGLISH
+        raise OSError("disk on fire")
+
+    with pytest.raises(OSError, match="disk on fire"):
+        train_tokenizers(kind, broken(), GERMAN, **OPTIONS[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("bpe", {}, "kind='bpe'"),
+        (None, {}, "kind=None"),
+        ("words", {"joint": 1}, "joint=1"),
+        ("words", {"vocabulary_size": 4}, "vocabulary_size=4"),
+        ("characters", {"vocabulary_size": "9"}, "vocabulary_size='9'"),
+        ("words", {"min_count": 0}, "min_count=0"),
+        ("sentencepiece_bpe", {"vocabulary_size": None}, "vocabulary_size=None"),
+        ("moses_bpe", {"moses": True}, "language=None"),
+        ("moses_bpe", {"languages": "de"}, "languages='de'"),
+        ("moses_bpe", {"languages": ("de", "EN"), "moses": True}, "language='EN'"),
+        ("moses_bpe", {"merges": 0}, "merges=0"),
+        ("moses_bpe", {"min_count": 0}, "min_count=0"),
+        ("moses_bpe", {"vocabulary_size": 4}, "vocabulary_size=4"),
+        ("moses_bpe", {"padding_factor": 0}, "padding_factor=0"),
+        ("moses_bpe", {"target_texts": [" "], "joint": False}, "`target_texts` must"),
+    ],
+)
+def test_bad_arguments(kind, options, words):
+    given = {"source_texts": ENGLISH, "target_texts": GERMAN} | OPTIONS.get(kind, {})
+    with pytest.raises(ValueError, match=re.escape(words)):
+        train_tokenizers(kind, **given | options)
+
+
+def test_options_of_another_kind():
+    with pytest.raises(TypeError, match="'merges'"):
+        train_tokenizers("words", ENGLISH, GERMAN, merges=5)
+
+
+# --- Folders. ---
 
 FILES = {
     SentencePieceTokenizer: ["sentencepiece.model"],
@@ -147,28 +259,3 @@ def test_another_process_does_the_same(tmp_path, fresh_process):
     code = CODE.format(outcome=inspect.getsource(outcome), texts=TEXTS)
     found = ast.literal_eval(fresh_process(code, *folders))
     assert found == outcome(TEXTS, folders)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "words"),
-    [
-        ("bpe", {}, "kind='bpe'"),
-        (None, {}, "kind=None"),
-        ("words", {"joint": 1}, "joint=1"),
-        ("sentencepiece_bpe", {"vocabulary_size": None}, "vocabulary_size=None"),
-        ("moses_bpe", {"languages": "de"}, "languages='de'"),
-        ("moses_bpe", {"languages": ("de", "EN"), "moses": True}, "language='EN'"),
-        ("words", {"source_texts": 5}, "`source_texts` must be a list of texts"),
-        ("words", {"target_texts": ["a", 5]}, "`target_texts` must hold texts"),
-        ("moses_bpe", {"target_texts": [" "]}, "`target_texts` must hold a word"),
-    ],
-)
-def test_bad_arguments(kind, options, words):
-    given = {"source_texts": ENGLISH, "target_texts": GERMAN} | OPTIONS.get(kind, {})
-    with pytest.raises(ValueError, match=re.escape(words)):
-        train_tokenizers(kind, **given | options)
-
-
-def test_options_of_another_kind():
-    with pytest.raises(TypeError, match="'merges'"):
-        train_tokenizers("words", ENGLISH, GERMAN, merges=5)

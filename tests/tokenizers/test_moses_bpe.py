@@ -16,6 +16,7 @@ from keras_seqconv.tokenizers import (
     Dictionary,
     DictionaryTokenizer,
     load_tokenizer,
+    train_tokenizers,
 )
 
 pytest.importorskip("sacremoses", reason="needs the extra mt")
@@ -45,20 +46,12 @@ def test_ids_of_text():
     tokenizer = DictionaryTokenizer(Dictionary([("a", 3), ("b", 2)]))
     ids = tokenizer.tokenize(["a  b\t\u00a0a \n", "a x b", ""])
     assert ids == [[4, 5, 4, 2], [4, 3, 5, 2], [2]]
-    rows = [[4, 2, 5], [1, 5, 3, 99, 1], []]
-    assert tokenizer.detokenize(rows) == ["a", "b <unk> <unk>", ""]
-    assert tokenizer.vocabulary_size == 6
-    assert (tokenizer.pad_id, tokenizer.start_id) == (1, 2)
-    assert (tokenizer.end_id, tokenizer.unk_id) == (2, 3)
-    assert tokenizer.in_graph is False
+    assert tokenizer.vocabulary_size == 6 and tokenizer.in_graph is False
     # What looks like a special symbol is an unknown word.
-    ids = tokenizer.tokenize(["a <pad> </s> <s> <unk> a"])
-    assert ids == [[4, 3, 3, 3, 3, 4, 2]]
+    assert tokenizer.tokenize(["a <pad> <unk> a"]) == [[4, 3, 3, 4, 2]]
     # A symbol that is a special one by the dictionary's flag is one of its own.
     moved = Dictionary([("a", 3), ("<s>", 2)], overwrite=[5])
     assert DictionaryTokenizer(moved).tokenize(["a <s>"]) == [[4, 5, 2]]
-    with pytest.raises(ValueError, match="must be a list of texts"):
-        tokenizer.tokenize("a")
 
 
 def test_bpe_of_hand_made_codes():
@@ -218,9 +211,10 @@ def subword_nmt(folder, *arguments, text=None):
 
 
 def test_codes_and_pieces_are_those_of_the_command_line(tmp_path):
-    source, target = DictionaryTokenizer.train_joint(
-        GERMAN, ENGLISH, merges=30, moses=False, lowercase=True
-    )
+    source, target = train_tokenizers(
+        "moses_bpe", GERMAN, ENGLISH, joint=False, merges=30, moses=False,
+        lowercase=True,
+    )  # fmt: skip
     lines = [line.lower() for line in GERMAN + ENGLISH]
     expected = subword_nmt(tmp_path, "learn-bpe", "-s", "30", text=lines)
     assert source.bpe_codes == target.bpe_codes == expected
@@ -245,18 +239,19 @@ def test_codes_of_multi30k_are_those_of_the_command_line(tmp_path, multi30k):
 
 
 def test_training_with_moses_and_a_joined_dictionary():
-    source, target = DictionaryTokenizer.train_joint(
-        GERMAN, ENGLISH, ("de", "en"), 30, joined_dictionary=True, padding_factor=1
-    )
+    source, target = train_tokenizers(
+        "moses_bpe", GERMAN, ENGLISH, languages=("de", "en"), merges=30,
+        padding_factor=1,
+    )  # fmt: skip
     assert source is not target and source.dictionary == target.dictionary
     assert (source.language, target.language) == ("de", "en")
     assert source.detokenize(source.tokenize(GERMAN)) == GERMAN
     assert target.detokenize(target.tokenize(ENGLISH)) == ENGLISH
     assert "".join(target.split("man's")).replace("@@", "") == "man&apos;s"
-    same = DictionaryTokenizer.train_joint(
-        ENGLISH, ENGLISH, ("en", "en"), 30, joined_dictionary=True
-    )
-    assert same[0] is same[1]
+    # As for language models: without sources.
+    same = train_tokenizers("moses_bpe", (), ENGLISH, languages=("en", "en"), merges=30)
+    alone = DictionaryTokenizer.train(ENGLISH, "en", 30)
+    assert same[0] is same[1] and same[0].dictionary == alone.dictionary
 
 
 def test_sizes_of_a_trained_dictionary():
@@ -274,20 +269,6 @@ def test_sizes_of_a_trained_dictionary():
     assert small.tokenize(["a b <pad>"]) == [[4, 3, 3, 2]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"moses": True}, "language=None"),
-        ({"merges": 0}, "merges=0"),
-        ({"merges": 5, "texts": ["a b"]}, "a word of two letters"),
-        ({"min_count": 0}, "min_count=0"),
-        ({"vocabulary_size": 4}, "vocabulary_size=4"),
-        ({"padding_factor": 0}, "padding_factor=0"),
-        ({"texts": []}, "`texts` must hold a word"),
-        ({"texts": ["a", None]}, "Received: None"),
-        ({"texts": "abc"}, "a list of texts. Received: 'abc'"),
-    ],
-)
-def test_bad_training_arguments(arguments, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        DictionaryTokenizer.train(**{"texts": ENGLISH, "moses": False} | arguments)
+def test_no_merges_of_single_letters():
+    with pytest.raises(ValueError, match="a word of two letters"):
+        DictionaryTokenizer.train(["a b"], merges=5, moses=False)
