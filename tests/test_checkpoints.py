@@ -12,7 +12,8 @@ import pytest
 
 from keras_seqconv import checkpoints
 from tests.callbacks.small import Stream, make_model, same, variables
-from tests.full_disk import full_disk
+from tests.cases import few_on_jax
+from tests.processes import full_disk
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,9 @@ def test_the_restored_model_is_the_saved_one_and_trains_on_as_it(trained):
     assert same(first, second) and not same(first, model)
 
 
+DTYPES = ("bfloat16", "float16", "bool", "int8")
+
+
 def hold(values, dtype):
     """A model with variables of these values, all of the same name."""
     model = keras.Model()
@@ -53,17 +57,8 @@ def hold(values, dtype):
     return model
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "bfloat16",
-        "float16",
-        # JAX has it only when told so.
-        pytest.param("float64", marks=pytest.mark.tensorflow),
-        "bool",
-        "int8",
-    ],
-)
+# JAX has float64 only when told so.
+@pytest.mark.parametrize("dtype", few_on_jax(DTYPES, [*DTYPES, "float64"]))
 def test_dtypes_come_back_to_the_bit(tmp_path, dtype):
     model = hold([[0.1, 1e-3, -3.0], 1.0, [[2.0]]], dtype)
     path = tmp_path / "update-00000000.npz"
@@ -96,17 +91,14 @@ def test_other_models_and_optimizers_are_refused_and_untouched(trained, tmp_path
         keras.config.set_dtype_policy("float32")
     differs = "optimizer is not the one in memory .* takes only the weights"
     for file, other, words in [
-        (
-            path,
-            dense(3, 3, 3, 3, 3, 3, 2),
-            r"its model .*: number 6 .*\[3, 1\] in the file, .*\[3, 2\] in memory\.$",
-        ),
+        (path, dense(3, 3, 3, 3, 3, 3, 2),
+         r"its model .*: number 6 .*\[3, 1\] in the file, .*\[3, 2\] in memory\.$"),
         (path, dense(3, 3), "it has 7 variables, not 2"),
         (trained[1], half, r"kernel float32 .* in the file, .*bfloat16"),
         (trained[1], make_model(keras.optimizers.SGD(0.1)), differs),
         (trained[1], make_model(compiled=False), differs),
         (saved(tmp_path, 3, 1.0), make_model(), differs),
-    ]:
+    ]:  # fmt: skip
         before = [np.array(weight) for weight in other.weights]
         with pytest.raises(ValueError, match=words) as error:
             checkpoints.restore(file, other)
@@ -259,15 +251,15 @@ def test_selection(tmp_path):
         checkpoints.best(tmp_path, 1, monitor="val_bleu")
 
 
-@pytest.mark.parametrize("kind", ["last_updates", "last_epochs", "best"])
 @pytest.mark.parametrize("array", [None, np.full(4, 0.5, "float32")])
-def test_selection_skips_damaged_files_by_name(tmp_path, kind, array):
+def test_selection_skips_damaged_files_by_name(tmp_path, array):
     state = {"epoch_end": True, "metrics": {"val_nll": 1.0}}
     paths = [saved(tmp_path, update, 0.5, state) for update in (1, 2, 3)]
     damage(paths[1], array)
-    with pytest.warns(UserWarning, match="Skipped .*update-00000002.npz: it is damag"):
-        chosen = getattr(checkpoints, kind)(tmp_path, 2)
-    assert sorted(chosen) == [paths[0], paths[2]]
+    for select in (checkpoints.last_updates, checkpoints.last_epochs, checkpoints.best):
+        with pytest.warns(UserWarning, match="Skipped .*update-00000002.npz: it is da"):
+            chosen = select(tmp_path, 2)
+        assert sorted(chosen) == [paths[0], paths[2]]
 
 
 @pytest.mark.tensorflow

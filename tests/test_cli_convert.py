@@ -13,13 +13,11 @@ import keras_seqconv as ks
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from tests.cli.commands import call, refused
 from tests.convert.reference import TARGET_VOCABULARY, drawn, write_checkpoint
+from tests.processes import ROOT
 
-ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-ENVIRONMENT = {
-    **os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}  # fmt: skip
+ENVIRONMENT = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+ENVIRONMENT |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
 CODES = "#version: 0.2\nt 1\nt1 2</w>\n"
 pytestmark = pytest.mark.tensorflow
 
@@ -179,21 +177,15 @@ def test_wrong_inputs(archive, capsys, tmp_path):
     del options["source_lang"], options["target_lang"]
     (archive / "args.json").write_text(json.dumps(options))
     source, target = archive / "dict.s.txt", archive / "dict.t.txt"
-    (archive / "empty.txt").touch()
     (archive / "bad.txt").write_text("no-count\n")
     (tmp_path / "none").mkdir()
     for words, path, one, other in [
-        ("the source dictionary has 41 symbols, the embedding 37", archive, target,
-         source),
+        ("source dictionary has 41 symbols, the embedding 37", archive, target, source),
         ("No such file", archive, tmp_path / "y", target),
-        ("Is a directory", archive, archive, target),
-        ("bad.txt, line 1: must be '<symbol> <count>'", archive, archive / "bad.txt",
-         target),
-        ("the source dictionary has 4 symbols, the embedding 37", archive,
-         archive / "empty.txt", target),
+        ("bad.txt, line 1: must be", archive, archive / "bad.txt", target),
         ("must hold model.pt or one *.pt", tmp_path / "none", source, target),
         ("nothing.pt: No such file", archive / "nothing.pt", source, target),
-    ]:  # fmt: skip
+    ]:
         check(words, path, "--source-dictionary", one, "--target-dictionary", other)
     for words, *arguments in [
         ("must hold dict.None.txt of the source", archive),

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 
-import keras
 import pytest
 
 import keras_seqconv as ks
-from tests.export.models import tokenizer_of
+from tests.processes import COMMAND
+from tests.small_models import TOKENIZER, encoder_decoder, make_language_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
@@ -38,19 +38,11 @@ def browser():
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A translation model with dynamic convolutions, and a language model."""
-    keras.utils.set_random_seed(3)
-    tokenizer, folder = tokenizer_of("words"), tmp_path_factory.mktemp("demo")
-    size = tokenizer.vocabulary_size
-    small = dict(hidden_dim=8, intermediate_dim=8, num_heads=2, kernel_sizes=[3])
-    model = ks.models.EncoderDecoder(
-        size, size, num_encoder_layers=1, num_decoder_layers=1, **small
-    )
-    search = {"num_beams": 3, "max_length": 6}
-    translator = ks.Translator(model, tokenizer, tokenizer, search)
+    folder, search = tmp_path_factory.mktemp("demo"), {"num_beams": 3, "max_length": 6}
+    translator = ks.Translator(encoder_decoder(), TOKENIZER, TOKENIZER, search)
     for name in ("translator", "another"):
         translator.save(folder / name)
-    model = ks.models.LanguageModel(size, num_layers=1, **small)
-    ks.LanguageGenerator(model, tokenizer).save(folder / "writer")
+    make_language_model().save(folder / "writer")
     return folder
 
 
@@ -63,19 +55,14 @@ def serve(browser):
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-        program = "import sys; from keras_seqconv_cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", program, "demo", *map(str, models)]
-        processes.append(
-            subprocess.Popen(
-                [*command, "--port", str(port)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        command = [sys.executable, "-c", COMMAND, "demo", *models, "--port", str(port)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        timer = threading.Timer(120, processes[-1].kill)
+        processes.append(process)
+        timer = threading.Timer(120, process.kill)
         timer.start()
-        printed = processes[-1].stdout.readline()
+        printed = process.stdout.readline()
         timer.cancel()
         assert f"http://127.0.0.1:{port}" in printed
         for _ in range(60):

@@ -1,13 +1,11 @@
 """Memory that stays in the process."""
 
-import os
 import platform
-import subprocess
-import sys
 
 import pytest
 
 from keras_seqconv.devices import keep_freed_memory
+from tests.processes import run_python
 
 CODE = """
 import ctypes, resource, sys, threading
@@ -31,14 +29,7 @@ print(faults())
 
 def run(arenas, of_thread, **environment) -> list[str]:
     """What was returned, and page faults; MB of a block that a thread takes."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(arenas), str(of_thread)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return run_python(CODE, arenas, of_thread, **environment).stdout.split()
 
 
 @pytest.mark.slow

@@ -6,11 +6,10 @@ import socket
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import ROOT
 
 # The same model, data and recipe in all processes.
 COMMON = """
@@ -67,13 +66,10 @@ def assert_same(one, other, atol=1e-6):
 def start(code, *arguments, **environment):
     code = COMMON + textwrap.dedent(code)
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=ROOT,
+        [sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, text=True,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def output_of(process, timeout=280):

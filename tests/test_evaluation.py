@@ -19,6 +19,9 @@ from keras_seqconv.evaluation import (
     translation_perplexity,
 )
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from tests.backends import to_numpy
+from tests.convert.reference import log_softmax
+from tests.small_models import SMALL_LM, decided, encoder_decoder
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra mt (sacrebleu)")
 
@@ -236,23 +239,12 @@ IDS = [token for ids in TOKENIZER.tokenize(LINES) for token in ids]
 
 
 def language_model(**changes):
-    model = ks.models.LanguageModel(
-        16, hidden_dim=8, intermediate_dim=8, num_heads=2, num_layers=2,
-        kernel_sizes=[3, 3], seed=1, **changes,
-    )  # fmt: skip
-    for weight in model.trainable_weights:
-        weight.assign(2 * weight)
-    return model
+    return decided(ks.models.LanguageModel(16, **SMALL_LM, kernel_sizes=3, **changes))
 
 
 @pytest.fixture(scope="module")
 def generator():
     return ks.LanguageGenerator(language_model(), TOKENIZER)
-
-
-def log_softmax(logits):
-    logits = np.asarray(logits, "float64")
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 def token_log_probs(model, seen):
@@ -261,8 +253,8 @@ def token_log_probs(model, seen):
     for place, token in enumerate(IDS):
         first = max(0, place - seen(place))
         inputs = [2, *IDS][first : place + 1]
-        logits = ops.convert_to_numpy(model({"target_ids": np.array([inputs])}))
-        found.append(log_softmax(logits[0, -1])[token])
+        logits = to_numpy(model({"target_ids": np.array([inputs])}))
+        found.append(log_softmax(logits[0, -1].astype("float64"))[token])
     return np.array(found)
 
 
@@ -297,7 +289,7 @@ def test_ensemble_and_adaptive_softmax():
     known = [token_log_probs(models[0], lambda place: place)]
     features = models[1]({"target_ids": np.array([[2, *IDS[:-1]]])})
     log_probs = models[1].log_prob(features, np.array([IDS]))
-    known.append(ops.convert_to_numpy(log_probs)[0].astype("float64"))
+    known.append(to_numpy(log_probs)[0].astype("float64"))
     for model, expected in (
         (models[1], known[1]),
         (Ensemble(models), np.log((np.exp(known[0]) + np.exp(known[1])) / 2)),
@@ -310,10 +302,7 @@ def test_translations():
     tokenizer = DictionaryTokenizer(
         Dictionary((word, 1) for word in ("a@@", "b", "c", "d")), remove_bpe=True
     )
-    model = ks.models.EncoderDecoder(
-        8, 8, hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
-        num_decoder_layers=1, seed=2,
-    )  # fmt: skip
+    model = encoder_decoder(8)
     translator = ks.Translator(model, tokenizer, tokenizer)
     sources, targets = ["b c", "d"], ["a@@ b", "c d b"]
     found = translation_perplexity(translator, sources, targets)
@@ -321,11 +310,9 @@ def test_translations():
     for source, target in zip(
         tokenizer.tokenize(sources), tokenizer.tokenize(targets), strict=True
     ):
-        inputs = {
-            "source_ids": np.array([source]),
-            "target_ids": np.array([[2, *target[:-1]]]),
-        }
-        known = log_softmax(ops.convert_to_numpy(model(inputs))[0])
+        ids = {"source_ids": [source], "target_ids": [[2, *target[:-1]]]}
+        inputs = {name: np.array(rows) for name, rows in ids.items()}
+        known = log_softmax(to_numpy(model(inputs)).astype("float64")[0])
         expected -= known[range(len(target)), target].sum()
     assert found.nll == pytest.approx(expected / 7, rel=1e-5)
     assert (found.tokens, found.words) == (7, 7)
@@ -359,13 +346,9 @@ def test_refused_texts(generator):
         (generator, [], {}, "holds none"),
         (generator, LINES, {"context_window": 512}, "=512, tokens_per_sample=512"),
         (generator, LINES, {"break_mode": "doc"}, "`break_mode`"),
-        (
-            short,
-            ["w1", "w1 w2 w3 w4"],
-            {"break_mode": "eos"},
-            "at most 4 .*: lines.1. with 5",
-        ),
-    ):
+        (short, ["w1", "w1 w2 w3 w4"], {"break_mode": "eos"},
+         "at most 4 .*: lines.1. with 5"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             text_perplexity(used, lines, **options)
     assert text_perplexity(short, ["w1 w2 w3 w4 w5"]).tokens == 6

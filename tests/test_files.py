@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from keras_seqconv.support.files import atomic_directory, locked, write_file
-from tests.full_disk import full_disk
+from tests.processes import full_disk
 
 
 def write(path, text="new", replaceable=None):

@@ -7,11 +7,8 @@ from keras import ops
 import keras_seqconv as ks
 from keras_seqconv.inspection import dynamic_conv_kernels, light_conv_kernels
 from keras_seqconv.layers import convolution
+from tests.models.families import encoder_decoder, language_model
 
-SMALL = dict(
-    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=2,
-    num_decoder_layers=2, kernel_sizes=[3, 5], seed=1,
-)  # fmt: skip
 INPUTS = {
     "source_ids": np.array([[5, 6, 7, 2], [8, 2, 1, 1]]),
     "target_ids": np.array([[2, 4, 5], [2, 9, 1]]),
@@ -19,7 +16,7 @@ INPUTS = {
 
 
 def test_light_conv_kernels():
-    model = ks.models.EncoderDecoder(12, 12, mixer="light_conv", **SMALL)
+    model = encoder_decoder(mixer="light_conv", kernel_sizes=[3, 5])
     found = light_conv_kernels(model)
     assert [(one.name, one.values.shape, one.left) for one in found] == [
         ("encoder 1", (2, 3), 1), ("encoder 2", (2, 5), 2),
@@ -35,8 +32,8 @@ def test_light_conv_kernels():
     "mixer, normalize_first", (("dynamic_conv", True), ("query_conv", False))
 )
 def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
-    model = ks.models.EncoderDecoder(
-        12, 12, mixer=mixer, normalize_first=normalize_first, **SMALL
+    model = encoder_decoder(
+        mixer=mixer, normalize_first=normalize_first, kernel_sizes=[3, 5]
     )
     found = dynamic_conv_kernels(model, INPUTS)
     assert [(one.name, one.values.shape, one.left) for one in found] == [
@@ -58,13 +55,10 @@ def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
 
 
 def test_mixtures_and_language_models():
-    model = ks.models.EncoderDecoder(
-        12, 12, mixer=["attention", "dynamic_conv"], **SMALL
-    )
+    model = encoder_decoder(mixer=["attention", "dynamic_conv"])
     names = [one.name for one in dynamic_conv_kernels(model, INPUTS)]
     assert names == ["encoder 2", "decoder 2"]
-    options = {k: v for k, v in SMALL.items() if "coder_layers" not in k}
-    model = ks.models.LanguageModel(12, num_layers=2, **options)
+    model = language_model(kernel_sizes=[3, 5])
     found = dynamic_conv_kernels(model, {"target_ids": INPUTS["target_ids"]})
     assert [one.name for one in found] == ["layer 1", "layer 2"]
     assert found[1].values.shape == (2, 3, 2, 5)

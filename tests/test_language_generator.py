@@ -7,30 +7,23 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from tests.cases import all_but
+from tests.models.families import ADAPTIVE, conv_language_model, language_model
+from tests.small_models import TOKENIZER, decided
 
-WORDS = [f"w{number}" for number in range(26)]
-TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
-SMALL = dict(hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, dropout=0.0)
+SMALL = dict(hidden_dim=16, num_layers=1, dropout=0.0, kernel_sizes=3)
+LEARNED = dict(mixer="attention", positions={"kind": "learned", "max_length": 10})
 MODELS = {
-    "plain": lambda: ks.models.LanguageModel(30, **SMALL),
-    "adaptive": lambda: ks.models.LanguageModel(
-        30, **SMALL, adaptive_softmax={"cutoffs": [8, 20]}
-    ),
-    "learned": lambda: ks.models.LanguageModel(
-        30, **SMALL, mixer="attention", positions={"kind": "learned", "max_length": 10}
-    ),
-    "conv": lambda: ks.models.ConvLanguageModel(
-        30, embedding_dim=8, convolutions="[(16, 3)] * 2"
-    ),
+    "plain": lambda: language_model(30, **SMALL),
+    "adaptive": lambda: language_model(30, **SMALL, adaptive_softmax=ADAPTIVE),
+    "learned": lambda: language_model(30, **SMALL, **LEARNED),
+    "conv": lambda: conv_language_model(30, convolutions="[(16, 3)] * 2"),
 }
 
 
 @pytest.fixture(scope="module", params=all_but(["adaptive"], MODELS))
 def generator(request):
     keras.utils.set_random_seed(1)
-    model = MODELS[request.param]()
-    for weight in model.trainable_weights:  # clear preferences, so no ties
-        weight.assign(2.5 * weight)
+    model = decided(MODELS[request.param]())
     return ks.LanguageGenerator(model, TOKENIZER, {"num_beams": 2, "max_length": 8})
 
 

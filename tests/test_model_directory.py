@@ -1,6 +1,7 @@
 """Model directories: what is saved comes back, and nothing else does any harm."""
 
 import errno
+import functools
 import itertools
 import json
 import os
@@ -13,27 +14,22 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
+from keras_seqconv.tokenizers import DictionaryTokenizer
 from tests.cases import all_but
+from tests.small_models import SMALL, SMALL_LM, TOKENIZER
 
-TOKENIZER = DictionaryTokenizer(Dictionary((f"w{i}", 1) for i in range(16)))
-SMALL = dict(
-    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
-    num_decoder_layers=1, kernel_sizes=3,
-)  # fmt: skip
 CONVOLUTIONS = dict(embedding_dim=8, convolutions="[(8, 3)] * 2 + [(12, 1)]")
 MODELS = {
-    "EncoderDecoder": lambda **more: ks.models.EncoderDecoder(20, 20, **SMALL, **more),
-    "ConvS2S": lambda **more: ks.models.ConvS2S(
-        20, 20, **CONVOLUTIONS, output_dim=8, max_length=32, **more
+    "EncoderDecoder": functools.partial(ks.models.EncoderDecoder, 30, 30, **SMALL),
+    "ConvS2S": functools.partial(
+        ks.models.ConvS2S, 30, 30, **CONVOLUTIONS, output_dim=8, max_length=32
     ),
-    "LanguageModel": lambda **more: ks.models.LanguageModel(
-        20, hidden_dim=8, intermediate_dim=8, num_heads=2, num_layers=1,
-        adaptive_softmax={"cutoffs": [8]}, adaptive_input={"cutoffs": [8]},
-        tie_adaptive_weights=True, **more,
+    "LanguageModel": functools.partial(
+        ks.models.LanguageModel, 30, **SMALL_LM, adaptive_softmax={"cutoffs": [8]},
+        adaptive_input={"cutoffs": [8]}, tie_adaptive_weights=True,
     ),
-    "ConvLanguageModel": lambda **more: ks.models.ConvLanguageModel(
-        20, **CONVOLUTIONS, **more
+    "ConvLanguageModel": functools.partial(
+        ks.models.ConvLanguageModel, 30, **CONVOLUTIONS
     ),
 }  # fmt: skip
 
@@ -136,7 +132,7 @@ def test_only_what_loads_is_saved(tmp_path):
     quantized.vocabulary_map.dense.quantize("int8")
     for model, words in (
         (quantized, "a quantized model"),
-        (Mine(20, 20, **SMALL), "one of the classes .*Received: Mine"),
+        (Mine(30, 30, **SMALL), "one of the classes .*Received: Mine"),
         (ks.decoding.Ensemble([quantized] * 2), "one of the classes .*: Ensemble"),
     ):
         with pytest.raises(ValueError, match=words):

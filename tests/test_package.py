@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import ROOT, run_python
+
 PACKAGE = ROOT / "keras_seqconv"
 pytestmark = pytest.mark.tensorflow
 
@@ -76,20 +77,6 @@ OPTIONAL = [
     "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "babel", "num2words",
     "matplotlib", "gradio", "tensorflow_serving", "pydantic", "rouge_score", "pytest",
 ]  # fmt: skip
-
-
-def run_python(code: str, *, folder=ROOT, **environment):
-    """A fresh process; its output, or its error as the test's failure."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=folder,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def imports_of(path: Path) -> set[str]:
@@ -174,7 +161,7 @@ def test_jax_backend_works_without_tensorflow():
     assert not any(name.split(".")[0] == "tensorflow" for name in sys.modules)
     print("fine")
     """
-    assert "fine" in run_python(code, KERAS_BACKEND="jax")
+    assert "fine" in run_python(code, KERAS_BACKEND="jax").stdout
 
 
 def test_other_backends_are_refused_clearly():
@@ -184,7 +171,7 @@ def test_other_backends_are_refused_clearly():
     except ImportError as error:
         print(error)
     """
-    message = run_python(code, KERAS_BACKEND="numpy")
+    message = run_python(code, KERAS_BACKEND="numpy").stdout
     assert "tensorflow and jax" in message
     assert "KERAS_BACKEND=numpy" in message
 
@@ -225,7 +212,7 @@ def test_what_needs_no_keras_is_answered_without_it(tmp_path):
         assert words in out.getvalue(), (line, out.getvalue())
         assert not {"keras", "tensorflow"} & set(sys.modules), line
     """
-    run_python(code, folder=tmp_path, PYTHONPATH=str(ROOT))
+    run_python(code, folder=tmp_path)
 
 
 def test_the_package_shows_its_public_names_only():
@@ -294,25 +281,11 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     assert "Softmax" in stock_ops()
     print(next(ks.data.open_corpus("phrases").texts("test", "target")))
     """
-    done = subprocess.run(
-        [python, "-c", textwrap.dedent(code)],
-        cwd=tmp_path,
-        env=alone,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert "(1, 5, 4)" in done.stdout
     command = tmp_path / "venv" / "bin" / "keras-seqconv"
-    done = subprocess.run(
-        [command, "--version"],
-        cwd=tmp_path,
-        env=alone,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip()
+    program = [python, "-c", textwrap.dedent(code)]
+    for arguments, printed in ((program, "(1, 5, 4)"), ([command, "--version"], ".")):
+        found = subprocess.check_output(arguments, cwd=tmp_path, env=alone, text=True)
+        assert printed in found
 
 
 @pytest.mark.slow
@@ -321,7 +294,7 @@ def test_examples_of_readme_run(tmp_path):
     text = (ROOT / "README.md").read_text()
     found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert found
-    run_python("\n".join(found), folder=tmp_path, PYTHONPATH=str(ROOT))
+    run_python("\n".join(found), folder=tmp_path)
 
 
 def test_links_between_pages_lead_somewhere():
@@ -342,18 +315,12 @@ def readme_commands() -> list[str]:
 
 def run_commands(commands: str, folder: Path) -> str:
     programs = Path(sys.executable).parent
+    # As typed by a user, also where these tests were started by make.
+    typed = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     done = subprocess.run(
-        ["bash", "-euc", commands],
-        cwd=folder,
-        # As typed by a user, also where these tests were started by make.
-        env={
-            **{k: v for k, v in os.environ.items() if not k.startswith("MAKE")},
-            "PATH": f"{programs}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+        ["bash", "-euc", commands], cwd=folder, timeout=1800, capture_output=True,
+        env={**typed, "PATH": f"{programs}:{os.environ['PATH']}"}, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

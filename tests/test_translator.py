@@ -1,11 +1,8 @@
 """Text in, text out: golden hypotheses, batches that change nothing, odd texts."""
 
+import functools
 import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,33 +13,24 @@ from keras_seqconv.convert import from_fairseq
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, WordTokenizer
 from keras_seqconv.translator import Translation
 from tests.cases import quick_and_slow
+from tests.small_models import TOKENIZER, WORDS, encoder_decoder
 
 GOLDEN = [
     "ddynamic_2019", "dynamicconv_2019", "dynamicconv_no_glu", "fconv",
     "lightconv_glu", "transformer",
 ]  # fmt: skip
-WORDS = [f"w{number}" for number in range(26)]
-TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
-SMALL = dict(
-    hidden_dim=16, intermediate_dim=16, num_heads=2, num_encoder_layers=1,
-    num_decoder_layers=1, kernel_sizes=3, dropout=0.0,
+
+
+small_model = functools.partial(
+    encoder_decoder, hidden_dim=16, intermediate_dim=16, dropout=0.0,
     mixer={"encoder": "attention", "decoder": "dynamic_conv"},
 )  # fmt: skip
 
 
-def small_model(**changes):
-    model = ks.models.EncoderDecoder(30, 30, **{**SMALL, "seed": 3, **changes})
-    for weight in model.trainable_weights:  # clear preferences, so no ties
-        weight.assign(2.5 * weight)
-    return model
-
-
 @pytest.fixture(scope="module")
 def translator():
-    keras.utils.set_random_seed(1)
-    return ks.Translator(
-        small_model(), TOKENIZER, TOKENIZER, {"num_beams": 3, "max_length": 12}
-    )
+    search = {"num_beams": 3, "max_length": 12}
+    return ks.Translator(small_model(), TOKENIZER, TOKENIZER, search)
 
 
 def random_texts(count, longest=40):
@@ -65,16 +53,15 @@ def check_same(found, expected):
 # --- The hypotheses of fairseq ---
 
 
-def save_golden(golden, name, folder):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_models_from_their_directories(golden, name, tmp_path):
+    """The directory translates as fairseq did."""
     files = [golden / name / f"dict.{side}.txt" for side in "st"]
     tokenizers = [DictionaryTokenizer(Dictionary.read(file)) for file in files]
     model = from_fairseq(golden / name, *files)
-    ks.Translator(model, *tokenizers, {"max_length": 20}).save(folder)
-
-
-def check_golden(golden, name, folder):
-    """The directory translates as fairseq did."""
-    translator = ks.load(folder)
+    ks.Translator(model, *tokenizers, {"max_length": 20}).save(tmp_path / "model")
+    translator = ks.load(tmp_path / "model")
     with np.load(golden / name / "expected.npz") as expected:
         texts = translator.source_tokenizer.detokenize(expected["source_ids"].tolist())
         tokens = json.loads(str(expected["beam4_lenpen1/tokens"]))
@@ -84,37 +71,6 @@ def check_golden(golden, name, folder):
     for row, hypotheses, known in zip(rows, tokens, scores, strict=True):
         spelled = translator.target_tokenizer.detokenize(hypotheses)
         check_same(row, list(map(Translation, spelled, known)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_models_from_their_directories(golden, name, tmp_path):
-    save_golden(golden, name, tmp_path / "model")
-    check_golden(golden, name, tmp_path / "model")
-
-
-ON_JAX = """
-import pathlib, sys
-from tests.test_translator import check_golden
-check_golden(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("name", ["dynamicconv_2019", "fconv"])
-def test_directories_of_tensorflow_load_on_jax(golden, name, tmp_path):
-    pytest.importorskip("jax", reason="needs the extra jax")
-    save_golden(golden, name, tmp_path / "model")
-    done = subprocess.run(
-        [sys.executable, "-c", ON_JAX, golden, name, tmp_path / "model"],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "jax"},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 # --- Batches ---
@@ -199,11 +155,8 @@ def test_what_is_no_list_of_texts(translator, texts, words):
 def test_long_sources_are_cut(translator, tmp_path):
     keras.utils.set_random_seed(1)
     sides = (("encoder", 8), ("decoder", 9))
-    learned = small_model(
-        positions={
-            side: {"kind": "learned", "max_length": most} for side, most in sides
-        }
-    )
+    positions = {side: dict(kind="learned", max_length=most) for side, most in sides}
+    learned = small_model(positions=positions)
     learned = ks.Translator(learned, TOKENIZER, TOKENIZER, {"num_beams": 2})
     cut = pytest.warns(UserWarning, match="1 of 2 texts.*1, have more than the 8 tok")
     with cut:
@@ -320,18 +273,12 @@ OTHER = DictionaryTokenizer(Dictionary([("a", 1)]))
         ((), {"tokens_per_batch": 0}, "`tokens_per_batch` must be a positive"),
         ((), {"parallel_batches": 0}, "`parallel_batches` must be a positive"),
         ((), {"max_source_length": 1}, "`max_source_length` must be an integer >= 2"),
-        (
-            (TOKENIZER, TOKENIZER),
-            {"model": lambda: small_model(special_ids={"pad": 0})},
-            "source tokenizer must have the `pad_id`",
-        ),
-        (
-            (),
-            {"model": lambda: ks.models.ConvLanguageModel(30, convolutions="[(4, 2)]")},
-            "language models go into LanguageGenerator",
-        ),
+        ((TOKENIZER,) * 2, {"model": lambda: small_model(special_ids={"pad": 0})},
+         "source tokenizer must have the `pad_id`"),
+        ((), {"model": lambda: ks.models.ConvLanguageModel(9, convolutions="[(4, 2)]")},
+         "language models go into LanguageGenerator"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_together(tokenizers, options, words):
     model = options.get("model", small_model)()
     options = {name: value for name, value in options.items() if name != "model"}

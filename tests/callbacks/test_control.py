@@ -41,27 +41,17 @@ def rates(callbacks, batches, epochs) -> list[float]:
     "callbacks, batches, epochs, wanted",
     [
         # Two updates an epoch; (n + 1) / 4 in the first four.
-        (
-            lambda: [FixedSchedule(0.4, force_anneal=4, shrink=0.5, warmup_steps=4)],
-            *(2, 5, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]),
-        ),
-        (
-            lambda: [
-                StopAtLearningRate(0.011),
-                FixedSchedule(1.0, force_anneal=2, shrink=0.1),
-            ],
-            *(1, 9, [1.0, 0.1, 0.01]),
-        ),
+        (lambda: [FixedSchedule(0.4, force_anneal=4, shrink=0.5, warmup_steps=4)],
+         2, 5, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]),
+        (lambda: [StopAtLearningRate(0.011),
+                  FixedSchedule(1.0, force_anneal=2, shrink=0.1)],
+         1, 9, [1.0, 0.1, 0.01]),
         # An epoch ends in the warm-up, the second sets the best, then it shrinks.
-        (
-            lambda: [
-                results("val_nll", [1.0, 2.0, 3.0, 4.0]),
-                ReduceOnPlateau(0.3, 0.1, warmup_steps=3, warmup_start=0.0),
-            ],
-            *(2, 4, [0.0, 0.1, 0.2, 0.3, 0.3, 0.3, 0.03, 0.03]),
-        ),
+        (lambda: [results("val_nll", [1.0, 2.0, 3.0, 4.0]),
+                  ReduceOnPlateau(0.3, 0.1, warmup_steps=3, warmup_start=0.0)],
+         2, 4, [0.0, 0.1, 0.2, 0.3, 0.3, 0.3, 0.03, 0.03]),
     ],
-)
+)  # fmt: skip
 def test_rates(callbacks, batches, epochs, wanted):
     found = rates(callbacks(), batches, epochs)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9)

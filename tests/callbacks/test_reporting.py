@@ -24,7 +24,7 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.fitting import FetchedLogs
 from keras_seqconv.support.progress import Progress as Lines
 from tests.callbacks.small import Stream, fit, make_model, same
-from tests.full_disk import full_disk
+from tests.processes import full_disk
 
 # --- Validation ---
 

@@ -8,8 +8,8 @@ import pytest
 
 import keras_seqconv as ks
 from tests.cli.commands import call, refused
-from tests.export.models import make_translator
-from tests.full_disk import full_disk
+from tests.processes import full_disk
+from tests.small_models import make_translator
 
 pytestmark = pytest.mark.tensorflow
 
@@ -18,9 +18,7 @@ pytestmark = pytest.mark.tensorflow
 def run_folder(tmp_path_factory):
     """A finished run as `keras-seqconv train` leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "first"
-    one = make_translator()
-    parts = one.model, one.source_tokenizer, one.target_tokenizer, one.search
-    ks.Translator(*parts, languages=("en", "xx")).save(folder / "model")
+    make_translator().save(folder / "model")
     record = {"options": {"preset": "tiny", "dataset": "words"}, "recipe": {}}
     (folder / "run.json").write_text(json.dumps(record))
     line = "BLEU|nrefs:1|case:mixed = 12.34"

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.usefixtures("loaded_once"), pytest.mark.slow]
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plot")
     make_translator().save(folder / "dynamic")
-    make_translator("light_conv").save(folder / "light")
+    make_translator(mixer="light_conv").save(folder / "light")
     make_language_model().save(folder / "language")
     for name in ("one", "two"):
         (folder / name).mkdir()
@@ -112,12 +112,10 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*written, "--line", 3], "--line must be from 1 to 2"),
         (["kernels", dynamic], "must have a LightConv layer"),
         (["dynamic-kernels", folder / "light", *text], "DynamicConv"),
-        (
-            ["dynamic-kernels", dynamic, *text, "--layer", "x"],
-            "--layer must be one of encoder 1, decoder 1",
-        ),
+        (["dynamic-kernels", dynamic, *text, "--layer", "x"],
+         "--layer must be one of encoder 1, decoder 1"),
         (["bleu-by-length", *files(folder), *log], "texts. Received: 2 and 9"),
-    ):
+    ):  # fmt: skip
         found = refused(capsys, "plot", *arguments, "--output", tmp_path / "a.png")
         assert words in found, (arguments, found)
     assert not (tmp_path / "a.png").exists()

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from keras_seqconv_cli import signals
+from tests.processes import COMMAND
 
 # A command whose work is `work`, without TensorFlow, which takes seconds to load.
 PROGRAM = """
@@ -122,9 +123,8 @@ def test_ctrl_c_while_a_module_is_imported(module):
     ],
 )
 def test_closed_streams(command, closed, words):
-    program = "import sys, keras_seqconv_cli; sys.exit(keras_seqconv_cli.main())"
     done = subprocess.run(
-        [sys.executable, "-c", program, *command],
+        [sys.executable, "-c", COMMAND, *command],
         stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(closed),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, f"error: {words}\n")

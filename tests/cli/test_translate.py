@@ -5,7 +5,6 @@ import io
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import load_ensemble
 from keras_seqconv_cli.translate import SEARCH
 from tests.cli.commands import (
-    TOKENIZER,
     call,
     loaded_once,  # noqa: F401
     make_language_model,
@@ -24,14 +22,10 @@ from tests.cli.commands import (
     refused,
     write,
 )
-from tests.full_disk import full_disk
+from tests.processes import COMMAND, ROOT, full_disk, run_python
+from tests.small_models import TOKENIZER
 
 LINES = ["w1 w2 w3", "", "w4 w5", "w6"]
-PROGRAM = "import sys; from keras_seqconv_cli import main; status = main()"
-ROOT = str(Path(__file__).parents[2])
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": ROOT}
-
-
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
 
@@ -114,39 +108,35 @@ def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch)
 ])  # fmt: skip
 def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen, parts):
     """In a new process, as TensorFlow must not run yet."""
-    threads = "print(tf.config.threading.get_intra_op_parallelism_threads())"
-    output = tmp_path / "out.txt"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{PROGRAM}; import tensorflow as tf; {threads}",
-         "translate", folder / "model", "--input", folder / "in.txt", "--output",
-         output, *flags],
-        capture_output=True, text=True,
-        env={**ENVIRONMENT, **({"TF_NUM_INTRAOP_THREADS": chosen} if chosen else {})},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    code = """
+    import sys, keras_seqconv_cli
+    assert keras_seqconv_cli.main() == 0
+    import tensorflow as tf
+    print(tf.config.threading.get_intra_op_parallelism_threads())
+    """
+    output, chosen = tmp_path / "out.txt", chosen and {"TF_NUM_INTRAOP_THREADS": chosen}
+    files = ["--input", folder / "in.txt", "--output", output]
+    done = run_python(
+        code, "translate", folder / "model", *files, *flags, **(chosen or {})
+    )
     assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
     expected = 0 if parts == 1 else max(1, available_cores() // parts)  # 0: all
     assert done.stdout == f"{expected}\n"
 
 
-@pytest.mark.parametrize(
-    "flags, first",
-    (
-        ((), ""),
+def test_files_and_formats(folder, translator, tmp_path, capsys):
+    output = tmp_path / "out"
+    for flags, first in (
+        ((), " ".join(translator.translate(LINES[:1]))),
         (("--n-best", 2), "1\t-"),
         (("--scores",), "1\t-"),
         (("--attention",), '{"line": 1, "source": "w1 w2 w3", "source_tokens": ["w1",'),
-    ),
-)
-def test_files_and_formats(folder, translator, tmp_path, capsys, flags, first):
-    output = tmp_path / "out"
-    done = call(capsys, "translate", folder / "model", "--input", folder / "in.txt",
-                "--output", output, *flags)  # fmt: skip
-    assert done.status == 0 and done.output == ""
-    assert done.errors.startswith("4 lines, ") and "tokens/s" in done.errors
-    assert output.read_text().startswith(first)
-    if not flags:
-        assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
+    ):
+        done = call(capsys, "translate", folder / "model", "--input",
+                    folder / "in.txt", "--output", output, *flags)  # fmt: skip
+        assert done.status == 0 and done.output == ""
+        assert done.errors.startswith("4 lines, ") and "tokens/s" in done.errors
+        assert output.read_text().startswith(first)
 
 
 @pytest.mark.slow
@@ -182,33 +172,27 @@ def test_ensembles_and_cut_lines(folder, translator, tmp_path, capsys):
 
 
 def test_errors_in_one_line(folder, tmp_path, capsys):
+    """What the library refuses is told by the names of flags."""
     model, source = folder / "model", folder / "in.txt"
-    bad = tmp_path / "bad"
-    bad.write_bytes(b"w1\n\xff\n")
+    given = [model, "--input", source]
+    (tmp_path / "bad").write_bytes(b"w1\n\xff\n")
+    same = f"{source.parent}/./{source.name}"  # however it is spelled
     for arguments, words in (
         ([tmp_path / "none"], "There is no folder"),
         ([model, "--input", tmp_path / "none"], "none: No such file"),
-        ([model, "--input", bad], '0xff at position 1 (--on-error "replace" goes on)'),
-        ([model, "--input", source, "--n-best", 3], "--n-best must be at most --num-b"),
-        (
-            [model, "--parallel-batches", 0],
-            "--parallel-batches: must be a positive",
-        ),
-        ([model, "--input", source, "--resume"], "--resume needs an --output that is"),
-        ([model, "--input", source, "--num-beams", 0], "--num-beams must be"),
-        ([model, "--input", source, "--window", 0], "--window must be a positive"),
-        ([model, "--input", source, "--scores", "--format", "text"], "--scores needs"),
-        (
-            # However it is spelled.
-            [model, "--input", source, "--output", f"{source.parent}/./{source.name}"],
-            "--output must not be the --input",
-        ),
+        ([model, "--input", tmp_path / "bad"],
+         '0xff at position 1 (--on-error "replace" goes on)'),
+        ([*given, "--n-best", 3], "--n-best must be at most --num-b"),
+        ([model, "--parallel-batches", 0], "--parallel-batches: must be a positive"),
+        ([*given, "--resume"], "--resume needs an --output that is"),
+        ([*given, "--scores", "--format", "text"], "--scores needs"),
+        ([*given, "--output", same], "--output must not be the --input"),
         ([model, "--alignment-dictionary", source], "needs --replace-unknowns"),
         ([folder / "language"], "is a language model, which has no source"),
         ([model, "--target-language", "en"], "--target-language must be that of"),
         ([model, "--beams", "3"], "--beams"),
         ([], "MODEL"),
-    ):
+    ):  # fmt: skip
         assert words in refused(capsys, "translate", *arguments), arguments
 
 
@@ -260,14 +244,14 @@ def test_runs_that_break_off_go_on(folder, tmp_path, capsys, monkeypatch):
 def test_pipes(folder, translator):
     """In a process of its own: standard streams, and a reader that leaves."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [sys.executable, "-c", f"{PROGRAM}; sys.exit(status)", "translate"]
-    command.append(str(folder / "model"))
-    process = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", COMMAND, "translate", str(folder / "model")]
+    process = subprocess.Popen(command, env=environment, **pipes)
     output, errors = process.communicate("\n".join(LINES).encode(), timeout=200)
     assert process.returncode == 0, errors
     assert output.decode().split("\n")[:-1] == translator.translate(LINES)
     command += ["--window", "1", "--quiet"]
-    process = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
+    process = subprocess.Popen(command, env=environment, **pipes)
     process.stdout.close()
     process.stdin.write(b"w1 w2\n" * 50)
     process.stdin.close()

@@ -16,6 +16,8 @@ import json
 
 import numpy as np
 
+from tests.layers.values import sigmoid, softmax
+
 PAD = 1
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
 
@@ -47,18 +49,9 @@ def write_checkpoint(folder, weights, options):
     return folder
 
 
-def softmax(x, axis=-1):
-    x = np.exp(x - x.max(axis, keepdims=True))
-    return x / x.sum(axis, keepdims=True)
-
-
 def log_softmax(x):
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def glu(x):

@@ -188,12 +188,23 @@ DANGERS = {
 }
 
 
+SHELL = text(b"touch ran") + b"\x85R"
+
+
+@pytest.fixture
+def nothing_ran(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not (tmp_path / "ran").exists()
+    assert "fairseq.os" not in sys.modules
+
+
+@pytest.mark.usefixtures("nothing_ran")
 @pytest.mark.parametrize(
     ("name", "protocol"),
     [*((name, 2) for name in DANGERS), *(("system", n) for n in (0, 1, 3, 4, 5))],
 )
-def test_dangerous_globals_are_refused(save, tmp_path, monkeypatch, name, protocol):
-    monkeypatch.chdir(tmp_path)
+def test_dangerous_globals_are_refused(save, name, protocol):
     function, *arguments = DANGERS[name]
     if isinstance(function, str):
         function = getattr(importlib.import_module(function), name)
@@ -204,12 +215,9 @@ def test_dangerous_globals_are_refused(save, tmp_path, monkeypatch, name, protoc
     words = rf"is refused, and nothing of it .* Received: .*\.{name}\b"
     with pytest.raises(ValueError, match=words if protocol < 4 else "cannot be read"):
         read_checkpoint(save(pickle.dumps(content, protocol)))
-    assert not (tmp_path / "ran").exists()
 
 
-SHELL = text(b"touch ran") + b"\x85R"
-
-
+@pytest.mark.usefixtures("nothing_ran")
 @pytest.mark.parametrize(
     ("opcodes", "words"),
     [
@@ -240,13 +248,12 @@ SHELL = text(b"touch ran") + b"\x85R"
         )),
     ],
 )  # fmt: skip
-def test_opcodes_by_hand(save, tmp_path, monkeypatch, opcodes, words):
-    monkeypatch.chdir(tmp_path)
+def test_opcodes_by_hand(save, opcodes, words):
     with pytest.raises(ValueError, match=words):
         read_checkpoint(save(around(opcodes)))
-    assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.usefixtures("nothing_ran")
 @pytest.mark.parametrize(
     "opcodes",
     [
@@ -260,13 +267,10 @@ def test_opcodes_by_hand(save, tmp_path, monkeypatch, opcodes, words):
         b"cnumpy.core.multiarray\n_reconstruct\n)R(K\1NNNNtb",
     ],
 )
-def test_called_and_built_a_stand_in_does_nothing(save, tmp_path, monkeypatch, opcodes):
-    monkeypatch.chdir(tmp_path)
+def test_called_and_built_a_stand_in_does_nothing(save, opcodes):
     before = dict(vars(Inert))
     assert read_checkpoint(save(around(opcodes))).options == {}
     assert dict(vars(Inert)) == before
-    assert not (tmp_path / "ran").exists()
-    assert "fairseq.os" not in sys.modules
 
 
 def test_only_what_is_allowed_here_is_allowed(torch, save, monkeypatch):

@@ -4,10 +4,7 @@ import bz2
 import functools
 import gzip
 import lzma
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +12,7 @@ from keras_seqconv.data import corpora
 from keras_seqconv.data.corpora import hold_out, open_corpus
 from keras_seqconv.support import files
 from tests.conftest import SHARED
+from tests.processes import run_python
 
 from_german = functools.partial(open_corpus, source_language="de")
 
@@ -134,12 +132,9 @@ def test_text_of_a_language_model(folder):
         assert corpus.source_language is None
         assert rows_of(corpus) == [(line,) for line in text.split("\n")[:-1]]
     assert open_corpus(path, target_language="en").splits == ("train", "validation")
-    for target in (
-        {"target_language": "de"},
-        {"source_language": "de", "target_language": "en"},
-    ):
+    for source, target in ((None, "de"), ("de", "en")):
         with pytest.raises(ValueError, match="two languages of .*: en. Received"):
-            open_corpus(path, **target)
+            open_corpus(path, source_language=source, target_language=target)
     with pytest.raises(ValueError, match="`side` must be one of"):
         open_corpus(path).texts("train", "source")
     (path / "train.en").write_bytes(b"a\n\nb\0\n")
@@ -255,13 +250,7 @@ def test_embedded_corpus_needs_no_optional_packages():
         assert len(pair[0]) == 1000 and pair == other[::-1]
         print(next(ids.blocks([[5, 2]], 4))["labels"].tolist())
     """
-    lines = [line[8:] for line in code.splitlines()]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[5, 2]\n"
+    assert run_python(code).stdout == "[5, 2]\n"
 
 
 # --- Lines ---
@@ -299,14 +288,10 @@ def test_several_blocks_and_files(tmp_path, monkeypatch):
         (b"a\nb\xff\nc", b"1\n2\n3", "2, is not valid UTF-8", "invalid_utf8", "ac"),
         (b"a\nb", b"1\n2\xed\xa0\x80", "2, is not valid", "invalid_utf8", "a"),
         (b"a\nb\n", b"1\n2\x003\n", "en, line 2, holds a NUL", "nul", "a"),
-        (
-            b"a\nb\n", b"1\n",
-            r"de has 2, \S*en has 1\. Line 2 of \S*de has no partner", "unpaired", "a",
-        ),
-        (
-            b"a\nb", b"1\n2\n3\n",
-            r"de has 2, \S*en has 3\. Line 3 of \S*en has no partner", "unpaired", "ab",
-        ),
+        (b"a\nb\n", b"1\n", r"de has 2, \S*en has 1\. Line 2 of \S*de has no partner",
+         "unpaired", "a"),
+        (b"a\nb", b"1\n2\n3\n", r"en has 3\. Line 3 of \S*en has no partner",
+         "unpaired", "ab"),
     ],
 )  # fmt: skip
 def test_wrong_rows(read, source, target, message, key, stay):

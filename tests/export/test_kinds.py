@@ -13,7 +13,7 @@ import keras_seqconv as ks
 from keras_seqconv.export.writing import WARMUP_FILE
 from tests.export.load_and_run import check
 from tests.export.make_cases import cases_of
-from tests.export.models import (
+from tests.small_models import (
     TEXTS,
     make_adaptive_language_model,
     make_conv_s2s,
@@ -37,16 +37,14 @@ of = functools.partial(functools.partial, make_translator)
 KINDS = {
     "dynamic_conv": (of("pieces"), {}),
     "attention": (of("characters", mixer="attention"), {}),
-    "light_conv": (
-        of(mixer="light_conv"),
-        {"length_penalty": 2.0, "num_beams": 3, "max_length": 6},
-    ),
+    "light_conv": (of(mixer="light_conv"),
+                   {"length_penalty": 2.0, "num_beams": 3, "max_length": 6}),
     "query_conv": (of("byte pairs", mixer="query_conv"), {}),
     "conv_s2s": (make_conv_s2s, {}),
     "ensemble": (make_ensemble, {}),
     "conv_language_model": (make_language_model, {}),
     "language_model": (make_adaptive_language_model, {}),
-}
+}  # fmt: skip
 
 
 def in_a_session(path):

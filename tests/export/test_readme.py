@@ -16,8 +16,8 @@ import pytest
 
 from keras_seqconv.export import writing
 from keras_seqconv_cli import main
-from tests.export.models import make_translator
 from tests.export.server import stand_in
+from tests.small_models import make_translator
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = pytest.mark.tensorflow

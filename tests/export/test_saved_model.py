@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import keras_seqconv as ks
 from keras_seqconv.export import writing
 from tests.export.make_cases import n_best_of
-from tests.export.models import (
+from tests.small_models import (
     TEXTS,
     make_conv_s2s,
     make_language_model,
@@ -125,9 +125,8 @@ def test_any_bytes(pieces, texts):
     assert translations == decoded(run(text=asked)["translation"])
     valid = [text.decode("utf-8", "replace") for text in texts]
     expected = translator.translate_n_best(valid, 2)
-    for text, score, best in zip(
-        translations, found["score"].numpy(), expected, strict=True
-    ):
+    scores = found["score"].numpy()
+    for text, score, best in zip(translations, scores, expected, strict=True):
         assert abs(score - best[0].score) < 1e-4
         ties = [one.text for one in best if abs(one.score - score) < 2e-4]
         assert text in ties

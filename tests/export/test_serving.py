@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from tests.export.models import TEXTS, make_translator
 from tests.export.server import serving
+from tests.small_models import TEXTS, make_translator
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]

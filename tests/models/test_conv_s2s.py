@@ -79,26 +79,6 @@ def test_steps_compute_no_norms(monkeypatch):
     np.testing.assert_allclose(to_numpy(logits), full, **TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (dict(embedding_dim={"encoder": 8, "decoder": 6}), "same on both sides.*6"),
-        (dict(convolutions="[(6, 3)] *"), "`convolutions`"),
-        (dict(convolutions="[(1, 1)] * 1000000000"), "more than 1000 entries"),
-        (dict(attention=False), "`attention`.*2 decoder layers.*False"),
-        (dict(attention=[True]), r"`attention`.*2 decoder layers.*\[True\]"),
-        (dict(attention=[False, False]), "at least one of them True"),
-        (dict(share_output_embedding=True), "`output_dim`.*=5.*embedding_dim=8"),
-        (dict(share_output_embedding="x", output_dim=8), "`share_output_embedding`.*x"),
-        (dict(max_length=0), "`max_length`.*=0"),
-        (dict(positions="learned"), "`positions`.*learned"),
-    ],
-)
-def test_wrong_arguments_are_named(options, match):
-    with pytest.raises(ValueError, match=match):
-        conv_s2s(**options)
-
-
 # --- The notation: what is understood, and that nothing is executed ---
 
 LAYERS = st.tuples(st.integers(1, 5000), st.integers(1, 99))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.models import from_preset
 from tests.backends import UNCOMPILED, compiled, layer_gradients, to_numpy
 from tests.cases import quick_and_slow
 from tests.models import families
@@ -398,27 +397,3 @@ def test_learned_positions_end(name):
     for time in range(4):
         logits, state = model.step(TARGETS[:, time : time + 1], state)
         assert np.all(np.isnan(to_numpy(logits)) if time == 3 else np.isfinite(logits))
-
-
-WRONG = [
-    ("lm", dict(special_ids={"unk": 23}), "`special_ids`.*23.*vocabulary_size=23"),
-    ("dynamic_conv", dict(vocabularies=(23, 2.5)), "`target_vocabulary_size`.*=2.5"),
-    ("dynamic_conv", dict(special_ids={"end": 23}), "`special_ids`.*23"),
-    ("dynamic_conv", dict(special_ids={"bos": 0}), "`special_ids`.*keys.*bos"),
-    ("dynamic_conv", dict(vocabularies=(2, 23), special_ids={"pad": 3}),
-     "`special_ids`.*source_vocabulary_size=2"),
-    ("conv_s2s_small", dict(seed=1.5), "`seed`.*1.5"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "options", "match"), WRONG)
-def test_wrong_arguments_of_all_models_are_named(name, options, match):
-    with pytest.raises(ValueError, match=match):
-        make(name, **options)
-
-
-def test_an_unknown_argument_is_named():
-    with pytest.raises(TypeError, match=r"Model\(\).*'hiden_dim'.*hiden_dim=3"):
-        families.language_model(hiden_dim=3)
-    with pytest.raises(ValueError, match="no argument `hiden_dim`. .*`?hidden_dim.*=3"):
-        from_preset("transformer_lm", vocabulary_size=9, hiden_dim=3)

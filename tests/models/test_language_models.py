@@ -10,7 +10,6 @@ from tests.cases import quick_and_slow
 from tests.models.families import (
     ADAPTIVE,
     CONFIGS,
-    TIED,
     inputs_of,
     language_model,
     model_of,
@@ -87,41 +86,3 @@ def test_dropout_of_the_adaptive_softmax_acts_when_asked():
     total = to_numpy(model.negative_log_likelihood(features, labels))
     other = model.negative_log_likelihood(features, labels, training=True)
     assert np.any(to_numpy(other) != total)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (dict(hidden_dim={"encoder": 8, "decoder": 8}), "`hidden_dim`.*encoder"),
-        (dict(share_embeddings="all"), "`share_embeddings`.*True or False.*all"),
-        (dict(share_embeddings=True, output_dim=5), "`output_dim`.*=5.*width 8"),
-        (
-            dict(share_embeddings=True, adaptive_softmax=ADAPTIVE),
-            "tie_adaptive_weights",
-        ),
-        (dict(share_embeddings=True, adaptive_input=ADAPTIVE), "tie_adaptive_weights"),
-        (dict(tie_adaptive_weights=True), "needs `adaptive_softmax` and"),
-        (dict(tie_adaptive_projections=True), "needs `tie_adaptive_weights`"),
-        (dict(adaptive_softmax=[10]), r"`adaptive_softmax`.*'cutoffs'.*\[10\]"),
-        (dict(adaptive_softmax={"cutoffs": [9], "div": 3}), "`adaptive_softmax`.*div"),
-        (
-            dict(adaptive_softmax={"cutoffs": [9, 8]}),
-            r"`cutoffs`.*increasing.*\[9, 8\]",
-        ),
-        (dict(adaptive_softmax={"cutoffs": [2, 4, 6, 8]}), "factor.*width of 8"),
-        (
-            dict(adaptive_input={**ADAPTIVE, "dropout": 0.1}),
-            "`adaptive_input`.*dropout",
-        ),
-        (
-            dict(TIED, adaptive_input={"cutoffs": [9]}),
-            "`(cutoffs|factor)` must be that",
-        ),
-        (dict(TIED, embedding_dim=4), "as wide as `adaptive_input.embedding_dim`.*4"),
-    ],
-)
-def test_wrong_arguments_are_named(options, match):
-    with pytest.raises(ValueError, match=match):
-        language_model(**options)
-    with pytest.raises(ValueError, match="no attention to a source"):
-        model_of("lm").get_initial_state(2, return_attention=True)

@@ -6,36 +6,28 @@ import pytest
 from keras import ops
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy
-from keras_seqconv.models import EncoderDecoder, LanguageModel
+from keras_seqconv.models import LanguageModel
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from keras_seqconv.schedules import InverseSquareRoot
 from tests.backends import UNCOMPILED, to_numpy
 from tests.cases import quick_and_slow
+from tests.models.families import ONE, encoder_decoder, language_model
 
 WORDS, START, PAD = 30, 2, 1
-SMALL = {
-    "hidden_dim": 8,
-    "intermediate_dim": 16,
-    "num_heads": 2,
-    "dropout": 0.0,
-    "share_embeddings": True,
-    "seed": 1,
-    "num_layers": 1,
-    "mixer": "attention",  # convolutions would be compiled anew for each model
-}
+PLAIN = {"hidden_dim": 8, "intermediate_dim": 16, "dropout": 0.0, "seed": 1}
 
 
 def small_model(**changes):
+    """Of attention: convolutions would be compiled anew for each model."""
     keras.utils.set_random_seed(1)
-    return LanguageModel(WORDS, **{**SMALL, **changes})
+    own = {"num_layers": 1, "mixer": "attention", "kernel_sizes": 3}
+    own["share_embeddings"] = True
+    return language_model(WORDS, **{**PLAIN, **own, **changes})
 
 
 def translation_model():
     keras.utils.set_random_seed(1)
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    options = {**SMALL, **layers, "mixer": "dynamic_conv", "share_embeddings": "all"}
-    del options["num_layers"]
-    return EncoderDecoder(WORDS, WORDS, **options)
+    return encoder_decoder((WORDS, WORDS), **PLAIN, **ONE, share_embeddings="all")
 
 
 def adaptive_model():
@@ -69,25 +61,16 @@ def nag(**settings):
     return NAG(rate, momentum=0.9, weight_decay=1e-2, **settings)
 
 
-def train(
-    model, steps=1, inputs_and_labels=None, updates=3, loss="smoothed", **options
-):
+def train(model, steps=1, data=None, updates=3, **options):
     """Updates of one batch, cut into `steps` micro-batches."""
-    inputs, labels = inputs_and_labels or ragged_batch()
-    if loss == "smoothed":
-        loss = LabelSmoothedCrossentropy(0.1)
-    options = {
-        "optimizer": nag(global_clipnorm=0.5), "jit_compile": UNCOMPILED, **options,
-    }  # fmt: skip
-    model.compile(loss=loss, gradient_accumulation_steps=steps, **options)
-    return model.fit(
-        inputs,
-        labels,
-        batch_size=len(labels) // steps,
-        epochs=updates,
-        shuffle=False,
-        verbose=0,
-    ).history
+    inputs, labels = data or ragged_batch()
+    defaults = dict(
+        optimizer=nag(global_clipnorm=0.5), jit_compile=UNCOMPILED,
+        loss=LabelSmoothedCrossentropy(0.1), gradient_accumulation_steps=steps,
+    )  # fmt: skip
+    model.compile(**{**defaults, **options})
+    size = dict(batch_size=len(labels) // steps, epochs=updates)
+    return model.fit(inputs, labels, **size, shuffle=False, verbose=0).history
 
 
 @pytest.mark.parametrize(
@@ -112,7 +95,7 @@ def test_micro_batches_equal_one_batch(make, steps, options):
     if make is translation_model:
         inputs["source_ids"] = inputs["target_ids"][:, ::-1]
     loss = {"loss": None} if make is adaptive_model else {}
-    history = train(one, inputs_and_labels=(inputs, labels), **loss)
+    history = train(one, data=(inputs, labels), **loss)
     other = train(many, steps, (inputs, labels), **options)
     other_way = options.keys() - {"loss"}
     assert_same_weights(one, many, atol=5e-6 if other_way else 1e-6)
@@ -120,9 +103,7 @@ def test_micro_batches_equal_one_batch(make, steps, options):
     assert history["loss"][-1] < history["loss"][0]
     rates = [0.01, 0.01 + 0.19 / 3, 0.01 + 2 * 0.19 / 3]
     np.testing.assert_allclose(history["learning_rate"], rates, rtol=1e-6)
-    names = {
-        "loss", "nll", "perplexity", "tokens", "learning_rate", "gradient_norm",
-    }  # fmt: skip
+    names = {"loss", "nll", "perplexity", "tokens", "learning_rate", "gradient_norm"}
     assert set(history) == names | ({"accuracy"} if one.has_logits else set())
     for name in history:
         limit = 2e-5 if other_way else 2e-6
@@ -159,7 +140,7 @@ def test_micro_batches_of_different_shapes_and_empty_ones():
     """Cut by rows and filled up differently, with a batch of padding between them."""
     inputs, labels = ragged_batch(empty=(4, 5))
     one, other = small_model(), small_model()
-    train(one, inputs_and_labels=(inputs, labels), updates=1)
+    train(one, data=(inputs, labels), updates=1)
     other.compile(nag(global_clipnorm=0.5), LabelSmoothedCrossentropy(0.1),
                   gradient_accumulation_steps=3, jit_compile=UNCOMPILED)  # fmt: skip
     for rows, wider in [(slice(4), 2), (slice(4, 6), 0), (slice(6, 12), 1)]:
@@ -190,12 +171,9 @@ def test_logs_are_means_over_the_tokens_of_an_epoch():
     nll = -np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0][real].mean()
     right = (logits.argmax(axis=-1) == labels)[real].mean()
     wanted = {
-        "loss": to_numpy(loss.call(labels, logits))[real].mean(),
-        "nll": nll,
-        "perplexity": np.exp(nll),
-        "accuracy": right,
-        "tokens": real.sum(),
-    }
+        "loss": to_numpy(loss.call(labels, logits))[real].mean(), "nll": nll,
+        "perplexity": np.exp(nll), "accuracy": right, "tokens": real.sum(),
+    }  # fmt: skip
     assert set(found) == set(wanted)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
@@ -280,21 +258,15 @@ def test_saved_model_goes_on(tmp_path, policy):
 
 def test_wrong_arguments():
     model, adaptive = small_model(), adaptive_model()
+    normalized = TokenNormalized("sgd", 2)
     for make, words in [
-        (
-            lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
-            "`loss` must be None for a model with an adaptive softmax",
-        ),
+        (lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
+         "`loss` must be None for a model with an adaptive softmax"),
         (lambda: model.compile("sgd", gradient_accumulation_steps=0), "must be a pos"),
-        (
-            lambda: model.compile(TokenNormalized("sgd", 2),
-                                  gradient_accumulation_steps=3),
-            "`gradient_accumulation_steps` must be left out",
-        ),
-        (
-            lambda: train(model, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
-            "one number for each token",
-        ),
+        (lambda: model.compile(normalized, gradient_accumulation_steps=3),
+         "`gradient_accumulation_steps` must be left out"),
+        (lambda: train(model, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
+         "one number for each token"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
             make()

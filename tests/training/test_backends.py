@@ -2,10 +2,6 @@
 on the other one."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -17,11 +13,11 @@ pytest.importorskip("jax", reason="needs the extra jax")
 import keras_seqconv as ks
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv_cli import main
+from tests.processes import run_python
 from tests.training.test_train import flags, weights_in, write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.jax]
 
-ROOT = Path(__file__).parents[2]
 BACKEND = keras.backend.backend()
 OTHER = {"jax": "tensorflow", "tensorflow": "jax"}[BACKEND]
 UPDATES = 30
@@ -37,13 +33,11 @@ def command(*arguments):
 
 
 def train(corpus, run, updates):
-    command(
-        *flags(
-            corpus, run, tokens_per_batch=256, learning_rate=1e-2, deterministic=True,
-            average=1, checkpoint_every=5, validation_bleu=True, tensorboard=True,
-            max_updates=updates, jit_compile="auto",
-        )
-    )  # fmt: skip
+    command(*flags(
+        corpus, run, tokens_per_batch=256, learning_rate=1e-2, deterministic=True,
+        average=1, checkpoint_every=5, validation_bleu=True, tensorboard=True,
+        max_updates=updates, jit_compile="auto",
+    ))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +80,7 @@ def test_continued_equals_uninterrupted(corpus, run, tmp_path):
     """To the bit, dropout on."""
     train(corpus, tmp_path, UPDATES)
     name = f"checkpoints/update-{UPDATES:08}.npz"
-    for one, other in zip(
-        weights_in(run / name), weights_in(tmp_path / name), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(weights_in(run / name), weights_in(tmp_path / name))
 
 
 def translations(folder, lines) -> list:
@@ -100,23 +91,13 @@ def translations(folder, lines) -> list:
     return [[one.text for one in found], [float(score) for score in scores]]
 
 
-def process(backend, program, *arguments):
-    """Runs Python with another backend than this process may have."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "KERAS_BACKEND": backend}, cwd=ROOT, capture_output=True,
-        text=True,
-    )  # fmt: skip
-
-
 def test_the_other_backend_reads_the_model(corpus, run):
     program = (
         "import json, sys; from tests.training.test_backends import *; "
         "print(BACKEND, json.dumps(translations(sys.argv[1], sys.argv[2:])))"
     )
     lines = lines_of(corpus / "test.en")
-    done = process(OTHER, program, run, *lines)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python(program, run, *lines, KERAS_BACKEND=OTHER)
     backend, found = done.stdout.splitlines()[-1].split(" ", 1)
     texts, scores = translations(run, lines)
     assert backend == OTHER and json.loads(found)[0] == texts and any(texts)
@@ -134,8 +115,7 @@ assert main(["translate", run, "--input", f"{corpus}/test.en", "--quiet"]) == 0
 assert main(["export", run, "--output", output]) == 2
 assert main([*train, "--dataset", corpus, "--workdir", output, "--devices", "2"]) == 2
 """
-    done = process("jax", program, run, corpus, tmp_path / "output")
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python(program, run, corpus, tmp_path / "output", KERAS_BACKEND="jax")
     assert done.stdout.splitlines() == lines_of(run / "test.hypotheses")
     export, devices = done.stderr.splitlines()
     assert export.startswith("error: A SavedModel is made on the TensorFlow backend: ")

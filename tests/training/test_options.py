@@ -8,14 +8,9 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import PRESETS
+from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import make_optimizer, resolve_recipe
-from keras_seqconv.training.run import (
-    corpus_of,
-    open_run,
-    read_run,
-    remove_run,
-    sole_run,
-)
+from keras_seqconv.training.run import corpus_of, read_run, sole_run
 from keras_seqconv.training_options import TrainingOptions, read_options
 from tests.training.test_train import write_corpus
 
@@ -28,7 +23,7 @@ def options(**values):
 
 def start(given):
     with sole_run(given.workdir):
-        return open_run(given, resolve_recipe(given))
+        return runs.open_run(given, resolve_recipe(given))
 
 
 def test_texts_of_the_command_line_get_their_types():
@@ -48,10 +43,8 @@ def test_texts_of_the_command_line_get_their_types():
         ({"updates": 3}, ["`updates`", "not permitted"]),
         ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
         ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
-        (
-            {"source_language": "de", "target_language": "de"},
-            ["`source_language`", "`target_language`", "'de'"],
-        ),
+        ({"source_language": "de", "target_language": "de"},
+         ["`source_language`", "`target_language`", "'de'"]),
         ({"preset": "dynamic_conv_phrase"}, ["Did you mean dynamic_conv_phrases"]),
         ({"seed": -1}, ["`seed`", "-1"]),
         ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
@@ -59,12 +52,10 @@ def test_texts_of_the_command_line_get_their_types():
         # Known once the recipe is.
         ({"momentum": 0.9}, ["`momentum` must not be given with `optimizer` 'adam'"]),
         ({"period": 9}, ["`period` must not be given with `schedule`"]),
-        (
-            {"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
-            ["`beta_1` must not be given with `optimizer` 'nag'"],
-        ),
+        ({"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
+         ["`beta_1` must not be given with `optimizer` 'nag'"]),
     ],
-)
+)  # fmt: skip
 def test_errors_name_option_rule_and_value(values, words):
     given = {name: v for name, v in {**BASE, **values}.items() if v is not ...}
     with pytest.raises(ValueError) as error:
@@ -113,6 +104,12 @@ def test_another_schedule_and_optimizer():
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
 
 
+def trained_once(run):
+    """As if the run had come to its first checkpoint."""
+    run.checkpoints.mkdir()
+    (run.checkpoints / "update-00000001.npz").touch()
+
+
 def test_a_run_is_written_down_and_read_back(tmp_path):
     given = options(workdir=str(tmp_path / "run"), seed=7)
     recipe, run = resolve_recipe(given), start(given)
@@ -132,8 +129,7 @@ def test_another_start_may_change_when_it_ends_but_not_what_it_does(tmp_path):
     # Nothing was trained: a mistake in the first command can be mended.
     start(options(workdir=folder, seed=3))
     run = start(options(workdir=folder))
-    run.checkpoints.mkdir()
-    (run.checkpoints / "update-00000001.npz").touch()
+    trained_once(run)
     with pytest.raises(ValueError, match="seed was 1 and is 2"):
         start(options(workdir=folder, seed=2))
 
@@ -151,8 +147,7 @@ def test_another_text_is_read_anew_until_something_was_trained(tmp_path):
     (corpus / "test.de").write_text("anders\n" * 8)
     corpus_of(run)
     assert not run.tokenizers.exists()
-    run.checkpoints.mkdir()
-    (run.checkpoints / "update-00000001.npz").touch()
+    trained_once(run)
     corpus_of(run)
     (corpus / "train.de").write_text("anders\n" * 96)
     for path in corpus.glob("test.*"):
@@ -176,14 +171,14 @@ def test_one_training_at_a_time_in_a_folder(tmp_path):
             pytest.fail("the block ran")
     start(options(workdir=str(folder)))
     with sole_run(folder), taken:
-        remove_run(folder)
+        runs.remove_run(folder)
     for name in (".run.json.0123abcd.part", ".log.jsonl.89abcdef.part"):
         (folder / name).touch()  # of a killed one
     (folder / ".model.0123abcd.part").mkdir()  # perhaps `average` is at work
     with sole_run(folder):
         left = {".lock", ".model.0123abcd.part", "run.json"}
         assert {*os.listdir(folder)} == left
-    remove_run(folder)
+    runs.remove_run(folder)
     assert not folder.exists()
 
 

@@ -4,8 +4,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -15,11 +13,13 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
 from keras_seqconv import checkpoints
+from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
 from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training.run import open_corpus_of, sole_run
 from keras_seqconv_cli import main
-from tests.full_disk import full_disk
+from tests.cli.commands import write
+from tests.processes import run_python
 
 pytestmark = pytest.mark.tensorflow
 
@@ -48,14 +48,12 @@ def write_corpus(folder):
     folder.mkdir()
     random = np.random.default_rng(1)
     for split, count in (("train", 96), ("valid", 8), ("test", 8)):
-        lines = [
+        rows = [
             [WORDS[i] for i in random.integers(len(WORDS), size=length)]
             for length in random.integers(1, 8, size=count)
         ]
-        (folder / f"{split}.en").write_text("".join(f"{' '.join(x)}\n" for x in lines))
-        (folder / f"{split}.de").write_text(
-            "".join(f"{' '.join(x[::-1])}\n" for x in lines)
-        )
+        write(folder / f"{split}.en", *(" ".join(row) for row in rows))
+        write(folder / f"{split}.de", *(" ".join(row[::-1]) for row in rows))
     return folder
 
 
@@ -120,9 +118,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path):
     translator = ks.load(result.folder)
     assert translator.translate(["one two", ""])[1] == ""
     assert translator.search["num_beams"] == 4
-    records = [
-        json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()
-    ]
+    records = read_log(run / "log.jsonl")
     assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
     assert any("val_bleu" in record for record in records)
     (events,) = (run / "tensorboard").iterdir()
@@ -207,31 +203,6 @@ def test_average_of_other_checkpoints(finished, tmp_path):
     assert ks.load(output).model.count_params()
     with pytest.raises(ValueError, match="must be empty"):
         average_run(finished[1], output)
-
-
-@pytest.mark.slow
-def test_full_disk_is_one_line_and_the_same_command_goes_on(corpus, tmp_path, capsys):
-    """First for the ids, then for a checkpoint."""
-    for path in corpus.iterdir():
-        path.write_text(path.read_text() * 40)
-    (corpus / "test.en").unlink(), (corpus / "test.de").unlink()
-    changes = {**FINISHED, "max_updates": 1, "max_length": 9, "average": 1}
-    for name in ("whole", "run"):
-        options = options_for(corpus, tmp_path / name, **changes)
-        config = tmp_path / f"{name}.json"
-        config.write_text(json.dumps(options.model_dump(exclude_unset=True)))
-    run = tmp_path / "run"
-    for size, file in ((10_000, "data/train"), (70_000, "update-00000001.npz")):
-        capsys.readouterr()
-        with full_disk(size):
-            assert main(["train", "--config", str(config)]) == 2
-        *_, error = capsys.readouterr().err.splitlines()
-        assert error.startswith(f"error: {run}") and "File too large" in error
-        assert f"/{file}: " in error
-    assert main(["train", "--config", str(config)]) == 0
-    assert main(["train", "--config", str(tmp_path / "whole.json")]) == 0
-    for one, other in zip(weights_of(run), weights_of(tmp_path / "whole"), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
@@ -349,19 +320,14 @@ sys.exit(status)
     )  # fmt: skip
     for updates in (4, 12):  # the second goes on
         two = flags(corpus, tmp_path / "two", devices=2, max_updates=updates, **changes)
-        found = subprocess.run(
-            [sys.executable, "-c", program, *two], capture_output=True, text=True
-        )
-        assert found.returncode == 0, found.stderr[-3000:]
+        found = run_python(program, *two)
         assert found.stdout.endswith("cores 2\nthreads 1\n")
         assert "at most 256 target tokens an update" in found.stdout
         assert ("Going on from" in found.stdout) == (updates == 12)
     assert main(flags(corpus, tmp_path / "one", max_updates=12, **changes)) == 0
-    one, two = (
-        weights_in(tmp_path / name / "checkpoints/update-00000012.npz")
-        for name in ("one", "two")
-    )
-    for first, second in zip(one, two, strict=True):
+    last = "checkpoints/update-00000012.npz"
+    both = weights_in(tmp_path / "one" / last), weights_in(tmp_path / "two" / last)
+    for first, second in zip(*both, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-5)
 
 
@@ -380,10 +346,7 @@ def test_command_line(corpus, tmp_path, capsys):
     # The same run again, from its notes, in another folder.
     assert main(["train", "--config", run, "--workdir", f"{run}2"]) == 0
     capsys.readouterr()
-    for one, other in zip(
-        weights_of(f"{run}/model"), weights_of(f"{run}2/model"), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(weights_of(f"{run}/model"), weights_of(f"{run}2/model"))
     for wrong, words in [
         (["--seed", "5"], "seed was 1 and is 5"),
         (["--workdir", f"{run}3", "--learning-rate", "0"], "--learning-rate"),
@@ -415,9 +378,8 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
     same, line = begun("same")
     weights = len(same.trainable_variables)
     assert line == f"{weights} of {weights} arrays from {run}"
-    for ours, theirs in zip(
-        same.trainable_variables, given.model.trainable_variables, strict=True
-    ):
+    pairs = zip(same.trainable_variables, given.model.trainable_variables, strict=True)
+    for ours, theirs in pairs:
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     _, line = begun("deeper", architecture={**TINY, "num_decoder_layers": 2})
     assert re.match(rf"{weights} of \d+ arrays from .*; new are decoder_2_", line)

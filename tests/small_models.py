@@ -1,11 +1,10 @@
-"""Small models of every kind for the tests of exports."""
+"""Small models of every kind, with tokenizers, decided: no two hypotheses tie."""
 
 import functools
 
 import keras
 
 import keras_seqconv as ks
-import keras_seqconv.export  # noqa: F401 (ks.export)
 from keras_seqconv.tokenizers import (
     CharacterTokenizer,
     Dictionary,
@@ -15,11 +14,13 @@ from keras_seqconv.tokenizers import (
 )
 
 WORDS = [f"w{number}" for number in range(26)]
+TOKENIZER = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS))
 TEXTS = ["the young garden", "an old house  in the wood", "tea for two, please!"]
 SMALL = dict(
     hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
     num_decoder_layers=1, kernel_sizes=[3],
 )  # fmt: skip
+SMALL_LM = dict(hidden_dim=8, intermediate_dim=8, num_heads=2, num_layers=1, seed=1)
 SEARCH = {"num_beams": 2, "max_length": 6}
 
 
@@ -33,7 +34,7 @@ def tokenizer_of(kind="words"):
         "characters": lambda: CharacterTokenizer.train(TEXTS),
         "byte pairs": lambda: train(TEXTS, merges=9, moses=False, lowercase=True),
         "moses": lambda: train(quotes, "en", merges=9, normalize=True),
-        "dictionary": lambda: DictionaryTokenizer(Dictionary((w, 1) for w in WORDS)),
+        "dictionary": lambda: TOKENIZER,
     }[kind]()
 
 
@@ -44,14 +45,23 @@ def decided(model):
     return model
 
 
-@functools.cache
-def make_translator(kind="words", **changes):
+def encoder_decoder(size=30, **changes):
     keras.utils.set_random_seed(1)
+    return decided(
+        ks.models.EncoderDecoder(size, size, **{**SMALL, "seed": 3, **changes})
+    )
+
+
+@functools.cache
+def make_translator(kind="words", max_length=None, **changes):
+    """With `max_length`, of learned positions."""
+    if max_length is not None:
+        changes["positions"] = {"kind": "learned", "max_length": max_length}
     tokenizer = tokenizer_of(kind)
-    size = tokenizer.vocabulary_size
-    model = ks.models.EncoderDecoder(size, size, seed=3, **{**SMALL, **changes})
+    model = encoder_decoder(tokenizer.vocabulary_size, **changes)
     search = {"num_beams": 2, "max_length": 8, "length_penalty": 0.6}
-    return ks.Translator(decided(model), tokenizer, tokenizer, search)
+    languages = ("en", "xx")
+    return ks.Translator(model, tokenizer, tokenizer, search, languages=languages)
 
 
 @functools.cache
@@ -71,9 +81,8 @@ def make_conv_s2s():
 @functools.cache
 def make_ensemble():
     """Of models of different families."""
-    tokenizer = tokenizer_of("dictionary")
     models = [make_translator().model, make_conv_s2s().model]
-    return ks.Translator(ks.decoding.Ensemble(models), tokenizer, tokenizer, SEARCH)
+    return ks.Translator(ks.decoding.Ensemble(models), TOKENIZER, TOKENIZER, SEARCH)
 
 
 @functools.cache
@@ -91,9 +100,10 @@ def make_adaptive_language_model():
     keras.utils.set_random_seed(4)
     tokenizer = tokenizer_of()
     cutoffs = {"cutoffs": [12], "factor": 2.0}
+    mixers = ["light_conv", "dynamic_conv", "query_conv", "attention"]
+    options = {**SMALL_LM, "num_layers": 4, "kernel_sizes": [3], "mixer": mixers}
     model = ks.models.LanguageModel(
-        tokenizer.vocabulary_size, hidden_dim=8, intermediate_dim=8, num_heads=2,
-        num_layers=4, mixer=["light_conv", "dynamic_conv", "query_conv", "attention"],
-        kernel_sizes=[3], adaptive_softmax=cutoffs, adaptive_input=cutoffs,
+        tokenizer.vocabulary_size, **options, adaptive_softmax=cutoffs,
+        adaptive_input=cutoffs,
     )  # fmt: skip
     return ks.LanguageGenerator(decided(model), tokenizer, SEARCH)

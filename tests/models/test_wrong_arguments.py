@@ -1,0 +1,111 @@
+"""Wrong arguments of models: the message names the argument, the rule, the value."""
+
+import pytest
+
+from keras_seqconv.layers import LightConv
+from keras_seqconv.models import MIXERS, LanguageModel, from_preset
+from tests.models.families import (
+    ADAPTIVE,
+    ONE,
+    TIED,
+    Previous,
+    conv_s2s,
+    encoder_decoder,
+    language_model,
+    model_of,
+)
+
+SIDES = {"encoder": 8, "decoder": 4}
+PREVIOUS = {"kind": "previous", "reach": 2}
+WRONG = {
+    encoder_decoder: [
+        (dict(vocabularies=(23, 2.5), **ONE), "`target_vocabulary_size`.*=2.5"),
+        (dict(special_ids={"end": 23}, **ONE), "`special_ids`.*23"),
+        (dict(special_ids={"bos": 0}, **ONE), "`special_ids`.*keys.*bos"),
+        (dict(vocabularies=(2, 23), special_ids={"pad": 3}, **ONE),
+         "`special_ids`.*source_vocabulary_size=2"),
+        (dict(hidden_dim=-1), "`hidden_dim` must be a positive integer.*-1"),
+        (dict(hidden_dim={"encoder": 8}), "`hidden_dim`.*keys"),
+        (dict(num_heads=3, mixer={"kind": "light_conv", "num_heads": 2}),
+         "channels of `inputs`.*multiple of `num_heads`.*8.*=3"),
+        (dict(mixer={"kind": "light_conv", "conv_dim": 5}), "num_heads.*=2"),
+        (dict(mixer={"kind": "light_conv", "gate": 0}), "option `gate`.*light_conv"),
+        (dict(mixer={"kind": "attention", "seed": 0}), "option `seed`.*attention"),
+        (dict(mixer={"conv_dim": 6}), "`mixer` must be one value.*conv_dim"),
+        (dict(mixer="lstm"), "`mixer` must be one of.*lstm"),
+        (dict(mixer=["light_conv"] * 3), "`mixer`.*2 layers"),
+        (dict(mixer=LightConv(2, 3)), "`mixer` must be one of.*'previous'"),
+        (dict(mixer="tests>Unknown"), "`mixer` must be one of.*tests>Unknown"),
+        (dict(mixer=3), "`mixer` must be one of.*=3"),
+        (dict(mixer={**PREVIOUS, "taps": 3}), "`taps`, which its layer has .*previous"),
+        (dict(mixer={**PREVIOUS, "padding": "same"}), "option `padding`"),
+        (dict(kernel_sizes=[3, 3, 3]), "`kernel_sizes`.*2 layers"),
+        (dict(kernel_sizes=[3, 0]), "`kernel_sizes`.*=0"),
+        (dict(dropout=-0.1), "`dropout`.*-0.1"),
+        (dict(positions="x"), "`positions` must be one of.*'x'"),
+        (dict(positions={"kind": "learned"}), "`max_length`.*None"),
+        (dict(embedding_dim=0), "`embedding_dim`.*=0"),
+        (dict(output_dim=6, share_embeddings="decoder"), "`output_dim`.*=6.*width 8"),
+        (dict(share_embeddings=True), "`share_embeddings` must be one of.*True"),
+        (dict(share_embeddings="all", vocabularies=(23, 24)), "one vocabulary.*23.*24"),
+        (dict(share_embeddings="all", hidden_dim=SIDES), r"one width.*\(8, 4\)"),
+        (dict(activation="nope"), "activation.*nope"),
+        (dict(normalize_first="yes"), "`normalize_first`.*'yes'"),
+        (dict(num_encoder_layers=0), "`num_encoder_layers`.*=0"),
+    ],
+    language_model: [
+        (dict(special_ids={"unk": 23}), "`special_ids`.*23.*vocabulary_size=23"),
+        (dict(hidden_dim=SIDES), "`hidden_dim`.*encoder"),
+        (dict(share_embeddings="all"), "`share_embeddings`.*True or False.*all"),
+        (dict(share_embeddings=True, output_dim=5), "`output_dim`.*=5.*width 8"),
+        (dict(share_embeddings=True, adaptive_softmax=ADAPTIVE),
+         "tie_adaptive_weights"),
+        (dict(share_embeddings=True, adaptive_input=ADAPTIVE), "tie_adaptive_weights"),
+        (dict(tie_adaptive_weights=True), "needs `adaptive_softmax` and"),
+        (dict(tie_adaptive_projections=True), "needs `tie_adaptive_weights`"),
+        (dict(adaptive_softmax=[10]), r"`adaptive_softmax`.*'cutoffs'.*\[10\]"),
+        (dict(adaptive_softmax={"cutoffs": [9], "div": 3}), "`adaptive_softmax`.*div"),
+        (dict(adaptive_softmax={"cutoffs": [9, 8]}), r"`cutoffs`.*incr.*\[9, 8\]"),
+        (dict(adaptive_softmax={"cutoffs": [2, 4, 6, 8]}), "factor.*width of 8"),
+        (dict(adaptive_input={**ADAPTIVE, "dropout": 0.1}), "`adaptive_input`.*dropo"),
+        (dict(TIED, adaptive_input={"cutoffs": [9]}), "`(cutoffs|factor)` must be tha"),
+        (dict(TIED, embedding_dim=4), "as wide as `adaptive_input.embedding_dim`.*4"),
+    ],
+    conv_s2s: [
+        (dict(seed=1.5), "`seed`.*1.5"),
+        (dict(embedding_dim=SIDES), "same on both sides.*4"),
+        (dict(convolutions="[(6, 3)] *"), "`convolutions`"),
+        (dict(convolutions="[(1, 1)] * 1000000000"), "more than 1000 entries"),
+        (dict(attention=False), "`attention`.*2 decoder layers.*False"),
+        (dict(attention=[True]), r"`attention`.*2 decoder layers.*\[True\]"),
+        (dict(attention=[False, False]), "at least one of them True"),
+        (dict(share_output_embedding=True), "`output_dim`.*=5.*embedding_dim=8"),
+        (dict(share_output_embedding="x", output_dim=8), "`share_output_embedding`.*x"),
+        (dict(max_length=0), "`max_length`.*=0"),
+        (dict(positions="learned"), "`positions`.*learned"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "match"),
+    [(make, *row) for make, rows in WRONG.items() for row in rows],
+)
+def test_wrong_arguments_are_named(make, options, match, monkeypatch):
+    monkeypatch.setitem(MIXERS, "previous", Previous)
+    with pytest.raises(ValueError, match=match):
+        make(**options)
+
+
+def test_an_unknown_argument_and_a_missing_row_of_mixers_are_named(monkeypatch):
+    with pytest.raises(TypeError, match=r"Model\(\).*'hiden_dim'.*hiden_dim=3"):
+        language_model(hiden_dim=3)
+    with pytest.raises(ValueError, match="no argument `hiden_dim`. .*`?hidden_dim.*=3"):
+        from_preset("transformer_lm", vocabulary_size=9, hiden_dim=3)
+    with pytest.raises(ValueError, match="no attention to a source"):
+        model_of("lm").get_initial_state(2, return_attention=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(MIXERS, "previous", Previous)
+        config = language_model(mixer="previous").get_config()
+    with pytest.raises(ValueError, match="`mixer` must be one of.*='previous'"):
+        LanguageModel.from_config(config)
