@@ -6,32 +6,19 @@ import pytest
 
 import keras_seqconv as ks
 from tests.cases import few_on_jax
+from tests.models.families import ONE, conv_s2s, encoder_decoder
 
 WORDS, UPDATES = 12, 500
-WIDTHS = dict(hidden_dim=32, intermediate_dim=64, num_heads=4)
-LAYERS = dict(num_encoder_layers=1, num_decoder_layers=1, kernel_sizes=3, dropout=0.0)
+SMALL = dict(vocabularies=(4 + WORDS, 4 + WORDS), dropout=0.0, seed=1)
+WIDE = dict(hidden_dim=32, intermediate_dim=64, num_heads=4)
+CONVOLUTIONS = dict(embedding_dim=32, output_dim=32, convolutions="[(32, 3)] * 2")
+FAMILIES = ("dynamic_conv", "conv_s2s", "light_conv", "query_conv", "attention")
 
 
-def encoder_decoder(mixer: str, **options):
-    return ks.models.EncoderDecoder(
-        4 + WORDS, 4 + WORDS, mixer=mixer, seed=1, **WIDTHS, **LAYERS, **options
-    )
-
-
-def conv_s2s():
-    sizes = dict(embedding_dim=32, output_dim=32, convolutions="[(32, 3)] * 2")
-    return ks.models.ConvS2S(
-        4 + WORDS, 4 + WORDS, **sizes, dropout=0.0, max_length=16, seed=1
-    )
-
-
-FAMILIES = {
-    "dynamic_conv": lambda: encoder_decoder("dynamic_conv"),
-    "conv_s2s": conv_s2s,
-    "light_conv": lambda: encoder_decoder("light_conv"),
-    "query_conv": lambda: encoder_decoder("query_conv"),
-    "transformer": lambda: encoder_decoder("attention"),
-}
+def model_of(family: str):
+    if family == "conv_s2s":
+        return conv_s2s(**SMALL, **CONVOLUTIONS, max_length=16)
+    return encoder_decoder(**SMALL, **ONE, **WIDE, mixer=family)
 
 
 def sequences(number: int, seed: int) -> ks.data.IdStore:
@@ -62,7 +49,7 @@ def share_copied(model, stream) -> float:
 def test_copies_unseen_sequences(family):
     stream = ks.data.BatchStream(sequences(4000, seed=1), 640, max_shapes=2)
     unseen = ks.data.BatchStream(sequences(500, seed=2), 4500, max_shapes=1)
-    model = FAMILIES[family]()
+    model = model_of(family)
     rate = ks.schedules.WarmupCosine(5e-3, warmup_steps=50, period=UPDATES - 50)
     model.compile(
         ks.optimizers.AdamW(rate, beta_2=0.98, global_clipnorm=1.0),

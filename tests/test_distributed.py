@@ -13,53 +13,31 @@ from tests.processes import ROOT
 
 # The same model, data and recipe in all processes.
 COMMON = """
-import contextlib
-import keras, numpy as np, os, sys
+import contextlib, sys
+import keras, numpy as np
 from keras_seqconv.losses import LabelSmoothedCrossentropy
-from keras_seqconv.models import EncoderDecoder
-from keras_seqconv.optimizers import NAG, AdamW
+from keras_seqconv.optimizers import AdamW
 from keras_seqconv.schedules import InverseSquareRoot
+from tests.models import test_token_training as tokens
+
+inputs, labels = tokens.ragged_batch(16, empty=(5,))
 
 def make(optimizer, steps, **changes):
-    keras.utils.set_random_seed(1)
-    model = EncoderDecoder(
-        30, 30, hidden_dim=8, intermediate_dim=16, num_heads=2, num_encoder_layers=1,
-        num_decoder_layers=1, dropout=0.0, mixer="attention", share_embeddings="all",
-        **changes,
-    )
+    model = tokens.small_model(**changes)
     loss = LabelSmoothedCrossentropy(0.1)
     model.compile(optimizer, loss, gradient_accumulation_steps=steps)
     return model
 
 def nag():
-    rate = InverseSquareRoot(0.2, 3, 0.01)
-    return NAG(rate, momentum=0.9, weight_decay=1e-2, global_clipnorm=0.5)
+    return tokens.nag(global_clipnorm=0.5)
 
 def adam():
     rate = InverseSquareRoot(0.01, 3, 1e-4)
     return AdamW(rate, beta_2=0.98, epsilon=1e-3, weight_decay=1e-2)
 
-rng = np.random.default_rng(0)
-source, labels = rng.integers(4, 30, (2, 16, 7)).astype("int32")
-for row, end in enumerate(rng.integers(1, 8, 16)):
-    labels[row, end:] = 1
-labels[5] = 1  # nothing but padding
-target = np.concatenate([np.full((16, 1), 2), labels[:, :-1]], 1).astype("int32")
-inputs = {"source_ids": source, "target_ids": target}
-
-def fit(model, rows=slice(None), batch_size=16):
-    part = {name: ids[rows] for name, ids in inputs.items()}
-    return model.fit(
-        part, labels[rows], batch_size=batch_size, epochs=3, shuffle=False, verbose=0
-    ).history
-
-def weights(model):
-    return [np.asarray(keras.ops.convert_to_numpy(w)) for w in
-            model.trainable_variables]
-
-def assert_same(one, other, atol=1e-6):
-    for first, second in zip(one, other, strict=True):
-        np.testing.assert_allclose(first, second, atol=atol)
+def fit(model, batch_size=16):
+    size = dict(batch_size=batch_size, epochs=3, shuffle=False, verbose=0)
+    return model.fit(inputs, labels, **size).history
 """
 
 
@@ -99,7 +77,7 @@ def compare(make_optimizer, steps, **changes):
     with strategy.scope():
         two = make(make_optimizer(), steps, **changes)
     assert_close(fit(two, batch_size=16 // steps), history, rtol)
-    assert_same(weights(one), weights(two), atol)
+    tokens.assert_same_weights(one, two, atol)
     assert int(two.optimizer.iterations.numpy()) == 3
     scores = [model.evaluate(inputs, labels, batch_size=4, verbose=0, return_dict=True)
               for model in (two, one)]
@@ -110,9 +88,10 @@ def compare_streams():
     from keras_seqconv.callbacks import Validate
     from keras_seqconv.data import BatchStream, IdStore
 
+    rng = np.random.default_rng(0)
+
     def stream(count, tokens):
-        rows = [{"source_ids": rng.integers(4, 30, rng.integers(1, 9)),
-                 "target_ids": rng.integers(4, 30, rng.integers(1, 9))}
+        rows = [{"target_ids": rng.integers(4, 30, rng.integers(1, 9))}
                 for _ in range(count)]
         return BatchStream(IdStore.from_rows(rows), tokens, num_replicas=2)
 
@@ -123,9 +102,9 @@ def compare_streams():
             model = make(adam(), 2)
         history = fit_stream(model, training, max_epochs=3,
                              callbacks=[Validate(validation)]).history
-        found.append((weights(model), history))
+        found.append((model, history))
     (one, history), (two, other) = found
-    assert_same(one, two)
+    tokens.assert_same_weights(one, two)
     assert_close(other, history)
     assert "val_nll" in history
 
@@ -172,7 +151,7 @@ for steps in (1, 2):
     data = tf.data.Dataset.from_tensor_slices((part, labels[rows])).batch(size // 2)
     history = model.fit(data, epochs=3, verbose=0, shuffle=False).history
     found[steps] = [history["tokens"], history["gradient_norm"]]
-    np.savez(f"{folder}/{index}-{steps}.npz", *weights(model))
+    np.savez(f"{folder}/{index}-{steps}.npz", *tokens.weights(model))
 print("found", json.dumps(found))
 """
 
@@ -185,7 +164,8 @@ for steps in (1, 2):
     found[steps] = [history["tokens"], history["gradient_norm"]]
     for index in range(2):
         saved = np.load(f"{sys.argv[1]}/{index}-{steps}.npz")
-        assert_same(weights(model), [saved[name] for name in saved.files])
+        for one, name in zip(tokens.weights(model), saved.files, strict=True):
+            np.testing.assert_allclose(one, saved[name], atol=1e-6)
 print("found", json.dumps(found))
 """
 

@@ -80,11 +80,10 @@ def test_tokenized_bleu_by_hand():
 
 def test_compound_split():
     for text, split in (
-        ("a-b-c", "a ##AT##-##AT## b-c"),
-        ("ab-cd-ef", "ab ##AT##-##AT## cd ##AT##-##AT## ef"),
-        ("a - b -c d-", "a - b -c d-"),
-        ("größer-weiß 1-2", "größer ##AT##-##AT## weiß 1 ##AT##-##AT## 2"),
-    ):
+        ("a-b-c", "a # b-c"), ("ab-cd-ef", "ab # cd # ef"), ("a - b -c d-", None),
+        ("größer-weiß 1-2", "größer # weiß 1 # 2"),
+    ):  # fmt: skip
+        split = (split or text).replace("#", "##AT##-##AT##")
         columns = evaluation._columns([text], [text], "compound_split_bleu")
         assert columns == [[split], [split]]
     # "well-read" against "well-known": now one part of two matches, and the dash.

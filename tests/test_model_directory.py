@@ -65,34 +65,30 @@ def edit(folder, change):
 
 
 EACH = list(itertools.product(MODELS, ("float32", "mixed_bfloat16", "bfloat16")))
+# Of each class one, of each dtype one; weight normalization is folded in float32.
+QUICK = [*EACH[::4], ("ConvS2S", "float32"), EACH[-1]]
 
 
-# Of each class one, of each dtype one.
-@pytest.mark.parametrize(("name", "dtype"), all_but(EACH[::4] + EACH[-1:], EACH))
+@pytest.mark.parametrize(("name", "dtype"), all_but(QUICK, EACH))
 def test_round_trip(name, dtype, tmp_path):
     model = MODELS[name](dtype=dtype, name="mine")
     for weight in model.weights:  # none as it was initialized
         weight.assign(weight + 0.02)
+    folded = hasattr(model, "fold") and dtype == "float32"
+    if folded:
+        model.fold()
+        assert len(model.weights) < len(MODELS[name]().weights)
     owner_of(model).save(tmp_path / "model")
     loaded = ks.load(tmp_path / "model").model
     assert type(loaded) is type(model) and loaded.name == "mine"
     assert loaded.get_config() == model.get_config()
+    assert len(loaded.weights) == len(model.weights)
     np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))
     for dtype in ("float32", "mixed_bfloat16"):
         other = ks.load(tmp_path / "model", dtype=dtype).model
         assert other.get_config()["dtype"] == dtype
         found, expected = outputs_of(other), outputs_of(model)
         assert abs(found - expected).max() < 0.1 * abs(expected).max()
-
-
-@pytest.mark.parametrize("name", ["ConvS2S", "ConvLanguageModel"])
-def test_folded_models(name, tmp_path):
-    model = MODELS[name]()
-    model.fold()  # takes most of the time
-    owner_of(model).save(tmp_path / "model")
-    loaded = ks.load(tmp_path / "model").model
-    assert len(loaded.weights) == len(model.weights) < len(MODELS[name]().weights)
-    np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))
 
 
 def test_tokenizers_and_search_options(tmp_path):
@@ -151,8 +147,6 @@ def test_what_is_there_is_kept(saved):
     (saved / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="must be empty.*It holds: .*notes.txt"):
         translator.save(saved, overwrite=True)
-    with pytest.raises(ValueError, match="It is a file"):
-        translator.save(saved / "notes.txt", overwrite=True)
     assert (saved / "config.json").read_bytes() == before
     (saved / "notes.txt").unlink()
     other = ks.Translator(translator.model, search={"num_beams": 3})

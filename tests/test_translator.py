@@ -273,27 +273,15 @@ OTHER = DictionaryTokenizer(Dictionary([("a", 1)]))
         ((), {"tokens_per_batch": 0}, "`tokens_per_batch` must be a positive"),
         ((), {"parallel_batches": 0}, "`parallel_batches` must be a positive"),
         ((), {"max_source_length": 1}, "`max_source_length` must be an integer >= 2"),
-        ((TOKENIZER,) * 2, {"model": lambda: small_model(special_ids={"pad": 0})},
+        ((TOKENIZER, TOKENIZER), {"model": lambda: small_model(special_ids={"pad": 0})},
          "source tokenizer must have the `pad_id`"),
         ((), {"model": lambda: ks.models.ConvLanguageModel(9, convolutions="[(4, 2)]")},
          "language models go into LanguageGenerator"),
+        ((), {}, "This model has no tokenizers: use"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together(tokenizers, options, words):
     model = options.get("model", small_model)()
     options = {name: value for name, value in options.items() if name != "model"}
     with pytest.raises((TypeError, ValueError), match=words):
-        ks.Translator(model, *tokenizers, **options)
-
-
-def test_a_model_of_ids_only():
-    with pytest.raises(ValueError, match="This model has no tokenizers: use"):
-        ks.Translator(small_model()).translate(["w1"])
-
-
-def test_ensembles_translate(translator):
-    ensemble = ks.decoding.Ensemble([translator.model, translator.model])
-    twice = ks.Translator(ensemble, TOKENIZER, TOKENIZER, translator.search)
-    rows = (one.translate_n_best(random_texts(4), 2) for one in (twice, translator))
-    for found, expected in zip(*rows, strict=True):
-        check_same(found, expected)
+        ks.Translator(model, *tokenizers, **options).translate(["w1"])

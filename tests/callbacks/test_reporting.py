@@ -23,6 +23,7 @@ from keras_seqconv.callbacks import (
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.fitting import FetchedLogs
 from keras_seqconv.support.progress import Progress as Lines
+from tests.backends import to_numpy
 from tests.callbacks.small import Stream, fit, make_model, same
 from tests.processes import full_disk
 
@@ -30,21 +31,18 @@ from tests.processes import full_disk
 
 
 def test_validate_by_updates_epochs_and_at_the_end():
-    model, batches, epochs = make_model(), [], []
+    model, seen = make_model(), {"batch": [], "epoch": []}
 
-    def note(seen):
-        def look(_, logs):
-            if "val_loss" in logs:
-                seen.append(int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
+    def note(kind, logs):
+        if "val_loss" in logs:
+            seen[kind].append(int(to_numpy(model.optimizer.iterations)))
 
-        return look
-
-    seen = keras.callbacks.LambdaCallback(
-        on_train_batch_end=note(batches), on_epoch_end=note(epochs)
+    look = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda _, logs: note("batch", logs),
+        on_epoch_end=lambda _, logs: note("epoch", logs),
     )
-    validate = Validate(Stream(), every_updates=4)
-    history = fit(model, [seen, validate], updates=12)
-    assert batches == [4, 8, 12] and epochs == [5, 10, 12]
+    history = fit(model, [look, Validate(Stream(), every_updates=4)], updates=12)
+    assert seen == {"batch": [4, 8, 12], "epoch": [5, 10, 12]}
     last = model.evaluate(Stream().once(), steps=2, verbose=0)
     assert history.history["val_loss"][-1] == pytest.approx(last, rel=1e-6)
 
@@ -120,20 +118,16 @@ def test_means_are_of_the_batches_since_the_reading_before(monkeypatch):
 def test_log_file(tmp_path):
     path = tmp_path / "logs" / "log.jsonl"
     path.parent.mkdir()
-    lines = [
-        json.dumps({"update": n, "loss": 1.0, "seconds": 100.0 + n})
-        for n in (-1, 0, 1, 2)
-    ]
-    path.write_text("\n".join(lines) + '\n{"update": 6, "lo')
+    old = [{"update": n, "loss": 1.0, "seconds": 100.0 + n} for n in (-1, 0, 1, 2)]
+    path.write_text("\n".join(map(json.dumps, old)) + '\n{"update": 6, "lo')
     callbacks = [LogFile(path, every_updates=3), Validate(Stream())]
     model = make_model()
     # Whose variables are made with the first batch.
     model.compile(model.optimizer, "mse", metrics=["mae"], run_eagerly=True)
     fit(model, callbacks, updates=7)
     # Of what was there, what this training will not write again.
-    *before, _, _, _, _, _, _ = records = read_log(path)
+    before, records = read_log(path)[:2], read_log(path)[2:]
     assert [record["update"] for record in before] == [-1, 0]
-    records = records[2:]
     trained = [record["update"] for record in records if "loss" in record]
     validated = [record["update"] for record in records if "val_loss" in record]
     assert trained == [3, 5, 6, 7] and validated == [5, 7]

@@ -122,10 +122,8 @@ def test_scores_and_attention_belong_to_the_tokens(count):
         assert (attention[1, rank, lengths[1, rank] :] == 0).all()
         for place in range(lengths[1, rank]):
             before = source, tokens[:place]
-            each = [
-                np.exp(log_softmax(one.logits(*before) / temperature)) for one in models
-            ]
-            wanted = np.log(np.mean(each, axis=0)[tokens[place]])
+            each = [log_softmax(x.logits(*before) / temperature) for x in models]
+            wanted = np.log(np.mean(np.exp(each), axis=0)[tokens[place]])
             np.testing.assert_allclose(positional[1, rank, place], wanted, atol=1e-4)
             wanted = np.mean([one.attention(*before) for one in models], axis=0)
             np.testing.assert_allclose(attention[1, rank, place], wanted, atol=1e-4)
@@ -143,10 +141,9 @@ def test_scores_of_what_a_search_found_are_those_of_the_search(kind, exponent):
         model, source, num_beams=3, max_length=5, **options
     )
     again = decoding.score(model, source, found.ids, **options)
-    np.testing.assert_allclose(again.scores, found.scores, atol=1e-5)
-    np.testing.assert_allclose(
-        again.positional_scores, found.positional_scores, atol=1e-5
-    )
+    for name in ("scores", "positional_scores"):
+        wanted = getattr(found, name)
+        np.testing.assert_allclose(getattr(again, name), wanted, atol=1e-5)
     assert np.array_equal(again.lengths, found.lengths)
     first = decoding.score(model, source, to_numpy(found.ids)[:, 0])
     assert first.scores.shape == (2,) and first.positional_scores.shape == (2, 6)

@@ -103,11 +103,7 @@ def test_scores_of_samples_are_those_of_the_model():
     ids, scores, positional, lengths = map(to_numpy, found[:4])
     for rank in range(5):
         tokens = ids[0, rank, : lengths[0, rank]].tolist()
-        parts = [
-            model.log_probs(source, tokens[:place])[token]
-            for place, token in enumerate(tokens)
-        ]
+        parts = [model.log_probs(source, tokens[:n])[x] for n, x in enumerate(tokens)]
         np.testing.assert_allclose(positional[0, rank, : len(tokens)], parts, atol=1e-4)
-        np.testing.assert_allclose(
-            scores[0, rank], np.mean(parts), rtol=1e-3, atol=1e-4
-        )
+        near = dict(rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(scores[0, rank], np.mean(parts), **near)

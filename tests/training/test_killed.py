@@ -70,25 +70,18 @@ def test_killed_anywhere_and_started_again(tmp_path):
     def up_to(most):
         return int(random.integers(1, most, endpoint=True))
 
-    starts = [
-        ("whole",),
-        ("killed", "ids", 1, KILL),
-        ("killed", "update", up_to(9), KILL),
-        ("killed", "array of a checkpoint", up_to(200), KILL),
-        ("killed", "end of an epoch", 1, KILL),
-        ("killed", "checkpoint of an epoch", 1, KILL),
-        ("killed", "update", 1, KILL),
-        ("killed", "mean of an array", up_to(20), KILL),  # the last update is made
-        ("killed", "mean of an array", up_to(20), TERM),
-        ("killed", "weights of the model", 1, KILL),
-        ("killed", "tokenizer of the model", 1, INT),
-        ("killed", "model", 1, KILL),
-        ("killed", "old model is away", 1, KILL),
-        ("killed",),
-        ("stopped", "update", up_to(9), INT),
-        ("stopped", "array of a checkpoint", up_to(100), TERM),
-        ("stopped",),
-    ]
+    deaths = [
+        ("ids", 1, KILL), ("update", up_to(9), KILL),
+        ("array of a checkpoint", up_to(200), KILL), ("end of an epoch", 1, KILL),
+        ("checkpoint of an epoch", 1, KILL), ("update", 1, KILL),
+        # The last update is made.
+        ("mean of an array", up_to(20), KILL), ("mean of an array", up_to(20), TERM),
+        ("weights of the model", 1, KILL), ("tokenizer of the model", 1, INT),
+        ("model", 1, KILL), ("old model is away", 1, KILL), (),
+    ]  # fmt: skip
+    stops = [("update", up_to(9), INT), ("array of a checkpoint", up_to(100), TERM), ()]
+    starts = [("whole",), *(("killed", *one) for one in deaths)]
+    starts += [("stopped", *one) for one in stops]
     run(tmp_path, starts, max_updates=15, gradient_accumulation_steps=2)
     whole = left_by(tmp_path / "whole")
     assert_same(left_by(tmp_path / "killed"), whole)
@@ -99,11 +92,8 @@ def test_killed_anywhere_and_started_again(tmp_path):
 def test_killed_while_xla_trains(tmp_path):
     """Without `deterministic`, with which Keras does not compile."""
     arrays = int(np.random.default_rng(time.time_ns()).integers(1, 200))
-    starts = [
-        ("whole",),
-        ("killed", "array of a checkpoint", arrays, KILL),
-        ("killed",),
-    ]
+    death = ("killed", "array of a checkpoint", arrays, KILL)
+    starts = [("whole",), death, ("killed",)]
     changes = dict(max_updates=9, jit_compile="true", deterministic=False)
     printed = run(tmp_path, starts, **changes)
     assert "support `jit_compile=True`" not in printed
