@@ -188,7 +188,7 @@ def stock_ops() -> dict[str, frozenset[str]]:
     These are the ops that the C++ runtime of both TensorFlow 2.12.1 with
     tensorflow-text 2.12.1 (part of the servers 2.12 to 2.19) and TensorFlow 2.20.0 with
     tensorflow-text 2.20.0 registers with a kernel for CPUs, without Python, private
-    ones and XLA's. `tests/export/list_stock_ops.py` wrote them.
+    ones and XLA's. `tools/list_stock_ops.py` wrote them.
     """
     text = resources.files(__package__).joinpath("stock_ops.txt").read_text("utf-8")
     entries = (line.split() for line in text.splitlines())

@@ -90,80 +90,72 @@ def test_golden_folder_from_arrays(golden, name):
 # --- Checkpoints of other options -----------------------------------------------------
 
 
-SIDES = {
-    f"{side}_{name}": value
-    for side, inner, taps in (("encoder", 12, [3, 5]), ("decoder", 10, [3, 15]))
-    for name, value in (
-        ("embed_dim", 8), ("ffn_embed_dim", inner), ("attention_heads", 4),
-        ("layers", 2), ("kernel_size_list", taps),
-    )
-}  # fmt: skip
+def both(**options):
+    """Options of the encoder and of the decoder."""
+    sides = ("encoder", "decoder")
+    return {f"{side}_{name}": options[name] for side in sides for name in options}
+
+
+SIDES = both(embed_dim=8, ffn_embed_dim=12, attention_heads=4, layers=2)
+SIDES |= {"decoder_ffn_embed_dim": 10}
+KERNELS = {"encoder_kernel_size_list": [3, 5], "decoder_kernel_size_list": [3, 15]}
 
 
 def lightconv(**options):
-    return {"arch": "lightconv", **SIDES, **options}
+    return {"arch": "lightconv", **SIDES, **KERNELS, **options}
 
 
 def ddynamic(**options):
-    types = {"encoder_conv_type": "ddynamic", "decoder_conv_type": "ddynamic"}
     widths = {"encoder_query_dim": 8, "decoder_query_dim": 4, "encoder_glu": False}
-    return {"arch": "ddynamic_iwslt", **SIDES, **types, **widths, **options}
+    types = both(conv_type="ddynamic")
+    return {**lightconv(arch="ddynamic_iwslt"), **types, **widths, **options}
 
 
 def transformer(**options):
-    sides = {name: SIDES[name] for name in SIDES if "kernel" not in name}
-    return {"arch": "transformer", **sides, "decoder_attention_heads": 2, **options}
+    return {"arch": "transformer", **SIDES, "decoder_attention_heads": 2, **options}
 
 
 def language_model(arch, **options):
-    sides = {name: SIDES[name] for name in SIDES if name.startswith("decoder")}
-    if arch == "transformer_lm":
-        del sides["decoder_kernel_size_list"]
+    given = SIDES if arch == "transformer_lm" else {**SIDES, **KERNELS}
+    sides = {name: given[name] for name in given if name.startswith("decoder")}
     return {"arch": arch, **sides, **options}
 
 
-LIGHT = {"encoder_conv_type": "lightweight", "decoder_conv_type": "lightweight"}
-BOTH_FIRST = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-GAU = {"encoder_gau": True, "decoder_gau": True}
-GROUPS = {"encoder_attention_query_heads": 2, "decoder_attention_query_heads": 2}
-TWO_HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+LIGHT, FIRST = both(conv_type="lightweight"), both(normalize_before=True)
+LEARNED, GAU = both(learned_pos=True), both(gau=True)
+TWO_GROUPS = both(attention_query_heads=2, attention_heads=2)
 SOFTMAX = {"adaptive_softmax_cutoff": "4,7", "adaptive_softmax_factor": 2}
-INPUT = {
-    "adaptive_input": True, "adaptive_input_cutoff": "4,7", "adaptive_input_factor": 2,
-}  # fmt: skip
-TIED = {"tie_adaptive_weights": True}
-TIED_PROJECTIONS = {"tie_adaptive_proj": True}
+INPUT = {"adaptive_input_cutoff": "4,7", "adaptive_input_factor": 2}
+INPUT |= {"adaptive_input": True}
+TIED = {**SOFTMAX, **INPUT, "tie_adaptive_weights": True}
+TIED_TWICE = {**TIED, "tie_adaptive_proj": True}
+BOTH_LENGTHS = {"max_source_positions": 20, "max_target_positions": 12}
 
 BLOCKS = {
     "dynamic": lightconv(),
     "light": lightconv(**LIGHT),
     "encoder dynamic, decoder light": lightconv(decoder_conv_type="lightweight"),
-    "norm first": lightconv(**BOTH_FIRST),
-    "learned positions": lightconv(**LEARNED, max_source_positions=20,
-        max_target_positions=12),
+    "norm first": lightconv(**FIRST),
+    "learned positions": lightconv(**LEARNED, **BOTH_LENGTHS),
     "no positions": lightconv(no_token_positional_embeddings=True),
     "all embeddings shared": lightconv(share_all_embeddings=True),
     "other widths and shared": lightconv(decoder_input_dim=6, decoder_output_dim=6,
         share_decoder_input_output_embed=True),
     "GLU in the decoder": lightconv(encoder_glu=False, **LIGHT),
     "convolution widths": lightconv(encoder_conv_dim=16, decoder_conv_dim=4),
-    "kernels of 1 and 31": lightconv(encoder_kernel_size_list=[1, 31],
-        decoder_kernel_size_list=[1, 31]),
+    "kernels of 1 and 31": lightconv(**both(kernel_size_list=[1, 31])),
     "no softmax of light kernels": lightconv(weight_softmax=False, **LIGHT),
     "layers of two sides": lightconv(encoder_layers=3, decoder_layers=1,
         encoder_kernel_size_list=[3], decoder_kernel_size_list=[6]),
-    "odd width": lightconv(encoder_embed_dim=9, decoder_embed_dim=9,
-        encoder_attention_heads=3, decoder_attention_heads=3),
+    "odd width": lightconv(**both(embed_dim=9, attention_heads=3)),
     "query projection": ddynamic(),
     "query projection, conv dims": ddynamic(encoder_conv_dim=16, decoder_conv_dim=4,
-        **TWO_HEADS),
-    "query projection, groups and GLU": ddynamic(**GROUPS, **TWO_HEADS,
-        encoder_glu=True),
-    "query projection, permuted groups with GAU": ddynamic(conv_mixed=1, **GROUPS,
-        **TWO_HEADS, **GAU),
+        **both(attention_heads=2)),
+    "query projection, groups and GLU": ddynamic(**TWO_GROUPS, encoder_glu=True),
+    "query projection, permuted groups with GAU": ddynamic(conv_mixed=1, **TWO_GROUPS,
+        **GAU),
     "transformer": transformer(),
-    "transformer, norm first": transformer(**BOTH_FIRST),
+    "transformer, norm first": transformer(**FIRST),
     "transformer, learned positions": transformer(**LEARNED),
     "transformer, all shared, tanh": transformer(share_all_embeddings=True,
         activation_fn="tanh"),
@@ -175,15 +167,14 @@ BLOCKS = {
         decoder_output_dim=4),
     "adaptive input, other width": language_model("lightconv_lm", **INPUT,
         decoder_input_dim=4),
-    "adaptive tied": language_model("lightconv_lm", **SOFTMAX, **INPUT, **TIED),
-    "adaptive tied twice": language_model("lightconv_lm", **SOFTMAX, **INPUT, **TIED,
-        **TIED_PROJECTIONS),
+    "adaptive tied": language_model("lightconv_lm", **TIED),
+    "adaptive tied twice": language_model("lightconv_lm", **TIED_TWICE),
     "transformer language model": language_model("transformer_lm",
         decoder_normalize_before=True),
     "transformer language model, no final norm": language_model("transformer_lm",
         decoder_normalize_before=True, no_decoder_final_norm=True),
-    "transformer language model, adaptive": language_model("transformer_lm", **SOFTMAX,
-        **INPUT, **TIED, **TIED_PROJECTIONS),
+    "transformer language model, adaptive": language_model("transformer_lm",
+        **TIED_TWICE),
 }  # fmt: skip
 # The plain ones are in golden folders and in `OLDER`.
 QUICK_BLOCKS = [
@@ -203,9 +194,8 @@ OLDER = [
 
 
 def fconv(**options):
-    sides = {"encoder_embed_dim": 6, "decoder_embed_dim": 6}
-    layers = {f"{side}_layers": "[(8, 3)] * 2" for side in ("encoder", "decoder")}
-    return {"arch": "fconv", **sides, **layers, "decoder_out_embed_dim": 5, **options}
+    sides = both(embed_dim=6, layers="[(8, 3)] * 2")
+    return {"arch": "fconv", **sides, "decoder_out_embed_dim": 5, **options}
 
 
 def fconv_lm(**options):
@@ -219,19 +209,18 @@ CONVOLUTIONAL = {
     "attention in some layers": fconv(decoder_layers="[(8, 3)] * 3",
         decoder_attention="[False] + [True] + [False]"),
     "attention as a list": fconv(decoder_attention=[True, False]),
-    "residuals from afar": fconv(encoder_layers=BACK, decoder_layers=BACK),
+    "residuals from afar": fconv(**both(layers=BACK)),
     "growing channels": fconv(encoder_layers="[(6, 3)] + [(8, 3)] * 2",
         decoder_layers="[(6, 5), (10, 1)]"),
     "even kernels, one longer than a sentence": fconv(
         encoder_layers="[(8, 4), (8, 12)]", decoder_layers="[(8, 2), (8, 12)]"),
     "output shared": fconv(share_input_output_embed=True, decoder_out_embed_dim=6),
-    "positions of two lengths": fconv(max_source_positions=20, max_target_positions=12),
-    "width that is that of the channels": fconv(encoder_embed_dim=8,
-        decoder_embed_dim=8),
+    "positions of two lengths": fconv(**BOTH_LENGTHS),
+    "width that is that of the channels": fconv(**both(embed_dim=8)),
     "convolutional language model": fconv_lm(),
     "language model, residuals from afar": fconv_lm(decoder_layers=BACK),
-    "language model, adaptive": fconv_lm(adaptive_softmax_cutoff="4,7") |
-        {"decoder_layers": "[(32, 3)] * 2"},
+    "language model, adaptive": fconv_lm(adaptive_softmax_cutoff="4,7",
+        decoder_layers="[(32, 3)] * 2"),
 }  # fmt: skip
 NORMS = [
     ("tap", "conv s2s"), ("tap", "even kernels, one longer than a sentence"),
@@ -349,7 +338,7 @@ TEXT = IN_TEXT | {
     "share_all_embeddings": "True", "decoder_normalize_before": "1",
     "encoder_normalize_before": "False", "dropout": "0.3",
 }  # fmt: skip
-IN_SECTIONS = transformer(**BOTH_FIRST, decoder_learned_pos=True)
+IN_SECTIONS = transformer(**FIRST, decoder_learned_pos=True)
 SECTIONS = {"arch": "transformer"} | {
     side: {
         name.removeprefix(f"{side}_"): value

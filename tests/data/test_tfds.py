@@ -10,6 +10,7 @@ import requests
 
 from keras_seqconv.data.corpora import open_corpus
 from keras_seqconv.data.tfds import prepare
+from tests.data.test_corpora import rows_of as pairs
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -100,10 +101,6 @@ def opened(tmp_path_factory):
         return open_corpus(builder.name, data_dir=folder, **languages, **options)
 
     return open_prepared
-
-
-def pairs(corpus, split="train"):
-    return [row for block in corpus.blocks(split) for row in zip(*block, strict=True)]
 
 
 def test_wmt_builder_generates_from_files(tmp_path, monkeypatch):
