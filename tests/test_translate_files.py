@@ -18,9 +18,9 @@ from keras_seqconv.support import progress
 from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
 from keras_seqconv.translate_files import translate_file
-from tests.cli.commands import TOKENIZER, WORDS, make_translator
-
-ROOT = Path(__file__).parents[1]
+from tests.cli.commands import make_translator
+from tests.processes import ROOT
+from tests.small_models import TOKENIZER, WORDS
 
 
 @pytest.fixture(scope="module")
