@@ -47,12 +47,17 @@ def owner_of(model, *tokenizers, **more):
     )
 
 
-@pytest.fixture
-def saved(tmp_path):
-    """A folder that each test may spoil."""
-    folder = tmp_path / "model"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written") / "model"
     ks.Translator(MODELS["EncoderDecoder"](), TOKENIZER, TOKENIZER).save(folder)
     return folder
+
+
+@pytest.fixture
+def saved(written, tmp_path):
+    """A folder that each test may spoil."""
+    return shutil.copytree(written, tmp_path / "model")
 
 
 def edit(folder, change):

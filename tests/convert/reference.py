@@ -17,6 +17,7 @@ import json
 import numpy as np
 
 from tests.layers.values import sigmoid, softmax
+from tests.ops.oracle import convolve
 
 PAD = 1
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
@@ -79,16 +80,6 @@ def shifted(x, offset):
     size = abs(offset)
     padded = np.pad(x, ((0, 0), (size, size), (0, 0)))
     return padded[:, size + offset : size + offset + x.shape[1]]
-
-
-def convolve(x, kernels, left):
-    """y[b, t, c] = sum_j kernels[b, t, h(c), j] x[b, t + j - left, c]."""
-    heads = kernels.shape[2]
-    head_of = np.arange(x.shape[2]) * heads // x.shape[2]
-    return sum(
-        kernels[:, :, head_of, tap] * shifted(x, tap - left)
-        for tap in range(kernels.shape[3])
-    )
 
 
 class Reference:
@@ -313,13 +304,12 @@ class Blocks(Reference):
             values = values * mask[..., None]
         sizes = self.options[f"{side}_kernel_size_list"]
         taps = sizes[index if len(sizes) > 1 else 0]
-        left = taps - 1 if causal else (taps - 1) // 2
+        padding = "causal" if causal else "same"
         kind = self.option(f"{side}_conv_type", "dynamic")
         normed = softmax if self.option("weight_softmax", True) else np.array
         if kind == "lightweight":
             kernel = self.tensor(f"{layer}.conv.weight", heads, 1, taps, scale=1.0)
-            kernels = np.broadcast_to(normed(kernel[:, 0]), (*x.shape[:2], heads, taps))
-            y = convolve(values, kernels, left)
+            y = convolve(values, normed(kernel[:, 0]), padding)
         else:
             query, groups = values, 1
             if kind == "ddynamic":
@@ -339,7 +329,7 @@ class Blocks(Reference):
                 name, size = f"{layer}.conv.weight_linear", heads * groups * taps
                 logits = self.linear(of, name, size, bias=False)
                 logits = logits.reshape(*x.shape[:2], heads, groups * taps)
-                y.append(convolve(part, normed(logits)[..., :taps], left))
+                y.append(convolve(part, normed(logits)[..., :taps], padding))
             y = np.concatenate(y, -1)
             if self.layout == "head":  # made and never used
                 unset = np.full((1, 1, conv_dim), np.nan, "float32")

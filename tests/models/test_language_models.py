@@ -41,17 +41,14 @@ def test_training_with_an_adaptive_softmax_never_makes_all_logits(name):
     ids = tf.constant(np.random.default_rng(0).integers(3, 5000, (2, 50)), tf.int32)
     concrete = step.get_concrete_function(ids, ids)
 
-    def tensors(graph):
+    def widths_in(graph):
         for operation in graph.get_operations():
-            yield from operation.outputs
+            shapes = [tensor.shape for tensor in operation.outputs]
+            yield from (shape[-1] for shape in shapes if (shape.rank or 0) > 1)
         for function in graph._functions.values():
-            yield from tensors(function.graph) if hasattr(function, "graph") else ()
+            yield from widths_in(function.graph) if hasattr(function, "graph") else ()
 
-    widths = {
-        tensor.shape[-1]
-        for tensor in tensors(concrete.graph)
-        if tensor.shape.rank and tensor.shape.rank > 1
-    }
+    widths = {*widths_in(concrete.graph)}
     # The head with a word per tail, and both tails, in loops, were looked at.
     assert {1002, 1500, 2500} <= widths and 5000 not in widths
     # Nor in what ran: an operation on (100, 2500) and more would take as many bytes.
