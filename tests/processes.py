@@ -18,8 +18,7 @@ def run_python(code, *arguments, folder=ROOT, **environment):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         cwd=folder, capture_output=True, text=True, timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3",
-             **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done

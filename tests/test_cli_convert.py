@@ -17,7 +17,7 @@ from tests.processes import ROOT
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-ENVIRONMENT |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 CODES = "#version: 0.2\nt 1\nt1 2</w>\n"
 pytestmark = pytest.mark.tensorflow
 

@@ -45,8 +45,8 @@ def start(code, *arguments, **environment):
     code = COMMON + textwrap.dedent(code)
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, **environment}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )  # fmt: skip
 
 

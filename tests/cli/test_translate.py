@@ -244,14 +244,14 @@ def test_runs_that_break_off_go_on(folder, tmp_path, capsys, monkeypatch):
 def test_pipes(folder, translator):
     """In a process of its own: standard streams, and a reader that leaves."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    pipes["cwd"] = ROOT
     command = [sys.executable, "-c", COMMAND, "translate", str(folder / "model")]
-    process = subprocess.Popen(command, env=environment, **pipes)
+    process = subprocess.Popen(command, **pipes)
     output, errors = process.communicate("\n".join(LINES).encode(), timeout=200)
     assert process.returncode == 0, errors
     assert output.decode().split("\n")[:-1] == translator.translate(LINES)
     command += ["--window", "1", "--quiet"]
-    process = subprocess.Popen(command, env=environment, **pipes)
+    process = subprocess.Popen(command, **pipes)
     process.stdout.close()
     process.stdin.write(b"w1 w2\n" * 50)
     process.stdin.close()

@@ -11,6 +11,7 @@ import requests
 from keras_seqconv.data.corpora import open_corpus
 from keras_seqconv.data.tfds import prepare
 from tests.data.test_corpora import rows_of as pairs
+from tests.processes import ROOT
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -266,7 +267,7 @@ def test_two_processes_prepare_once(tmp_path):
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PREPARE, str(tmp_path)],
-            cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )
         for _ in range(2)
     ]  # fmt: skip

@@ -17,13 +17,13 @@ import pytest
 from keras_seqconv.export import writing
 from keras_seqconv_cli import main
 from tests.export.server import stand_in
+from tests.processes import ROOT
 from tests.small_models import make_translator
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = pytest.mark.tensorflow
 
-REPOSITORY = Path(__file__).parents[2]
-PAGE = (REPOSITORY / "saved_models" / "README.md").read_text()
+PAGE = (ROOT / "saved_models" / "README.md").read_text()
 FOUND = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", PAGE, re.MULTILINE)
 # Blocks of code by their first words.
 BLOCKS = {text.split()[0]: textwrap.dedent(text) for text in FOUND}
@@ -63,7 +63,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert set(BLOCKS) == {"docker", "curl", "python", "model_version_policy"}
     translator = make_translator("pieces")
     translator.save(tmp_path / "phrases")
-    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     # The programs of the page; each answer that curl gets is a line.
     if shutil.which("curl") is None:
@@ -85,7 +85,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
         rows, n_best, status, metadata = answers(BLOCKS["curl"])
         assert len(answers(printed)) == 1
         # Those at the top of the example.
-        example = (REPOSITORY / "examples" / "serve_client.py").read_text()
+        example = (ROOT / "examples" / "serve_client.py").read_text()
         clients = re.findall("^ {4}(echo .*)$", example, re.MULTILINE)
         assert len(clients) == 2
         (translation,) = translator.translate(["Anna called."])

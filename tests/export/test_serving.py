@@ -6,20 +6,20 @@ import resource
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import keras_seqconv as ks
 from tests.export.server import serving
+from tests.processes import ROOT
 from tests.small_models import TEXTS, make_translator
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 QUESTIONS = [*TEXTS, "", "  ", "\0\7", "😀 tea", "\u2028", "the " * 300]
-PATH = Path(__file__).parents[2] / "examples" / "serve_client.py"
+PATH = ROOT / "examples" / "serve_client.py"
 SPEC = importlib.util.spec_from_file_location("serve_client", PATH)
 client = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(client)

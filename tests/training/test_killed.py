@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
+from tests.processes import ROOT
 from tests.training.test_train import options_for, write_corpus
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
 INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
 ENDS = {INT: 130, TERM: 143, KILL: -9}
 
