@@ -32,9 +32,9 @@ def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
         strategy = decoding.DiverseBeamStrategy(beams, groups, strength, optimal)
     first = None
     if prefix is not None:
+        first = ops.convert_to_tensor(np.arange(len(prefix) * beams) % beams == 0)
         prefix = np.pad(prefix, [(0, 0), (0, 1)], constant_values=PAD)
         prefix = ops.convert_to_tensor(np.repeat(prefix, beams, 0), dtype="int32")
-        first = ops.convert_to_tensor(np.arange(len(prefix)) % beams == 0)
     steps, options = max(limits) + 1, decoding.SearchOptions(**options)
     limits = ops.convert_to_tensor(np.repeat(limits, beams), dtype="int32")
     constraints = decoding.Constraints(model, options, limits, prefix, first)
