@@ -1,7 +1,6 @@
 """`keras-seqconv prepare`: the corpora of the papers from the files one downloads."""
 
 import argparse
-import os
 import sys
 
 from keras_seqconv_cli import Parser, positive_integer
@@ -19,104 +18,78 @@ _RECIPES = {
     "iwslt14": (
         "TED talks of IWSLT 2014, German-English and others",
         "the folder that holds de-en.tgz or its files, or the archive",
+        ("de", "en"),
     ),
     "wmt14": (
         "news of WMT 2014, English with German or French",
         "the folder that holds the archives of statmt.org, or their files",
+        ("en", "de"),
     ),
     "wmt16": (
         "English-German as tokenized by Google",
         "the folder that holds wmt16_en_de.tar.gz or its files, or the archive",
+        ("en", "de"),
     ),
-    "corpus": ("any parallel files", None),
+    "corpus": ("any parallel files", None, (None, None)),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from keras_seqconv.devices import available_cores
+
     recipes = parser.add_subparsers(
         dest="recipe", required=True, metavar="RECIPE", parser_class=Parser
     )
-    for recipe, (text, data) in _RECIPES.items():
+    for recipe, (text, data, languages) in _RECIPES.items():
         command = recipes.add_parser(recipe, help=text, description=f"Prepare {text}.")
         add = command.add_argument
-        if data is None:
-            _add_languages(add, None, None)
-            _add_corpus(add)
-            _add_common(add)
-            continue
-        add("data", metavar="DATA", help=data)
-        command.set_defaults(positional=("data",))
-        _add_common(add)
-        _add_languages(add, *(("de", "en") if recipe == "iwslt14" else ("en", "de")))
-        add("--list", action="store_true", help="list the files it reads, and end")
+        if data is not None:
+            add("data", metavar="DATA", help=data)
+            add("--list", action="store_true", help="list the files it reads, and end")
+            command.set_defaults(positional=("data",))
+        for side, default in zip(("source", "target"), languages, strict=True):
+            known = f"default {default}" if default else "two or three letters"
+            add(
+                f"--{side}-language", f"--{side}", dest=side, metavar="xx", help=known,
+                required=default is None, default=default,
+            )  # fmt: skip
         if recipe == "wmt14":
             add(
-                "--news-commentary",
-                choices=("v9", "v12"),
+                "--news-commentary", choices=("v9", "v12"),
                 help="v12 (default with German) is that of WMT 2017, v9 that of 2014",
-            )
+            )  # fmt: skip
             add(
-                "--separate-dictionaries",
-                dest="joined",
-                action="store_false",
+                "--separate-dictionaries", dest="joined", action="store_false",
                 help="a dictionary for each side, for models that share no embeddings",
-            )
-
-
-def _add_languages(add, *defaults: str | None) -> None:
-    for side, default in zip(("source", "target"), defaults, strict=True):
+            )  # fmt: skip
+        if recipe == "corpus":
+            _add_corpus(add)
+        add("--output", metavar="DIR", help="the folder to make")
         add(
-            f"--{side}-language",
-            f"--{side}",
-            dest=side,
-            required=default is None,
-            default=default,
-            metavar="xx",
-            help=f"default {default}" if default else "language, two or three letters",
-        )
-
-
-def _add_common(add) -> None:
-    add("--output", metavar="DIR", help="the folder to make")
-    add(
-        "--tokenized",
-        action="store_true",
-        help="write tokens, as fairseq has them, instead of plain text",
-    )
-    processors = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    add(
-        "--workers",
-        type=positive_integer,
-        default=processors,
-        metavar="N",
-        help="processes for Moses (default: one for each processor)",
-    )
+            "--tokenized", action="store_true",
+            help="write tokens, as fairseq has them, instead of plain text",
+        )  # fmt: skip
+        add(
+            "--workers", type=positive_integer, default=available_cores(), metavar="N",
+            help="processes for Moses (default: one for each processor)",
+        )  # fmt: skip
 
 
 def _add_corpus(add) -> None:
     for split in ("train", "valid", "test"):
         add(
-            f"--{split}",
-            nargs=2,
-            action="append",
-            default=[],
-            required=split == "train",
-            metavar=("SOURCE", "TARGET"),
+            f"--{split}", nargs=2, action="append", default=[],
+            required=split == "train", metavar=("SOURCE", "TARGET"),
             help="parallel files, plain or compressed; may be given several times",
-        )
+        )  # fmt: skip
     add(
-        "--tokenizer",
-        default="moses+bpe",
+        "--tokenizer", default="moses+bpe",
         choices=("none", "moses", "moses+bpe", "sentencepiece"),
         help="default moses+bpe; none leaves it to train",
-    )
+    )  # fmt: skip
     every = "take every N-th training line for it instead"
-    learned = "byte pairs to learn, on both sides together (default 10000)"
     size = "of sentencepiece (default 10000)"
-    dashes = "leave x-y one token (Moses without -a)"
-    sides = "a dictionary or sentencepiece model for each side"
+    learned = "byte pairs to learn, on both sides together (default 10000)"
     for flag, kind, default, text in (
         ("--valid-every", positive_integer, None, every),
         ("--test-every", positive_integer, None, every),
@@ -137,16 +110,16 @@ def _add_corpus(add) -> None:
     ):
         add(flag, action="store_true", help=text)
     for flag, name, text in (
-        ("--no-dash-splits", "aggressive_dash_splits", dashes),
-        ("--separate-dictionaries", "joined", sides),
-    ):
+        ("--no-dash-splits", "aggressive_dash_splits",
+         "leave x-y one token (Moses without -a)"),
+        ("--separate-dictionaries", "joined",
+         "a dictionary or sentencepiece model for each side"),
+    ):  # fmt: skip
         add(flag, dest=name, action="store_false", help=text)
     add(
-        "--on-error",
-        default="raise",
-        choices=("raise", "skip"),
+        "--on-error", default="raise", choices=("raise", "skip"),
         help="skip: leave out and count pairs that are not UTF-8 (default raise)",
-    )
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -183,9 +156,7 @@ def _log(text: str) -> None:
 def summary(report: dict, output: str) -> str:
     """The counts of a preparation, and what to do next."""
     counted = {f"{part['part']} ({part['split']})": part for part in report["parts"]}
-    counted |= {
-        f"written to {name}": report["splits"][name] for name in report["splits"]
-    }
+    counted |= {f"written to {name}": one for name, one in report["splits"].items()}
     counted |= {"vocabulary": report["vocabulary"]} if report["vocabulary"] else {}
     lines = []
     for title, counts in counted.items():
@@ -196,16 +167,13 @@ def summary(report: dict, output: str) -> str:
             if isinstance(number, int) and not isinstance(number, bool)
         ]
     recipe = report["recipe"]
-    scoring = recipe["scoring"] or "-"
     tokenizer = f" --tokenizer {output}" if report["vocabulary"] else ""
-    return "\n".join(
-        [
-            *lines,
-            f"text: {report['text']}; scores of this recipe: {scoring}",
-            f"written to {output}",
-            "",
-            "Next:",
-            f"  keras-seqconv train --dataset {output}{tokenizer} --source-language "
-            f"{recipe['source']} --preset NAME --workdir RUN",
-        ]
-    )
+    lines += [
+        f"text: {report['text']}; scores of this recipe: {recipe['scoring'] or '-'}",
+        f"written to {output}",
+        "",
+        "Next:",
+        f"  keras-seqconv train --dataset {output}{tokenizer} --source-language "
+        f"{recipe['source']} --preset NAME --workdir RUN",
+    ]
+    return "\n".join(lines)

@@ -21,10 +21,13 @@ from keras_seqconv.preparation import (
     wmt14,
     wmt16,
 )
+from keras_seqconv.preparation.pairs import Place, read_pairs
 from keras_seqconv.preparation.recipes import Rule
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
 from keras_seqconv.tokenizers.moses_bpe import moses_steps
+
+sacremoses = pytest.importorskip("sacremoses", reason="needs the extra mt")
 
 NOUNS = [("Haus", "house"), ("Baum", "tree"), ("Hund", "dog"), ("Vogel", "bird"),
          ("Tisch", "table"), ("Garten", "garden"), ("Fluss", "river")]  # fmt: skip
@@ -71,8 +74,8 @@ def contents(folder):
     }
 
 
-def words_of(rows):
-    return Counter(word for row in rows for text in row for word in text.split())
+def words_of(rows, split=str.split):
+    return Counter(word for row in rows for text in row for word in split(text))
 
 
 # --- Rules and steps. ---
@@ -156,33 +159,36 @@ def iwslt(tmp_path_factory):
     return folder, plain
 
 
+def cleaned(rows, most, split=str.split):
+    """clean-corpus-n.perl by its rules, of rows (number, (source, target))."""
+    kept = []
+    for number, pair in rows:
+        least, longest = sorted(len(split(text)) for text in pair)
+        if least and longest <= most and longest / least <= 1.5:
+            kept.append((number, pair))
+    return kept
+
+
 def fairseq_iwslt(plain):
     """What prepare-iwslt14.sh makes of pairs without markup, before byte pairs."""
-    from sacremoses import MosesTokenizer
-
-    tokenizers = [MosesTokenizer(lang) for lang in ("de", "en")]
-    kept = []
-    for number, pair in enumerate(plain):
-        tokens = [
-            tokenizer.tokenize(text, return_str=True)
-            for tokenizer, text in zip(tokenizers, pair, strict=True)
-        ]
-        lengths = [len(text.split()) for text in tokens]
-        if min(lengths) < 1 or max(lengths) > 175:
-            continue
-        if lengths[0] / lengths[1] > 1.5 or lengths[1] / lengths[0] > 1.5:
-            continue
-        kept.append((number, [text.lower() for text in tokens]))
-    valid = [row for line, row in enumerate(kept, 1) if line % 23 == 0]
-    train = [row for line, row in enumerate(kept, 1) if line % 23 != 0]
-    return train, valid
+    tokenize = [sacremoses.MosesTokenizer(lang).tokenize for lang in ("de", "en")]
+    rows = [
+        [of(text, return_str=True) for of, text in zip(tokenize, pair, strict=True)]
+        for pair in plain
+    ]
+    lines = list(enumerate(cleaned(enumerate(rows), 175), 1))
+    return [
+        [(number, [text.lower() for text in pair]) for line, (number, pair) in lines
+         if (line % 23 == 0) == valid]
+        for valid in (False, True)
+    ]  # fmt: skip
 
 
-def test_iwslt_as_fairseq_has_it(iwslt, tmp_path):
+def test_iwslt_as_fairseq_has_it_and_as_plain_text(iwslt, tmp_path):
     folder, plain = iwslt
-    report = prepare(iwslt14(), folder, tmp_path / "tokens", tokenized=True)
+    out, raw = tmp_path / "tokens", tmp_path / "plain"
+    report = prepare(iwslt14(), folder, out, tokenized=True)
     train, valid = fairseq_iwslt(plain)
-    out = tmp_path / "tokens"
     for side, lang in enumerate(("de", "en")):
         assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
         assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
@@ -190,55 +196,38 @@ def test_iwslt_as_fairseq_has_it(iwslt, tmp_path):
     assert lines_of(out / "test.en") == [
         f"it &apos;s {number} &amp; amp ; x" for number in range(5)
     ]
-    counts = report["parts"][0]
-    assert counts["lines"] == 100 and counts["pairs"] == 88
-    assert counts["lines with <url>"] == counts["lines with <talkid>"] == 4
-    assert counts["length ratio above 1.5"] == 1 and counts["empty"] == 1
-    assert counts["more than 175 words"] == 1
-    assert counts["to train"] == len(train) and counts["to valid"] == len(valid) == 3
+    counts = {
+        "lines": 100, "pairs": 88, "lines with <url>": 4, "lines with <talkid>": 4,
+        "length ratio above 1.5": 1, "empty": 1, "more than 175 words": 1,
+        "to train": len(train), "to valid": 3,
+    }  # fmt: skip
+    assert counts.items() <= report["parts"][0].items() and len(valid) == 3
     assert report["splits"]["test"] == {"kept": 5}
     # The merges of the command line, learnt on both sides.
-    words = words_of(row for _, row in train)
-    codes = (out / "tokenizers/source/bpe.codes").read_text()
-    assert codes == learn_codes(words, 10000)
-    assert codes == (out / "tokenizers/target/bpe.codes").read_text()
-    # Dictionaries apart, in fairseq's order: by count, then by code points.
-    for side, name in enumerate(("source", "target")):
+    codes = learn_codes(words_of(row for _, row in train), 10000)
+    # As it was, but without markup.
+    prepare(iwslt14(), folder.parent / "de-en.tgz", raw)
+    assert lines_of(raw / "train.de") == [plain[i][0].strip() for i, _ in train]
+    for side, (name, lang) in enumerate((("source", "de"), ("target", "en"))):
         tokenizer = load_tokenizer(out / "tokenizers" / name)
-        seen = Counter(
-            piece for _, row in train for piece in tokenizer.split(row[side])
-        )
+        assert tokenizer.bpe_codes == codes
+        # Dictionaries apart, in fairseq's order: by count, then by code points.
+        seen = words_of(([row[side]] for _, row in train), tokenizer.split)
         expected = sorted(seen, key=lambda piece: (-seen[piece], piece))
         symbols = tokenizer.dictionary.symbols
         assert list(symbols[4 : 4 + len(expected)]) == expected
         assert len(symbols) % 8 == 0 and len(symbols) - len(expected) - 4 < 8
-
-
-def test_plain_text_gives_the_same_ids(iwslt, tmp_path):
-    folder, plain = iwslt
-    prepare(iwslt14(), folder.parent / "de-en.tgz", tmp_path / "plain")
-    prepare(iwslt14(), folder, tmp_path / "tokens", tokenized=True)
-    train, _ = fairseq_iwslt(plain)
-    # As it was, but without markup.
-    assert lines_of(tmp_path / "plain/train.de") == [
-        plain[number][0].strip() for number, _ in train
-    ]
-    for side, lang in (("source", "de"), ("target", "en")):
-        ids = [
-            load_tokenizer(tmp_path / name / "tokenizers" / side).tokenize(
-                lines_of(tmp_path / name / f"train.{lang}")
-            )
-            for name in ("plain", "tokens")
-        ]
-        assert ids[0] == ids[1]
-        assert not any(3 in row for row in ids[0])
         # To be put in place of the other when the model is to take plain text.
-        raw = contents(tmp_path / "tokens/raw_tokenizers" / side)
-        assert raw == contents(tmp_path / "plain/tokenizers" / side)
-        assert set(raw) == {"dict.txt", "bpe.codes", "settings.json"}
-    report = json.loads((tmp_path / "plain/preparation.json").read_bytes())
+        files = contents(out / "raw_tokenizers" / name)
+        assert files == contents(raw / "tokenizers" / name)
+        assert set(files) == {"dict.txt", "bpe.codes", "settings.json"}
+        ids = tokenizer.tokenize(lines_of(out / f"train.{lang}"))
+        assert not any(3 in row for row in ids)
+        tokenizer = load_tokenizer(raw / "tokenizers" / name)
+        assert tokenizer.tokenize(lines_of(raw / f"train.{lang}")) == ids
+    report = json.loads((raw / "preparation.json").read_bytes())
     for file in report["outputs"]:
-        content = (tmp_path / "plain" / file["file"]).read_bytes()
+        content = (raw / file["file"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == file["sha256"]
         assert len(content) == file["bytes"]
     assert report["inputs"][0]["file"] == "de-en.tgz"
@@ -277,40 +266,24 @@ def test_wmt14_from_archives(tmp_path):
     out = tmp_path / "out"
     report = prepare(wmt14(), data, out, tokenized=True)
 
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
     def tokens(text, lang):
-        text = MosesPunctNormalizer(lang).normalize(text).replace("\u00ad", " ")
-        tokenizer = MosesTokenizer(lang)
-        return tokenizer.tokenize(text, aggressive_dash_splits=True, return_str=True)
+        text = sacremoses.MosesPunctNormalizer(lang).normalize(text)
+        return sacremoses.MosesTokenizer(lang).tokenize(
+            text.replace("\u00ad", " "), aggressive_dash_splits=True, return_str=True
+        )
 
-    rows = [
-        [tokens(pair[1], "en"), tokens(pair[0], "de")]
-        for pairs in corpora.values()
-        for pair in pairs
-    ]
-    rows = list(enumerate(rows, 1))
-    train = [row for number, row in rows if number % 100 != 0]
-    valid = [row for number, row in rows if number % 100 == 0]
-    codes = learn_codes(words_of(train), 40000)
+    pairs = itertools.chain(*corpora.values())
+    rows = [(tokens(pair[1], "en"), tokens(pair[0], "de")) for pair in pairs]
+    train = [row for row in enumerate(rows, 1) if row[0] % 100 != 0]
+    valid = [row for row in enumerate(rows, 1) if row[0] % 100 == 0]
+    codes = learn_codes(words_of(row for _, row in train), 40000)
     assert (out / "tokenizers/source/bpe.codes").read_text() == codes
-    split_word, seen = (
-        DictionaryTokenizer(Dictionary(), bpe_codes=codes).split,
-        Counter(),
-    )
-    for split, lines in (("train", train), ("valid", valid)):
-        kept = []
-        for row in lines:
-            lengths = [len(split_word(text)) for text in row]
-            if not min(lengths) or max(lengths) > 250:
-                continue
-            if max(lengths) / min(lengths) <= 1.5:
-                kept.append(row)
-        for side, lang in enumerate(("en", "de")):
-            assert lines_of(out / f"{split}.{lang}") == [row[side] for row in kept]
-        if split == "train":
-            pieces = [split_word(text) for row in kept for text in row]
-            seen.update(itertools.chain(*pieces))
+    split_word = DictionaryTokenizer(Dictionary(), bpe_codes=codes).split
+    train, valid = (cleaned(lines, 250, split_word) for lines in (train, valid))
+    for side, lang in enumerate(("en", "de")):
+        assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
+        assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
+    seen = words_of((row for _, row in train), split_word)
     assert report["splits"]["train"]["more than 250 words, after byte pairs"] == 1
     assert report["splits"]["train"]["empty, after byte pairs"] == 1
     assert [part["to valid"] for part in report["parts"][:2]] == [1, 1]
@@ -327,7 +300,7 @@ def test_wmt14_from_archives(tmp_path):
     assert lines_of(tmp_path / "plain/train.de")[-1] == "„Ja “ – so"
     tokenizer = load_tokenizer(tmp_path / "plain/tokenizers/target")
     assert tokenizer.normalize and tokenizer.aggressive_dash_splits
-    assert " ".join(tokenizer.split("„Ja “ – so")).replace("@@ ", "") == rows[-1][1][1]
+    assert " ".join(tokenizer.split("„Ja “ – so")).replace("@@ ", "") == rows[-1][1]
 
 
 def test_wmt14_french_reads_five_corpora_and_gzip_in_tar(tmp_path):
@@ -540,6 +513,10 @@ def test_text_that_is_not_utf8(tmp_path):
     report = prepare(recipe, ".", tmp_path / "out")
     assert report["parts"][0]["not UTF-8"] == 1
     assert lines_of(tmp_path / "out/train.de") == ["a b"] * 2
+    # As in the papers' recipes.
+    places, counts = [Place(file) for file in files], Counter()
+    pairs = list(read_pairs(places, "plain", "replace", counts))
+    assert pairs[1] == ["a b", "c \ufffd d"] and counts["not UTF-8, repaired"] == 1
 
 
 def test_output_and_empty_results(tmp_path):
@@ -571,6 +548,10 @@ def test_broken_files_are_named(tmp_path, content, words):
         file.write_bytes(content)
     with pytest.raises(ValueError, match=f"a.de.gz.*{words}"):
         prepare(corpus("de", "en", [files]), ".", tmp_path / "out")
+    pack(tmp_path / "a.tgz", tmp_path, ["a.de.gz"])
+    members = [Place(tmp_path / "a.tgz", "a.de.gz")] * 2
+    with pytest.raises(ValueError, match=f"a.tgz:a.de.gz.*{words}"):
+        list(read_pairs(members, "plain", "raise", Counter()))
 
 
 @pytest.mark.parametrize(

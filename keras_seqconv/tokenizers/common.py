@@ -129,10 +129,11 @@ class Tokenizer:
                 f"unknown settings {unknown}"
             )
         given = {key: settings[key] for key in cls._settings if key in settings}
-        arguments = cls._read(directory, given)
         try:
-            return cls(**arguments)
+            return cls(**cls._read(directory, given))
         except ValueError as error:
+            if str(directory) in str(error):
+                raise
             raise ValueError(f"{directory}: {error}") from None
 
 

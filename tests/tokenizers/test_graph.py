@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, moses_bpe
 from tests.tokenizers.test_kinds import TOKENIZERS
-from tests.tokenizers.test_sentencepiece import TEXTS
+from tests.tokenizers.test_sentencepiece import MODELS, TEXTS
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
@@ -107,6 +107,8 @@ def test_letters_of_all_kinds():
 @pytest.mark.parametrize("text", ["the garden " * 5000, "x" * 100_000])
 def test_long_texts(tokenizer, graphs, text):
     same(tokenizer, graphs, [text.encode()])
+    if tokenizer in MODELS.values() and 3 not in tokenizer.tokenize([text])[0]:
+        assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
 
 
 def test_first_byte_of_a_text_is_no_blank_of_the_model(graphs, tokenizer):

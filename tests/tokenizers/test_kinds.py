@@ -209,24 +209,28 @@ def test_folders_and_pickles(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_settings_of_strangers(kind, tmp_path):
+    tokenizer, path = train(kind, True)[0], tmp_path / "settings.json"
+    changes = [
         ({"model": "/etc/passwd"}, "unknown settings ['model']"),
         ({"bpe_codes": "../../other"}, "unknown settings ['bpe_codes']"),
         ({"kind": "keras_seqconv.tokenizers.common"}, "kind='keras_seqconv.tok"),
         ({"kind": ["words"]}, "kind=['words']"),
         ({"kind": None}, "kind=None"),
         ({"format_version": 99}, "format_version=99"),
-    ],
-)
-def test_settings_of_strangers(kind, change, words, tmp_path):
-    train(kind, True)[0].save(tmp_path)
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=re.escape(words)) as error:
-        load_tokenizer(tmp_path)
-    assert str(path) in str(error.value)
+    ]
+    if kind == "moses_bpe":
+        changes += [
+            ({"bpe": "../secret"}, "bpe='../secret'"),
+            ({"language": "../../x"}, "language='../../x'"),
+            ({"moses": 1, "language": "de"}, "moses=1"),
+        ]
+    for change, words in changes:
+        tokenizer.save(tmp_path)
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        with pytest.raises(ValueError, match=re.escape(words)) as error:
+            load_tokenizer(tmp_path)
+        assert str(tmp_path) in str(error.value)
 
 
 def outcome(texts, folders):

@@ -153,9 +153,6 @@ def test_missing_package_names_the_extra(monkeypatch, package, arguments):
     assert tokenizer.join(["ein", "Ha@@", "us", "a@@b", "x@@"]) == "ein Haus a@@b x"
 
 
-# --- Folders ---
-
-
 def test_settings_are_kept(tmp_path):
     tokenizer = DictionaryTokenizer(
         Dictionary([("the", 9), ("hou@@", 3), ("se", 2), ("é", 1)]),
@@ -176,22 +173,6 @@ def test_settings_are_kept(tmp_path):
     assert names == ["dict.txt", "settings.json"]
     again = load_tokenizer(tmp_path / "a")
     assert again.remove_bpe and again.bpe_codes is None
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"bpe": "../secret"}, "bpe='../secret'"),
-        ({"language": "../../x"}, "language='../../x'"),
-        ({"moses": 1, "language": "de"}, "moses=1"),
-    ],
-)
-def test_settings_of_strangers(tmp_path, change, words):
-    DictionaryTokenizer(Dictionary([("a", 1)])).save(tmp_path)
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=re.escape(words)):
-        load_tokenizer(tmp_path)
 
 
 # --- Training ---
@@ -228,14 +209,6 @@ def test_codes_and_pieces_are_those_of_the_command_line(tmp_path):
         assert side.vocabulary_size % 8 == 0
         lower = [text.lower() for text in texts]
         assert side.detokenize(side.tokenize(texts)) == lower
-
-
-def test_codes_of_multi30k_are_those_of_the_command_line(tmp_path, multi30k):
-    lines = multi30k("test2016.lc.norm.tok.de")[:300]
-    tokenizer = DictionaryTokenizer.train(lines, merges=200, moses=False)
-    expected = subword_nmt(tmp_path, "learn-bpe", "-s", "200", text=lines)
-    assert tokenizer.bpe_codes == expected
-    assert tokenizer.detokenize(tokenizer.tokenize(lines)) == lines
 
 
 def test_training_with_moses_and_a_joined_dictionary():

@@ -102,13 +102,6 @@ def test_tokens_of_the_source_can_be_joined():
     assert tokenizer.join([]) == ""
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_long_texts(kind):
-    tokenizer = MODELS[kind, True]
-    for text in ("the garden " * 5000, "x" * 100_000):
-        assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-
-
 @pytest.mark.parametrize("kind", quick_and_slow(["bpe"], ["unigram"]))
 @pytest.mark.parametrize("side", ["de", "en"])
 def test_every_line_of_multi30k_comes_back(kind, side, multi30k):

@@ -39,16 +39,6 @@ def test_every_training_text_of_characters_comes_back(texts):
         assert [tokenizer.join(tokenizer.split(text)) for text in texts] == texts
 
 
-def test_lines_of_multi30k_come_back(multi30k):
-    lines = multi30k("valid.de")
-    for cls in CLASSES:
-        tokenizer = cls.train(lines)
-        expected = lines
-        if cls is WordTokenizer:
-            expected = [line.strip(" ") for line in lines]
-        assert tokenizer.detokenize(tokenizer.tokenize(lines)) == expected
-
-
 @pytest.mark.parametrize(
     ("cls", "tokens", "words"),
     [
