@@ -376,15 +376,6 @@ class AdaptiveSoftmax(SequenceLayer):
         # A tensor, not a variable: functions with hand-written gradients need it.
         return ops.cast(ops.convert_to_tensor(weight), self.compute_dtype)
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        adaptive_input = config.get("adaptive_input")
-        if isinstance(adaptive_input, dict):
-            adaptive_input = keras.saving.deserialize_keras_object(
-                adaptive_input, custom_objects=custom_objects
-            )
-        return cls(**{**config, "adaptive_input": adaptive_input})
-
 
 def _checked_cutoffs(cutoffs, vocabulary_size):
     """The cutoffs with `vocabulary_size` as the last, or ValueError."""

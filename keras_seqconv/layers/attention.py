@@ -21,6 +21,7 @@ from keras_seqconv.support.arguments import (
     check_mask,
     check_positive_integer,
     check_rate,
+    check_sequence,
 )
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
@@ -44,7 +45,7 @@ class MultiHeadAttention(SequenceLayer):
 
     Args:
         num_heads: number of heads H.
-        head_dim: channels D of a head; C // H by default.
+        head_dim: channels D of a head; C // H by default, if C is a multiple of H.
         output_dim: channels of the outputs; C by default.
         use_causal_mask: query t attends to the positions s <= t only.
         dropout: rate on the probabilities, `attention_dropout` of the papers.
@@ -52,15 +53,14 @@ class MultiHeadAttention(SequenceLayer):
         seed: seed of the dropout.
 
     Call arguments:
-        inputs: tensor (B, T, C), the queries.
+        inputs, mask, training: see `layers.sequences`; `inputs` are the queries, and
+            `mask` hides keys in self-attention.
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
-        key: tensor (B, S, channels); `value` by default.
-        mask: boolean (B, T) of `inputs`; it hides keys in self-attention.
+        key: tensor (B, S, channels), as long as `value`; `value` by default.
         value_mask: boolean (B, S), True for real tokens of `value`.
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
-        training: whether to apply dropout.
         use_causal_mask: as of the layer, for this call.
         inputs_mask: where Keras puts the mask of `inputs` when there is a `value`.
 
@@ -74,11 +74,6 @@ class MultiHeadAttention(SequenceLayer):
     Weights: `query_kernel`, `key_kernel`, `value_kernel` (channels, H, D) with biases
     (H, D), `output_kernel` (H, D, output_dim) with bias (output_dim,). Glorot-uniform
     on the matrix (channels, H * D), query, key and value with gain 1/sqrt(2).
-
-    Raises:
-        ValueError: for arguments outside these rules; in `build` when C is not a
-            multiple of `num_heads` and `head_dim` is not given, or when key and value
-            differ in length.
 
     Example:
 
@@ -143,16 +138,12 @@ class MultiHeadAttention(SequenceLayer):
     def _add_projection(self, name, kernel_shape, bias_shape, limit):
         """Make `<name>_kernel`, uniform in [-limit, limit], and `<name>_bias`."""
         initializer = keras.initializers.RandomUniform(-limit, limit)
-        for kind, shape, start in (
-            ("kernel", kernel_shape, initializer),
-            ("bias", bias_shape, "zeros"),
-        ):
-            weight = None
-            if kind == "kernel" or self.use_bias:
-                weight = self.add_weight(
-                    name=f"{name}_{kind}", shape=shape, initializer=start
-                )
-            setattr(self, f"{name}_{kind}", weight)
+        kernel = self.add_weight(kernel_shape, initializer, name=f"{name}_kernel")
+        bias = None
+        if self.use_bias:
+            bias = self.add_weight(bias_shape, "zeros", name=f"{name}_bias")
+        setattr(self, f"{name}_kernel", kernel)
+        setattr(self, f"{name}_bias", bias)
 
     def call(
         self,
@@ -236,10 +227,8 @@ class MultiHeadAttention(SequenceLayer):
             # Of a size that is a tensor a loop must not take the 0 for a constant.
             max_length = 0 if isinstance(batch_size, int) else batch_size - batch_size
         shape = (batch_size, heads, max_length, head_dim)
-        memory = {
-            "keys": ops.zeros(shape, dtype=self.compute_dtype),
-            "values": ops.zeros(shape, dtype=self.compute_dtype),
-        }
+        zeros = ops.zeros(shape, dtype=self.compute_dtype)
+        memory = {"keys": zeros, "values": zeros}
         return memory if grows else {**memory, "position": ops.zeros((), "int32")}
 
     def step(self, inputs, state: dict) -> tuple:
@@ -249,36 +238,28 @@ class MultiHeadAttention(SequenceLayer):
         raise, and silence would overwrite the past. n alone beyond it is a ValueError.
         """
         self._require_causal()
-        step = self._step_of_fixed if "position" in state else self._step_of_growing
-        return step(inputs, state)
-
-    def _step_of_growing(self, inputs, state):
-        added = self.project_memory(inputs)
-        memory = {
-            name: ops.concatenate([state[name], added[name]], axis=2) for name in added
-        }
-        new, past = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
-        # One new position may attend to all there are.
-        single = isinstance(new, int) and new == 1
-        allowed = None if single else _causal_mask(new, past + new, past)
-        heads = self._attend(self._project_query(inputs), memory, allowed)
-        return self._project_output(heads), memory
-
-    def _step_of_fixed(self, inputs, state):
-        new, max_length = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
-        if _known(new, max_length) and new > max_length:
+        new, held = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
+        position, grows = state.get("position"), "position" not in state
+        if not grows and _known(new, held) and new > held:
             raise ValueError(
                 f"`inputs` has more positions than the state holds. Received: "
-                f"inputs.shape={tuple(inputs.shape)}, max_length={max_length}"
+                f"inputs.shape={tuple(inputs.shape)}, max_length={held}"
             )
-        position = state["position"]
-        fits = position + new <= max_length
-        start = ops.minimum(position, max_length - new)
         added = self.project_memory(inputs)
-        memory = {name: _write(state[name], added[name], start) for name in added}
-        allowed = _causal_mask(new, max_length, position)
+        if grows:
+            memory = {n: ops.concatenate([state[n], added[n]], axis=2) for n in added}
+            # One new position may attend to all there are.
+            single = _known(new) and new == 1
+            allowed = None if single else _causal_mask(new, held + new, held)
+        else:
+            start = ops.minimum(position, held - new)
+            memory = {n: _write(state[n], added[n], start) for n in added}
+            allowed = _causal_mask(new, held, position)
         heads = self._attend(self._project_query(inputs), memory, allowed)
-        outputs = ops.where(fits, self._project_output(heads), float("nan"))
+        outputs = self._project_output(heads)
+        if grows:
+            return outputs, memory
+        outputs = ops.where(position + new <= held, outputs, float("nan"))
         return outputs, {**memory, "position": position + new}
 
     def project_memory(self, value, key=None) -> dict:
@@ -427,13 +408,9 @@ def _zeroed(inputs, value, key, mask, value_mask):
 
 
 def _check_shapes(inputs_shape, value_shape, key_shape):
-    shapes = {"inputs": inputs_shape, "value": value_shape, "key": key_shape}
-    for name, shape in shapes.items():
-        if len(shape) != 3 or shape[-1] is None:
-            raise ValueError(
-                f"`{name}` must have shape (batch, time, channels) with known "
-                f"channels. Received: {name}.shape={shape}"
-            )
+    check_sequence("inputs", inputs_shape)
+    check_sequence("value", value_shape)
+    check_sequence("key", key_shape)
     if _known(value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
         raise ValueError(
             "`key` and `value` must have the same length. Received: "

@@ -61,19 +61,22 @@ def _gated(inputs, gate):
 
 
 class _ConvolutionModule(SequenceLayer):
-    """Projection, convolution, projection; sub-classes make the convolution."""
+    """Projection, gate, convolution, projection.
+
+    Sub-classes make the `convolution` and set `_gate`, that of their projections.
+    """
 
     def __init__(
         self,
-        num_heads,
-        kernel_size,
-        padding,
-        conv_dim,
-        gate,
-        input_dropout,
-        weight_dropout,
-        weight_dropout_mask,
-        seed,
+        num_heads: int,
+        kernel_size: int,
+        padding: str = "same",
+        *,
+        conv_dim: int | None = None,
+        input_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        weight_dropout_mask: str | None = None,
+        seed: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -83,7 +86,6 @@ class _ConvolutionModule(SequenceLayer):
         if conv_dim is not None:
             check_positive_integer("conv_dim", conv_dim)
         self.conv_dim = conv_dim
-        self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.input_dropout = check_rate("input_dropout", input_dropout)
         # Not the numbers that the convolution draws for its DropConnect.
         self._seed_dropout(input_dropout, None if seed is None else seed + 2**16)
@@ -108,16 +110,14 @@ class _ConvolutionModule(SequenceLayer):
     def build(self, inputs_shape):
         conv_dim = self.conv_dim or inputs_shape[-1]
         hidden_shape = (*inputs_shape[:-1], conv_dim)
-        self.input_projection = self._projection(
-            inputs_shape, conv_dim, self._gate, "input_projection"
-        )
+        self.input_projection = self._projection("input", inputs_shape, conv_dim)
         self.output_projection = self._projection(
-            hidden_shape, inputs_shape[-1], "none", "output_projection"
+            "output", hidden_shape, inputs_shape[-1], gate="none"
         )
         self._build_convolution(inputs_shape, hidden_shape)
 
-    def _projection(self, inputs_shape, units, gate, name):
-        width = known_width("inputs", inputs_shape)
+    def _projection(self, name, inputs_shape, units, gate=None):
+        width, gate = known_width("inputs", inputs_shape), gate or self._gate
         initializer = "glorot_uniform"
         if gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
@@ -126,16 +126,17 @@ class _ConvolutionModule(SequenceLayer):
             units if gate == "none" else 2 * units,
             kernel_initializer=initializer,
             dtype=self.dtype_policy,
-            name=name,
+            name=f"{name}_projection",
         )
         dense.build(inputs_shape)
         return dense
 
     def _projected(self, inputs):
         """The arguments of the convolution, by name."""
-        return {
-            "inputs": _gated(apply_dense(self.input_projection, inputs), self._gate)
-        }
+        return {"inputs": self._gated(self.input_projection, inputs)}
+
+    def _gated(self, projection, inputs):
+        return _gated(apply_dense(projection, inputs), self._gate)
 
     def call(self, inputs, mask=None, training=None):
         inputs = self._dropped(inputs, self.input_dropout, training)
@@ -171,20 +172,16 @@ class LightConvModule(_ConvolutionModule):
         num_heads: heads of the convolution, a divisor of `conv_dim`.
         kernel_size: its taps.
         padding: "same" or "causal".
-        conv_dim: channels inside; those of the inputs when None.
         use_glu: halve a projection of twice the width by a GLU; without it the first
             map has no activation.
-        kernel_softmax, weight_dropout, seed: see `LightConv`.
+        kernel_softmax: see `LightConv`.
+        conv_dim: channels inside; those of the inputs when None.
         input_dropout: rate of a dropout on the inputs.
+        weight_dropout, seed: see `LightConv`.
         weight_dropout_mask: "shared" or "position"; None is the default of the
             convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
 
-    Call arguments:
-        inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens.
-        training: whether to apply dropout and DropConnect.
-
-    Output shape: (B, T, C). Masks and steps: `layers.sequences`.
+    Calls, masks and steps: `layers.sequences`.
 
     Example:
 
@@ -201,28 +198,14 @@ class LightConvModule(_ConvolutionModule):
         num_heads: int,
         kernel_size: int,
         padding: str = "same",
-        conv_dim: int | None = None,
+        *,
         use_glu: bool = True,
         kernel_softmax: bool = True,
-        input_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
-        weight_dropout_mask: str | None = None,
-        seed: int | None = None,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            kernel_size,
-            padding,
-            conv_dim,
-            "glu" if use_glu else "none",
-            input_dropout,
-            weight_dropout,
-            weight_dropout_mask,
-            seed,
-            **kwargs,
-        )
+        super().__init__(num_heads, kernel_size, padding, **kwargs)
         self.use_glu = use_glu
+        self._gate = "glu" if use_glu else "none"
         self.kernel_softmax = kernel_softmax
         self.convolution = self._make_convolution(
             self.convolution_class, num_heads, kernel_softmax=kernel_softmax
@@ -238,9 +221,8 @@ class DynamicConvModule(LightConvModule):
 
     (Wu et al. 2019, Pay Less Attention with Lightweight and Dynamic Convolutions,
     section 4, figure 2c; fairseq `linear1`, `conv`, `linear2`.) The kernels are made
-    from what is convolved: after the GLU and, with a mask, after zeroing.
-
-    Arguments, shapes and errors as `LightConvModule`.
+    from what is convolved: after the GLU and, with a mask, after zeroing. Arguments as
+    of `LightConvModule`.
     """
 
     convolution_class = DynamicConv
@@ -261,7 +243,6 @@ class QueryConvModule(_ConvolutionModule):
         num_heads: heads H of each query group; P * H must divide `conv_dim`.
         kernel_size: taps K of the convolution.
         padding: "same" or "causal".
-        conv_dim: channels of the values; those of the inputs when None.
         query_dim: channels of the query, a multiple of P; those of the inputs when
             None.
         gate: of both projections: "none", "glu" (a * sigmoid(b)) or "gau"
@@ -269,20 +250,15 @@ class QueryConvModule(_ConvolutionModule):
         query_groups: P, `num_proj_heads` of the original.
         permute_channels: permute the channels of the values by a fixed random
             permutation, `conv_mixed` of the original, stored as a weight and not
-            undone.
-        input_dropout: rate of a dropout on the inputs, in front of both projections.
-        weight_dropout, weight_dropout_mask, seed: see `DynamicConv`; `seed` also
-            draws the permutation.
+            undone. `seed` draws it too.
         compat: for P > 1 do as the original: the generator makes P * K numbers per
             head, the softmax runs over all of them and only the first K are used, so
             that kernels sum to less than 1. Needed for its checkpoints.
+        **kwargs: `conv_dim` (channels of the values), `input_dropout` (in front of both
+            projections), `weight_dropout`, `weight_dropout_mask` and `seed` as of
+            `LightConvModule`.
 
-    Call arguments:
-        inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens.
-        training: whether to apply dropout and DropConnect.
-
-    Output shape: (B, T, C). Masks and steps: `layers.sequences`.
+    Calls, masks and steps: `layers.sequences`.
     """
 
     def __init__(
@@ -290,34 +266,19 @@ class QueryConvModule(_ConvolutionModule):
         num_heads: int,
         kernel_size: int,
         padding: str = "same",
-        conv_dim: int | None = None,
+        *,
         query_dim: int | None = None,
         gate: str = "none",
         query_groups: int = 1,
         permute_channels: bool = False,
-        input_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
-        weight_dropout_mask: str | None = None,
         compat: bool = False,
-        seed: int | None = None,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            kernel_size,
-            padding,
-            conv_dim,
-            gate,
-            input_dropout,
-            weight_dropout,
-            weight_dropout_mask,
-            seed,
-            **kwargs,
-        )
+        super().__init__(num_heads, kernel_size, padding, **kwargs)
         if query_dim is not None:
             check_positive_integer("query_dim", query_dim)
         self.query_dim = query_dim
-        self.gate = gate
+        self.gate = self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.query_groups = check_positive_integer("query_groups", query_groups)
         self.permute_channels = permute_channels
         self.compat = compat
@@ -329,9 +290,7 @@ class QueryConvModule(_ConvolutionModule):
 
     def _build_convolution(self, inputs_shape, hidden_shape):
         query_dim = self.query_dim or inputs_shape[-1]
-        self.query_projection = self._projection(
-            inputs_shape, query_dim, self._gate, "query_projection"
-        )
+        self.query_projection = self._projection("query", inputs_shape, query_dim)
         self.convolution.build(hidden_shape, (*inputs_shape[:-1], query_dim))
         if self.permute_channels:
             self.permutation = self.add_weight(
@@ -350,7 +309,7 @@ class QueryConvModule(_ConvolutionModule):
         values = super()._projected(inputs)["inputs"]
         if self.permute_channels:
             values = ops.take(values, self.permutation, axis=-1)
-        query = _gated(apply_dense(self.query_projection, inputs), self._gate)
+        query = self._gated(self.query_projection, inputs)
         return {"inputs": values, "query": query}
 
 
@@ -360,8 +319,7 @@ class SurplusDynamicConv(DynamicConv):
 
     Each head's softmax is over query_groups * K generated numbers, of which the first
     K are the kernel (`DDynamicConv`, `num_proj_heads` > 1). With one group it is
-    `DynamicConv`. Arguments, shapes and errors are those of `DynamicConv`, without
-    `renormalize_padding`.
+    `DynamicConv`. Arguments as of `DynamicConv`, without `renormalize_padding`.
     """
 
     def __init__(self, num_heads: int, kernel_size: int, **kwargs):

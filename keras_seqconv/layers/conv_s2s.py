@@ -61,15 +61,53 @@ class ScaleGradient(SequenceLayer):
         return constant + (inputs - constant) * self.scale
 
 
+class _WeightNormalized(SequenceLayer):
+    """A layer of weight-normalised ones, which `fold` makes plain.
+
+    Args:
+        folded: True makes all weights in their plain form, see `WeightNormDense`; this
+            is what a layer saved after `fold()` comes back as.
+    """
+
+    def __init__(self, folded: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.folded = folded
+
+    def _parts(self) -> list:
+        """The weight-normalised layers, and others that have them, as far as built."""
+        raise NotImplementedError
+
+    def _dense(self, name, inputs_shape, units):
+        dense = WeightNormDense(
+            units, folded=self.folded, dtype=self.dtype_policy, name=name
+        )
+        dense.build(inputs_shape)
+        return dense
+
+    def step_kernels(self) -> dict:
+        """The kernels that every step uses, to be made once before a loop of steps."""
+        kernels = {}
+        for part in self._parts():
+            if isinstance(part, _WeightNormalized):
+                kernels |= part.step_kernels()
+            else:
+                kernels[part.name] = part.step_kernel()
+        return kernels
+
+    def fold(self) -> None:
+        """Replace v and g of all weights by plain kernels, see `WeightNormDense`."""
+        for part in self._parts():
+            part.fold()
+        self.folded = True
+
+
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ScaledResidual(SequenceLayer):
+class ScaledResidual(_WeightNormalized):
     """Residual connection of ConvS2S, which halves the variance of the sum.
 
     `outputs = (inputs + skip) * sqrt(0.5)` (the paper's Normalization Strategy). A skip
-    tensor of another width goes through a `WeightNormDense` first.
-
-    Args:
-        folded: True makes the projection in its plain form, see `WeightNormDense`.
+    tensor of another width goes through a `WeightNormDense` first. Its `folded` is that
+    of `ConvS2SBlock`.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -79,39 +117,24 @@ class ScaledResidual(SequenceLayer):
     Output shape: (B, T, C).
     """
 
-    def __init__(self, folded: bool = False, **kwargs):
-        super().__init__(**kwargs)
-        self.folded = folded
-        self.projection = None
+    projection = None
 
     def build(self, inputs_shape, skip_shape):
         width = known_width("inputs", inputs_shape)
         if known_width("skip", skip_shape) != width:
-            self.projection = WeightNormDense(
-                width, folded=self.folded, dtype=self.dtype_policy, name="projection"
-            )
-            self.projection.build(skip_shape)
+            self.projection = self._dense("projection", skip_shape, width)
+
+    def _parts(self):
+        return [] if self.projection is None else [self.projection]
 
     def call(self, inputs, skip, kernels=None):
         if self.projection is not None:
             skip = self.projection(skip, kernel=kernels and kernels["projection"])
         return (inputs + skip) * _SQRT_HALF
 
-    def step_kernels(self) -> dict:
-        """The kernel of the projection, if there is one, for loops of steps."""
-        if self.projection is None:
-            return {}
-        return {"projection": self.projection.step_kernel()}
-
-    def fold(self) -> None:
-        """Replace v and g of the projection, if there is one, by a plain kernel."""
-        if self.projection is not None:
-            self.projection.fold()
-        self.folded = True
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ConvS2SBlock(SequenceLayer):
+class ConvS2SBlock(_WeightNormalized):
     """One gated convolution of ConvS2S, with its residual connection.
 
     ```
@@ -125,10 +148,10 @@ class ConvS2SBlock(SequenceLayer):
     tensor is the input of the block, neither masked nor dropped, projected where its
     width is not `filters`.
 
-    Masks and steps: `layers.sequences`; `step` also takes what `step_kernels` made.
-    `residual=False` returns y alone, in a full pass and in steps. With `ScaledResidual`
-    behind it, this builds what a block cannot hold: attention between the gate and the
-    residual, or a residual from further back.
+    Calls, masks and steps: `layers.sequences`; `step` also takes what `step_kernels`
+    made. `residual=False` returns y alone, in a full pass and in steps. With
+    `ScaledResidual` behind it, this builds what a block cannot hold: attention between
+    the gate and the residual, or a residual from further back.
 
     Args:
         filters: positive integer, output channels.
@@ -137,12 +160,7 @@ class ConvS2SBlock(SequenceLayer):
         dropout: rate for the input of the convolution, in [0, 1).
         residual: whether to add the input.
         seed: seed of the dropout, an integer or None.
-        folded: True makes all weights in their plain form, see `WeightNormConv1D`.
-
-    Call arguments:
-        inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens.
-        training: whether dropout is active.
+        folded: True makes all weights in their plain form, see `WeightNormDense`.
 
     Output shape: (B, T, filters).
 
@@ -168,14 +186,13 @@ class ConvS2SBlock(SequenceLayer):
         folded: bool = False,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(folded, **kwargs)
         self.filters = check_positive_integer("filters", filters)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         self.dropout = dropout
         self.residual = residual
         self.seed = seed
-        self.folded = folded
         # Sub-layer and initializer check `padding` and `dropout`.
         self.convolution = WeightNormConv1D(
             2 * filters,
@@ -203,12 +220,9 @@ class ConvS2SBlock(SequenceLayer):
         x = self._dropped(zero_masked(inputs, mask), self.dropout, training)
         return self._gate_and_add(self.convolution(x), inputs)
 
-    def step_kernels(self) -> dict:
-        """The kernels that every step uses, to be made once before a loop of steps."""
-        kernels = {"convolution": self.convolution.step_kernel()}
-        if self.scaled_residual is not None:
-            kernels |= self.scaled_residual.step_kernels()
-        return kernels
+    def _parts(self):
+        parts = [self.convolution, self.scaled_residual]
+        return parts if self.residual else parts[:1]
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
@@ -221,13 +235,6 @@ class ConvS2SBlock(SequenceLayer):
         )
         return self._gate_and_add(convolved, inputs, kernels), state
 
-    def fold(self) -> None:
-        """Replace v and g of all weights by plain kernels, see `WeightNormConv1D`."""
-        self.convolution.fold()
-        if self.scaled_residual is not None:
-            self.scaled_residual.fold()
-        self.folded = True
-
     def _gate_and_add(self, convolved, skip, kernels=None):
         outputs = ops.glu(convolved, axis=-1)
         if self.scaled_residual is None:
@@ -239,7 +246,7 @@ class ConvS2SBlock(SequenceLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class ConvS2SAttention(SequenceLayer):
+class ConvS2SAttention(_WeightNormalized):
     """Attention of one ConvS2S decoder layer ("multi-step attention").
 
     ```
@@ -259,7 +266,7 @@ class ConvS2SAttention(SequenceLayer):
     while `keys`, `values` and their mask keep batch B. G follows from the shapes.
 
     Args:
-        folded: True makes all weights in their plain form, see `WeightNormDense`.
+        folded: see `ConvS2SBlock`.
 
     Call arguments:
         inputs: tensor (B * G, T, C), state of the decoder layer.
@@ -282,12 +289,6 @@ class ConvS2SAttention(SequenceLayer):
     ```
     """
 
-    def __init__(self, folded: bool = False, **kwargs):
-        super().__init__(**kwargs)
-        self.folded = folded
-        self.in_projection = None
-        self.out_projection = None
-
     def build(self, inputs_shape, target_embeddings_shape, keys_shape, values_shape):
         width = known_width("inputs", inputs_shape)
         embed_dim = known_width("target_embeddings", target_embeddings_shape)
@@ -298,27 +299,16 @@ class ConvS2SAttention(SequenceLayer):
                 f"target_embeddings.shape={tuple(target_embeddings_shape)}"
             )
         known_width("values", values_shape)
-        self.in_projection = self._projection(embed_dim, "in_projection")
-        self.in_projection.build(inputs_shape)
-        self.out_projection = self._projection(width, "out_projection")
-        self.out_projection.build(values_shape)
+        self.in_projection = self._dense("in_projection", inputs_shape, embed_dim)
+        self.out_projection = self._dense("out_projection", values_shape, width)
 
-    def _projection(self, units, name):
-        return WeightNormDense(
-            units, folded=self.folded, dtype=self.dtype_policy, name=name
-        )
+    def _parts(self):
+        return [self.in_projection, self.out_projection] if self.built else []
 
     def call(self, inputs, target_embeddings, keys, values, keys_mask=None):
         keys = zero_masked(keys, keys_mask, "keys_mask")
         values = zero_masked(values, keys_mask, "keys_mask")
         return self.attend(inputs, target_embeddings, keys, values, keys_mask)
-
-    def step_kernels(self) -> dict:
-        """The kernels of both projections, to be made once before a loop of steps."""
-        return {
-            "in_projection": self.in_projection.step_kernel(),
-            "out_projection": self.out_projection.step_kernel(),
-        }
 
     def attend(
         self,
@@ -361,13 +351,6 @@ class ConvS2SAttention(SequenceLayer):
         query = self._query(inputs, target_embeddings, keys, kernels)
         weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
         return ops.cast(weights, "float32")
-
-    def fold(self) -> None:
-        """Replace v and g of both projections by plain kernels."""
-        if self.built:
-            self.in_projection.fold()
-            self.out_projection.fold()
-        self.folded = True
 
     def _query(self, inputs, target_embeddings, keys, kernels):
         projected = self.in_projection(

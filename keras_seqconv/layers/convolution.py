@@ -9,8 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
-    SequenceLayer,
-    slide,
+    ConvolutionLayer,
     split_positions,
     zero_masked,
 )
@@ -23,7 +22,7 @@ from keras_seqconv.support.arguments import (
 )
 
 
-class _HeadConvolution(SequenceLayer):
+class _HeadConvolution(ConvolutionLayer):
     """What LightConv and DynamicConv share: heads, padding, DropConnect, bias, steps.
 
     Sub-classes make the kernel, and apply it in `call` and `step`.
@@ -76,12 +75,6 @@ class _HeadConvolution(SequenceLayer):
         op = light_conv if len(kernel.shape) == 2 else dynamic_conv
         return op(inputs, kernel, self.padding)
 
-    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
-        self._require_causal()
-        shape = (batch_size, self.kernel_size - 1, self.channels)
-        return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
-
     def _convolve_window(self, window, kernel):
         """The last n outputs for the window and a kernel (H, K) or (B, n, H, K)."""
         taps, heads = self.kernel_size, self.num_heads
@@ -115,7 +108,7 @@ class LightConv(_HeadConvolution):
         outputs = light_conv(inputs, taps, padding)
 
     see `keras_seqconv.ops.light_conv` (Wu et al. 2019, Pay Less Attention with
-    Lightweight and Dynamic Convolutions, section 3). Masks and steps:
+    Lightweight and Dynamic Convolutions, section 3). Calls, masks and steps:
     `layers.sequences`.
 
     Weights: `kernel` (H, K), uniform with fairseq's limit sqrt(6 / (K + H K)), which
@@ -138,13 +131,6 @@ class LightConv(_HeadConvolution):
         use_bias: add a bias to the outputs.
         kernel_initializer: instead of the limit above.
         seed: seed of DropConnect.
-
-    Call arguments:
-        inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens.
-        training: whether to apply DropConnect.
-
-    Output shape: (B, T, C).
 
     Example:
 
@@ -181,11 +167,9 @@ class LightConv(_HeadConvolution):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
-        self._require_causal()
-        inputs = ops.cast(inputs, self.compute_dtype)
-        window, last = slide(state["inputs"], inputs)
+        window, state = self._slide(inputs, state)
         outputs = self._convolve_window(window, self.normalized_kernel())
-        return self._add_bias(outputs), {"inputs": last}
+        return self._add_bias(outputs), state
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -198,21 +182,18 @@ class DynamicConv(_HeadConvolution):
     see `keras_seqconv.ops.dynamic_conv` (Wu et al. 2019, Pay Less Attention with
     Lightweight and Dynamic Convolutions, section 4). The softmax is always over all K
     taps, also where T < K, and computed in float32 under every dtype policy; a full
-    pass therefore equals any split into steps. Masks and steps: `layers.sequences`;
-    with `renormalize_padding` a state also holds `"real"`, int32 (B, K - 1): which of
-    the last inputs are inside of the sequence.
+    pass therefore equals any split into steps. Calls, masks and steps:
+    `layers.sequences`; with `renormalize_padding` a state also holds `"real"`, int32
+    (B, K - 1): which of the last inputs are inside of the sequence.
 
     Weights: the kernel generator, a `Dense` of H * K outputs (h * K + j is tap j of
     head h) without bias, uniform within 1 / sqrt(width of the query) as in fairseq;
     `bias` (C,), zeros.
 
     Args:
-        num_heads: H, a divisor of C.
-        kernel_size: K >= 1; may be even, and longer than T.
-        padding: "same" or "causal".
+        num_heads, kernel_size, padding, weight_dropout, seed: as of `LightConv`.
         kernel_softmax: normalise the taps of each kernel by a softmax. The authors
             report that training diverges without.
-        weight_dropout: rate of DropConnect, see `LightConv`.
         weight_dropout_mask: "position" draws a mask for each position of each row,
             (B, T, H, K), as fairseq does; "shared" one mask (H, K) for all.
         use_bias: add a bias to the outputs (`conv_bias` of fairseq).
@@ -225,24 +206,12 @@ class DynamicConv(_HeadConvolution):
             each makes the kernels of its share of the heads, all with one generator
             of H * K / query_groups outputs. Divides H and the width of the query.
         kernel_initializer: of the generator, instead of the limit above.
-        seed: seed of DropConnect.
 
     Call arguments:
-        inputs: tensor (B, T, C).
+        inputs, mask, training: see `layers.sequences`.
         query: tensor (B, T, channels) that the kernels are made from; `inputs` (after
             masking) when None.
-        mask: boolean (B, T), True for real tokens.
         inputs_mask: where Keras puts the mask of `inputs` when there is a query.
-        training: whether to apply DropConnect.
-
-    Output shape: (B, T, C).
-
-    Example:
-
-    ```python
-    layer = keras_seqconv.layers.DynamicConv(8, 31, padding="causal")
-    outputs = layer(keras.random.normal((2, 100, 512)))
-    ```
     """
 
     def __init__(
@@ -250,30 +219,21 @@ class DynamicConv(_HeadConvolution):
         num_heads: int,
         kernel_size: int,
         padding: str = "same",
-        kernel_softmax: bool = True,
-        weight_dropout: float = 0.0,
+        *,
         weight_dropout_mask: str = "position",
-        use_bias: bool = False,
         use_kernel_bias: bool = False,
         renormalize_padding: bool = False,
         query_groups: int = 1,
-        kernel_initializer=None,
-        seed: int | None = None,
         **kwargs,
     ):
         super().__init__(
             num_heads,
             kernel_size,
             padding,
-            kernel_softmax,
-            weight_dropout,
-            weight_dropout_mask,
-            use_bias,
-            kernel_initializer,
-            seed,
+            weight_dropout_mask=weight_dropout_mask,
             **kwargs,
         )
-        if renormalize_padding and not kernel_softmax:
+        if renormalize_padding and not self.kernel_softmax:
             raise ValueError(
                 "`renormalize_padding` changes the softmax and needs "
                 "`kernel_softmax`. Received: kernel_softmax=False"
@@ -375,17 +335,13 @@ class DynamicConv(_HeadConvolution):
         `query` (B, n, channels) is that of the same positions, for a layer that is
         called with a query.
         """
-        self._require_causal()
-        inputs = ops.cast(inputs, self.compute_dtype)
-        window, last = slide(state["inputs"], inputs)
-        state, real = {"inputs": last}, state.get("real")
+        real = state.get("real")
+        window, state = self._slide(inputs, state)
         if self.renormalize_padding:
             batch, count = ops.shape(inputs)[:2]
             real = ops.concatenate([real, ops.ones((batch, count), "int32")], axis=1)
             size = (batch, self.kernel_size - 1)
             state["real"] = ops.slice(real, (0, count), size)
-        kernel = self._kernel(inputs if query is None else query, real)
+        query = ops.cast(inputs if query is None else query, self.compute_dtype)
+        kernel = self._kernel(query, real)
         return self._add_bias(self._convolve_window(window, kernel)), state
-
-    def compute_output_shape(self, inputs_shape, query_shape=None):
-        return tuple(inputs_shape)

@@ -14,6 +14,7 @@ from keras_seqconv.support.arguments import (
     check_choice,
     check_dense,
     check_positive_integer,
+    check_sequence,
     known_width,
 )
 
@@ -75,15 +76,11 @@ class TokenEmbedding(SequenceLayer):
         self.autocast = False
 
     def build(self, inputs_shape=None):
-        initializer = self.embeddings_initializer
-        if initializer is None:
-            initializer = keras.initializers.RandomNormal(
-                stddev=self.embedding_dim**-0.5
-            )
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.vocabulary_size, self.embedding_dim),
-            initializer=initializer,
+            initializer=self.embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5),
             autocast=False,  # only the rows that are looked up are cast
         )
         self.bias = None
@@ -161,17 +158,12 @@ class PositionEncoding(SequenceLayer):
         embeddings_initializer: of the learned table; normal with standard deviation
             C^-1/2 by default.
 
-    Call arguments:
-        inputs: tensor (B, T, C).
-        mask: boolean (B, T), True for real tokens.
-
-    Output shape: (B, T, C). Masks and steps: `layers.sequences`; the state is
-    {"position": () int32}, with positions beyond a learned table NaN in steps.
+    Calls, masks and steps: `layers.sequences`; the state is {"position": () int32}.
 
     Raises:
-        ValueError: for arguments outside these rules, and for sequences known to be
-            longer than `max_length` when learned. Where T is not known before the graph
-            runs, positions beyond the table become NaN: a graph cannot raise.
+        ValueError: for sequences known to be longer than a learned table. Where T is
+            not known before the graph runs, and in steps, positions beyond the table
+            become NaN: a graph cannot raise.
 
     Example:
 
@@ -204,22 +196,16 @@ class PositionEncoding(SequenceLayer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, inputs_shape):
-        if len(inputs_shape) != 3 or inputs_shape[-1] is None:
-            raise ValueError(
-                "`inputs` must have shape (batch, time, channels) with known "
-                f"channels. Received: inputs.shape={inputs_shape}"
-            )
+        check_sequence("inputs", inputs_shape)
         if self.kind == "sinusoidal":
             return
         self._check_length(inputs_shape[1])
         channels = inputs_shape[-1]
-        initializer = self.embeddings_initializer
-        if initializer is None:
-            initializer = keras.initializers.RandomNormal(stddev=channels**-0.5)
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_length, channels),
-            initializer=initializer,
+            initializer=self.embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=channels**-0.5),
         )
 
     def call(self, inputs, mask=None):

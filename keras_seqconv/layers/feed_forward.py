@@ -35,10 +35,8 @@ class FeedForward(SequenceLayer):
         seed: seed of the dropout.
 
     Call arguments:
-        inputs: tensor (..., C).
+        inputs: tensor (..., C), as are the outputs.
         training: whether to apply dropout.
-
-    Output shape: (..., C).
     """
 
     def __init__(
@@ -115,22 +113,15 @@ class Residual(SequenceLayer):
         seed: seed of the dropout.
 
     Call arguments:
-        inputs: tensor (B, T, C).
-        value, key: tensors (B, S, channels), for cross-attention.
-        mask: boolean (B, T), True for real tokens of `inputs`.
-        value_mask: boolean (B, S), True for real tokens of `value`.
-        attention_mask: boolean (B, T, S) or (T, S).
-        training: whether to apply dropout.
+        inputs, mask, training: see `layers.sequences`, as of steps.
+        value, key, value_mask, attention_mask: see `MultiHeadAttention`.
 
     Masks and `training` reach the wrapped layer if its `call` names them, and are left
     out otherwise, so that one loop can call all sub-layers of a block alike.
 
-    Output shape: (B, T, C). Masks and steps: `layers.sequences`.
-
     Raises:
-        ValueError: for arguments outside these rules, for `value`, `key` or
-            `attention_mask` when `layer` does not take them, and in `build` when
-            `layer` changes the shape.
+        ValueError: for `value`, `key` or `attention_mask` when `layer` does not take
+            them, and in `build` when `layer` changes the shape.
 
     Example:
 
@@ -255,16 +246,6 @@ class Residual(SequenceLayer):
             )
         outputs = inputs + self._dropped(outputs, self.dropout, training)
         return outputs if self.normalize_first else self.layer_norm(outputs)
-
-    def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
-        return tuple(inputs_shape)
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        layer = keras.saving.deserialize_keras_object(
-            config["layer"], custom_objects=custom_objects
-        )
-        return cls(**{**config, "layer": layer})
 
 
 def accepted(function, arguments):

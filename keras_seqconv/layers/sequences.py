@@ -3,6 +3,10 @@
 Letters: B batch, T time, C channels, K taps, n new positions of a step, G beams of a
 sentence.
 
+**Calls.** `layer(inputs, mask=None, training=None)`: `inputs` is a tensor (B, T, C), as
+are the outputs unless a docstring says otherwise; `mask` as below; `training` tells
+whether to apply dropout and DropConnect.
+
 **Masks.** A mask is boolean (B, T), True for real tokens. What it hides may be
 anything, also NaN: it counts as zero, as if the sequence ended there, so that padding
 on either side changes no result at a real token. Masks that Keras attaches to tensors
@@ -72,14 +76,6 @@ class SequenceLayer(keras.layers.Layer):
                 f"Layer {self.name!r} has no weights yet: call it or its `build` first."
             )
 
-    def _require_causal(self):
-        if self.padding != "causal":
-            raise ValueError(
-                'Steps need padding="causal": with other padding an output depends on '
-                f"inputs that come later. Received: padding={self.padding!r}"
-            )
-        self._require_built()
-
     @property
     def wide_dtype(self) -> str:
         """The compute dtype, at least float32."""
@@ -90,13 +86,61 @@ class SequenceLayer(keras.layers.Layer):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        for layer_class in type(self).__mro__:
-            if not issubclass(layer_class, SequenceLayer):
-                continue
-            for name in inspect.signature(layer_class.__init__).parameters:
-                if name not in config and hasattr(self, name):
-                    config[name] = _serialized(getattr(self, name))
+        for name in argument_names(type(self)):
+            if name not in config and hasattr(self, name):
+                config[name] = _serialized(getattr(self, name))
         return config
+
+    @classmethod
+    def from_config(cls, config: dict):
+        return cls(**{name: _deserialized(value) for name, value in config.items()})
+
+
+class ConvolutionLayer(SequenceLayer):
+    """Adds the steps of a convolution, of which the state is the last K - 1 inputs.
+
+    Sub-classes set `kernel_size`, `padding` and, in `build`, `channels`.
+    """
+
+    def _require_causal(self):
+        if self.padding != "causal":
+            raise ValueError(
+                'Steps need padding="causal": with other padding an output depends on '
+                f"inputs that come later. Received: padding={self.padding!r}"
+            )
+        self._require_built()
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
+        self._require_causal()
+        shape = (batch_size, self.kernel_size - 1, self.channels)
+        return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
+
+    def _slide(self, inputs, state):
+        """The window (B, K - 1 + n, C) that n new outputs reach, and the next state."""
+        self._require_causal()
+        inputs = ops.cast(inputs, self.compute_dtype)
+        window = ops.concatenate([state["inputs"], inputs], axis=1)
+        count = ops.shape(inputs)[1]
+        if isinstance(count, int):
+            return window, {"inputs": window[:, count:]}
+        # A slice of known size: loops need a state of known shape.
+        last = ops.slice(window, (0, count, 0), ops.shape(state["inputs"]))
+        return window, {"inputs": last}
+
+
+def argument_names(layer_class: type) -> list[str]:
+    """What the constructor takes: also what `**kwargs` hand on, down to Keras' own."""
+    names = []
+    for base in layer_class.__mro__:
+        if base is keras.layers.Layer:
+            break
+        parameters = inspect.signature(base.__init__).parameters
+        names += parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            break
+    return names
 
 
 def _serialized(value):
@@ -104,6 +148,11 @@ def _serialized(value):
         return list(value)
     plain = isinstance(value, (type(None), bool, int, float, str))
     return value if plain else keras.saving.serialize_keras_object(value)
+
+
+def _deserialized(value):
+    serialized = isinstance(value, dict) and "class_name" in value
+    return keras.saving.deserialize_keras_object(value) if serialized else value
 
 
 def zero_masked(inputs, mask, name="mask"):
@@ -117,21 +166,6 @@ def zero_masked(inputs, mask, name="mask"):
     check_mask(name, mask, inputs.shape[:2])
     mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
     return ops.where(mask, inputs, ops.zeros_like(inputs))
-
-
-def slide(last, inputs):
-    """The window (B, K - 1 + n, C) that n new outputs reach, and its last K - 1 inputs.
-
-    Args:
-        last: (B, K - 1, C), the inputs before.
-        inputs: (B, n, C).
-    """
-    window = ops.concatenate([last, inputs], axis=1)
-    count = ops.shape(inputs)[1]
-    if isinstance(count, int):
-        return window, window[:, count:]
-    # A slice of known size: loops need a state of known shape.
-    return window, ops.slice(window, (0, count, 0), ops.shape(last))
 
 
 def apply_dense(dense, inputs):

@@ -6,7 +6,7 @@ Letters: B batch, T time, C channels, K kernel.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, slide
+from keras_seqconv.layers.sequences import ConvolutionLayer, SequenceLayer
 from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
@@ -194,7 +194,7 @@ class WeightNormDense(_WeightNorm):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class WeightNormConv1D(_WeightNorm):
+class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
     """Convolution over time whose kernel is split into direction and length.
 
     `outputs[b, t] = sum_j inputs[b, t + j - P] @ kernel[j] + bias`, with P and zeros
@@ -244,7 +244,7 @@ class WeightNormConv1D(_WeightNorm):
     def build(self, input_shape):
         width = known_width("inputs", input_shape)
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: width})
-        self._input_width = width
+        self.channels = width
         self._add_weights((self.kernel_size, width, self.filters))
 
     def call(self, inputs):
@@ -260,23 +260,13 @@ class WeightNormConv1D(_WeightNorm):
         outputs = self._convolve(padded, kernel, "same" if same else "valid")
         return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 
-    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
-        self._require_causal()
-        shape = (batch_size, self.kernel_size - 1, self._input_width)
-        return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
-
     def step(self, inputs, state: dict, kernel=None) -> tuple:
         """Outputs (B, n, filters) of n new positions, and the next state."""
-        self._require_causal()
-        inputs = ops.cast(inputs, self.compute_dtype)
-        window, last = slide(state["inputs"], inputs)
+        window, state = self._slide(inputs, state)
         kernel = self.step_kernel() if kernel is None else kernel
         if inputs.shape[1] == 1:
-            outputs = self._multiply_window(window, kernel)
-        else:
-            outputs = self._convolve(window, kernel, "valid")
-        return outputs, {"inputs": last}
+            return self._multiply_window(window, kernel), state
+        return self._convolve(window, kernel, "valid"), state
 
     def _convolve(self, inputs, kernel, padding):
         # Measured on two CPU cores in float32, B 64, T 32, C 256, 512 filters, K 3, in
@@ -290,7 +280,7 @@ class WeightNormConv1D(_WeightNorm):
         """One output position: K * C inputs times one matrix, as in fairseq."""
         # Measured like `_convolve`, forward, this product against the convolution:
         # 80 rows 0.5 to 1.1, under XLA 0.33 to 0.37; 5 rows 0.24 to 0.35, 0.17 to 0.26.
-        size = self.kernel_size * self._input_width
+        size = self.kernel_size * self.channels
         kernel = ops.reshape(kernel, (size, self.filters))
         outputs = ops.matmul(ops.reshape(window, (-1, size)), kernel)
         return ops.expand_dims(self._add_bias(outputs), axis=1)

@@ -30,6 +30,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
+from keras_seqconv.layers.sequences import argument_names
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -238,10 +239,12 @@ def maker(kind, mixer) -> tuple[Callable, set[str]]:
             "registered with Keras, or a dictionary with one of these as 'kind'. "
             f"Received: mixer={mixer!r}"
         )
-    signature = inspect.signature(make.__init__ if isinstance(make, type) else make)
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    function = make.__init__ if isinstance(make, type) else make
+    parameters = inspect.signature(function).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
     rest = {"dtype"} if inspect.Parameter.VAR_KEYWORD in kinds else set()
-    return make, {*signature.parameters} | rest
+    names = argument_names(make) if isinstance(make, type) else parameters
+    return make, {*names} | rest
 
 
 # --- Ids to vectors, and vectors to logits ---

@@ -77,6 +77,15 @@ def known_width(name: str, shape: tuple) -> int:
     return shape[-1]
 
 
+def check_sequence(name: str, shape: tuple) -> None:
+    """ValueError unless the shape of `name` is (B, T, C) with known C."""
+    if len(shape) != 3 or shape[-1] is None:
+        raise ValueError(
+            f"`{name}` must have shape (batch, time, channels) with known "
+            f"channels. Received: {name}.shape={shape}"
+        )
+
+
 _OF_WEIGHTS = "set on a weight after `build`: `layer.weights[0].{} = ...`"
 _OURS = {
     "key_dim": "called `head_dim` here",
