@@ -41,26 +41,30 @@ def words():
 
 def log_softmax(x):
     x = np.asarray(x, "float64")
-    return x - x.max() - np.log(np.exp(x - x.max()).sum())
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def distribution(x, head, projections, tables):
-    """Log-probabilities of all words after one feature vector, by the formula."""
-    of_head = log_softmax(head @ x)
-    found = list(of_head[: CUTOFFS[0]])
+def distributions(features, head, projections, tables):
+    """Log-probabilities of all words after each feature vector, by the formula."""
+    of_head = log_softmax(features @ head.T)
+    found = [of_head[..., : CUTOFFS[0]]]
     for i, (projection, table) in enumerate(zip(projections, tables, strict=True)):
-        found += list(of_head[CUTOFFS[0] + i] + log_softmax(table @ (x @ projection)))
-    return np.array(found)
-
-
-def distributions(features, *weights):
-    return np.array([[distribution(x, *weights) for x in row] for row in features])
+        inside = log_softmax(features @ projection @ table.T)
+        found.append(of_head[..., CUTOFFS[0] + i, None] + inside)
+    return np.concatenate(found, axis=-1)
 
 
 def weights_of(layer):
-    """Head, projections and tables of an untied layer, as arrays."""
-    head, *rest = [to_numpy(weight) for weight in layer.weights]
-    return head, rest[0::2], rest[1::2]
+    """Head, projections and tables of a layer, tied or not, as arrays."""
+    own, source = [to_numpy(weight) for weight in layer.weights], layer.adaptive_input
+    if source is None:
+        return own[0], own[1::2], own[2::2]
+    first, *tables = map(to_numpy, source.embeddings)
+    projections = [to_numpy(w) for w in layer.tail_projections] or [
+        to_numpy(w).T for w in source.projections[1:]
+    ]
+    return np.concatenate([first, to_numpy(layer.head)]), projections, tables
 
 
 class TestAdaptiveSoftmax:
@@ -72,11 +76,16 @@ class TestAdaptiveSoftmax:
             (7 + 3, 64), (64, 16), (8, 16), (64, 4), (11, 4), (64, 1), (15, 1)
         ]  # fmt: skip
 
-    def test_equals_the_formula(self, blocks):
+    @pytest.mark.parametrize("tied", ["nothing", "tables", "projections too"])
+    def test_equals_the_formula(self, blocks, tied):
         """For every word, also those with offset 1, which fairseq's criterion skips."""
         features = random(1, WORDS, CHANNELS)
         ids = np.random.default_rng(3).permutation(WORDS)[None]
-        layer = softmax_layer()
+        source = None if tied == "nothing" else input_layer()
+        options = {"tie_projections": tied == "projections too"}
+        layer = softmax_layer(adaptive_input=source, **options)
+        count = {"nothing": 7, "tables": 4 + 8, "projections too": 1 + 8}[tied]
+        assert len(layer.trainable_weights) == count
         expected = distributions(features, *weights_of(layer))
         np.testing.assert_allclose(np.exp(expected).sum(-1), 1, rtol=1e-9)
         full = to_numpy(layer.full_log_prob(features))
@@ -135,18 +144,19 @@ class TestAdaptiveSoftmax:
             features = random(*shape, CHANNELS)
             ids = np.resize(words(), shape).astype("int32")
             got, gradient = run(features, ids)
-            expected = layer.log_prob(features, ids)
-            assert_close(got, expected)
-            assert gradient.shape == features.shape
-            weight = 0.5 * (np.arange(shape[1]) < 4) * np.ones(shape)
-            for kept in (weight, weight > 0):
-                loss = layer.loss(features, ids, kept)
-                wanted = -(to_numpy(got) * kept).sum()
-                np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+            assert_close(got, to_numpy(layer.log_prob(features, ids)))
             (first, *_) = layer_gradients(
                 layer, lambda x, ids=ids: ops.sqrt(layer.loss(x, ids)), features
             )
             np.testing.assert_allclose(gradient, first, rtol=1e-3, atol=1e-4)
+
+    def test_weights_of_the_loss(self):
+        layer, features, ids = softmax_layer(), random(2, 9, CHANNELS), words()
+        weight = 0.5 * (np.arange(9) < 4) * np.ones((2, 9))
+        log_prob = to_numpy(layer.log_prob(features, ids))
+        for kept in (weight, weight > 0):
+            loss = to_numpy(layer.loss(features, ids, kept))
+            np.testing.assert_allclose(loss, -(log_prob * kept).sum(), rtol=1e-5)
 
     # JAX has float64 only behind a global switch
     @pytest.mark.parametrize(
@@ -203,28 +213,6 @@ class TestAdaptiveSoftmax:
 
 
 class TestTied:
-    @pytest.mark.parametrize("tie_projections", [False, True])
-    def test_equals_the_formula(self, tie_projections, blocks):
-        source = input_layer()
-        options = {"adaptive_input": source, "tie_projections": tie_projections}
-        layer = AdaptiveSoftmax(WORDS, CUTOFFS, factor=2.0, **options)
-        layer.build((None, None, CHANNELS))
-        tables = [to_numpy(weight) for weight in source.embeddings]
-        if tie_projections:
-            projections = [to_numpy(weight).T for weight in source.projections[1:]]
-        else:
-            projections = [to_numpy(weight) for weight in layer.tail_projections]
-        own = 1 + (0 if tie_projections else 3)
-        assert len(layer.trainable_weights) == own + len(source.trainable_weights)
-        head = np.concatenate([tables[0], to_numpy(layer.head)])
-        features, ids = random(2, 9, CHANNELS), words()
-        expected = distributions(features, head, projections, tables[1:])
-        full = to_numpy(layer.full_log_prob(features))
-        assert_close(full, expected)
-        got = to_numpy(layer.log_prob(features, ids))
-        chosen = np.take_along_axis(expected, ids[..., None], -1)[..., 0]
-        assert_close(got, chosen)
-
     def test_tie_survives_saving(self, tmp_path):
         ids = keras.Input((None,), dtype="int32")
         source = AdaptiveInput(WORDS, CHANNELS, CUTOFFS, factor=2.0, name="source")
@@ -272,17 +260,11 @@ class TestAdaptiveInput:
         )
         assert [t.shape for t in tables] == [(7, 17), (8, 8), (11, 4), (15, 2)]
         ids = words()
-        expected = np.zeros((2, 9, 6))
-        for b in range(2):
-            for t in range(9):
-                (band,) = [i for i, (a, z) in enumerate(BANDS) if a <= ids[b, t] < z]
-                row = tables[band][ids[b, t] - BANDS[band][0]]
-                expected[b, t] = row @ projections[band]
+        rows = [t @ p for t, p in zip(tables, projections, strict=True)]
+        expected = np.concatenate(rows)[ids]
         for mode, function in modes(layer).items():
             got = to_numpy(function(ops.convert_to_tensor(ids)))
             assert_close(got, expected, err_msg=mode)
-        assert layer.compute_output_shape((None, None)) == (None, None, 6)
-        assert layer(keras.Input((None,), dtype="int32")).shape == (None, None, 6)
 
     def test_padding_stays_zero(self):
         layer = input_layer(pad_id=1)

@@ -8,60 +8,51 @@ from keras_seqconv import layers
 from tests.backends import to_numpy
 from tests.layers.table import of
 
-WRONG = [
-    ("LightConv", {"num_heads": 0}, "must be a positive integer"),
-    ("LightConv", {"num_heads": True}, ""),
-    ("DynamicConv", {"kernel_size": 2.0}, ""),
-    ("LightConv", {"kernel_size": (3, 4)}, ""),
-    ("DynamicConv", {"padding": "valid"}, "must be one of"),
-    ("LightConv", {"weight_dropout": 1.0}, "less than 1"),
-    ("DynamicConv", {"weight_dropout": -0.1}, ""),
-    ("LightConv", {"weight_dropout_mask": "row"}, ""),
-    ("DynamicConv", {"query_groups": 0}, ""),
-    ("LightConvModule", {"input_dropout": 1}, ""),
-    ("LightConvModule", {"conv_dim": 0}, ""),
-    ("QueryConvModule", {"gate": "relu"}, ""),
-    ("QueryConvModule", {"query_dim": -1}, ""),
-    ("QueryConvModule", {"query_groups": 0}, ""),
-    ("MultiHeadAttention", {"num_heads": 2.0}, ""),
-    ("MultiHeadAttention", {"head_dim": 0}, ""),
-    ("MultiHeadAttention", {"output_dim": -1}, ""),
-    ("MultiHeadAttention", {"dropout": 1.0}, ""),
-    ("FeedForward", {"intermediate_dim": 0}, ""),
-    ("FeedForward", {"dropout": 1.0}, ""),
-    ("Residual", {"layer": "relu"}, "must be a Keras layer"),
-    ("Residual", {"dropout": 1.0}, ""),
-    ("Residual", {"epsilon": 0}, "must be positive"),
-    ("PositionEncoding", {"kind": "rotary"}, ""),
-    ("PositionEncoding", {"layout": "interleaved"}, ""),
-    ("PositionEncoding", {"kind": "learned", "max_length": None}, "must be given"),
-    ("PositionEncoding", {"max_length": True}, ""),
-    ("TokenEmbedding", {"vocabulary_size": 0}, ""),
-    ("TokenEmbedding", {"embedding_dim": -1}, ""),
-    ("WeightNormDense", {"units": True}, ""),
-    ("WeightNormConv1D", {"filters": 2.0}, ""),
-    ("WeightNormConv1D", {"kernel_size": 0}, ""),
-    ("WeightNormConv1D", {"padding": "valid"}, ""),
-    ("ConvS2SBlock", {"filters": 0}, ""),
-    ("ConvS2SBlock", {"kernel_size": 0}, ""),
-    ("ConvS2SBlock", {"padding": "valid"}, ""),
-    ("ConvS2SBlock", {"dropout": -0.1}, ""),
-    ("ConvS2SInitializer", {"dropout": "a"}, ""),
-    ("ConvS2SInitializer", {"gain": 0}, "must be positive"),
-    ("ConvS2SInitializer", {"gain": float("nan")}, "finite"),
-    *[("ScaleGradient", {"scale": scale}, "finite number")
-      for scale in (float("inf"), float("nan"), True, "1", None)],
-    *[("AdaptiveInput", {"pad_id": pad_id}, "") for pad_id in (-1, 11, True, 1.0)],
-    *[("AdaptiveInput", {name: 0}, "")
-      for name in ("vocabulary_size", "output_dim", "embedding_dim")],
-    *[(name, {"cutoffs": cutoffs}, "")
-      for name in ("AdaptiveInput", "AdaptiveSoftmax")
-      for cutoffs in ((), (5, 5), (7, 3), (0, 3), (1.5, 3), 7, (True, 3), (7, 42))],
-    *[("AdaptiveSoftmax", {"factor": factor}, "")
-      for factor in (0.5, "4", True, float("nan"))],
-    ("AdaptiveSoftmax", {"dropout": 1.0}, ""),
-    ("AdaptiveSoftmax", {"tie_projections": 1}, ""),
-]  # fmt: skip
+CUTOFFS = [(), (5, 5), (7, 3), (0, 3), (1.5, 3), 7, (True, 3), (7, 42)]
+# Values that an argument refuses.
+WRONG = {
+    "LightConv": {
+        "num_heads": [0, True], "kernel_size": [(3, 4)], "weight_dropout": [1.0],
+        "weight_dropout_mask": ["row"],
+    },
+    "DynamicConv": {
+        "kernel_size": [2.0], "padding": ["valid"], "weight_dropout": [-0.1],
+        "query_groups": [0],
+    },
+    "LightConvModule": {"num_heads": [0], "conv_dim": [0], "input_dropout": [1]},
+    "QueryConvModule": {
+        "num_heads": [True], "gate": ["relu"], "query_dim": [-1], "query_groups": [0],
+    },
+    "MultiHeadAttention": {
+        "num_heads": [2.0], "head_dim": [0], "output_dim": [-1], "dropout": [1.0],
+    },
+    "FeedForward": {"intermediate_dim": [0], "dropout": [1.0]},
+    "Residual": {"layer": ["relu"], "dropout": [1.0], "epsilon": [0]},
+    "PositionEncoding": {
+        "kind": ["rotary"], "layout": ["interleaved"], "max_length": [True],
+    },
+    "TokenEmbedding": {"vocabulary_size": [0], "embedding_dim": [-1]},
+    "WeightNormDense": {"units": [True]},
+    "WeightNormConv1D": {"filters": [2.0], "kernel_size": [0], "padding": ["valid"]},
+    "ConvS2SBlock": {
+        "filters": [0], "kernel_size": [0], "padding": ["valid"], "dropout": [-0.1],
+    },
+    "ConvS2SInitializer": {"dropout": ["a"], "gain": [0, float("nan")]},
+    "ScaleGradient": {"scale": [float("inf"), float("nan"), True, "1", None]},
+    "AdaptiveInput": {
+        "vocabulary_size": [0], "output_dim": [0], "embedding_dim": [0],
+        "pad_id": [-1, 11, True, 1.0], "cutoffs": CUTOFFS,
+    },
+    "AdaptiveSoftmax": {
+        "factor": [0.5, "4", True, float("nan")], "dropout": [1.0],
+        "tie_projections": [1], "cutoffs": CUTOFFS,
+    },
+}  # fmt: skip
+RULES = {
+    "num_heads": "a positive integer", "padding": "one of", "layer": "a Keras layer",
+    "weight_dropout": "at least 0 and less than 1", "scale": "a finite number",
+    "epsilon": "positive", "gain": "positive|finite",
+}  # fmt: skip
 NEEDED = {
     "LightConv": {"num_heads": 2, "kernel_size": 3},
     "DynamicConv": {"num_heads": 2, "kernel_size": 3},
@@ -79,12 +70,25 @@ NEEDED = {
 }
 
 
-@pytest.mark.parametrize(("layer", "arguments", "rule"), WRONG)
-def test_wrong_arguments_are_named(layer, arguments, rule):
-    *_, (name, value) = arguments.items()
-    with pytest.raises(ValueError, match=f"(?s)`{name}`.*{rule}.*Received: ") as error:
-        getattr(layers, layer)(**{**NEEDED.get(layer, {}), **arguments})
+@pytest.mark.parametrize(
+    ("layer", "name", "value"),
+    [
+        (layer, name, value)
+        for layer, arguments in WRONG.items()
+        for name, values in arguments.items()
+        for value in values
+    ],
+)
+def test_wrong_arguments_are_named(layer, name, value):
+    rule = f"must (be|not exceed) .*({RULES.get(name, '')}).*Received: "
+    with pytest.raises(ValueError, match=f"(?s)`{name}` {rule}") as error:
+        getattr(layers, layer)(**{**NEEDED.get(layer, {}), name: value})
     assert f"{name}={value!r}" in str(error.value)
+
+
+def test_learned_positions_need_a_length():
+    with pytest.raises(ValueError, match="`max_length` must be given.*=None"):
+        layers.PositionEncoding("learned")
 
 
 @pytest.mark.parametrize(

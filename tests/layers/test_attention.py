@@ -1,4 +1,4 @@
-"""Multi-head attention against loops and Keras; steps; attention to a source."""
+"""Multi-head attention against its formula and Keras; steps; attention to a source."""
 
 import keras
 import numpy as np
@@ -17,33 +17,20 @@ from tests.layers.values import (
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
 
 
-def reference(layer, query, value=None, key=None, allowed=None):
-    """Outputs and probabilities by loops in float64."""
+def reference(layer, query, value=None, key=None, allowed=True):
+    """Outputs and probabilities by the formula, in float64."""
     value = query if value is None else value
     key = value if key is None else key
-    names = ("query", "key", "value", "output")
-    kernel = {n: to_numpy(getattr(layer, f"{n}_kernel")).astype(float) for n in names}
-    bias = {n: to_numpy(getattr(layer, f"{n}_bias")).astype(float) for n in names}
-    heads, head_dim, channels = kernel["output"].shape
-    batch, target, source = query.shape[0], query.shape[1], value.shape[1]
-    if allowed is None:
-        allowed = np.ones((batch, target, source), bool)
-    outputs = np.zeros((batch, target, channels))
-    weights = np.zeros((batch, heads, target, source))
-    for b in range(batch):
-        for h in range(heads):
-            q = query[b] @ kernel["query"][:, h] + bias["query"][h]
-            k = key[b] @ kernel["key"][:, h] + bias["key"][h]
-            v = value[b] @ kernel["value"][:, h] + bias["value"][h]
-            for t in range(target):
-                attended = np.zeros(head_dim)
-                visible = [s for s in range(source) if allowed[b, t, s]]
-                scores = [np.exp(q[t] @ k[s] / np.sqrt(head_dim)) for s in visible]
-                for s, score in zip(visible, scores, strict=True):
-                    weights[b, h, t, s] = score / sum(scores)
-                    attended += weights[b, h, t, s] * v[s]
-                outputs[b, t] += attended @ kernel["output"][h]
-    return outputs + bias["output"], weights
+    weights = iter([to_numpy(weight).astype(float) for weight in layer.weights])
+    query, key, value = (
+        np.einsum("btc,chd->bhtd", x, next(weights)) + next(weights)[:, None]
+        for x in (query, key, value)
+    )
+    odds = np.exp(query @ key.swapaxes(2, 3) / np.sqrt(key.shape[-1]))
+    odds *= np.broadcast_to(allowed, odds[:, 0].shape)[:, None]
+    shares = odds / np.maximum(odds.sum(-1, keepdims=True), 1e-300)
+    outputs = np.einsum("bhtd,hdc->btc", shares @ value, next(weights))
+    return outputs + next(weights), shares
 
 
 SELF_CASES = {
@@ -76,7 +63,7 @@ def allowed_of(mask=None, attention_mask=None, value_mask=None, causal=False, si
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("case", SELF_CASES)
-def test_self_attention_equals_loops(case, causal):
+def test_self_attention_equals_the_formula(case, causal):
     masks = SELF_CASES[case]
     inputs = random(BATCH, TARGET, CHANNELS)
     layer = randomized(MultiHeadAttention(HEADS, use_causal_mask=causal), inputs.shape)
@@ -91,7 +78,7 @@ def test_self_attention_equals_loops(case, causal):
 
 
 @pytest.mark.parametrize("with_key", [False, True])
-def test_cross_attention_equals_loops(with_key):
+def test_cross_attention_equals_the_formula(with_key):
     query, value = random(BATCH, TARGET, CHANNELS), random(BATCH, SOURCE, 7, seed=1)
     key = random(BATCH, SOURCE, 9, seed=2) if with_key else None
     shapes = [query.shape, value.shape] + ([key.shape] if with_key else [])

@@ -11,11 +11,9 @@ import pytest
 from keras import ops
 
 from keras_seqconv import layers
-from keras_seqconv.models import EncoderDecoder
 from tests.backends import cheaply, compiled, layer_gradients, modes, to_numpy
 from tests.cases import few_on_jax
 from tests.layers.table import (
-    FAST,
     HIDDEN,
     INPUTS,
     MASKABLE,
@@ -33,7 +31,6 @@ from tests.layers.table import (
     symbols,
 )  # fmt: skip
 from tests.layers.values import assert_close, random, randomized, run_steps
-from tests.saved_models import compiled_functions
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -395,40 +392,3 @@ def test_nothing_is_convolved_to_nothing(layer_class, shape, padding):
         assert function(ops.zeros(shape)).shape == shape
     gradients = layer_gradients(layer, layer, np.zeros(shape, "float32"))
     assert not any(np.any(to_numpy(gradient)) for gradient in gradients)
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAST)
-def test_exports_are_for_servers_without_xla(name, tmp_path):
-    import tensorflow as tf
-
-    layer = randomized(built(name))
-    model, arrays = functional(ROWS[name], layer)
-    expected = model.predict(arrays, verbose=0)
-    model.export(tmp_path, verbose=False)
-    assert compiled_functions(tmp_path) == []
-    served = tf.saved_model.load(tmp_path)
-    outputs = served.serve([tf.convert_to_tensor(array) for array in arrays])
-    assert_close(outputs, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])
-def test_padding_ids_reach_no_logits(mixer):
-    """Whatever stands in the row of the padding, also NaN."""
-    model = EncoderDecoder(
-        *(9, 9), hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=mixer,
-        num_encoder_layers=2, num_decoder_layers=1, kernel_sizes=70,
-    )  # fmt: skip
-    inputs = {
-        "source_ids": np.array([[5, 6, 2, 1, 1], [1, 1, 5, 6, 2]]),
-        "target_ids": np.array([[2, 7, 1], [2, 7, 8]]),
-    }
-    expected = to_numpy(model(inputs))
-    for embedder in (model.source_embedder, model.target_embedder):
-        table = embedder.tokens.embeddings
-        table.assign(np.where(np.arange(9)[:, None] == 1, np.nan, to_numpy(table)))
-    assert_close(model(inputs)[:, :2], expected[:, :2])
-    state = model.get_initial_state(inputs["source_ids"], max_length=3)
-    logits, _ = model.step(inputs["target_ids"][:, :2], state)
-    assert_close(logits, expected[:, 1])

@@ -1,5 +1,7 @@
 """ConvS2S: gradient scale, residual, block, attention, and fairseq's golden model."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from keras_seqconv.layers import (
 from tests.backends import gradients, to_numpy
 from tests.layers.values import (
     assert_close,
+    convolve,
     dense,
     lengths_mask,
     random,
@@ -59,19 +62,11 @@ def test_scaled_residual_adds_and_projects_another_width(width):
 
 
 def reference_block(block, inputs, mask=None):
-    """Position by position, from the effective weights."""
+    """From the effective weights."""
     x = inputs if mask is None else inputs * mask[..., None]
     kernel = to_numpy(block.convolution.effective_kernel())
-    bias = to_numpy(block.convolution.bias)
-    taps, time = block.kernel_size, x.shape[1]
-    left = taps - 1 if block.padding == "causal" else (taps - 1) // 2
-    outputs = np.zeros((*x.shape[:2], block.filters))
-    for t in range(time):
-        y = bias
-        for j in range(taps):
-            if 0 <= t + j - left < time:
-                y = y + x[:, t + j - left] @ kernel[j]
-        outputs[:, t] = y[..., : block.filters] * sigmoid(y[..., block.filters :])
+    y = convolve(x, kernel, to_numpy(block.convolution.bias), block.padding)
+    outputs = y[..., : block.filters] * sigmoid(y[..., block.filters :])
     if not block.residual:
         return outputs
     skip = inputs
@@ -89,8 +84,7 @@ def test_block_equals_loops(padding, kernel_size, filters, residual, mask):
     inputs = random(2, 7, 3)
     randomized(block, inputs.shape)
     expected = reference_block(block, inputs, mask)
-    outputs = to_numpy(block(inputs, mask=mask))
-    assert_close(outputs, expected)
+    assert_close(block(inputs, mask=mask), expected)
 
 
 def test_block_dropout_spares_the_skip_tensor():
@@ -123,24 +117,14 @@ def make_attention(given):
 
 
 def reference_attention(layer, inputs, target_embeddings, keys, values, mask=None):
-    """Row by row and position by position; returns outputs and weights."""
+    """Outputs and weights by the formula."""
+    mask = np.ones(keys.shape[:2], bool) if mask is None else mask
     beams = len(inputs) // len(keys)
+    keys, values, mask = (np.repeat(x, beams, axis=0) for x in (keys, values, mask))
     query = dense(layer.in_projection, inputs) + target_embeddings
-    weights = np.zeros((*inputs.shape[:2], keys.shape[1]))
-    context = np.zeros((*inputs.shape[:2], values.shape[2]))
-    for row in range(len(inputs)):
-        sentence = row // beams
-        real = np.arange(keys.shape[1])
-        if mask is not None:
-            real = real[mask[sentence]]
-        if not len(real):
-            continue
-        for t in range(inputs.shape[1]):
-            scores = keys[sentence, real] @ query[row, t] * np.sqrt(0.5)
-            odds = np.exp(scores - scores.max())
-            weights[row, t, real] = odds / odds.sum()
-            mean = weights[row, t] @ values[sentence]
-            context[row, t] = mean * len(real) * np.sqrt(1 / len(real))
+    odds = np.exp(query @ keys.swapaxes(1, 2) * np.sqrt(0.5)) * mask[:, None]
+    weights = odds / np.maximum(odds.sum(-1, keepdims=True), 1e-30)
+    context = weights @ values * np.sqrt(mask.sum(axis=1))[:, None, None]
     projected = dense(layer.out_projection, context)
     return (projected + inputs) * np.sqrt(0.5), weights
 
@@ -149,38 +133,25 @@ def reference_attention(layer, inputs, target_embeddings, keys, values, mask=Non
     "mask", [None, MASK, lengths_mask([7, 0], 7)], ids=["full", "masked", "empty"]
 )
 @pytest.mark.parametrize("beams", [1, 3])
-def test_attention_equals_loops(beams, mask):
+def test_attention_equals_the_formula(beams, mask):
+    """Beams share keys and values, also where no shape is known."""
     given = attention_inputs(beams=beams)
     layer = make_attention(given)
     expected, expected_weights = reference_attention(layer, **given, mask=mask)
-    outputs = to_numpy(layer(**given, keys_mask=mask))
-    assert_close(outputs, expected)
+    assert_close(layer(**given, keys_mask=mask), expected)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        signature = [tf.TensorSpec([None, None, width]) for width in (5, 3, 3, 4)]
+        run = tf.function(partial(layer, keys_mask=mask), input_signature=signature)
+        assert_close(run(*given.values()), expected)
+        if mask is None:
+            empty = attention_inputs(batch=0)
+            assert run(*empty.values()).shape == (0, 4, 5)
     given.pop("values")
     weights = layer.attention_weights(**given, keys_mask=mask)
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     assert_close(weights, expected_weights)
-
-
-@pytest.mark.tensorflow
-def test_attention_shares_keys_between_beams_with_unknown_shapes():
-    import tensorflow as tf
-
-    layer = make_attention(attention_inputs())
-    signature = [tf.TensorSpec([None, None, width]) for width in (5, 3, 3, 4)]
-    mask = tf.TensorSpec([None, None], "bool")
-
-    @tf.function(input_signature=[*signature, mask])
-    def run(*arguments):
-        *arguments, keys_mask = arguments
-        return layer(*arguments, keys_mask=keys_mask)
-
-    for beams in (1, 3):
-        given = attention_inputs(beams=beams)
-        expected, _ = reference_attention(layer, **given, mask=MASK)
-        outputs = to_numpy(run(*given.values(), MASK))
-        assert_close(outputs, expected)
-    empty = attention_inputs(batch=0)
-    assert run(*empty.values(), np.zeros((0, 7), bool)).shape == (0, 4, 5)
 
 
 def test_attention_needs_keys_as_wide_as_the_embeddings():
@@ -199,13 +170,8 @@ def test_attention_needs_keys_as_wide_as_the_embeddings():
 
 @pytest.mark.tensorflow
 def test_attention_in_float64_is_float64_throughout():
-    rng = np.random.default_rng(0)
-    h, g, keys, values = (rng.normal(size=(2, 5, 4)) for _ in range(4))
+    given = {name: x.astype("float64") for name, x in attention_inputs().items()}
     layer = ConvS2SAttention(dtype="float64")
-    outputs = to_numpy(layer(h, g, keys, values, keys_mask=MASK[:, :5]))
-    query = (dense(layer.in_projection, h) + g) * np.sqrt(0.5)
-    weights = np.where(MASK[:, None, :5], np.exp(query @ keys.swapaxes(1, 2)), 0)
-    weights /= weights.sum(axis=-1, keepdims=True)
-    context = weights @ values * np.sqrt(MASK[:, :5].sum(axis=1))[:, None, None]
-    expected = (dense(layer.out_projection, context) + h) * np.sqrt(0.5)
+    outputs = to_numpy(layer(**given, keys_mask=MASK))
+    expected, _ = reference_attention(layer, **given, mask=MASK)
     np.testing.assert_allclose(outputs, expected, rtol=1e-12, atol=1e-12)

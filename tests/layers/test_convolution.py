@@ -4,8 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_seqconv.layers import DynamicConv, LightConv
 from tests.backends import layer_gradients, to_numpy
@@ -102,17 +100,6 @@ def test_published_values_of_dynamic_conv_shorter_than_its_kernel(
     np.testing.assert_allclose(to_numpy(layer(inputs))[0, :, 0], expected, rtol=1e-6)
     steps = run_steps(layer.step, layer, inputs, [1, 1, 1])
     np.testing.assert_allclose(steps[0, :, 0], expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("layer_class", BOTH)
-@settings(max_examples=8, deadline=None)
-@given(taps=st.integers(1, 9), length=st.integers(2, 6), heads=st.sampled_from([1, 2]))
-def test_steps_equal_the_full_pass(layer_class, taps, length, heads):
-    layer = layer_class(heads, taps, padding="causal", use_bias=True)
-    inputs = INPUTS[:, :length, :4]
-    full = to_numpy(layer(inputs))
-    for chunks in ([1] * length, [length - 1, 1]):
-        assert_close(run_steps(layer.step, layer, inputs, chunks), full)
 
 
 @pytest.mark.parametrize("granularity", ["shared", "position"])

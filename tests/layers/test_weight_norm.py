@@ -11,7 +11,7 @@ from keras_seqconv.layers import (
     WeightNormDense,
 )
 from tests.backends import layer_gradients, to_numpy
-from tests.layers.values import assert_close, random, randomized
+from tests.layers.values import assert_close, convolve, random, randomized
 
 
 def normalize(v, g):
@@ -21,17 +21,6 @@ def normalize(v, g):
         length = np.sqrt(sum(value**2 for value in v[..., o].ravel()))
         kernel[..., o] = g[o] * v[..., o] / length
     return kernel
-
-
-def convolve(inputs, kernel, bias, padding):
-    taps, time = len(kernel), inputs.shape[1]
-    left = taps - 1 if padding == "causal" else (taps - 1) // 2
-    outputs = np.zeros((*inputs.shape[:2], kernel.shape[-1])) + bias
-    for t in range(time):
-        for j in range(taps):
-            if 0 <= t + j - left < time:
-                outputs[:, t] += inputs[:, t + j - left] @ kernel[j]
-    return outputs
 
 
 def weights_of(layer):
@@ -46,13 +35,11 @@ LAYERS = {
 
 
 def test_dense_normalizes_every_output():
-    layer = WeightNormDense(5)
-    randomized(layer, (None, 3))
+    layer = randomized(WeightNormDense(5), (None, 3))
     assert layer.v.shape == (3, 5) and layer.g.shape == (5,)
     v, g, bias = weights_of(layer)
     inputs = random(4, 3)
-    expected = inputs @ normalize(v, g) + bias
-    assert_close(layer(inputs), expected)
+    assert_close(layer(inputs), inputs @ normalize(v, g) + bias)
 
 
 @pytest.mark.parametrize("padding", ["same", "causal"])
@@ -64,8 +51,7 @@ def test_conv_is_a_weighted_sum_of_neighbours(kernel_size, padding, time):
     assert layer.v.shape == (kernel_size, 3, 5) and layer.g.shape == (5,)
     v, g, bias = weights_of(layer)
     inputs = random(2, time, 3)
-    expected = convolve(inputs, normalize(v, g), bias, padding)
-    assert_close(layer(inputs), expected)
+    assert_close(layer(inputs), convolve(inputs, normalize(v, g), bias, padding))
 
 
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)

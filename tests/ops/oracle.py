@@ -7,40 +7,31 @@ def padding_left(taps: int, padding: str) -> int:
     return taps - 1 if padding == "causal" else (taps - 1) // 2
 
 
-def convolve(inputs: np.ndarray, kernel: np.ndarray, padding: str) -> np.ndarray:
-    """The convolution in float64; kernel (H, K) or (B, T, H, K)."""
+def terms(inputs: np.ndarray, kernel: np.ndarray, padding: str):
+    """For every product of the sums: place of the output, of the tap, of the input."""
     batch, length, channels = inputs.shape
     heads, taps = kernel.shape[-2:]
     left = padding_left(taps, padding)
+    for b, t, c, j in np.ndindex(batch, length, channels, taps):
+        s, head = t + j - left, c * heads // channels
+        if 0 <= s < length:
+            tap = (head, j) if kernel.ndim == 2 else (b, t, head, j)
+            yield (b, t, c), tap, (b, s, c)
+
+
+def convolve(inputs: np.ndarray, kernel: np.ndarray, padding: str) -> np.ndarray:
+    """The convolution in float64; kernel (H, K) or (B, T, H, K)."""
     outputs = np.zeros(inputs.shape, "float64")
-    for b in range(batch):
-        for t in range(length):
-            for c in range(channels):
-                row = kernel if kernel.ndim == 2 else kernel[b, t]
-                for j in range(taps):
-                    s = t + j - left
-                    if 0 <= s < length:
-                        tap = float(row[c * heads // channels, j])
-                        outputs[b, t, c] += tap * float(inputs[b, s, c])
+    for output, tap, place in terms(inputs, kernel, padding):
+        outputs[output] += float(kernel[tap]) * float(inputs[place])
     return outputs
 
 
 def gradients(upstream, inputs, kernel, padding) -> tuple[np.ndarray, np.ndarray]:
     """Gradients of sum(upstream * convolve(...)) for inputs and kernel."""
-    batch, length, channels = inputs.shape
-    heads, taps = kernel.shape[-2:]
-    left = padding_left(taps, padding)
     by_inputs = np.zeros(inputs.shape, "float64")
     by_kernel = np.zeros(kernel.shape, "float64")
-    for b in range(batch):
-        for t in range(length):
-            for c in range(channels):
-                head = c * heads // channels
-                place = (head,) if kernel.ndim == 2 else (b, t, head)
-                for j in range(taps):
-                    s = t + j - left
-                    if 0 <= s < length:
-                        g = float(upstream[b, t, c])
-                        by_inputs[b, s, c] += g * float(kernel[place][j])
-                        by_kernel[(*place, j)] += g * float(inputs[b, s, c])
+    for output, tap, place in terms(inputs, kernel, padding):
+        by_inputs[place] += float(upstream[output]) * float(kernel[tap])
+        by_kernel[tap] += float(upstream[output]) * float(inputs[place])
     return by_inputs, by_kernel
