@@ -54,8 +54,7 @@ class AdaptiveInput(SequenceLayer):
     Output shape: (B, T, output_dim).
 
     Raises:
-        ValueError: for arguments outside these rules, and when a band would be left
-            without any width.
+        ValueError: a band would be left without any width.
     """
 
     def __init__(
@@ -181,8 +180,8 @@ class AdaptiveSoftmax(SequenceLayer):
     Output shape: (..., C).
 
     Raises:
-        ValueError: for arguments outside these rules, when a tail would be left without
-            any width, and in `build` when the features do not fit `adaptive_input`.
+        ValueError: a tail would be left without any width, or, in `build`, the features
+            do not fit `adaptive_input`.
 
     Example:
 
@@ -226,11 +225,11 @@ class AdaptiveSoftmax(SequenceLayer):
             )
         for name in ("vocabulary_size", "cutoffs", "factor"):
             own = getattr(self, name)
-            if own != getattr(adaptive_input, name, own):
+            other = getattr(adaptive_input, name, own)
+            if own != other:
                 raise ValueError(
                     f"`{name}` must be that of `adaptive_input`. Received: "
-                    f"{name}={own}, "
-                    f"adaptive_input.{name}={getattr(adaptive_input, name)}"
+                    f"{name}={own}, adaptive_input.{name}={other}"
                 )
         self.adaptive_input = adaptive_input
         self.tie_projections = tie_projections
@@ -245,15 +244,9 @@ class AdaptiveSoftmax(SequenceLayer):
         if tied:
             if not self.adaptive_input.built:
                 self.adaptive_input.build()
-            wanted = ["embedding_dim"] + ["output_dim"] * self.tie_projections
-            for name in wanted:
-                if getattr(self.adaptive_input, name) != channels:
-                    raise ValueError(
-                        "With tied weights (or projections) the features must be as "
-                        f"wide as `adaptive_input.{name}`. "
-                        f"Received: inputs with {channels} channels, "
-                        f"{name}={getattr(self.adaptive_input, name)}"
-                    )
+            self._check_width("embedding_dim", channels)
+            if self.tie_projections:
+                self._check_width("output_dim", channels)
         if num_tails or not tied:
             self.head = self._weight(
                 "head", num_tails + (0 if tied else self.cutoffs[0]), channels
@@ -267,6 +260,15 @@ class AdaptiveSoftmax(SequenceLayer):
                 self.tail_projections.append(projection)
             if not tied:
                 self.tails.append(self._weight(f"tail_{tail}", end - first, dims[tail]))
+
+    def _check_width(self, name, channels):
+        width = getattr(self.adaptive_input, name)
+        if width != channels:
+            raise ValueError(
+                "With tied weights (or projections) the features must be as wide as "
+                f"`adaptive_input.{name}`. Received: inputs with {channels} channels, "
+                f"{name}={width}"
+            )
 
     def _weight(self, name, rows, columns):
         return self.add_weight(
@@ -295,7 +297,12 @@ class AdaptiveSoftmax(SequenceLayer):
         for first in self.cutoffs[:-1]:
             cluster += ops.cast(ids >= first, "int32")
         order = ops.argsort(cluster)  # the rows of a cluster lie side by side
-        log_prob = self._head_log_prob(features, ids, cluster)
+        labels = ops.where(cluster > 0, self.cutoffs[0] - 1 + cluster, ids)
+        rows = ops.arange(ops.shape(ids)[0], dtype="int32")
+        number = ops.convert_to_tensor(ops.shape(ids)[0], dtype="int32")
+        log_prob = log_prob_of_rows(
+            features, self._head_table(), labels, rows, ops.zeros_like(number), number
+        )
         for tail in range(len(self.cutoffs) - 1):
             hidden, table = self._tail(features, tail, training)
             log_prob += log_prob_of_rows(
@@ -307,16 +314,6 @@ class AdaptiveSoftmax(SequenceLayer):
                 ops.sum(ops.cast(cluster == tail + 1, "int32")),
             )
         return ops.reshape(log_prob, shape)
-
-    def _head_log_prob(self, features, ids, cluster):
-        labels = ops.where(cluster > 0, self.cutoffs[0] - 1 + cluster, ids)
-        number = ops.shape(ids)[0]
-        rows = ops.arange(number, dtype="int32")
-        number = ops.convert_to_tensor(number, dtype="int32")
-        table = self._head_table()
-        return log_prob_of_rows(
-            features, table, labels, rows, ops.zeros_like(number), number
-        )
 
     def loss(self, features, labels, sample_weight=None, training: bool | None = None):
         """Sum of the negative log-probabilities of the labels, a scalar.
@@ -352,12 +349,12 @@ class AdaptiveSoftmax(SequenceLayer):
 
     def _head_table(self):
         """(cutoffs[0] + tails, C): words of the head, then tails."""
-        tables = []
-        if self.adaptive_input is not None:
-            tables.append(self._cast(self.adaptive_input.embeddings[0]))
-        if self.adaptive_input is None or len(self.cutoffs) > 1:
-            tables.append(self._cast(self.head))
-        return tables[0] if len(tables) == 1 else ops.concatenate(tables, axis=0)
+        if self.adaptive_input is None:
+            return self._cast(self.head)
+        words = self._cast(self.adaptive_input.embeddings[0])
+        if len(self.cutoffs) == 1:
+            return words
+        return ops.concatenate([words, self._cast(self.head)], axis=0)
 
     def _tail(self, features, tail, training):
         """Inputs (..., D) and table (L, D) of the softmax of a tail."""

@@ -112,7 +112,14 @@ class MultiHeadAttention(SequenceLayer):
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         value_shape = inputs_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        _check_shapes(inputs_shape, value_shape, key_shape)
+        check_sequence("inputs", inputs_shape)
+        check_sequence("value", value_shape)
+        check_sequence("key", key_shape)
+        if _known(value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
+            raise ValueError(
+                "`key` and `value` must have the same length. Received: "
+                f"key.shape={key_shape}, value.shape={value_shape}"
+            )
         channels = inputs_shape[-1]
         if self.head_dim is None and channels % self.num_heads:
             raise ValueError(
@@ -405,17 +412,6 @@ def _zeroed(inputs, value, key, mask, value_mask):
         value = zero_masked(value, value_mask, "value_mask")
     key = value if key is None else zero_masked(key, value_mask, "value_mask")
     return inputs, value, key, value_mask
-
-
-def _check_shapes(inputs_shape, value_shape, key_shape):
-    check_sequence("inputs", inputs_shape)
-    check_sequence("value", value_shape)
-    check_sequence("key", key_shape)
-    if _known(value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
-        raise ValueError(
-            "`key` and `value` must have the same length. Received: "
-            f"key.shape={key_shape}, value.shape={value_shape}"
-        )
 
 
 def _known(*sizes):

@@ -182,13 +182,6 @@ class LightConvModule(_ConvolutionModule):
             convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
 
     Calls, masks and steps: `layers.sequences`.
-
-    Example:
-
-    ```python
-    module = keras_seqconv.layers.LightConvModule(8, 31, padding="causal")
-    outputs = module(keras.random.normal((2, 100, 512)))
-    ```
     """
 
     convolution_class = LightConv

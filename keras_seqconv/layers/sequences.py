@@ -3,17 +3,17 @@
 Letters: B batch, T time, C channels, K taps, n new positions of a step, G beams of a
 sentence.
 
-**Calls.** `layer(inputs, mask=None, training=None)`: `inputs` is a tensor (B, T, C), as
+Calls. `layer(inputs, mask=None, training=None)`: `inputs` is a tensor (B, T, C), as
 are the outputs unless a docstring says otherwise; `mask` as below; `training` tells
 whether to apply dropout and DropConnect.
 
-**Masks.** A mask is boolean (B, T), True for real tokens. What it hides may be
+Masks. A mask is boolean (B, T), True for real tokens. What it hides may be
 anything, also NaN: it counts as zero, as if the sequence ended there, so that padding
 on either side changes no result at a real token. Masks that Keras attaches to tensors
 (`Embedding(mask_zero=True)`) arrive by themselves, and outputs carry the mask of
 `inputs` on. What stands at masked positions of the outputs means nothing.
 
-**Steps.** A causal layer also runs position by position, with the results of the full
+Steps. A causal layer also runs position by position, with the results of the full
 pass for any split into chunks:
 
     state = layer.get_initial_state(batch_size, max_length=None)
@@ -25,7 +25,7 @@ compute dtype that keep their shapes: a convolution holds its last K - 1 inputs,
 {"inputs": (B, K - 1, C)}, zeros at first. Steps know neither masks nor dropout. Layers
 that are not causal or not built raise ValueError.
 
-**Arguments.** Every argument of a constructor is an attribute of the same name; every
+Arguments. Every argument of a constructor is an attribute of the same name; every
 layer also takes `name`, `dtype` and what else `keras.layers.Layer` accepts. Arguments
 that break a rule of their docstring, and shapes that do not fit (the last axis must be
 known), raise ValueError.

@@ -11,20 +11,9 @@ Everything follows from two products that are linear in both arguments:
 The gradient of `convolve` for its input is `convolve` again, with a mirrored kernel,
 and the gradients of all of them are these products once more (see convolution.py), so
 there is nothing here to differentiate automatically. A kernel is (H, K), shared by all
-positions (LightConv), or (B, T, H, K), one per position (DynamicConv).
-
-Formulas for `convolve`, because no single one is fast everywhere (times in
-benchmarks/README.md):
-
-- `convolve_by_shifts`: K multiply-adds of shifted inputs. Under XLA they are one loop
-  that reads each input from cache; memory O(BTC). Uncompiled, each tap is a pass over
-  memory.
-- `convolve_by_bands`: the taps of L neighbouring positions are written as an L x W
-  band matrix and multiplied with the W inputs they reach: a batch of small matrix
-  products, which is what uncompiled graphs are good at, and XLA for long kernels. The
-  same products give the kernel gradient on both paths. L grows with K and not with T,
-  so the buffers are O(BTC + BTHK) too. What is not finite goes through a slow loop,
-  else the zeros beside the bands would spread it over its block.
+positions (LightConv), or (B, T, H, K), one per position (DynamicConv). Of each product
+there are several formulas, because no single one is fast everywhere (times in
+benchmarks/README.md).
 """
 
 import keras
@@ -52,7 +41,10 @@ def convolve_under_xla(inputs, kernel, left, *remake):
 
 
 def convolve_by_shifts(inputs, kernel, left):
-    """`convolve` as K shifted multiply-adds.
+    """`convolve` as K multiply-adds of shifted inputs.
+
+    Under XLA they are one loop that reads each input from cache; memory O(BTC).
+    Uncompiled, each tap is a pass over memory.
 
     Returns (B, T, H, R): a compiled function that ends here has a loop over the
     channels of one head inside, faster than one over all C channels.
@@ -74,6 +66,12 @@ def convolve_by_shifts(inputs, kernel, left):
 
 def convolve_by_bands(inputs, kernel, left, remake=None):
     """`convolve` as products of band matrices, one for all blocks or one for each.
+
+    The taps of L neighbouring positions are written as an L x W band matrix and
+    multiplied with the W inputs they reach: small matrix products, which is what
+    uncompiled graphs are good at, and XLA for long kernels. L grows with K and not with
+    T, so that memory is O(BTC + BTHK). What is not finite goes through a slow loop,
+    else the zeros beside the bands would spread it over its block.
 
     `remake` makes the kernel again, where holding it would cost a pass over memory.
     """

@@ -221,28 +221,6 @@ def test_what_a_mask_hides_changes_nothing(name):
             assert_close(got, value)
 
 
-@pytest.mark.parametrize("name", MASKABLE)
-def test_padding_on_either_side_changes_nothing(name):
-    row = ROWS[name]
-    layer = randomized(built(name))
-    (mask_name,) = row.masks
-    hidden = HIDDEN[mask_name]
-    expected = to_numpy(layer(**row.arguments()))
-    for before, after in ((2, 0), (0, 2)):
-        padding = ((0, 0), (before, after))
-        padded = {
-            n: np.pad(a, (*padding, (0, 0)), constant_values=9.0) if n in hidden else a
-            for n, a in row.arguments().items()
-        }
-        length = padded[hidden[0]].shape[1]
-        mask = np.zeros((B, length), bool)
-        mask[:, before : length - after] = True
-        got = to_numpy(layer(**padded, **{mask_name: mask}))
-        if mask_name == "mask":
-            got = got[:, before : length - after]
-        assert_close(got, expected)
-
-
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("name", MASKABLE)
 def test_sentences_without_any_token_are_finite(name, policy):

@@ -11,16 +11,8 @@ from keras_seqconv.layers import (
     WeightNormDense,
 )
 from tests.backends import layer_gradients, to_numpy
-from tests.layers.values import assert_close, convolve, random, randomized
-
-
-def normalize(v, g):
-    """One output after the other: g times v over the length of v."""
-    kernel = np.empty_like(v)
-    for o in range(v.shape[-1]):
-        length = np.sqrt(sum(value**2 for value in v[..., o].ravel()))
-        kernel[..., o] = g[o] * v[..., o] / length
-    return kernel
+from tests.layers.formulas import kernel_of
+from tests.layers.values import assert_close, random, randomized
 
 
 def weights_of(layer):
@@ -32,26 +24,6 @@ LAYERS = {
     "same": lambda **kwargs: WeightNormConv1D(5, 4, **kwargs),
     "causal": lambda **kwargs: WeightNormConv1D(5, 4, padding="causal", **kwargs),
 }
-
-
-def test_dense_normalizes_every_output():
-    layer = randomized(WeightNormDense(5), (None, 3))
-    assert layer.v.shape == (3, 5) and layer.g.shape == (5,)
-    v, g, bias = weights_of(layer)
-    inputs = random(4, 3)
-    assert_close(layer(inputs), inputs @ normalize(v, g) + bias)
-
-
-@pytest.mark.parametrize("padding", ["same", "causal"])
-@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("time", [1, 3, 7])
-def test_conv_is_a_weighted_sum_of_neighbours(kernel_size, padding, time):
-    layer = WeightNormConv1D(5, kernel_size, padding=padding)
-    randomized(layer, (None, None, 3))
-    assert layer.v.shape == (kernel_size, 3, 5) and layer.g.shape == (5,)
-    v, g, bias = weights_of(layer)
-    inputs = random(2, time, 3)
-    assert_close(layer(inputs), convolve(inputs, normalize(v, g), bias, padding))
 
 
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
@@ -80,7 +52,7 @@ def test_gradients_follow_the_paper():
     _, got_v, got_g, _ = layer_gradients(layer, layer, inputs)
     length = np.sqrt(np.sum(v**2, axis=0))
     # Of the loss sum(outputs**2), then equation 3 of Salimans & Kingma.
-    by_kernel = inputs.T @ (2 * (inputs @ normalize(v, g) + bias))
+    by_kernel = inputs.T @ (2 * (inputs @ kernel_of(layer) + bias))
     by_g = np.sum(by_kernel * v, axis=0) / length
     by_v = g / length * by_kernel - g * by_g / length**2 * v
     np.testing.assert_allclose(to_numpy(got_g), by_g, rtol=1e-4, atol=1e-4)
@@ -116,11 +88,10 @@ def test_the_norm_does_not_overflow_in_half_precision(policy):
 def test_the_kernel_is_rounded_to_half_precision_only_once(policy):
     layer = WeightNormDense(64, dtype=policy)
     randomized(layer, (None, 16))
-    v, g, bias = weights_of(layer)
-    layer.bias.assign(0 * bias)
+    layer.bias.assign(np.zeros(64))
     kernel = layer.effective_kernel()
     assert keras.backend.standardize_dtype(kernel.dtype) == "float32"
-    assert_close(kernel, normalize(v, g))
+    assert_close(kernel, kernel_of(layer))
     # The products with ones and zeros are exact.
     outputs = layer(np.eye(16, dtype="float32"))
     rounded = ops.cast(kernel, layer.compute_dtype)
@@ -160,7 +131,7 @@ def test_folding_keeps_the_outputs_also_after_reloading(make, policy, tmp_path):
     randomized(layer)
     x = random(2, 7, 3)
     before = model.predict(x, verbose=0)
-    kernel = normalize(*weights_of(layer)[:2])
+    kernel = kernel_of(layer)
     layer.fold()
     layer.fold()
     # A function that was traced before and one that is traced now.

@@ -3,7 +3,6 @@
 import numpy as np
 
 from tests.backends import to_numpy
-from tests.ops.oracle import padding_left
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -40,23 +39,6 @@ def sigmoid(values):
 def softmax(values):
     values = np.exp(values - values.max(axis=-1, keepdims=True))
     return values / values.sum(axis=-1, keepdims=True)
-
-
-def dense(layer, inputs):
-    """inputs @ kernel + bias of a `Dense`, or of a weight-normalised one."""
-    of_kernel = getattr(layer, "effective_kernel", lambda: layer.kernel)
-    return inputs @ to_numpy(of_kernel()) + to_numpy(layer.bias)
-
-
-def convolve(inputs, kernel, bias, padding):
-    """A dense convolution, position by position: kernel (K, C, filters)."""
-    taps, time = len(kernel), inputs.shape[1]
-    left = padding_left(taps, padding)
-    outputs = np.zeros((*inputs.shape[:2], kernel.shape[-1])) + bias
-    for t, j in np.ndindex(time, taps):
-        if 0 <= t + j - left < time:
-            outputs[:, t] += inputs[:, t + j - left] @ kernel[j]
-    return outputs
 
 
 def run_steps(step, layer, inputs, chunks, max_length=None):
