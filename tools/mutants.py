@@ -41,13 +41,16 @@ AREAS = {
     ),
     "batches": (
         ["text_model.py", "data/batches.py", "data/ids.py"],
-        ["test_text_model.py", "data/test_batches.py", "data/test_ids.py"],
+        [
+            "test_text_model.py", "data/test_batches.py", "data/test_ids.py",
+            "test_language_generator.py",
+        ],
     ),
     "export": (["export"], ["export", "cli/test_export.py"]),
 }  # fmt: skip
 
-# What only slow tests see: a loader of the server's own, all kinds of models.
-SLOW = {"export": ["export/test_kinds.py"]}
+# What only slow tests see: a loader of the server's own, all kinds of models, replicas.
+SLOW = {"export": ["export/test_kinds.py"], "optimizers": ["test_distributed.py"]}
 
 # Of Cosmic Ray's operators those whose mutants still run: `a << b` of two tensors would
 # fail any test, and say nothing about it.

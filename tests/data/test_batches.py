@@ -352,6 +352,10 @@ def test_wrong_arguments(arguments, message):
         BatchStream(**{"store": STORE, "tokens_per_batch": 300, **arguments})
     with pytest.raises(ValueError, match="`position`"):
         BatchStream(STORE, 300).batch(-1)
+    longest = max(map(len, itertools.chain(*(row.values() for row in ROWS))))
+    BatchStream(STORE, longest)  # a batch of one row
+    with pytest.raises(ValueError, match=f"the longest of {longest}"):
+        BatchStream(STORE, longest - 1)
 
 
 # --- Processes ---
