@@ -57,9 +57,6 @@ class Inert:
 
     __slots__ = ()
 
-    def __new__(cls, *args, **kwargs):
-        return super().__new__(cls)
-
     def __init__(self, *args, **kwargs):
         pass
 

@@ -22,6 +22,8 @@ from keras_seqconv.models import (
 from keras_seqconv.models.gated_stack import parse_convolutions
 from keras_seqconv.tokenizers import Dictionary
 
+_SIDES = ("encoder", "decoder")
+
 
 def from_fairseq(
     checkpoint: str | os.PathLike | Checkpoint,
@@ -105,19 +107,13 @@ def from_fairseq(
 
 
 def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
-    encoder, decoder = (
-        {
-            **_side(options, weights, side),
-            "embedding_dim": _vocabulary(weights, side)[1],
-        }
-        for side in ("encoder", "decoder")
-    )
+    encoder, decoder = (_side(options, weights, side) for side in _SIDES)
     everything = options.get("share_all_embeddings", bool)
     shared = options.get("share_decoder_input_output_embed", bool)
     options.refuse("adaptive_softmax_cutoff")
     model = EncoderDecoder(
-        _vocabulary(weights, "encoder")[0],
-        _vocabulary(weights, "decoder")[0],
+        encoder.pop("vocabulary_size"),
+        decoder.pop("vocabulary_size"),
         num_encoder_layers=encoder.pop("num_layers"),
         num_decoder_layers=decoder.pop("num_layers"),
         output_dim=_output_dim(weights),
@@ -138,7 +134,6 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
 def _language_model(options, weights, dtype) -> LanguageModel:
     tied = options.get("tie_adaptive_weights", bool)
     options.refuse("character_embeddings")
-    vocabulary_size, embedding_dim = _vocabulary(weights, "decoder")
     softmax, inputs = (
         {
             "cutoffs": options.get(f"adaptive_{kind}_cutoff", list),
@@ -150,8 +145,6 @@ def _language_model(options, weights, dtype) -> LanguageModel:
     # Its cutoffs count with the criterion of adaptive losses only.
     adaptive = weights.count("decoder.adaptive_softmax.")
     model = LanguageModel(
-        vocabulary_size,
-        embedding_dim=embedding_dim,
         output_dim=None if tied else _output_dim(weights),
         share_embeddings=options.get("share_decoder_input_output_embed", bool),
         adaptive_softmax=softmax if adaptive else None,
@@ -190,6 +183,9 @@ def _side(options, weights, side) -> dict:
         )
     if declared != count:
         raise ValueError(f"option {side}_layers={declared}: the tensors have {count}")
+    bands = f"{side}.embed_tokens.embeddings."  # of an adaptive input
+    tables = [f"{bands}{band}.0.weight" for band in range(weights.count(bands))]
+    tables = tables or [f"{side}.embed_tokens.weight"]
     mixer, kernel_sizes = ["attention"] * count, None
     if weights.count(f"{first}.conv."):
         mixer, kernel_sizes = _mixers(options, weights, side, count, heads)
@@ -200,6 +196,8 @@ def _side(options, weights, side) -> dict:
     if options.get("no_token_positional_embeddings", bool):
         positions = None
     return {
+        "vocabulary_size": sum(weights.size(table, 0) for table in tables),
+        "embedding_dim": weights.size(tables[0], 1),
         "num_layers": count,
         "hidden_dim": weights.size(f"{first}.fc2.weight", 0),
         "intermediate_dim": weights.size(f"{first}.fc1.weight", 0),
@@ -251,14 +249,6 @@ def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]
         mixers.append({"kind": kind, **mixer})
         kernel_sizes.append(max(size, 1))
     return mixers, kernel_sizes
-
-
-def _vocabulary(weights, side) -> tuple[int, int]:
-    """Number of ids and width of the embedding of one side."""
-    bands = f"{side}.embed_tokens.embeddings."
-    names = [f"{bands}{band}.0.weight" for band in range(weights.count(bands))]
-    names = names or [f"{side}.embed_tokens.weight"]
-    return sum(weights.size(name, 0) for name in names), weights.size(names[0], 1)
 
 
 def _output_dim(weights) -> int | None:
@@ -412,18 +402,17 @@ def _fill_adaptive_softmax(weights, layer):
 
 
 def _conv_s2s(options, weights, dtype) -> ConvS2S:
-    sides = ("encoder", "decoder")
-    tables = {side: f"{side}.embed_positions.weight" for side in sides}
-    embeddings = {side: f"{side}.embed_tokens.weight" for side in sides}
+    tables = {side: f"{side}.embed_positions.weight" for side in _SIDES}
+    embeddings = {side: f"{side}.embed_tokens.weight" for side in _SIDES}
     positions = all(map(weights.has, tables.values()))
     shared = options.get("share_input_output_embed", bool)
     options.refuse("adaptive_softmax_cutoff")
-    lengths = {side: weights.size(tables[side], 0) - 2 for side in sides}
+    lengths = {side: weights.size(tables[side], 0) - 2 for side in _SIDES}
     model = ConvS2S(
         weights.size(embeddings["encoder"], 0),
         weights.size(embeddings["decoder"], 0),
-        embedding_dim={side: weights.size(embeddings[side], 1) for side in sides},
-        convolutions={side: _convolutions(options, weights, side) for side in sides},
+        embedding_dim={side: weights.size(embeddings[side], 1) for side in _SIDES},
+        convolutions={side: _convolutions(options, weights, side) for side in _SIDES},
         attention=options.get("decoder_attention", object, True),
         output_dim=weights.size("decoder.fc2.bias", 0),
         share_output_embedding=shared,

@@ -220,20 +220,18 @@ class BatchStream:
     def _mapped(self, positions, batch: Callable):
         import tensorflow as tf
 
-        inputs, labels = self.element_spec
-        keys = list(inputs)
+        spec = self.element_spec
+        shapes = [one.shape for one in tf.nest.flatten(spec)]
         atexit.unregister(_end)
         atexit.register(_end)
 
-        def flat(position):
-            found, labels = _call(batch, int(position))
-            return *(found[key] for key in keys), labels
+        def arrays(position):
+            return tf.nest.flatten(_call(batch, int(position)))
 
         def padded(position):
-            found = tf.numpy_function(flat, [position], [tf.int32] * (len(keys) + 1))
-            for array, spec in zip(found, [*inputs.values(), labels], strict=True):
-                array.set_shape(spec.shape)
-            return dict(zip(keys, found, strict=False)), found[-1]
+            flat = tf.numpy_function(arrays, [position], [tf.int32] * len(shapes))
+            flat = [tf.ensure_shape(*one) for one in zip(flat, shapes, strict=True)]
+            return tf.nest.pack_sequence_as(spec, flat)
 
         options = tf.data.Options()
         options.deterministic = True

@@ -10,14 +10,13 @@ endian) and `<key>.offsets` (int64: where each begins, and the end of the last),
 
 import collections
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.support.arguments import check_choice, check_integer, is_number
+from keras_seqconv.support.arguments import check_choice, check_integer, check_number
 from keras_seqconv.support.files import atomic_directory, read_json, write_json
 
 _FORMAT = {"format": "keras_seqconv id store", "format_version": 1}
@@ -58,10 +57,8 @@ def encode(
     check_integer("min_length", min_length, 0)
     if max_length is not None:
         check_integer("max_length", max_length, max(1, min_length))
-    if max_ratio is not None and not (is_number(max_ratio) and max_ratio >= 1):
-        raise ValueError(
-            f"`max_ratio` must be at least 1. Received: max_ratio={max_ratio!r}"
-        )
+    if max_ratio is not None:
+        check_number("max_ratio", max_ratio, "at least 1", lambda ratio: ratio >= 1)
     if truncate_source is not None:
         check_integer("truncate_source", truncate_source, 2)
     counts, kept = collections.Counter() if counts is None else counts, 0
@@ -194,7 +191,7 @@ class IdStore:
     from keras_seqconv.data import IdStore
     rows = [{"target_ids": [5, 6, 2]}, {"target_ids": [7, 2]}]
     with tempfile.TemporaryDirectory() as parent:
-        store = IdStore.write(parent + "/ids", rows, fingerprint={"corpus": "tiny"})
+        store = IdStore.write(parent + "/ids", rows)
         padded = store.gather([1, 0, -1], {"target_ids": 3}, pad_id=1)
     assert padded["target_ids"].tolist() == [[7, 2, 1], [5, 6, 2], [1, 1, 1]]
     ```
@@ -259,12 +256,7 @@ class IdStore:
         return cls(values, offsets)
 
     @classmethod
-    def write(
-        cls,
-        directory: str | os.PathLike,
-        rows: Iterable[Mapping],
-        fingerprint: Mapping | None = None,
-    ) -> "IdStore":
+    def write(cls, directory: str | os.PathLike, rows: Iterable[Mapping]) -> "IdStore":
         """Writes rows to a folder, in memory that does not grow, and opens it.
 
         Until all are written, and when something raises, the folder is as it was.
@@ -273,8 +265,6 @@ class IdStore:
         Args:
             directory: the folder.
             rows: of one or more keys.
-            fingerprint: what the rows depend on: file sizes, tokenizer, filters...
-                as JSON has it. `open` compares it.
 
         Raises:
             ValueError: the folder holds something else; there is no row; an empty
@@ -284,60 +274,43 @@ class IdStore:
         with atomic_directory(directory, _is_store) as folder:
             for part in _parts(rows):
                 for key, (values, lengths) in part.items():
-                    path = folder / f"{key}.ids"
+                    path, offsets = folder / f"{key}.ids", folder / f"{key}.offsets"
                     if key not in about:
-                        about[key] = {"dtype": "uint16", "ids": 0}
-                        _append(path.with_suffix(".offsets"), np.zeros(1), "<i8")
+                        about[key] = {"dtype": "<u2", "ids": 0}
+                        _append(offsets, np.zeros(1), "<i8")
                     one = about[key]
-                    if one["dtype"] == "uint16" and values.max() >= 1 << 16:
-                        one["dtype"] = "int32"
+                    if one["dtype"] == "<u2" and values.max() >= 1 << 16:
+                        one["dtype"] = "<i4"
                         if path.exists():
                             before = np.fromfile(path, "<u2").astype("<i4")
                             path.write_bytes(before.tobytes())
-                    _append(path, values, np.dtype(one["dtype"]).newbyteorder("<"))
+                    _append(path, values, one["dtype"])
                     ends = one["ids"] + lengths.cumsum()
-                    _append(path.with_suffix(".offsets"), ends, "<i8")
+                    _append(offsets, ends, "<i8")
                     one["ids"] = int(ends[-1])
                 number += len(lengths)
-            settings = {"fingerprint": dict(fingerprint or {}), "keys": about}
-            write_json(
-                folder / "settings.json", {**_FORMAT, "rows": number, **settings}
-            )
-        return cls.open(directory, fingerprint)
+            settings = {**_FORMAT, "rows": number, "keys": about}
+            write_json(folder / "settings.json", settings)
+        return cls.open(directory)
 
     @classmethod
-    def open(
-        cls, directory: str | os.PathLike, fingerprint: Mapping | None = None
-    ) -> "IdStore":
+    def open(cls, directory: str | os.PathLike) -> "IdStore":
         """The store of a folder, memory-mapped.
 
         Raises:
             FileNotFoundError: there is no store.
-            ValueError: it is damaged, of a newer format, or was written with another
-                fingerprint than the one that is given.
+            ValueError: it is damaged, or of a newer format.
         """
         directory = Path(directory)
         settings = read_json(directory / "settings.json")
         if {name: settings.get(name) for name in _FORMAT} != _FORMAT:
             raise ValueError(f"{directory}/settings.json must have {_FORMAT}.")
-        written = settings["fingerprint"]
-        if fingerprint is not None:
-            wanted = json.loads(json.dumps(dict(fingerprint)))
-            different = [
-                f"{name} ({written.get(name)!r}, wanted {wanted.get(name)!r})"
-                for name in sorted(written.keys() | wanted.keys())
-                if written.get(name) != wanted.get(name)
-            ]
-            if different:
-                raise ValueError(
-                    f"{directory} is of other data: {', '.join(different)}"
-                )
         values, offsets = {}, {}
         for key, about in settings["keys"].items():
-            path, dtype = directory / f"{key}.ids", np.dtype(about["dtype"])
-            values[key] = _map(path, dtype.newbyteorder("<"), about["ids"])
+            path = directory / f"{key}.ids"
+            values[key] = _map(path, about["dtype"], about["ids"])
             path = path.with_suffix(".offsets")
-            offsets[key] = _map(path, np.dtype("<i8"), settings["rows"] + 1)
+            offsets[key] = _map(path, "<i8", settings["rows"] + 1)
         return cls(values, offsets)
 
 
@@ -373,12 +346,13 @@ def _append(path: Path, values: np.ndarray, dtype) -> None:
         stream.write(values.astype(dtype).tobytes())
 
 
-def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+def _map(path: Path, dtype: str, count: int) -> np.ndarray:
+    wanted = count * np.dtype(dtype).itemsize
     size = path.stat().st_size if path.is_file() else "no file"
-    if size != count * dtype.itemsize:
+    if size != wanted:
         raise ValueError(
-            f"{path} must have {count * dtype.itemsize} bytes, as settings.json says: "
-            f"the store is damaged. Received: {size}"
+            f"{path} must have {wanted} bytes, as settings.json says: the store is "
+            f"damaged. Received: {size}"
         )
     return np.memmap(path, dtype, "r")
 

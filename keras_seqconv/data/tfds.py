@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_seqconv.data.batches import untuned
 from keras_seqconv.support.arguments import near
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import locked
@@ -125,15 +126,11 @@ def read_split(
     """
     tfds = require("tensorflow_datasets", "tfds")
     tf = require("tensorflow", "mt")
-    # The thread that tunes a dataset makes the end of an iterator wait for a minute.
-    options = tf.data.Options()
-    options.autotune.enabled = False
+    # Autocaching would hold all in memory.
+    config = tfds.ReadConfig(try_autocache=False)
     try:
         examples = builder.as_dataset(
-            split=split,
-            shuffle_files=False,
-            # Autocaching would hold all in memory.
-            read_config=tfds.ReadConfig(options=options, try_autocache=False),
+            split=split, shuffle_files=False, read_config=config
         )
     except (ValueError, KeyError, AssertionError) as error:
         raise ValueError(
@@ -155,7 +152,8 @@ def read_split(
         f"{builder.info.full_name}, split {split}, {name} of example" for name in names
     ]
     first = 0
-    for batch in tfds.as_numpy(examples.map(choose).batch(_ROWS_AT_ONCE)):
+    batches = untuned(examples.map(choose).batch(_ROWS_AT_ONCE))
+    for batch in tfds.as_numpy(batches):
         columns = [
             [
                 _LINE_BREAKS.sub(" ", text.decode(errors="surrogateescape")).strip()

@@ -2,6 +2,11 @@
 
 The functions take a model; `search` is what they are made of, and takes any function
 `step(ids, state) -> (logits, state)`.
+
+Letters, in all modules: B sentences, G beams of a sentence, R = B * G rows (the beams
+of a sentence adjacent), N hypotheses that are returned, k candidates of a row, L steps
+(the largest possible number of tokens, end token included), P prefix, S source time, T
+target time, V vocabulary.
 """
 
 from keras_seqconv.decoding.generate import Ensemble as Ensemble

@@ -1,8 +1,5 @@
 """Decoding with a model, or several: beam search, greedy search, sampling, scoring.
 
-Letters: B sentences, S source time, N hypotheses of a sentence, P prefix, T target
-time, L steps: the largest possible number of tokens, end token included.
-
 A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_id`,
 `target_vocabulary_size`, `max_target_length` and the methods `get_initial_state` and
 `step` of the models of this package; `score` calls it, and its `log_prob`. Where states
@@ -122,8 +119,6 @@ def _beams(states: list) -> dict:
 
 def _log_of_mean(log_probs: list):
     """log(mean(exp(log_probs))) of a list of tensors."""
-    if len(log_probs) == 1:
-        return log_probs[0]
     total = functools.reduce(ops.logaddexp, log_probs)
     return total - ops.log(ops.cast(len(log_probs), total.dtype))
 
@@ -155,9 +150,7 @@ def beam_search(
             `num_groups`, `stopping` ...
 
     Returns:
-        `ids` (B, N, L) int32, best first, without start token, with the end token, then
-        padding, and `scores` (B, N) float32, the sum of natural log-probabilities over
-        the length penalty. A hypothesis that was not found is padding and -inf.
+        `ids` (B, N, L) int32 and `scores` (B, N) float32, best first: see `Hypotheses`.
         L is the largest possible length: `max_length + 1` if `max_length_ratio` is 0.
 
     Raises:
@@ -166,15 +159,8 @@ def beam_search(
 
     Example: see `keras_seqconv.models.EncoderDecoder`.
     """
-    hypotheses = beam_search_hypotheses(
-        model,
-        source_ids,
-        num_beams=num_beams,
-        length_penalty=length_penalty,
-        max_length=max_length,
-        **options,
-    )
-    return hypotheses.ids, hypotheses.scores
+    options |= {"length_penalty": length_penalty, "max_length": max_length}
+    return beam_search_hypotheses(model, source_ids, num_beams=num_beams, **options)[:2]
 
 
 def beam_search_hypotheses(
@@ -247,16 +233,8 @@ def sample(
     Raises:
         ValueError: for a wrong option, named with its rule.
     """
-    hypotheses = sample_hypotheses(
-        model,
-        source_ids,
-        num_samples=num_samples,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        **options,
-    )
-    return hypotheses.ids, hypotheses.scores
+    options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    return sample_hypotheses(model, source_ids, num_samples=num_samples, **options)[:2]
 
 
 def sample_hypotheses(

@@ -1,8 +1,5 @@
 """What may follow a hypothesis: the rules, and log-probabilities of the next token.
 
-Letters: B sentences, G beams of a sentence, R = B * G rows (the beams of a sentence
-adjacent), V vocabulary, L steps, k candidates of a row.
-
 Where rules contradict each other, the first of this list holds:
 
 1. at its maximum length a hypothesis ends;
@@ -234,14 +231,13 @@ class Blocks(NamedTuple):
         if k * 4 > count:
             row = ops.reshape(self.values, (-1, count * size)) + padded.reshape(-1)
             values, ids = ops.top_k(row, k)
-            return values, ops.minimum(ops.cast(ids, "int32"), len(bias) - 1)
+            return values, ops.minimum(ids, len(bias) - 1)
         _, chosen = ops.top_k(self._biased_maxima(padded), k)
         # In their order in V, so that the second stage breaks ties like the first.
-        chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+        chosen = ops.sort(chosen, axis=-1)
         inside = self._take(chosen, self.values)
         inside = inside + ops.take(ops.convert_to_tensor(padded), chosen, axis=0)
         values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
-        places = ops.cast(places, "int32")
         block = ops.take_along_axis(chosen, places // size, axis=1)
         # NaN has no order and may bring padding to the front, where no token is.
         return values, ops.minimum(block * size + places % size, len(bias) - 1)
@@ -259,7 +255,7 @@ class Blocks(NamedTuple):
             sums = ops.sum(ops.exp(logits - largest[:, None]), axis=-1)
             return ops.log(sums) + largest
         # It is in the block with the largest logit.
-        block = ops.cast(ops.argmax(self.maxima, axis=-1), "int32")
+        block = ops.argmax(self.maxima, axis=-1)
         shares = ops.reshape(ops.softmax(logits, axis=-1), (-1, size))
         share = ops.max(self._take(block[:, None], shares), axis=(1, 2))
         return largest - ops.log(share)

@@ -5,6 +5,7 @@ with its check and its meaning, and a line where it is obeyed.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from keras import ops
@@ -13,42 +14,13 @@ from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
     check_integer,
-    is_number,
+    check_number,
 )
 
 
-def _check_number(name, value, rule="a finite number", valid=lambda value: True):
-    if not (is_number(value) and valid(value)):
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-
-
-# Of each option: a function of its name, its value and these. Each step takes memory
-# from the start, each token of an n-gram a part of the graph.
-_CHECKS = {
-    "min_length": (check_integer, 0, 10**6),
-    "max_length": (check_integer, 0, 10**6),
-    "max_length_ratio": (
-        _check_number, "a number from 0 to 1000", lambda value: 0 <= value <= 1000,
-    ),
-    "max_length_rule": (check_choice, ("sentence", "batch")),
-    "length_penalty": (_check_number,),
-    "length_penalty_kind": (check_choice, ("power", "gnmt")),
-    "normalize": (check_boolean,),
-    "unk_penalty": (_check_number,),
-    "temperature": (_check_number, "a positive number", lambda value: value > 0),
-    "no_repeat_ngram_size": (check_integer, 0, 100),
-    "return_attention": (check_boolean,),
-    "num_beams": (check_integer, 1),
-    "num_hypotheses": (check_integer, 1),
-    "num_groups": (check_integer, 1),
-    "diversity_strength": (
-        _check_number, "a finite number of at least 0", lambda value: value >= 0,
-    ),
-    "stopping": (check_choice, ("first", "optimal")),
-    "num_samples": (check_integer, 1),
-    "top_k": (check_integer, 1),
-    "top_p": (_check_number, "greater than 0 and at most 1", lambda p: 0 < p <= 1),
-}  # fmt: skip
+def _option(default, check: Callable, *rule):
+    """A field that `check(name, value, *rule)` looks at; None where that is default."""
+    return dataclasses.field(default=default, metadata={"check": (check, *rule)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,18 +54,24 @@ class SearchOptions:
         TypeError: for an unknown option.
     """
 
-    min_length: int = 1
-    max_length: int = 200
-    max_length_ratio: float = 0.0
-    max_length_rule: str = "sentence"
-    length_penalty: float = 1.0
-    length_penalty_kind: str = "power"
-    normalize: bool = True
-    unk_penalty: float = 0.0
-    temperature: float = 1.0
-    no_repeat_ngram_size: int = 0
+    # Bounds, as each step takes memory from the start, and each token of an n-gram a
+    # part of the graph.
+    min_length: int = _option(1, check_integer, 0, 10**6)
+    max_length: int = _option(200, check_integer, 0, 10**6)
+    max_length_ratio: float = _option(
+        0.0, check_number, "a number from 0 to 1000", lambda value: 0 <= value <= 1000
+    )
+    max_length_rule: str = _option("sentence", check_choice, ("sentence", "batch"))
+    length_penalty: float = _option(1.0, check_number)
+    length_penalty_kind: str = _option("power", check_choice, ("power", "gnmt"))
+    normalize: bool = _option(True, check_boolean)
+    unk_penalty: float = _option(0.0, check_number)
+    temperature: float = _option(
+        1.0, check_number, "a positive number", lambda value: value > 0
+    )
+    no_repeat_ngram_size: int = _option(0, check_integer, 0, 100)
     suppressed_ids: tuple[int, ...] = ()
-    return_attention: bool = False
+    return_attention: bool = _option(False, check_boolean)
 
     def __post_init__(self):
         object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))
@@ -101,8 +79,8 @@ class SearchOptions:
             check_integer("suppressed_ids", token, 0)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in _CHECKS and (value, field.default) != (None, None):
-                check, *rule = _CHECKS[field.name]
+            if "check" in field.metadata and (value, field.default) != (None, None):
+                check, *rule = field.metadata["check"]
                 check(field.name, value, *rule)
         if self.max_length_ratio == 0 and self.min_length > self.max_length:
             raise ValueError(
@@ -187,11 +165,13 @@ class BeamOptions(SearchOptions):
             the first, and lets every beam end.
     """
 
-    num_beams: int = 5
-    num_hypotheses: int | None = None
-    num_groups: int = 1
-    diversity_strength: float = 0.5
-    stopping: str = "first"
+    num_beams: int = _option(5, check_integer, 1)
+    num_hypotheses: int | None = _option(None, check_integer, 1)
+    num_groups: int = _option(1, check_integer, 1)
+    diversity_strength: float = _option(
+        0.5, check_number, "a finite number of at least 0", lambda value: value >= 0
+    )
+    stopping: str = _option("first", check_choice, ("first", "optimal"))
 
     def __post_init__(self):
         super().__post_init__()
@@ -229,6 +209,8 @@ class SampleOptions(SearchOptions):
             at least p, or None. With `top_k` too, a token must be among both.
     """
 
-    num_samples: int = 1
-    top_k: int | None = None
-    top_p: float | None = None
+    num_samples: int = _option(1, check_integer, 1)
+    top_k: int | None = _option(None, check_integer, 1)
+    top_p: float | None = _option(
+        None, check_number, "greater than 0 and at most 1", lambda p: 0 < p <= 1
+    )

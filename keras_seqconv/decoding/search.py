@@ -2,9 +2,6 @@
 
 It knows nothing of models, only a function `step(ids, state) -> (logits, state)`.
 
-Letters: B sentences, G beams of a sentence, R = B * G rows (the beams of a sentence
-adjacent), N hypotheses that are returned, L steps, S source time, V vocabulary.
-
 A step writes down each beam's token and parent; the hypotheses are put together from
 these backpointers after the loop, so nothing but the state of the model moves when
 beams change places.
@@ -24,7 +21,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
-from keras_seqconv.decoding.strategies import Choice, top_k
+from keras_seqconv.decoding.strategies import Choice
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
@@ -42,8 +39,8 @@ class Hypotheses(NamedTuple):
             padding only where fewer than N hypotheses were found.
         scores: (B, N) float32: sum of the positional scores over the length penalty;
             -inf where there is no hypothesis.
-        positional_scores: (B, N, L) float32: log-probability of each token, penalties
-            included, 0 after the end.
+        positional_scores: (B, N, L) float32: natural log-probability of each token,
+            penalties included, 0 after the end.
         lengths: (B, N) int32: tokens, the end token counted; 0 for no hypothesis.
         attention: (B, N, L, S) float32 or None: what the model looked at when it chose
             each token, 0 after the end.
@@ -62,16 +59,13 @@ class _Beams(NamedTuple):
     ids: (r, 1) int32, the last token of each beam.
     state: of the model.
     history: (r, L) int32, all tokens of each beam, or nothing.
-    sentences: (b,) int32, which they are, and
-    places: (B,) int32, where each sentence is among them (those that have left:
-        anywhere); nothing where all stay.
+    sentences: (b,) int32, which they are, or nothing where all stay.
     """
 
     ids: object
     state: dict
     history: object
     sentences: object
-    places: object
 
 
 class _Records(NamedTuple):
@@ -82,7 +76,7 @@ class _Records(NamedTuple):
     origins: (B, G) int32, where these ended: G * step + beam.
     backpointers: (L, B, G) int32, of each step: G * token + parent.
     sums: (L, B, G) float32, of each step: the scores.
-    attention: (L, R, S + 1) float32 or nothing; a column more, because TensorFlow
+    attention: (L, B, G, S + 1) float32 or nothing; a column more, because TensorFlow
         cannot write to empty rows.
     """
 
@@ -128,24 +122,28 @@ def search(
         following = here.next_tokens(logits, number, beams.history)
         choice = strategy.choose(following, scores, number, rows)
         # What is written down has a row for each sentence.
-        links, scores, *ends = _of_all_sentences(choice, beams, records)
-        finished, origins = _finished(records, *ends, number, strategy, options)
-        attention = records.attention
+        made, attention = choice, records.attention
+        if rows is not None:
+            batch_size = ops.shape(records.scores)[0]
+            made = Choice(*(_spread(x, beams.sentences, batch_size) for x in choice))
+        finished, origins = _finished(records, made, number, strategy, options)
         if options.return_attention:
             weights = ops.cast(state["beams"]["attention"], "float32")
-            if rows is not None:
-                weights = ops.take(weights, _rows_of(beams.places, num_beams), axis=0)
             weights = ops.pad(weights, [(0, 0), (0, 1)])
+            weights = ops.reshape(weights, (-1, num_beams, ops.shape(weights)[-1]))
+            if rows is not None:
+                weights = _spread(weights, beams.sentences, batch_size)
             attention = _write(attention, number, weights)
         done = _is_done(
-            finished, origins, scores, number, strategy, constraints, num_hypotheses
+            finished, origins, made, number, strategy, constraints, num_hypotheses
         )
+        links = made.tokens * num_beams + made.parents
         after = _Records(
-            scores=ops.where(done, NEVER, scores),
+            scores=ops.where(done, NEVER, made.scores),
             finished=finished,
             origins=origins,
             backpointers=_write(records.backpointers, number, links),
-            sums=_write(records.sums, number, scores),
+            sums=_write(records.sums, number, made.scores),
             attention=attention,
         )
         moved = _moved(beams._replace(state=state), choice, number, strategy)
@@ -176,9 +174,9 @@ def _start(state, strategy, constraints, num_steps) -> tuple:
         history = ops.full((num_rows, num_steps), model.pad_id, dtype="int32")
     if options.return_attention:
         width = ops.shape(state["beams"]["attention"])[-1] + 1
-        attention = ops.zeros((num_steps, num_rows, width))
+        attention = ops.zeros((*by_step, width))
     ids = ops.full((num_rows, 1), model.start_id, dtype="int32")
-    beams = _Beams(ids, state, history, sentences, places=sentences)
+    beams = _Beams(ids, state, history, sentences)
     is_alive = ops.arange(num_beams) < strategy.num_first_beams
     records = _Records(
         scores=ops.zeros((batch_size, 1)) + ops.where(is_alive, 0.0, NEVER),
@@ -205,29 +203,13 @@ def may_resize(batch_size) -> bool:
     return not isinstance(batch_size, int) or not in_graph()
 
 
-def _of_all_sentences(choice: Choice, beams: _Beams, records: _Records) -> tuple:
-    """Links, scores, and scores and parents of ends, with a row for each sentence.
-
-    Those that have left find nothing.
-    """
-    links = choice.tokens * choice.parents.shape[1] + choice.parents
-    parts = links, choice.scores, choice.end_scores, choice.end_parents
-    if beams.sentences is _NOTHING:
-        return parts
-    links, scores, end_scores, end_parents = (
-        ops.take(part, beams.places, axis=0) for part in parts
-    )
-    is_left = ops.any(records.scores > NEVER, axis=1, keepdims=True)
-    scores, end_scores = (ops.where(is_left, x, NEVER) for x in (scores, end_scores))
-    return links, scores, end_scores, end_parents
-
-
 def _moved(beams: _Beams, choice: Choice, step, strategy) -> _Beams:
     """Each beam, with its new token, in the place in which it goes on."""
     state, history = beams.state, beams.history
     ids = ops.reshape(choice.tokens, (-1, 1))
     if strategy.reorders:
-        order = _row_numbers(choice.parents)
+        sentences = ops.arange(ops.shape(choice.parents)[0], dtype="int32")
+        order = _rows_of(sentences, strategy.num_beams, choice.parents)
         of_beams, history = _take_rows((state["beams"], history), order)
         state = {**state, "beams": of_beams}
     if history is not _NOTHING:
@@ -238,36 +220,32 @@ def _moved(beams: _Beams, choice: Choice, step, strategy) -> _Beams:
 
 def _without_ended(beams: _Beams, scores) -> _Beams:
     """The same without the sentences that have ended, if they are many."""
-    sentences, places, state = beams.sentences, beams.places, beams.state
+    sentences, state = beams.sentences, beams.state
     is_left = ops.any(ops.take(scores, sentences, axis=0) > NEVER, axis=1)
     count = ops.cast(ops.shape(is_left)[0], "float32")
     few = ops.sum(ops.cast(is_left, "float32")) <= _SHRINK_AT * count
     of_rows = (beams.ids, beams.history, state["beams"])
 
     def gather():
-        left = ops.cast(ops.reshape(ops.nonzero(is_left)[0], (-1,)), "int32")
-        kept = ops.take(sentences, left, axis=0)
-        numbers = ops.arange(ops.shape(kept)[0], dtype="int32")
-        moved = ops.scatter_update(ops.zeros_like(places), kept[:, None], numbers)
-        rows = _rows_of(left, scores.shape[1])
-        shared = _take_rows(state["shared"], left)
-        return kept, moved, shared, _take_rows(of_rows, rows)
+        (left,) = ops.nonzero(is_left)
+        of_sentences = _take_rows((sentences, state["shared"]), left)
+        return *of_sentences, _take_rows(of_rows, _rows_of(left, scores.shape[1]))
 
-    sentences, places, shared, (ids, history, of_beams) = ops.cond(
-        few, gather, lambda: (sentences, places, state["shared"], of_rows)
+    sentences, shared, (ids, history, of_beams) = ops.cond(
+        few, gather, lambda: (sentences, state["shared"], of_rows)
     )
     state = {**state, "shared": shared, "beams": of_beams}
-    return _Beams(ids, state, history, sentences, places)
+    return _Beams(ids, state, history, sentences)
 
 
 # Hypotheses that end
 
 
-def _finished(records, end_scores, end_parents, step, strategy, options) -> tuple:
+def _finished(records, choice: Choice, step, strategy, options) -> tuple:
     """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
     num_beams = strategy.num_beams
-    sums = ops.concatenate([records.finished, end_scores], axis=1)
-    origins = step * num_beams + end_parents
+    sums = ops.concatenate([records.finished, choice.end_scores], axis=1)
+    origins = step * num_beams + choice.end_parents
     origins = ops.concatenate([records.origins, origins], axis=1)
     if strategy.optimal:
         key = sums / options.length_divisor(origins // num_beams + 1)
@@ -275,11 +253,11 @@ def _finished(records, end_scores, end_parents, step, strategy, options) -> tupl
         count = sums.shape[1]
         order = ops.cast(ops.arange(count, 0, -1), "float32")
         key = ops.where(sums > NEVER, order, 0.0)
-    _, kept = top_k(key, num_beams)
+    _, kept = ops.top_k(key, num_beams)
     return tuple(ops.take_along_axis(part, kept, axis=1) for part in (sums, origins))
 
 
-def _is_done(sums, origins, going_on, step, strategy, constraints, num_hypotheses):
+def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses):
     """(B, 1): whether nothing that is unfinished counts any more."""
     if not strategy.optimal:
         return ops.all(sums > NEVER, axis=1, keepdims=True)
@@ -288,7 +266,7 @@ def _is_done(sums, origins, going_on, step, strategy, constraints, num_hypothese
     worst = scores[:, num_hypotheses - 1 : num_hypotheses]
     # Log-probabilities are at most 0, and the penalty is monotonous in the length, so
     # the best is to lose nothing more and end at once, or as late as possible.
-    best = ops.max(going_on, axis=1, keepdims=True)
+    best = ops.max(choice.scores, axis=1, keepdims=True)
     limits = ops.reshape(constraints.limits, (-1, num_beams))[:, :1]
     if options.unk_penalty < 0:  # a reward, for each token until the limit
         best = best - options.unk_penalty * ops.cast(limits - step - 1, "float32")
@@ -310,7 +288,7 @@ def _best_hypotheses(
     model, options = constraints.model, constraints.options
     lengths = records.origins // num_beams + 1
     scores = records.finished / options.length_divisor(lengths)
-    scores, best = top_k(scores, num_hypotheses)
+    scores, best = ops.top_k(scores, num_hypotheses)
     sums = ops.take_along_axis(records.finished, best, axis=1)
     origins = ops.take_along_axis(records.origins, best, axis=1)
     last = ops.where(scores > NEVER, origins // num_beams, -1)
@@ -327,7 +305,9 @@ def _best_hypotheses(
     positional = ops.where(inside | ends, after - before, 0.0)
     attention = None
     if options.return_attention:
-        attention = _attention(records.attention, beams, num_beams, inside | ends)
+        attention = ops.take_along_axis(records.attention, beams[..., None], axis=2)
+        attention = ops.where((inside | ends)[..., None], attention[..., :-1], 0.0)
+        attention = ops.transpose(attention, (1, 2, 0, 3))
     return Hypotheses(
         ids=ops.transpose(ids, (1, 2, 0)),
         scores=scores,
@@ -363,19 +343,6 @@ def _follow(backpointers, last, origins, num_beams: int, num_steps):
     return tokens, chosen_from
 
 
-def _attention(attention, beams, num_beams: int, is_token):
-    """(L, R, S + 1) by the beams (L, B, N) that tokens were chosen from."""
-    num_steps, batch_size, number = ops.shape(beams)
-    num_rows, width = ops.shape(attention)[1:]
-    rows = _row_numbers(beams, num_beams)
-    rows = rows + ops.arange(num_steps, dtype="int32")[:, None] * num_rows
-    flat = ops.reshape(attention, (num_steps * num_rows, width))
-    chosen = ops.take(flat, ops.reshape(rows, (-1,)), axis=0)
-    chosen = ops.reshape(chosen, (num_steps, batch_size, number, width))
-    chosen = ops.where(is_token[..., None], chosen[..., :-1], 0.0)
-    return ops.transpose(chosen, (1, 2, 0, 3))
-
-
 # Rows
 
 
@@ -386,23 +353,23 @@ def _take_rows(tree, places):
     )
 
 
+def _spread(values, places, count):
+    """(count, ...): `values` (n, ...) at `places`, elsewhere 0, or -inf of floats."""
+    others = NEVER if keras.backend.is_float_dtype(values.dtype) else 0
+    others = ops.full((count, *ops.shape(values)[1:]), others, values.dtype)
+    return ops.scatter_update(others, places[:, None], values)
+
+
 def _write(buffer, step, values):
     """`buffer` (L, n, ...) with `values` (n, ...) at `step`; loops do it in place."""
     return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
 
 
-def _rows_of(sentences, num_beams: int):
-    """The rows (n * G,) of the beams of sentences (n,)."""
-    rows = sentences[:, None] * num_beams + ops.arange(num_beams, dtype="int32")
-    return ops.reshape(rows, (-1,))
-
-
-def _row_numbers(beams, num_beams=None):
-    """Rows of beams (..., B, N) among the B * G rows, (..., B * N)."""
-    num_beams = num_beams or beams.shape[-1]
-    first = ops.arange(ops.shape(beams)[-2], dtype="int32") * num_beams
-    rows = beams + first[:, None]
-    return ops.reshape(rows, (*ops.shape(beams)[:-2], -1))
+def _rows_of(sentences, num_beams: int, beams=None):
+    """The rows (n * G,) of the beams of sentences (n,), in another order (n, G)."""
+    if beams is None:
+        beams = ops.arange(num_beams, dtype="int32")
+    return ops.reshape(sentences[:, None] * num_beams + beams, (-1,))
 
 
 def _shaped_like(value, model):

@@ -10,8 +10,6 @@ A strategy has
 - `choose(following, scores, step, rows)` -> `Choice`, from what can follow beams with
   cumulative scores (B, G). `rows` (R,) are their numbers in the whole batch when
   sentences have left it, or None.
-
-Letters: B sentences, G beams of a sentence, R = B * G rows, k candidates of a row.
 """
 
 import dataclasses
@@ -62,10 +60,10 @@ class BeamStrategy:
         # them in a row is beyond them in the sentence.
         log_probs = ops.reshape(log_probs, (-1, beams, count))
         totals = ops.reshape(scores[:, :, None] + log_probs, (-1, beams * count))
-        going_on, places = top_k(totals, beams)
+        going_on, places = ops.top_k(totals, beams)
         ids = ops.reshape(ids, (-1, beams * count))
         ends = scores + ops.reshape(following.end, (-1, beams))
-        ends, end_parents = top_k(ends, beams)
+        ends, end_parents = ops.top_k(ends, beams)
         if not self.optimal:
             better = ops.cast(going_on[:, None, :] > ends[:, :, None], "int32")
             rank = ops.arange(beams, dtype="int32") + ops.sum(better, axis=-1)
@@ -109,7 +107,7 @@ class DiverseBeamStrategy:
         ends = (tokens == following.end_id) & (scores > NEVER)
         count = scores.shape[1]
         order = ops.arange(count) + ops.where(ends, count, 0)
-        _, places = top_k(-ops.cast(order, "float32"), self.num_beams)
+        _, places = ops.top_k(-ops.cast(order, "float32"), self.num_beams)
         ended = ops.where(ends, scores, NEVER)
         kept = count if self.optimal else self.num_beams
         return Choice(
@@ -137,7 +135,7 @@ class DiverseBeamStrategy:
                 of_group = of_group - self.strength * overlap
             size = beams // groups * count
             totals = ops.reshape(scores[:, group::groups, None] + of_group, (-1, size))
-            best, places = top_k(totals, 2 * beams // groups)
+            best, places = ops.top_k(totals, 2 * beams // groups)
             tokens = ops.take_along_axis(ops.reshape(tokens, (-1, size)), places, 1)
             candidates.append((best, places // count * groups + group, tokens))
             chosen = ops.where(best > NEVER, tokens, -1)
@@ -190,10 +188,10 @@ class SamplingStrategy:
         if self.top_k is None and self.top_p is None:
             return None, following.all()
         if self.top_k is None:
-            log_probs, ids = top_k(following.all(), len(following.bias))
+            log_probs, ids = ops.top_k(following.all(), len(following.bias))
         else:
             ids, log_probs = _with_end(following, *following.best(self.top_k))
-            log_probs, places = top_k(log_probs, min(self.top_k, ids.shape[-1]))
+            log_probs, places = ops.top_k(log_probs, min(self.top_k, ids.shape[-1]))
             ids = ops.take_along_axis(ids, places, axis=1)
         if self.top_p is not None:
             probabilities = ops.exp(log_probs)
@@ -222,10 +220,4 @@ def _draw(log_probs, uniforms):
     passed = (sums > uniforms[:, None] * sums[:, -1:]) & (probabilities > 0)
     # Should rounding leave no such place, the most likely token is taken.
     key = ops.where(passed, float("inf"), probabilities)
-    return ops.cast(ops.argmax(key, axis=-1), "int32")
-
-
-def top_k(values, k: int):
-    """The k largest values of the last axis and their places as int32."""
-    values, places = ops.top_k(values, k)
-    return values, ops.cast(places, "int32")
+    return ops.argmax(key, axis=-1)

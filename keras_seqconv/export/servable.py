@@ -84,7 +84,6 @@ class Servable:
                 "requests of strangers into one batch. Received: 'batch'"
             )
         self.options = BeamOptions(**options)
-        self.options.check_model(translator.model)
         if tokens_per_batch is None:
             tokens_per_batch = translator.tokens_per_batch
         self.tokens_per_batch = check_positive_integer(
@@ -143,9 +142,8 @@ class Servable:
         # A scalar tensor where it depends on the sources.
         most = self.model.max_target_length
         longest = self.options.length_limits(lengths, width, most)[1] + 1
-        fixed = isinstance(longest, int)
         empty = tf.fill(tf.stack([rows, count, longest]), pad_id)
-        if fixed:
+        if isinstance(longest, int):
             empty = tf.ensure_shape(empty, (None, count, longest))
         initial = (empty, tf.fill(tf.stack([rows, count]), NOT_FOUND))
         name = "source_ids" if self.translates else "prefix_ids"
@@ -159,16 +157,14 @@ class Servable:
         if self.xla:
             search = compiled(search, self.max_source_length, pad_id)
 
-        def run(chosen, chunk_width):
-            found_ids, scores = search(tf.gather(ids, chosen)[:, :chunk_width])
-            if not fixed:
-                missing = [[0, 0], [0, 0], [0, longest - tf.shape(found_ids)[2]]]
-                found_ids = tf.pad(found_ids, missing, constant_values=pad_id)
-            return found_ids, scores
+        def run(ids):
+            found_ids, scores = search(ids)
+            missing = [[0, 0], [0, 0], [0, longest - tf.shape(found_ids)[2]]]
+            return tf.pad(found_ids, missing, constant_values=pad_id), scores
 
         with self._scope():
             tokens = self.tokens_per_batch // self.options.num_beams
-            found_ids, scores = in_chunks(lengths, tokens, initial, run)
+            found_ids, scores = in_chunks(lengths, tokens, initial, run, ids)
         scores = tf.maximum(scores, NOT_FOUND)
         if self.translates:
             first = tf.range(count) == 0
@@ -181,20 +177,19 @@ class Servable:
         targets, longest = self._checked(
             target_ids, target_lengths, size, self.max_target_length, True
         )
+        inputs = [targets]
         if source_ids is not None:
             sources, lengths = self._sources(source_ids, lengths)
             lengths = _checked_rows(targets, lengths)
             none = (longest == 0) | (lengths == 0)
             longest = tf.where(none, 0, tf.maximum(longest, lengths))
+            inputs.append(sources)
 
-        def run(chosen, width):
-            source = None
-            if source_ids is not None:
-                source = tf.gather(sources, chosen)[:, :width]
+        def run(targets, sources=None):
             scored = decoding.score(
                 self.model,
-                source,
-                tf.gather(targets, chosen)[:, :width],
+                sources,
+                targets,
                 length_penalty=options.length_penalty,
                 length_penalty_kind=options.length_penalty_kind,
                 normalize=options.normalize,
@@ -204,7 +199,7 @@ class Servable:
         tokens = max(1, min(self.tokens_per_batch, _LOGITS // size))
         with self._scope():
             initial = (tf.zeros(tf.shape(longest)),)
-            (scores,) = in_chunks(longest, tokens, initial, run)
+            (scores,) = in_chunks(longest, tokens, initial, run, *inputs)
         return {"score": tf.maximum(scores, NOT_FOUND)}
 
     def encode(self, source_ids, lengths) -> dict:
@@ -217,17 +212,15 @@ class Servable:
         with tf.init_scope():
             example = self.model.encode(tf.constant([[self.model.end_id]]))[0]
 
-        def run(chosen, chunk_width):
-            outputs = self.model.encode(tf.gather(ids, chosen)[:, :chunk_width])[0]
-            outputs = tf.cast(outputs, tf.float32)
-            inside = tf.sequence_mask(tf.gather(lengths, chosen), chunk_width)
-            outputs = tf.where(inside[:, :, None], outputs, 0.0)
-            return (tf.pad(outputs, [[0, 0], [0, width - chunk_width], [0, 0]]),)
+        def run(ids):
+            outputs = tf.cast(self.model.encode(ids)[0], tf.float32)
+            return (tf.pad(outputs, [[0, 0], [0, width - tf.shape(ids)[1]], [0, 0]]),)
 
         initial = (tf.zeros(tf.stack([rows, width, example.shape[-1]])),)
         with self._scope():
-            (outputs,) = in_chunks(lengths, self.tokens_per_batch, initial, run)
-        return {"outputs": outputs, "lengths": lengths}
+            (outputs,) = in_chunks(lengths, self.tokens_per_batch, initial, run, ids)
+        inside = tf.sequence_mask(lengths, width)[:, :, None]
+        return {"outputs": tf.where(inside, outputs, 0.0), "lengths": lengths}
 
     def _sources(self, ids, lengths):
         """Sources or prompts, made fit for the model, and their lengths."""
@@ -274,7 +267,7 @@ def _checked_rows(ids, lengths):
         return tf.identity(lengths)
 
 
-def in_chunks(lengths, tokens: int, initial: tuple, run: Callable) -> tuple:
+def in_chunks(lengths, tokens: int, initial: tuple, run: Callable, *ids) -> tuple:
     """Results of all sentences, computed for some at a time, the longest first.
 
     A sentence never waits in a chunk for one that is much longer, and no chunk has more
@@ -284,8 +277,9 @@ def in_chunks(lengths, tokens: int, initial: tuple, run: Callable) -> tuple:
         lengths: (N,) int32; sentences of length 0 keep their initial results.
         tokens: most tokens of a chunk.
         initial: tensors (N, ...) to begin with.
-        run: function of indices (B,) of sentences and their width W, () int32 ->
-            tensors (B, ...), one for each of `initial`.
+        run: function of ids (B, W), one tensor for each of `ids` -> tensors (B, ...),
+            one for each of `initial`.
+        *ids: (N, at least W).
 
     Returns:
         Tensors like `initial`, in the order of `lengths`.
@@ -297,9 +291,10 @@ def in_chunks(lengths, tokens: int, initial: tuple, run: Callable) -> tuple:
         width = lengths[order[start]]
         rows = tf.maximum(tokens // width, 1)
         chosen = order[start : tf.minimum(start + rows, count)]
+        made = run(*(tf.gather(one, chosen)[:, :width] for one in ids))
         results = tuple(
             tf.tensor_scatter_nd_update(result, chosen[:, None], new)
-            for result, new in zip(results, run(chosen, width), strict=True)
+            for result, new in zip(results, made, strict=True)
         )
         return start + tf.size(chosen), results
 

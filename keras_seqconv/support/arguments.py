@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def check_integer(name: str, value: int, least: int, most: int | None = None) -> int:
@@ -22,12 +22,8 @@ def check_positive_integer(name: str, value: int) -> int:
 
 def check_rate(name: str, value: float) -> float:
     """`value`, or ValueError unless it is a dropout rate, 0 <= rate < 1."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value < 1:
-        raise ValueError(
-            f"`{name}` must be at least 0 and less than 1. Received: {name}={value!r}"
-        )
-    return value
+    rule = "at least 0 and less than 1"
+    return check_number(name, value, rule, lambda rate: 0 <= rate < 1)
 
 
 def check_choice(name: str, value, choices: tuple):
@@ -52,12 +48,15 @@ def is_number(value) -> bool:
     return number and abs(value) <= sys.float_info.max
 
 
-def check_number(name: str, value: float) -> float:
-    """`value`, or ValueError unless it is a finite number."""
-    if not is_number(value):
-        raise ValueError(
-            f"`{name}` must be a finite number. Received: {name}={value!r}"
-        )
+def check_number(
+    name: str,
+    value: float,
+    rule: str = "a finite number",
+    valid: Callable[[float], bool] = lambda value: True,
+) -> float:
+    """`value`, or ValueError unless it is a finite number that keeps to the rule."""
+    if not (is_number(value) and valid(value)):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
     return value
 
 

@@ -18,7 +18,6 @@ import keras
 from keras_seqconv import checkpoints, tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
-from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import (
     atomic_directory,
@@ -36,11 +35,6 @@ _FORMAT_VERSION = 1
 _FILES = r"(run\.json|log\.jsonl|scores\.json|test\.hypotheses|curves\.png)"
 # In folders of tokenizers: of runs and prepared corpora, and of models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
-# Options that ids on disk depend on.
-_OF_IDS = (
-    "dataset", "variant", "min_length", "max_length", "max_ratio", "truncate_source",
-    "validation_share",
-)  # fmt: skip
 # May differ between a run and its continuation: they say when it ends and what it
 # reports, and change no update.
 _MAY_CHANGE = {
@@ -407,18 +401,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
 
 def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
     folder, options = run.data / split, run.options
-    fingerprint = {
-        "languages": [corpus.source_language, corpus.target_language],
-        "split": split,
-        "blocks": recipe.blocks,
-        "tokens_per_batch": recipe.tokens_per_batch,
-        "tokenizers": [tokenizer_fingerprint(one) for one in pair],
-        **{name: getattr(options, name) for name in _OF_IDS},
-    }
-    try:
-        return IdStore.open(folder, fingerprint)
-    except FileNotFoundError:
-        pass
+    with contextlib.suppress(FileNotFoundError):
+        return IdStore.open(folder)
     say(f"Reading the {split} split ...")
     counts: collections.Counter = collections.Counter()
     training = split == "train"
@@ -441,7 +425,7 @@ def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> Id
             truncate_source=options.truncate_source,
             counts=counts,
         )
-    store = IdStore.write(folder, rows, fingerprint)
+    store = IdStore.write(folder, rows)
     left_out = [
         f"{name} {number:,}"
         for name, number in {**corpus.counts[split], **counts}.items()

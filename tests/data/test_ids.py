@@ -240,7 +240,7 @@ def test_ids_take_two_bytes_where_that_is_enough(tmp_path, largest, size):
 @pytest.mark.parametrize("before", [False, True])
 def test_an_unfinished_store_is_not_there_and_the_old_one_is(tmp_path, before):
     if before:
-        IdStore.write(tmp_path / "ids", PAIRS, {"version": 1})
+        IdStore.write(tmp_path / "ids", PAIRS)
 
     def rows():
         yield from PAIRS
@@ -250,21 +250,19 @@ def test_an_unfinished_store_is_not_there_and_the_old_one_is(tmp_path, before):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        IdStore.write(tmp_path / "ids", rows(), {"version": 2})
+        IdStore.write(tmp_path / "ids", rows())
     assert names(tmp_path) == ["ids"] * before
     if before:
-        assert rows_of(IdStore.open(tmp_path / "ids", {"version": 1})) == PAIRS
+        assert rows_of(IdStore.open(tmp_path / "ids")) == PAIRS
 
 
-def test_another_fingerprint_does_not_open_but_is_replaced(tmp_path):
+def test_a_store_is_replaced_and_nothing_else_is(tmp_path):
     folder = tmp_path / "ids"
-    old = IdStore.write(folder, iter(PAIRS), {"corpus": ("a", 1), "merges": 9})
-    assert rows_of(IdStore.open(folder, {"corpus": ("a", 1), "merges": 9})) == PAIRS
+    old = IdStore.write(folder, iter(PAIRS))
+    assert rows_of(IdStore.open(folder)) == PAIRS
     assert old.lengths["target_ids"].tolist() == [2, 4, 2]
-    with pytest.raises(ValueError, match=r"merges \(9, wanted 8\)$"):
-        IdStore.open(folder, {"corpus": ("a", 1), "merges": 8})
-    IdStore.write(folder, PAIRS[:1], {"corpus": "a", "merges": 8})
-    assert len(IdStore.open(folder, {"corpus": "a", "merges": 8})) == 1
+    IdStore.write(folder, PAIRS[:1])
+    assert len(IdStore.open(folder)) == 1
     assert rows_of(old) == PAIRS  # who reads the old one goes on reading it
     (tmp_path / "thesis.tex").write_text("years")
     with pytest.raises(ValueError, match=r"thesis\.tex"):
