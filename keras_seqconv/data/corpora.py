@@ -185,13 +185,9 @@ def open_corpus(
             f"Received: name={name!r}, variant={variant!r}"
         )
     builder = tfds.builder_of(name, *languages, data_dir)
-    names, default = tfds.names_of(builder)
-    source, target = languages
-    if len(names) == 1 and source is None:
-        target = target or names[0]
-    else:
-        what = builder.info.full_name
-        source, target = _direction(what, names, default, source, target)
+    source, target = _direction(
+        builder.info.full_name, *tfds.names_of(builder), *languages
+    )
     tfds.prepare(builder, manual_dir)
     wanted = [one for one in (source, target) if one is not None]
 
@@ -251,8 +247,13 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
 
 def _direction(
     what: str, names: Sequence[str], default: Sequence[str], source, target
-) -> tuple[str, str]:
-    """Source and target: both as in `default`, or the other of two names."""
+) -> tuple[str | None, str]:
+    """Source and target: both as in `default`, or the other of two names.
+
+    Of a single name None and that: text of a language model.
+    """
+    if len(names) == 1 and source is None and target in (None, names[0]):
+        return None, names[0]
     pair = default or names
     if source is None and target is None and default:
         source, target = default
@@ -340,20 +341,18 @@ def _open_files(name, path, source, target, variant, skip) -> Corpus:
     stems = {stem for stem, _ in layout if _SPLIT.fullmatch(stem)}
     stems = {stem for stem in stems if _TRAINING.fullmatch(stem)} or stems
     languages = sorted({language for stem, language in layout if stem in stems})
-    columns = languages
     if languages == ["tsv"]:
+        columns = languages
         if source is None or target is None or source == target:
             raise ValueError(
                 "`source_language` and `target_language` must name the two columns of "
                 f"{path}. Received: {source!r}, {target!r}"
             )
-    elif len(languages) == 1 and source is None and target in (None, *languages):
-        target = languages[0]
     else:
         default = re.split(r"[-_]", variant)  # fairseq's train.de-en.de
         default = default if sorted(default) == languages else ()
-        columns = _direction(str(path), languages, default, source, target)
-        source, target = columns
+        source, target = _direction(str(path), languages, default, source, target)
+        columns = [one for one in (source, target) if one is not None]
     splits = _splits(path, layout, columns)
 
     def read(split, counts):
