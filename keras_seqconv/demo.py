@@ -4,8 +4,6 @@ import html
 import math
 import os
 
-from keras import ops
-
 from keras_seqconv import inspection, plots
 from keras_seqconv.support.extras import require
 from keras_seqconv.translator import LanguageGenerator, Translator
@@ -96,7 +94,7 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
             raise gradio.Error("There is no word to translate.", print_exception=False)
         picture = plots.attention(
             found[0].attention,
-            _source_tokens(translator, text),
+            inspection.sentence(translator, text, "")[1]["encoder"],
             [*found[0].tokens, "</s>"],
         )
         drawn = draw_kernels(text, found[0].text, layer)
@@ -181,37 +179,16 @@ def _doubt(score: float) -> float:
 def _layers(translator) -> list[str]:
     """Names of the layers whose kernels can be drawn, or [none]."""
     try:
-        found = inspection.dynamic_conv_kernels(*_sentence(translator, "", "")[:2])
+        inputs, _ = inspection.sentence(translator, "", "")
+        found = inspection.dynamic_conv_kernels(translator.model, inputs)
     except (ValueError, AttributeError):  # no such layer; an ensemble
         return [_NO_KERNELS]
     return [layer.name for layer in found]
 
 
 def _kernels(translator, text: str, translation: str, name: str):
-    model, inputs, tokens = _sentence(translator, text, translation)
-    layers = inspection.dynamic_conv_kernels(model, inputs)
+    inputs, tokens = inspection.sentence(translator, text, translation)
+    layers = inspection.dynamic_conv_kernels(translator.model, inputs)
     layer = next(layer for layer in layers if layer.name == name)
     side = tokens[name.partition(" ")[0]]
     return plots.dynamic_conv_kernels(layer.values[0], side, layer.left, name)
-
-
-def _sentence(translator, text: str, translation: str):
-    """The model, its inputs, and the tokens of both sides."""
-    model, ids = translator.model, []
-    for tokenizer, side in zip(
-        translator.tokenizers.values(), (text, translation), strict=True
-    ):
-        ids.append(tokenizer.tokenize([side])[0])
-    inputs = {
-        "source_ids": ops.convert_to_tensor([ids[0]], "int32"),
-        "target_ids": ops.convert_to_tensor([[model.start_id, *ids[1][:-1]]], "int32"),
-    }
-    source, target = (
-        tokenizer.to_tokens(row)
-        for tokenizer, row in zip(translator.tokenizers.values(), ids, strict=True)
-    )
-    return model, inputs, {"encoder": [*source, "</s>"], "decoder": ["</s>", *target]}
-
-
-def _source_tokens(translator, text: str) -> list[str]:
-    return _sentence(translator, text, "")[2]["encoder"]

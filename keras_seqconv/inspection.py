@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.models import stacks
+from keras_seqconv.translator import Translator
 
 
 class LayerKernels(NamedTuple):
@@ -25,6 +26,41 @@ class LayerKernels(NamedTuple):
     name: str
     values: np.ndarray
     left: int
+
+
+def sentence(model, text: str, translation: str | None = None) -> tuple[dict, dict]:
+    """One text as a model sees it, and the tokens at its positions.
+
+    Args:
+        model: `Translator` or `LanguageGenerator`, with tokenizers.
+        text: to translate, or that a language model predicts.
+        translation: that the decoder predicts; None: what the model finds.
+
+    Returns:
+        Inputs (1, S) and (1, T) of `model.model`, and its tokens by side, named as in
+        `LayerKernels.name`: "encoder" with the end of the source, "decoder" or "layer"
+        with the start before them.
+
+    Raises:
+        ValueError: the model has no tokenizers.
+    """
+    if not model.tokenizers:
+        raise ValueError("`model` must have tokenizers. Received: a model of ids only")
+    inputs, tokens, side = {}, {}, "layer"
+    if isinstance(model, Translator):
+        if translation is None:
+            translation = model.translate([text])[0]
+        ids = model.source_tokenizer.tokenize([text])[0]
+        inputs["source_ids"] = ops.convert_to_tensor([ids], "int32")
+        tokens["encoder"] = [*model.source_tokenizer.to_tokens(ids), "</s>"]
+        text, side = translation, "decoder"
+    tokenizer = [*model.tokenizers.values()][-1]
+    ids = tokenizer.tokenize([text])[0]
+    inputs["target_ids"] = ops.convert_to_tensor(
+        [[model.model.start_id, *ids[:-1]]], "int32"
+    )
+    tokens[side] = ["</s>", *tokenizer.to_tokens(ids)]
+    return inputs, tokens
 
 
 def light_conv_kernels(model) -> list[LayerKernels]:

@@ -120,7 +120,7 @@ def _names(options, what: str, default: list[str]) -> list[str]:
 def _attention(options):
     from keras import ops
 
-    from keras_seqconv import load, plots
+    from keras_seqconv import inspection, load, plots
     from keras_seqconv.support.files import read_lines
 
     from_model = options.model is not None and options.text is not None
@@ -130,9 +130,12 @@ def _attention(options):
         translator = load(options.model)
         if not hasattr(translator, "source_tokenizer"):
             raise ValueError(f"{options.model} has no attention to a source.")
-        inputs, source, target = _sentence(translator, options)
+        inputs, tokens = inspection.sentence(
+            translator, options.text, options.translation
+        )
         weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
-        return plots.attention(weights[0], source, [*target[1:], "</s>"])
+        target = [*tokens["decoder"][1:], "</s>"]
+        return plots.attention(weights[0], tokens["encoder"], target)
     lines = read_lines(options.translations)
     if not 1 <= options.line <= len(lines):
         raise ValueError(
@@ -162,12 +165,7 @@ def _dynamic_kernels(options):
     from keras_seqconv import inspection, load, plots
 
     loaded = load(options.model)
-    if hasattr(loaded, "tokenizer"):
-        ids, target = _decoder_side(loaded.model, loaded.tokenizer, options.text)
-        inputs, tokens = {"target_ids": ids}, {"layer": target, "decoder": target}
-    else:
-        inputs, source, target = _sentence(loaded, options)
-        tokens = {"encoder": source, "decoder": target}
+    inputs, tokens = inspection.sentence(loaded, options.text, options.translation)
     layers = inspection.dynamic_conv_kernels(loaded.model, inputs)
     known = {layer.name: layer for layer in layers}
     name = layers[0].name if options.layer is None else options.layer
@@ -178,36 +176,6 @@ def _dynamic_kernels(options):
     side = tokens[name.partition(" ")[0]]
     values, left = known[name].values[0], known[name].left
     return plots.dynamic_conv_kernels(values, side, left, name)
-
-
-def _sentence(translator, options):
-    """Inputs of the model, tokens of the source, and those that the decoder sees."""
-    from keras import ops
-
-    tokenizer = translator.source_tokenizer
-    if tokenizer is None:
-        raise ValueError(f"{options.model} has no tokenizers.")
-    ids = tokenizer.tokenize([options.text])[0]
-    translation = options.translation
-    if translation is None:
-        translation = translator.translate([options.text])[0]
-    target_ids, target = _decoder_side(
-        translator.model, translator.target_tokenizer, translation
-    )
-    inputs = {
-        "source_ids": ops.convert_to_tensor([ids], "int32"),
-        "target_ids": target_ids,
-    }
-    return inputs, [*tokenizer.to_tokens(ids), "</s>"], target
-
-
-def _decoder_side(model, tokenizer, text: str):
-    """Ids (1, T) that a decoder sees when it predicts a text, and their tokens."""
-    from keras import ops
-
-    ids = tokenizer.tokenize([text])[0]
-    tokens = ["</s>", *tokenizer.to_tokens(ids)]
-    return ops.convert_to_tensor([[model.start_id, *ids[:-1]]], "int32"), tokens
 
 
 def _bleu_by_length(options):

@@ -67,7 +67,7 @@ ALLOWED = {
     "evaluation": {"data", "decoding", "text_model"},
     "plots": set(),
     "demo": {"inspection", "plots", "translator"},
-    "inspection": {"layers", "models"},
+    "inspection": {"layers", "models", "translator"},
     "export": {"decoding", "ops", "version"},
     "translate_files": {"model_directory", "translator", "version"},
 }  # fmt: skip
