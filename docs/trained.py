@@ -3,9 +3,13 @@
 import os
 from pathlib import Path
 
+import tensorflow as tf
+
 import keras_seqconv as ks
 from keras_seqconv.training import TrainingOptions, train
 
+# In a notebook TensorFlow tells of every file that it writes.
+tf.get_logger().setLevel("WARNING")
 WORK = Path(os.environ.get("DOCS_WORK", "work"))
 
 
