@@ -97,6 +97,8 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
             inspection.sentence(translator, text, "")[1]["encoder"],
             [*found[0].tokens, "</s>"],
         )
+        # Gradio draws once, and squares need a second pass of the layout.
+        picture.draw_without_rendering()
         drawn = draw_kernels(text, found[0].text, layer)
         return found[0].text, table(found), picture, drawn
 

@@ -175,7 +175,6 @@ def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str
     axes.tick_params(which="minor", length=0)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.04, pad=0.02)
     bar.set_label("attention")
-    figure.draw_without_rendering()  # with squares the layout needs a second pass
     return figure
 
 
