@@ -141,6 +141,8 @@ class _Preparation:
         }
         self.languages = (recipe.source, recipe.target)
         self.moses = recipe.tokenizer.startswith("moses")
+        names = ("normalize", "aggressive_dash_splits", "lowercase")
+        self.steps = {name: getattr(recipe, name) for name in names}
         # Whether the files hold something other than what the filters look at.
         self.keeps_raw = self.moses and not tokenized
         self.codes_of_pieces = recipe.codes and find(recipe.codes, data)
@@ -228,15 +230,12 @@ class _Preparation:
         recipe = self.recipe
         if self.keeps_raw and not train:
             return [{}, {}]  # nothing looks at the tokens of these
-        all_steps = train or recipe.normalize_tests
-        shared = {
-            "normalize": recipe.normalize and all_steps,
-            "remove_nonprinting": recipe.remove_nonprinting and all_steps,
-            "moses": self.moses,
-            "aggressive_dash_splits": recipe.aggressive_dash_splits,
-            "lowercase": recipe.lowercase,
-        }
-        return [{"language": language, **shared} for language in self.languages]
+        steps = self.steps | {"moses": self.moses}
+        if train or recipe.normalize_tests:
+            steps["remove_nonprinting"] = recipe.remove_nonprinting
+        else:
+            steps["normalize"] = False
+        return [{"language": language, **steps} for language in self.languages]
 
     def _rows(self, split: str, names=None) -> Iterator[list[str]]:
         for name in names or self.parts:
@@ -395,16 +394,9 @@ class _Preparation:
         if pieces and self.codes_of_pieces is not None:
             codes = "".join(line + "\n" for line in lines(self.codes_of_pieces))
         if self.moses or codes is not None:  # for plain text
+            steps = {"moses": True, "bpe_codes": codes, **self.steps}
             made["tokenizers" if self.keeps_raw else "raw_tokenizers"] = [
-                DictionaryTokenizer(
-                    dictionary,
-                    language=language,
-                    normalize=recipe.normalize,
-                    moses=True,
-                    aggressive_dash_splits=recipe.aggressive_dash_splits,
-                    lowercase=recipe.lowercase,
-                    bpe_codes=codes,
-                )
+                DictionaryTokenizer(dictionary, language=language, **steps)
                 for dictionary, language in zip(
                     dictionaries, self.languages, strict=True
                 )

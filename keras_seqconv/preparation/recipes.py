@@ -93,7 +93,8 @@ class Recipe:
         name: for reports.
         source, target: languages, two or three letters.
         parts: what is read, in this order.
-        tokenizer: of `TOKENIZERS`; or "pieces", when the files hold byte pairs.
+        tokenizer: "none", "moses", "moses+bpe", "sentencepiece"; or "pieces", when the
+            files hold byte pairs.
         normalize, remove_nonprinting, lowercase: steps; what Moses' scripts do.
         normalize_tests: whether the first two are also done to parts other than
             training (fairseq's scripts leave test sets as they are).

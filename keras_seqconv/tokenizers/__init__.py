@@ -105,7 +105,7 @@ def train_tokenizers(
             from both sides.
         **options: of the kind: those of `SentencePieceTokenizer.train` but for
             `model_type`, of `WordTokenizer.train`, of `CharacterTokenizer.train`, or
-            of `DictionaryTokenizer.train_joint` but for `joined_dictionary`.
+            of `DictionaryTokenizer.train_sides`.
 
     Raises:
         TypeError: for an option that the kind does not have.

@@ -28,15 +28,10 @@ class _VocabularyTokenizer(Tokenizer):
         seen = set(SPECIAL_SYMBOLS)
         for token in self.tokens:
             text = isinstance(token, str) and valid_text(token) == token
-            if not text or not self._token.fullmatch(token):
-                raise ValueError(
-                    f"A token must be {self._rule}. Received: {token!r:.100}"
-                )
-            if token in seen:
-                raise ValueError(
-                    "A token must appear once and be no special symbol. "
-                    f"Received: {token!r:.100}"
-                )
+            fits = text and self._token.fullmatch(token)
+            if not fits or token in seen:
+                rule = "appear once and be no special symbol" if fits else self._rule
+                raise ValueError(f"A token must {rule}. Received: {token!r:.100}")
             seen.add(token)
         ids = {token: i for i, token in enumerate(self.tokens, len(SPECIAL_SYMBOLS))}
         super().__init__((*SPECIAL_SYMBOLS, *self.tokens), ids)
@@ -119,7 +114,7 @@ class WordTokenizer(_VocabularyTokenizer):
     """
 
     kind = "words"
-    _rule = "a word without ASCII white space"
+    _rule = "be a word without ASCII white space"
     # What tf.strings.split splits at: ASCII white space and nothing else.
     _token = re.compile(r"[^ \t\n\v\f\r]+")
     _split = staticmethod(_token.findall)
@@ -155,7 +150,7 @@ class CharacterTokenizer(_VocabularyTokenizer):
     """
 
     kind = "characters"
-    _rule = "one character"
+    _rule = "be one character"
     _token = re.compile(".", re.DOTALL)
     _split = staticmethod(list)  # faster than `findall`
     _separator = ""
