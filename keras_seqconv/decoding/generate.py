@@ -64,32 +64,22 @@ class Ensemble:
 
     def get_initial_state(self, *args, **kwargs) -> dict:
         """The states of all models; the arguments are those of the models' method."""
-        states = [model.get_initial_state(*args, **kwargs) for model in self.models]
-        return {
-            "common": [state.get("common", {}) for state in states],
-            "shared": [state["shared"] for state in states],
-            "beams": _beams([state["beams"] for state in states]),
-        }
+        return _joined([m.get_initial_state(*args, **kwargs) for m in self.models])
 
     def step(self, ids, state, temperature: float = 1.0):
         """-> log-probabilities (rows, V) float32, new state.
 
         Each model's logits are divided by the temperature, before the mean.
         """
-        log_probs, afters = [], []
+        log_probs, after = [], []
         states = state["common"], state["shared"], state["beams"]["models"]
         for model, common, shared, beams in zip(self.models, *states, strict=True):
             own = {"common": common, "shared": shared, "beams": beams}
             logits, own = model.step(ids, own)
             logits = ops.cast(logits, "float32") / temperature
             log_probs.append(ops.log_softmax(logits, axis=-1))
-            afters.append(own)
-        after = {
-            **state,
-            "shared": [own["shared"] for own in afters],
-            "beams": _beams([own["beams"] for own in afters]),
-        }
-        return _log_of_mean(log_probs), after
+            after.append(own)
+        return _log_of_mean(log_probs), _joined(after)
 
     def __call__(self, inputs) -> list:
         """The outputs of all models."""
@@ -105,16 +95,17 @@ class Ensemble:
         )
 
 
-def _beams(states: list) -> dict:
-    """One state of the models' own, with the mean of their attention if they have it.
-
-    The attention is that of the steps that led here.
-    """
-    beams = {"models": states}
-    if "attention" in states[0]:
-        attention = [ops.cast(state["attention"], "float32") for state in states]
+def _joined(states: list) -> dict:
+    """A state of the models' states, with the mean of their attention, if any."""
+    beams = {"models": [state["beams"] for state in states]}
+    if "attention" in states[0]["beams"]:
+        attention = [ops.cast(own["attention"], "float32") for own in beams["models"]]
         beams["attention"] = sum(attention) / len(attention)
-    return beams
+    return {
+        "common": [state.get("common", {}) for state in states],
+        "shared": [state["shared"] for state in states],
+        "beams": beams,
+    }
 
 
 def _log_of_mean(log_probs: list):
