@@ -279,10 +279,8 @@ def test_killed_again_and_again(translator, tmp_path):
     source, target = write(tmp_path / "in", lines), tmp_path / "out"
     # By lines and not by seconds: machines differ in speed.
     for kill_behind in (1, 700, 1600, None):
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(source), str(target)],
-            cwd=ROOT,
-        )
+        command = [sys.executable, "-c", KILLED, str(source), str(target)]
+        process = subprocess.Popen(command, cwd=ROOT)
         while kill_behind is not None and process.poll() is None:
             part = tmp_path / "out.part"
             if part.exists() and part.read_bytes().count(b"\n") >= kill_behind:

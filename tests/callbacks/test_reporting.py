@@ -89,9 +89,8 @@ def test_bleu():
     def translate(texts):
         return [text.lower().replace("home", "away") for text in texts]
 
-    history = fit(
-        make_model(), [ValidationBLEU(translate, sources, references)], max_epochs=2
-    )
+    bleu = ValidationBLEU(translate, sources, references)
+    history = fit(make_model(), [bleu], max_epochs=2)
     wanted = sacrebleu.BLEU().corpus_score(translate(sources), [references]).score
     assert 0 < wanted < 100
     assert history.history["val_bleu"] == [wanted] * 2

@@ -237,13 +237,11 @@ class Counting(Recurrent):
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
-        [
-            {"no_repeat_ngram_size": 2, "return_attention": True},
-            {"prefix_ids": np.array([[5, 6], [1, 1], [4, 1], [8, 1]])},
-        ],
+        [{"no_repeat_ngram_size": 2, "return_attention": True},
+         {"prefix_ids": np.array([[5, 6], [1, 1], [4, 1], [8, 1]])}],
         [{}, {"num_groups": 3}, {"stopping": "optimal"}, {"seed": 3}],
     ),
-)
+)  # fmt: skip
 def test_sentences_that_have_ended_leave_the_batch(options):
     """A long one costs its own steps only, and finds what it finds under XLA."""
     model = Counting(300, seed=2)
@@ -261,9 +259,8 @@ def test_sentences_that_have_ended_leave_the_batch(options):
     steps = model.rows
     assert steps[0] == 12 and steps[-1] == 3
     assert steps == sorted(steps, reverse=True)
-    wanted = function(
-        Recurrent(300, seed=2), sources, jit_compile=True, **size, **rules, **options
-    )
+    options = {**size, **rules, **options, "jit_compile": True}
+    wanted = function(Recurrent(300, seed=2), sources, **options)
     assert np.array_equal(found.ids, wanted.ids)
     for one, two in zip(found, wanted, strict=True):
         if one is not None:
