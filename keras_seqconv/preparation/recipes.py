@@ -156,14 +156,12 @@ def listing(recipe: Recipe, data: str | os.PathLike) -> list[str]:
     files += [(recipe.codes, True)] * (recipe.codes is not None)
     shown = []
     for wanted, optional in files:
-        place = find(wanted, Path(data))
+        if (place := find(wanted, Path(data))) is not None:
+            shown.append(f"found    {place}")
+            continue
         where = f" (in {wanted.archive})" if wanted.archive else ""
         missing = "optional" if optional else "missing "
-        shown.append(
-            f"found    {place}"
-            if place is not None
-            else f"{missing} {wanted.names[0]}{where}, from {wanted.url or '?'}"
-        )
+        shown.append(f"{missing} {wanted.names[0]}{where}, from {wanted.url or '?'}")
     return shown
 
 

@@ -38,12 +38,13 @@ OPTIONS = {
     "characters": {},
     "moses_bpe": {"merges": 20, "moses": False},
 }
-CLASSES = {
-    "sentencepiece_bpe": SentencePieceTokenizer,
-    "sentencepiece_unigram": SentencePieceTokenizer,
-    "words": WordTokenizer,
-    "characters": CharacterTokenizer,
-    "moses_bpe": DictionaryTokenizer,
+_SENTENCEPIECE = (SentencePieceTokenizer, ["sentencepiece.model"])
+CLASSES = {  # and files
+    "sentencepiece_bpe": _SENTENCEPIECE,
+    "sentencepiece_unigram": _SENTENCEPIECE,
+    "words": (WordTokenizer, ["vocabulary.json"]),
+    "characters": (CharacterTokenizer, ["vocabulary.json"]),
+    "moses_bpe": (DictionaryTokenizer, ["bpe.codes", "dict.txt"]),
 }
 
 # --- Ids and texts. ---
@@ -103,10 +104,10 @@ def train(kind, joint, **more):
 @pytest.mark.parametrize("kind", KINDS)
 def test_joint_and_separate(kind):
     source, target = train(kind, True)
-    assert source is target and type(source) is CLASSES[kind]
+    assert source is target and type(source) is CLASSES[kind][0]
     assert source.detokenize(source.tokenize(TEXTS)) == TEXTS
     first, second = train(kind, False)
-    assert type(first) is type(second) is CLASSES[kind]
+    assert type(first) is type(second) is CLASSES[kind][0]
     assert first.detokenize(first.tokenize(ENGLISH)) == ENGLISH
     assert second.detokenize(second.tokenize(GERMAN)) == GERMAN
     assert first.tokenize(["the"]) != second.tokenize(["the"])
@@ -167,24 +168,17 @@ def test_options_of_another_kind():
 
 # --- Folders. ---
 
-FILES = {
-    SentencePieceTokenizer: ["sentencepiece.model"],
-    WordTokenizer: ["vocabulary.json"],
-    CharacterTokenizer: ["vocabulary.json"],
-    DictionaryTokenizer: ["bpe.codes", "dict.txt"],
-}
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_folders_and_pickles(kind, tmp_path):
-    tokenizer, _ = train(kind, True)
+    (tokenizer, _), (cls, files) = train(kind, True), CLASSES[kind]
     folder = tmp_path / "deep" / "source"
     tokenizer.save(folder)
-    names = sorted([*FILES[CLASSES[kind]], "settings.json"])
+    names = sorted([*files, "settings.json"])
     assert sorted(path.name for path in folder.iterdir()) == names
     texts = ["the  park", "grün <unk> \u2028", ""]
     for again in (load_tokenizer(folder), pickle.loads(pickle.dumps(tokenizer))):
-        assert type(again) is CLASSES[kind]
+        assert type(again) is cls
         ids = again.tokenize(texts)
         assert ids == tokenizer.tokenize(texts)
         assert again.detokenize(ids) == tokenizer.detokenize(ids)
