@@ -21,6 +21,7 @@ from keras_seqconv.layers.weight_norm import (
     WeightNormConv1D,
     WeightNormDense,
 )
+from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_kernel_size,
     check_number,
@@ -364,8 +365,7 @@ def _softmax(query, keys, keys_mask):
     """Attention weights (B, T, S), at least float32; 0 for masked keys, even all."""
     # einsum: its gradient takes half the time of `matmul(query, transpose(keys))`
     # where TensorFlow does not compile, and the same under XLA.
-    scores = ops.einsum("bte,bse->bts", query, keys)
-    scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
+    scores = wide(ops.einsum("bte,bse->bts", query, keys))
     if keys_mask is None:
         return ops.softmax(scores, axis=-1)
     mask = ops.expand_dims(ops.cast(keys_mask, "bool"), axis=1)

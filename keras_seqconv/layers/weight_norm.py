@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import ConvolutionLayer, SequenceLayer
+from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_choice,
     check_kernel_size,
@@ -95,8 +96,7 @@ class _WeightNorm(SequenceLayer):
 
     def _v_and_square(self):
         """v and ||v||**2 of every output, at least float32."""
-        dtype = keras.backend.result_type(self.variable_dtype, "float32")
-        v = ops.cast(self.v, dtype)
+        v = wide(self.v)
         return v, ops.sum(ops.square(v), axis=tuple(range(len(v.shape) - 1)))
 
     def fold(self) -> None:

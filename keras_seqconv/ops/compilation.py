@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 
 import keras
 
+from keras_seqconv.support.arguments import check_choice
+
 _jit_compile: bool | str = "auto"
 
 
@@ -40,12 +42,7 @@ def set_jit_compile(jit_compile: bool | str) -> None:
         ValueError: for any other value.
     """
     global _jit_compile
-    if jit_compile not in ("auto", True, False):
-        raise ValueError(
-            '`jit_compile` must be "auto", True or False. '
-            f"Received: jit_compile={jit_compile!r}"
-        )
-    _jit_compile = jit_compile
+    _jit_compile = check_choice("jit_compile", jit_compile, ("auto", True, False))
 
 
 def get_jit_compile() -> bool | str:

@@ -15,6 +15,7 @@ from keras_seqconv.ops.compilation import (
     run,
     with_gradient,
 )
+from keras_seqconv.support.arguments import check_choice
 
 
 def light_conv(inputs, kernel, padding: str = "same"):
@@ -75,12 +76,8 @@ class _DepthwiseOperation(keras.Operation):
     """The op as a node of functional models, saved with its padding."""
 
     def __init__(self, padding="same", name=None):
-        if padding not in ("same", "causal"):
-            raise ValueError(
-                f'`padding` must be "same" or "causal". Received: padding={padding!r}'
-            )
         super().__init__(name=name)
-        self.padding = padding
+        self.padding = check_choice("padding", padding, ("same", "causal"))
 
     def call(self, inputs, kernel):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)

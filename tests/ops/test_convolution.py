@@ -35,6 +35,28 @@ def op_of(dynamic):
     return dynamic_conv if dynamic else light_conv
 
 
+def with_gradients(dynamic, padding="causal"):
+    """A function: outputs and both gradients of sum(upstream * outputs)."""
+
+    def results(inputs, kernel, upstream):
+        def loss(inputs, kernel):
+            return ops.sum(op_of(dynamic)(inputs, kernel, padding) * upstream)
+
+        outputs = op_of(dynamic)(inputs, kernel, padding)
+        return [outputs, *gradients(loss, inputs, kernel)]
+
+    return results
+
+
+def assert_equal_the_loops(got, inputs, kernel, upstream, padding="causal"):
+    """What `with_gradients` gave, to 1e-5."""
+    upstream, *pair = [to_numpy(value) for value in (upstream, inputs, kernel)]
+    by_loops = oracle.gradients(upstream, *pair, padding)
+    expected = [oracle.convolve(*pair, padding), *by_loops]
+    for value, loops in zip(got, expected, strict=True):
+        assert_close(value, loops, 1e-5)
+
+
 def assert_close(got, expected, limit):
     got, expected = to_numpy(got), np.asarray(expected)
     assert got.shape == expected.shape
@@ -97,18 +119,11 @@ OTHERS = [(shape, OTHER[padding]) for shape, padding in CASES]
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("shape", "padding"), quick_and_slow(CASES, OTHERS), ids=str)
 def test_gradients_equal_the_loops(shape, dynamic, padding):
-    inputs, kernel, upstream = case(*shape, dynamic)
-
-    def loss(inputs, kernel):
-        return ops.sum(op_of(dynamic)(inputs, kernel, padding) * upstream)
-
-    arrays = [to_numpy(value) for value in (upstream, inputs, kernel)]
-    expected = oracle.gradients(*arrays, padding)
+    tensors = case(*shape, dynamic)
     for jit_compile in ("auto", False):
         with jit_scope(jit_compile):
-            got = gradients(loss, inputs, kernel)
-        for gradient, value in zip(got, expected, strict=True):
-            assert_close(gradient, value, 1e-5)
+            got = with_gradients(dynamic, padding)(*tensors)
+        assert_equal_the_loops(got, *tensors, padding)
 
 
 @pytest.mark.parametrize(
@@ -118,24 +133,11 @@ def test_gradients_equal_the_loops(shape, dynamic, padding):
     ),
 )
 def test_all_ways_of_running_agree(dynamic, padding):
-    inputs, kernel, upstream = case(2, 21, 12, 3, 8, dynamic)
-
-    def values(inputs, kernel):
-        def loss(inputs, kernel):
-            return ops.sum(op_of(dynamic)(inputs, kernel, padding) ** 2)
-
-        outputs = op_of(dynamic)(inputs, kernel, padding)
-        return [outputs, *gradients(loss, inputs, kernel)]
-
-    reference = None
+    tensors = case(2, 21, 12, 3, 8, dynamic)
     for jit_compile in ("auto", True, False):
         with jit_scope(jit_compile):
-            for mode, function in modes(values).items():
-                got = [to_numpy(value) for value in function(inputs, kernel)]
-                reference = reference or got
-                for value, expected in zip(got, reference, strict=True):
-                    message = f"{mode}, jit_compile={jit_compile}"
-                    np.testing.assert_allclose(value, expected, 1e-4, 1e-4, message)
+            for function in modes(with_gradients(dynamic, padding)).values():
+                assert_equal_the_loops(function(*tensors), *tensors, padding)
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -284,31 +286,18 @@ def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
     import tensorflow as tf
 
     kernel_shape = (None, None, 3, 4) if dynamic else (3, 4)
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec((None, None, 6)),
-            tf.TensorSpec(kernel_shape),
-            tf.TensorSpec((None, None, 6)),
-        ],
+    shapes = (None, None, 6), kernel_shape, (None, None, 6)
+    run = tf.function(
+        with_gradients(dynamic),
+        input_signature=[tf.TensorSpec(shape) for shape in shapes],
         jit_compile=jit,
     )
-    def run(inputs, kernel, upstream):
-        with tf.GradientTape() as tape:
-            tape.watch([inputs, kernel])
-            outputs = op_of(dynamic)(inputs, kernel, "causal")
-        assert outputs.shape[-1] == 6
-        return outputs, tape.gradient(outputs, [inputs, kernel], upstream)
-
     with jit_scope(jit_compile):
+        outputs, *_ = run.get_concrete_function().structured_outputs
+        assert outputs.shape[-1] == 6
         for batch, length in [(2, 5), (1, 40), (0, 3), (2, 0), (1, 1)]:
-            arguments = case(batch, length, 6, 3, 4, dynamic)
-            outputs, got = run(*arguments)
-            inputs, kernel, upstream = (to_numpy(value) for value in arguments)
-            assert_close(outputs, oracle.convolve(inputs, kernel, "causal"), 1e-5)
-            expected = oracle.gradients(upstream, inputs, kernel, "causal")
-            for gradient, value in zip(got, expected, strict=True):
-                assert_close(gradient, value, 1e-5)
+            tensors = case(batch, length, 6, 3, 4, dynamic)
+            assert_equal_the_loops(run(*tensors), *tensors)
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", False])
@@ -324,19 +313,13 @@ def test_what_is_not_finite_reaches_what_it_is_convolved_with(
     reached = (time >= place) & (time < place + taps)  # outputs that see `place`
     reaching = (time <= place) & (time > place - taps)
 
-    def results(inputs, kernel, upstream):
-        def loss(inputs, kernel):
-            return ops.sum(op_of(dynamic)(inputs, kernel, "causal") * upstream)
-
-        outputs = op_of(dynamic)(inputs, kernel, "causal")
-        return [outputs, *gradients(loss, inputs, kernel)]
-
     def finite(number, channels):
         """Of outputs and both gradients, with NaN in one channel or head."""
         arrays = [to_numpy(value).copy() for value in values]
         arrays[number][0, place, channels] = np.nan
         with jit_scope(jit_compile):
-            return [np.isfinite(to_numpy(value)[0]) for value in results(*arrays)]
+            results = with_gradients(dynamic)(*arrays)
+        return [np.isfinite(to_numpy(value)[0]) for value in results]
 
     channel = np.arange(4) == 1
     outputs, _, by_kernel = finite(0, 1)
