@@ -18,6 +18,7 @@ import numpy as np
 from keras_seqconv.data.ids import blocks
 from keras_seqconv.support.arguments import check_choice, check_integer
 from keras_seqconv.support.extras import require
+from keras_seqconv.tokenizers import CharacterTokenizer
 
 # sacreBLEU's class, and its options.
 _TOKENIZED = ("BLEU", {"force": True, "tokenize": "none", "smooth_method": "none"})
@@ -28,8 +29,9 @@ _SACREBLEU = {
     "tokenized_bleu": _TOKENIZED,
     "compound_split_bleu": _TOKENIZED,
 }
-COMPARABLE = tuple(_SACREBLEU)
-METRICS = (*COMPARABLE, "rouge")
+_ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+COMPARABLE = (*_SACREBLEU, *_ROUGE)
+METRICS = (*_SACREBLEU, "rouge")
 References = Sequence[str] | Sequence[Sequence[str]]
 
 
@@ -127,23 +129,29 @@ def scores(
 
 
 def _rouge(texts, references, separator: str | None) -> list[Score]:
-    package = require("rouge_score.rouge_scorer", "rouge")
-    longest = "rougeL" if separator is None else "rougeLsum"
-    kinds = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", longest: "ROUGE-L"}
-    scorer = package.RougeScorer([*kinds], use_stemmer=True)
-    rows = []
-    for row in zip(texts, *references, strict=True):
-        if separator is not None:
-            row = [text.replace(separator, "\n") for text in row]
-        rows.append(scorer.score_multi(row[1:], row[0]))
+    kinds = dict(_ROUGE)
+    if separator is not None:
+        kinds["rougeLsum"] = kinds.pop("rougeL")
+        columns = [texts, *references]
+        columns = [[text.replace(separator, "\n") for text in c] for c in columns]
+        texts, *references = columns
     unit = "text" if separator is None else "summary"
     signature = f"nrefs:{len(references)}|stem:yes|L:{unit}|mean:F1|rouge-score"
     results = []
-    for kind, name in kinds.items():
-        value = 100 * sum(row[kind].fmeasure for row in rows) / len(rows)
+    means = np.mean(_f_measures(texts, references, kinds), axis=0)
+    for name, value in zip(kinds.values(), 100 * means, strict=True):
         line = f"{name}|{signature} = {value:.2f}"
-        results.append(Score(name, value, signature, line))
+        results.append(Score(name, float(value), signature, line))
     return results
+
+
+def _f_measures(texts, references, kinds: Iterable[str]) -> np.ndarray:
+    """F1 of each text, (N, kinds), by the best of its references."""
+    package = require("rouge_score.rouge_scorer", "rouge")
+    scorer = package.RougeScorer([*kinds], use_stemmer=True)
+    rows = zip(texts, zip(*references, strict=True), strict=True)
+    found = [scorer.score_multi(others, text) for text, others in rows]
+    return np.array([[row[kind].fmeasure for kind in kinds] for row in found])
 
 
 def bleu_by_length(
@@ -234,28 +242,40 @@ def paired_bootstrap(
     Args:
         hypotheses, others: texts of the two systems.
         references: see `scores`.
-        metric: of `COMPARABLE`, all that `scores` has but "rouge".
+        metric: of `COMPARABLE`: all that `scores` has, of ROUGE "rouge1", "rouge2" or
+            "rougeL".
         num_samples: R.
         seed: of the samples; the same seed, the same result.
         tokenize, lowercase: see `scores`, also for errors.
     """
     check_choice("metric", metric, COMPARABLE)
     check_integer("num_samples", num_samples, 1)
-    computed = _metric(metric, tokenize, lowercase)
-    # sacreBLEU's PairedTest calls the same two methods. It keeps no samples, from which
-    # the interval of the difference follows, and has its seed from the environment.
-    statistics = []
-    for texts in (hypotheses, others):
-        texts, *columns = _columns(texts, references, metric)
-        statistics.append(computed._extract_corpus_statistics(texts, columns))
+    columns = [_columns(texts, references, metric) for texts in (hypotheses, others)]
+    if metric in _ROUGE:
+        statistics = [_f_measures(texts, known, [metric]) for texts, *known in columns]
+
+        def score_of(sums):
+            return 100 * sums[0] / count
+
+    else:
+        # sacreBLEU's PairedTest calls the same two methods. It keeps no samples, from
+        # which the interval of the difference follows, and has its seed from the
+        # environment.
+        computed = _metric(metric, tokenize, lowercase)
+        statistics = [
+            computed._extract_corpus_statistics(texts, known)
+            for texts, *known in columns
+        ]
+
+        def score_of(sums):
+            return computed._compute_score_from_stats(sums).score
+
     statistics = np.array(statistics, "float64")  # of two systems, N sentences
     count, draw = statistics.shape[1], np.random.default_rng(seed)
     draws = (draw.integers(count, size=count) for _ in range(num_samples))
     weights = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
-    score_of = computed._compute_score_from_stats
     (score, other), *samples = (
-        [float(score_of(sums).score) for sums in weight @ statistics]
-        for weight in weights
+        [float(score_of(sums)) for sums in weight @ statistics] for weight in weights
     )
     samples = np.array(samples)
     differences = samples[:, 0] - samples[:, 1]
@@ -337,6 +357,7 @@ class Perplexity(NamedTuple):
         nll, word_nll: nats of a token, and of a word: those of its pieces summed.
         bits, word_bits: the same over log 2, fairseq's loss (base 2).
         perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
+        unit: what a token is: "token" or "character".
     """
 
     tokens: int
@@ -348,15 +369,18 @@ class Perplexity(NamedTuple):
     word_nll: float
     word_bits: float
     word_perplexity: float
+    unit: str = "token"
 
     @classmethod
-    def of(cls, total: float, tokens: int, words: int, infinite: int) -> "Perplexity":
+    def of(
+        cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
+    ) -> "Perplexity":
         """From the nats of all that was scored."""
         numbers = []
         for count in (tokens, words):
             nll = total / count
             numbers += [nll, nll / math.log(2), math.exp(min(nll, 700.0))]
-        return cls(tokens, words, infinite, *numbers)
+        return cls(tokens, words, infinite, *numbers, unit)
 
     def lines(self) -> list[str]:
         """What to print: per token and per word, in nats and in bits."""
@@ -364,8 +388,8 @@ class Perplexity(NamedTuple):
             f"{unit:9} nll {nll:.4f}, loss (base 2) {bits:.4f}, "
             f"perplexity {perplexity:.2f} ({count:,} {unit}s)"
             for unit, count, (nll, bits, perplexity) in (
-                ("token", self.tokens, self[3:6]),
-                ("word", self.words, self[6:]),
+                (self.unit, self.tokens, self[3:6]),
+                ("word", self.words, self[6:9]),
             )
         ]
 
@@ -441,7 +465,7 @@ def text_perplexity(
                 for text in part
                 if text.strip() or break_mode != "complete_doc"
             )
-            yield from generator.tokenizer.tokenize(part)
+            yield from generator.tokenizer.tokenize_lines(part)
 
     rows = blocks(
         ids(),
@@ -477,7 +501,9 @@ def text_perplexity(
         raise ValueError(
             "The text must hold a token that can be scored; it holds none."
         )
-    return Perplexity.of(total, tokens, words, infinite)
+    characters = isinstance(generator.tokenizer, CharacterTokenizer)
+    unit = "character" if characters else "token"
+    return Perplexity.of(total, tokens, words, infinite, unit)
 
 
 def _log_probs(model, options, tensors):

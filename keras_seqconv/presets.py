@@ -57,6 +57,7 @@ class Preset:
         parameters: vocabulary sizes as the constructor names them, and "count", the
             number of trainable parameters at these; empty where no size is given.
         reference: published score, or "".
+        tokenizer: kind that training makes unless told otherwise.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Preset:
     description: str
     parameters: dict = dataclasses.field(default_factory=dict)
     reference: str = ""
+    tokenizer: str = "sentencepiece_bpe"
 
     @property
     def is_language_model(self) -> bool:
@@ -473,6 +475,20 @@ CONV_LM_BILLION = _recipe(
     source="ours, after the WikiText-103 recipe of fairseq: there is none for Billion "
     "Word",
 )
+CHARACTERS = _recipe(
+    optimizer={**ADAM, "weight_decay": 0.05},
+    schedule=_cosine(4800, 3e-3, warmup_steps=200, floor=1e-5),
+    global_clipnorm=1.0,
+    label_smoothing=UNSMOOTHED,
+    tokens_per_batch=8192,
+    max_updates=5000,
+    averaging=BEST,
+    blocks={"tokens_per_sample": 512, "break_mode": "none", "context_window": 256},
+    scoring="nats per character",
+    data="tinyshakespeare (Karpathy's char-rnn), the first 90 % for training as "
+    "nanoGPT has it; a line break is a character",
+    source="ours",
+)
 CNN_DAILYMAIL = _recipe(
     schedule=_inverse_square_root(1e-3),
     tokens_per_batch=3584,
@@ -518,6 +534,17 @@ GIGAWORD = _recipe(
         "averaging": "ours",
     },
     notes=("for DUC-2004 outputs have at least 14 words (min_length=14)",),
+)
+AESLC = _recipe(
+    schedule=_inverse_square_root(1.5e-3, warmup_steps=500),
+    tokens_per_batch=8192,
+    max_updates=4000,
+    averaging=LAST_TEN,
+    search=_search(5, 1.0, min_length=2, max_length=30, no_repeat_ngram_size=3),
+    scoring="ROUGE-1, -2 and -L F1",
+    data="AESLC, subject lines of e-mails, joint BPE of 8,000; bodies cut to 400 "
+    "tokens (--truncate-source 400)",
+    source="ours",
 )
 _MULTI30K_TEXT = (
     "Multi30k English-German, the files lc.norm.tok, joint subword vocabulary of "
@@ -1184,6 +1211,106 @@ _add(
     parameters={**_WORDS_BILLION, "count": 428_382_016},
     reference="perplexity 31.9 (Dauphin et al. 2017, GCNN-14B)",
 )
+
+# Characters: at most 5 M parameters ---------------------------------------------------
+
+_CHARACTERS = {
+    "hidden_dim": 256,
+    "intermediate_dim": 768,
+    "num_heads": 8,
+    "num_layers": 6,
+    **_PRE_NORM,
+    "final_norm": True,
+    "share_embeddings": True,
+}
+_NANO_GPT = "1.47 nats per character (nanoGPT, a Transformer of 10.65M parameters)"
+for _kind, _paper, _count in (
+    ("light_conv", "LightConv", 0),
+    ("dynamic_conv", "DynamicConv", 0),
+    ("transformer", "Transformer", 0),
+):
+    _convolutions = _kind != "transformer"
+    _add(
+        f"{_kind}_lm_characters",
+        "LanguageModel",
+        architecture={
+            **_CHARACTERS,
+            **(
+                {
+                    "mixer": _kind,
+                    "kernel_sizes": [3, 7, 15, 31, 31, 31],
+                    # So that any past that the kernels reach looks the same.
+                    "positions": None,
+                }
+                if _convolutions
+                else _TRANSFORMER
+            ),
+            **_dropouts(0.2, 0.1, 0.1 if _convolutions else None),
+        },
+        recipe=CHARACTERS,
+        task="tinyshakespeare",
+        source="ours",
+        description=f"{_paper} language model of characters, width 256, 6 layers",
+        parameters={"vocabulary_size": 69, "count": _count},
+        reference="" if _convolutions else _NANO_GPT,
+        tokenizer="characters",
+    )
+_add(
+    "conv_lm_characters",
+    "ConvLanguageModel",
+    architecture={
+        "embedding_dim": 128,
+        "convolutions": "[(256, 5)] * 6",
+        "dropout": 0.2,
+    },
+    recipe=CHARACTERS,
+    task="tinyshakespeare",
+    source="ours, after Dauphin et al. 2017",
+    description="Gated convolutional language model of characters",
+    parameters={"vocabulary_size": 69, "count": 0},
+    tokenizer="characters",
+)
+
+# Subject lines of e-mails: at most 15 M parameters -------------------------------------
+
+for _kind, _paper, _count in (
+    ("dynamic_conv", "DynamicConv", 0),
+    ("light_conv", "LightConv", 0),
+    ("transformer", "Transformer", 0),
+):
+    _convolutions = _kind != "transformer"
+    _add(
+        f"{_kind}_aeslc",
+        "EncoderDecoder",
+        architecture={
+            "hidden_dim": 256,
+            "intermediate_dim": 768,
+            "num_heads": 4,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "share_embeddings": "all",
+            **(
+                {"mixer": _kind, "kernel_sizes": [3, 7, 15, 31]}
+                if _convolutions
+                else _TRANSFORMER
+            ),
+            **_dropouts(0.3, 0.1, 0.1 if _convolutions else None),
+        },
+        recipe=AESLC,
+        task="AESLC subject lines",
+        source="ours",
+        description=f"{_paper} of width 256, 4 layers on each side, one table",
+        parameters={
+            "source_vocabulary_size": 8000,
+            "target_vocabulary_size": 8000,
+            "count": _count,
+        },
+        reference=(
+            "ROUGE 15.04/7.39/14.93 (PEGASUS paper: a Transformer of 223M parameters "
+            "from scratch) [recalled]"
+        )
+        * (not _convolutions),
+    )
 
 # Multi30k: at most 5 M parameters -----------------------------------------------------
 

@@ -143,7 +143,11 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         predicted = translation_perplexity(translator, sources, references[0])
         _add_perplexity(predicted, result, lines)
     if others is not None:
-        metrics = [name for name in metrics if name in COMPARABLE]
+        metrics = [
+            kind
+            for kind in COMPARABLE
+            if kind in metrics or ("rouge" in metrics and kind.startswith("rouge"))
+        ]
         columns = hypotheses, others, references
         _compare(columns, metrics, choices, options, result, lines)
     if found:

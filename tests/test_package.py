@@ -64,7 +64,7 @@ ALLOWED = {
         "schedules", "tokenizers", "training_options", "translator", "version",
     },
     # After training
-    "evaluation": {"data", "decoding", "text_model"},
+    "evaluation": {"data", "decoding", "text_model", "tokenizers"},
     "plots": set(),
     "demo": {"inspection", "plots", "translator"},
     "inspection": {"layers", "models", "translator"},

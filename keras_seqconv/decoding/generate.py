@@ -23,6 +23,7 @@ from keras_seqconv.decoding.strategies import (
     SamplingStrategy,
 )
 
+_MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
 _COMMON = ("pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size")
 
 
@@ -245,19 +246,27 @@ def sample_hypotheses(
             `beam_search_hypotheses`.
         seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
             None for Keras' own. A function that is to be exported needs one of the
-            first two, and must track the generator's state.
-        **options: those of `SampleOptions`.
+            first two, and must track the generator's state; or the numbers to draw by,
+            a tensor (B * N, L) uniform in [0, 1).
+        **options: those of `SampleOptions`. Of these `temperature`, `top_k` and
+            `max_length` may be scalar tensors, so that one graph serves all values
+            (unchecked, with `max_length_ratio` 0 and without a limit of the model).
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
+    names = [name for name in _MAY_BE_TENSORS if ops.is_tensor(options.get(name))]
+    of_call = {name: options.pop(name) for name in names}
     options = SampleOptions(**options)
-    tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
-    limits, longest = _limits(model, options, tensors)
-    # Drawn outside of the cached graph: another seed needs no other graph.
-    tensors["uniforms"] = keras.random.uniform(
-        (ops.shape(limits)[0] * options.num_samples, longest + 1), seed=seed
-    )
+    tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
+    if ops.is_tensor(seed):
+        tensors["uniforms"] = seed
+    else:
+        limits, longest = _limits(model, options, tensors)
+        # Drawn outside of the cached graph: another seed needs no other graph.
+        tensors["uniforms"] = keras.random.uniform(
+            (ops.shape(limits)[0] * options.num_samples, longest + 1), seed=seed
+        )
     return run_cached(_search, model, options, tensors, jit_compile)
 
 
@@ -382,6 +391,8 @@ def _limits(model, options, tensors):
     lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
     if options.max_length_rule == "batch":
         lengths = ops.zeros_like(lengths) + width
+    if (most := tensors.get("max_length")) is not None:
+        return ops.zeros_like(lengths) + most, most
     return options.length_limits(lengths, width, model.max_target_length)
 
 
@@ -392,7 +403,10 @@ def _search(model, options: BeamOptions | SampleOptions, tensors) -> Hypotheses:
     if isinstance(options, SampleOptions):
         num_hypotheses = options.num_samples
         strategy = SamplingStrategy(
-            num_hypotheses, tensors["uniforms"], options.top_k, options.top_p
+            num_hypotheses,
+            tensors["uniforms"],
+            tensors.get("top_k", options.top_k),
+            options.top_p,
         )
     else:
         num_hypotheses, beams = options.num_hypotheses, options.num_beams
@@ -412,11 +426,17 @@ def _search(model, options: BeamOptions | SampleOptions, tensors) -> Hypotheses:
     if options.return_attention:
         of_state["return_attention"] = True
     state = model.get_initial_state(tensors.get("source_ids", batch_size), **of_state)
-    step = model.step
+    step, temperature = model.step, tensors.get("temperature", options.temperature)
     if isinstance(model, Ensemble):
         # The temperature belongs before the mean of the models.
-        step = functools.partial(model.step, temperature=options.temperature)
+        step = functools.partial(model.step, temperature=temperature)
         options = dataclasses.replace(options, temperature=1.0)
+    elif "temperature" in tensors:
+
+        def step(ids, state):
+            logits, state = model.step(ids, state)
+            return ops.cast(logits, "float32") / temperature, state
+
     prefix, first_beam = tensors.get("prefix_ids"), None
     if prefix is not None:
         prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=model.pad_id)

@@ -148,7 +148,7 @@ class SamplingStrategy:
     """Independent draws from the model's distribution, or from its most likely tokens.
 
     uniforms: (R, L) in [0, 1): one number for each draw.
-    top_k, top_p: as of `SampleOptions`.
+    top_k, top_p: as of `SampleOptions`; `top_k` may be a scalar tensor.
     """
 
     num_beams: int
@@ -189,6 +189,14 @@ class SamplingStrategy:
             return None, following.all()
         if self.top_k is None:
             log_probs, ids = ops.top_k(following.all(), len(following.bias))
+        elif not isinstance(self.top_k, int):
+            log_probs, size = following.all(), len(following.bias)
+            # The whole vocabulary stays in its order, as above.
+            place = ops.arange(size, dtype="int32")
+            key = ops.where(self.top_k < size, log_probs, -ops.cast(place, "float32"))
+            _, ids = ops.top_k(key, size)
+            log_probs = ops.take_along_axis(log_probs, ids, axis=1)
+            log_probs = ops.where(place < self.top_k, log_probs, NEVER)
         else:
             ids, log_probs = _with_end(following, *following.best(self.top_k))
             log_probs, places = ops.top_k(log_probs, min(self.top_k, ids.shape[-1]))

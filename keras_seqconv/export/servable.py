@@ -9,9 +9,11 @@
 | `score_ids`        | source_ids, lengths, target_ids, target_lengths -> score (N,)  |
 | `encode`           | text (N,) -> outputs (N, S, C), lengths (N,)                   |
 
-Of language models: `serving_default` and `generate` (text -> generation, score),
-`generate_ids` (prefix_ids, lengths -> ids, scores), `score` (text -> score),
-`score_ids` (target_ids, target_lengths -> score).
+Of language models: `serving_default` (text -> generation, score: the likeliest),
+`generate` (prompt (N,), length, temperature, seed and top_k, scalars -> generation,
+score: drawn as by `LanguageGenerator.sample`), `generate_ids` (prefix_ids, lengths ->
+ids, scores), `score` (text -> score), `score_ids` (target_ids, target_lengths ->
+score).
 
 Without tokenizers those of texts are missing. Texts are tf.string, scores float32, ids
 and lengths int32. No name ends in `_bytes`, which a server would code in base64.
@@ -21,13 +23,14 @@ sentences of a request, B of a chunk and its width W, S source time, T target ti
 hypotheses, L tokens of the longest, C channels.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import keras
 import tensorflow as tf
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.decoding.options import BeamOptions, SearchOptions
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
@@ -170,6 +173,48 @@ class Servable:
             first = tf.range(count) == 0
             scores = tf.where(none[:, None] & first, 0.0, scores)
         return {"ids": found_ids, "scores": scores}
+
+    def sample(self, prefix_ids, lengths, length, temperature, seed, top_k) -> dict:
+        """Texts drawn after prompts: `ids` (N, L), `scores` (N,); see `generate`.
+
+        What is out of range becomes the nearest that is not: a length above that of
+        the export, a temperature below 0.01; `top_k` 0 is the whole vocabulary.
+        """
+        ids, lengths = self._sources(prefix_ids, lengths)
+        ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
+        most = min(self.options.max_length, self.max_target_length - 1)
+        length = tf.clip_by_value(length, 1, most)
+        ids, lengths = ids[:, :length], tf.clip_by_value(lengths, 1, length)
+        rows = tf.shape(ids)[0]
+        # One number for each draw, whatever chunk it is in; as Keras draws them.
+        uniforms = tf.random.stateless_uniform([rows, length + 1], tf.stack([seed, 0]))
+        order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+        uniforms = tf.gather(uniforms, tf.argsort(order))
+        size = self.model.target_vocabulary_size
+        shared = {
+            field.name: getattr(self.options, field.name)
+            for field in dataclasses.fields(SearchOptions)
+        }
+        shared |= {
+            "max_length": length,
+            "temperature": tf.maximum(temperature, 0.01),
+            "top_k": tf.where(top_k < 1, size, top_k),
+        }
+
+        def run(chosen, width):
+            drawn = decoding.sample_hypotheses(
+                self.model,
+                prefix_ids=tf.gather(ids, chosen)[:, :width],
+                seed=tf.gather(uniforms, chosen),
+                **shared,
+            )
+            return drawn.ids[:, 0], drawn.scores[:, 0]
+
+        empty = tf.fill(tf.stack([rows, length + 1]), self.model.pad_id)
+        with self._scope():
+            initial = (empty, tf.fill([rows], NOT_FOUND))
+            found, scores = in_chunks(lengths, self.tokens_per_batch, initial, run)
+        return {"ids": found, "scores": tf.maximum(scores, NOT_FOUND)}
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:
         """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any."""
@@ -377,6 +422,14 @@ def make_signatures(translator, servable: Servable) -> dict:
         )
         return {output: tf.reshape(texts, tf.stack([rows, count])), "score": scores}
 
+    def generate(prompt, length, temperature, seed, top_k):
+        ids, lengths = tokens(reader, prompt, servable.max_source_length)
+        drawn = servable.sample(ids, lengths - 1, length, temperature, seed, top_k)
+        return {
+            output: writer.detokenize_tensor(drawn["ids"]),
+            "score": drawn["scores"],
+        }
+
     def best(text):
         return {name: value[:, 0] for name, value in n_best(text, 1).items()}
 
@@ -396,7 +449,9 @@ def make_signatures(translator, servable: Servable) -> dict:
         if hasattr(servable.model, "encode"):
             texts["encode"] = _graph(encode, "text")
     else:
-        texts["generate"] = texts["serving_default"]
+        texts["generate"] = _graph(
+            generate, "prompt", "length", "temperature", "seed", "top_k"
+        )
         texts["score"] = _graph(score_texts, "text")
     return texts | signatures
 
@@ -406,7 +461,9 @@ def _graph(function, *names: str):
     specs = []
     for name in names:
         shape = [None, None] if name.endswith("ids") else [None]
-        dtype = tf.string if name in ("text", "translation") else tf.int32
+        shape = [] if name in ("length", "temperature", "seed", "top_k") else shape
+        dtype = tf.string if name in ("text", "translation", "prompt") else tf.int32
+        dtype = tf.float32 if name == "temperature" else dtype
         specs.append(tf.TensorSpec(shape, dtype, name))
     # Without what the function has defaults for.
     traced = tf.function(lambda *inputs: function(*inputs), autograph=False)

@@ -267,6 +267,8 @@ def _warmup_requests(
             ids = sorted(set(range(tokenizer.vocabulary_size)) - never)
             drawn = rng.choice(ids, (count, max(1, length - 1)))
             return [text.encode() for text in tokenizer.detokenize(drawn.tolist())]
+        if not spec.shape.rank:  # how a language model is to draw
+            return np.array(min(length, 9), spec.dtype.as_numpy_dtype)
         if len(spec.shape) == 1:
             return np.full(count, length, "int32")
         size = max(translator.model.target_vocabulary_size, 5)

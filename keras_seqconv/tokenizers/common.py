@@ -60,6 +60,13 @@ class Tokenizer:
         """The tokens of a text; unknown ones as they are."""
         return self._split(valid_text(text, "text"))
 
+    def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of each line of a running text: of a language model of its stream.
+
+        A line ends with the end id, unless a line break is a token.
+        """
+        return self.tokenize(texts)
+
     def to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Tokens of ids: up to the end id, without <s> and padding."""
         return [self._symbols[i] for i in until_end(ids, self.vocabulary_size)]

@@ -155,6 +155,11 @@ class CharacterTokenizer(_VocabularyTokenizer):
     _split = staticmethod(list)  # faster than `findall`
     _separator = ""
 
+    def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:
+        if "\n" not in self.tokens:
+            return super().tokenize_lines(texts)
+        return [ids[:-1] for ids in self.tokenize(f"{text}\n" for text in texts)]
+
     @staticmethod
     def _split_tensor(texts):
         import tensorflow as tf

@@ -32,7 +32,7 @@ from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
 # That a killed run may have been writing.
-_FILES = r"(run\.json|log\.jsonl|scores\.json|test\.hypotheses|curves\.png)"
+_FILES = r"(run\.json|log\.jsonl|scores\.json|sample\.txt|test\.hypotheses|curves\.png)"
 # In folders of tokenizers: of runs and prepared corpora, and of models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
 # May differ between a run and its continuation: they say when it ends and what it
@@ -364,8 +364,8 @@ def read_tokenizers(folder: Path) -> tuple:
 
 
 def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
-    kind = options.tokenizer or "sentencepiece_bpe"
     preset = PRESETS[options.preset]
+    kind = options.tokenizer or preset.tokenizer
     single = preset.is_language_model
     joint = single or options.joint_vocabulary
     if joint is None:
@@ -386,10 +386,13 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         more["at_most"] = True  # it was meant for another corpus
     sides = "" if joint else "s"
     say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
+    targets = corpus.texts("train", "target")
+    if single and kind == "characters":  # line breaks are characters too
+        targets = (f"{line}\n" for line in targets)
     pair = tokenizers.train_tokenizers(
         kind,
         () if single else corpus.texts("train", "source"),
-        corpus.texts("train", "target"),
+        targets,
         joint=joint,
         **more,
     )
@@ -412,15 +415,16 @@ def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> Id
         settings = dict(recipe.blocks)
         if training:
             settings["context_window"] = 0
-        lines = (ids for *_, part in texts for ids in tokenizer.tokenize(part))
+        lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))
         rows = blocks(lines, **settings)
     else:
+        most = max(options.max_length, (options.truncate_source or 1) - 1)
         # Scores of a validation set are of all of it, as far as a batch can hold it.
         rows = encode(
             texts,
             *pair,
             min_length=options.min_length if training else 1,
-            max_length=min(options.max_length, recipe.tokens_per_batch - 1),
+            max_length=min(most, recipe.tokens_per_batch - 1),
             max_ratio=options.max_ratio if training else None,
             truncate_source=options.truncate_source,
             counts=counts,

@@ -43,6 +43,8 @@ from keras_seqconv.translator import LanguageGenerator, Translator
 # Sentences of the validation set that `validation_bleu` translates at most, and of
 # those whose attention goes to TensorBoard.
 _MOST_TRANSLATED, _PICTURES = 2000, 2
+# What a language model writes at the end of its training.
+_SAMPLE = {"temperature": 0.8, "top_k": 40, "max_length": 500}
 
 
 class Result(NamedTuple):
@@ -243,7 +245,10 @@ def _translator(run: Run, recipe: Recipe, model, source_tokenizer, target_tokeni
 
 
 def _finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:
-    """Averages, writes the model directory, and scores the test split, if any."""
+    """Averages, writes the model directory, and scores the test split, if any.
+
+    A language model without one is scored on the validation split.
+    """
     say(_average(run, model, recipe.averaging["kind"], recipe.averaging["count"]))
     translator = _translator(run, recipe, model, *text.tokenizers)
     translator.save(run.model, overwrite=True)
@@ -253,18 +258,25 @@ def _finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:
         plots.save(curves, run.folder / "curves.png")
     except ImportError as error:
         say(f"No picture of the learning curves: {error}")
-    if "test" not in text.corpus.splits:
+    if recipe.search is None:
+        sample = translator.sample([""], run.options.seed, **_SAMPLE)[0]
+        write_file(run.folder / "sample.txt", f"{sample}\n".encode())
+        say(f"A sample, in {run.folder / 'sample.txt'}:\n\n{sample}\n")
+    split, score = "test", _translations
+    if recipe.search is None:
+        score = _perplexity
+        split = "test" if "test" in text.corpus.splits else "validation"
+    if split not in text.corpus.splits:
         say("The corpus has no test split, so there is no score.")
         return {}
-    score = _perplexity if recipe.search is None else _translations
-    scores = {"split": "test", **score(run, recipe, text, translator, say)}
+    scores = {"split": split, **score(run, recipe, text, translator, split, say)}
     write_json(run.scores, scores)
     say(_headline(scores))
     return scores
 
 
-def _translations(run: Run, recipe: Recipe, text: Text, translator, say) -> dict:
-    sources, references = sentences_of(text.corpus, "test")
+def _translations(run, recipe: Recipe, text: Text, translator, split, say) -> dict:
+    sources, references = sentences_of(text.corpus, split)
     say(f"Translating {len(sources):,} test sentences ...")
     start = time.perf_counter()
     hypotheses = translator.translate(sources)
@@ -290,19 +302,19 @@ def _translations(run: Run, recipe: Recipe, text: Text, translator, say) -> dict
     }
 
 
-def _perplexity(run: Run, recipe: Recipe, text: Text, generator, say) -> dict:
-    lines = text.corpus.texts("test", "target")
+def _perplexity(run, recipe: Recipe, text: Text, generator, split, say) -> dict:
+    lines = text.corpus.texts(split, "target")
     measured = evaluation.text_perplexity(generator, lines, **recipe.blocks)
     for line in measured.lines():
         say(line)
-    names = ("nll", "perplexity", "word_perplexity")
+    names = ("nll", "bits", "perplexity", "word_perplexity")
     return {name: getattr(measured, name) for name in names}
 
 
 def _headline(scores: dict) -> str:
     """The first score of `scores.json`, such as "test BLEU 41.3"; "" without one."""
     if "perplexity" in scores:
-        return f"test perplexity {scores['perplexity']:.2f}"
+        return f"{scores['split']} perplexity {scores['perplexity']:.2f}"
     for name, score in scores.items():
         if isinstance(score, dict):
             return f"test {name} {score['score']:.1f}"

@@ -77,6 +77,25 @@ def test_draws_repeat_with_a_seed_only():
     assert not np.array_equal(draw(generator), draw(generator))
 
 
+@pytest.mark.parametrize("top_k", [1, 3, 7, 20])
+def test_options_of_a_call_may_be_tensors(top_k):
+    """As an export has them: one graph for all values."""
+    model = Recurrent(20, scale=1.0)
+    given = dict(temperature=0.7, top_k=top_k, max_length=5)
+    options = dict(source_ids=[[4, 5, 2], [6, 2, 1]], num_samples=4, min_length=0)
+    uniforms = keras.random.uniform((8, 6), seed=3)
+    if top_k == 20:  # all of them
+        expected = decoding.sample(
+            model, **options, **{**given, "top_k": None}, seed=uniforms
+        )
+    else:
+        expected = decoding.sample(model, **options, **given, seed=3)
+    tensors = {name: ops.convert_to_tensor(value) for name, value in given.items()}
+    found = decoding.sample(model, **options, **tensors, seed=uniforms)
+    np.testing.assert_array_equal(to_numpy(found[0]), to_numpy(expected[0]))
+    np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), atol=1e-5)
+
+
 def test_samples_keep_the_rules():
     model = Recurrent(20, scale=1.0)
     ids, scores = decoding.sample(

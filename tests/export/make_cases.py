@@ -34,11 +34,20 @@ def cases_of(owner, texts: list[str], **options) -> list:
         generated = owner.generate(texts, **options)
         best = {"generation": generated, "score": owner.score(generated, **penalty)}
         scores = {"score": owner.score(reverse, **penalty)}
+        drawing = {"temperature": 0.9, "seed": 3, "top_k": 5}
+        draw = {**drawing, "length": 6}
+        drawn = owner.sample(texts, max_length=6, **drawing)
+        all_of_it = owner.sample(texts, 4, max_length=5)
         return [
             ["serving_default", {"text": texts}, best],
-            ["generate", {"text": texts}, best],
+            ["generate", {"prompt": texts, **draw}, {"generation": drawn}],
+            [
+                "generate",
+                {"prompt": texts, "length": 5, "temperature": 1, "seed": 4, "top_k": 0},
+                {"generation": all_of_it},
+            ],
             ["score", {"text": reverse}, scores],
-            ["generate", {"text": []}, {"generation": [], "score": []}],
+            ["generate", {"prompt": [], **draw}, {"generation": [], "score": []}],
         ]
     count = options.get("num_beams", owner.search["num_beams"])
     n_best, scores = n_best_of(owner, texts, count, **options)
