@@ -1271,7 +1271,7 @@ _add(
     tokenizer="characters",
 )
 
-# Subject lines of e-mails: at most 15 M parameters -------------------------------------
+# Subject lines of e-mails: at most 15 M parameters ------------------------------------
 
 for _kind, _paper, _count in (
     ("dynamic_conv", "DynamicConv", 0),

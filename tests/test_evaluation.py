@@ -198,6 +198,13 @@ def test_bootstrap_by_hand():
     assert found.difference == found.score - found.other_score
     low, high = found.difference_interval
     assert low <= found.difference <= high and low < high
+    # Of ROUGE the mean of the texts in each sample.
+    rouge = paired_bootstrap(one, other, references, "rouge2", seed=3)
+    assert (rouge.score, rouge.better) == (pytest.approx(100), 1.0)
+    (_, expected, _) = scores(other, references, ["rouge"])
+    assert rouge.other_score == pytest.approx(expected.value)
+    low, high = rouge.other_interval
+    assert low < rouge.other_score < high
     same = paired_bootstrap(other, other, references, "compound_split_bleu")
     assert same.difference == 0 and same.better == 0 and same.p_value == 1
     less = paired_bootstrap(["a b"] * 4, ["c d"] * 4, ["a b"] * 4, "ter")

@@ -111,7 +111,8 @@ def blocks(
     long line), across lines and documents. Their labels are padding: not scored.
 
     Args:
-        lines: token ids of lines, each with its end token.
+        lines: token ids of lines, each with its end: the end token, or a line break
+            (`tokenize_lines` of tokenizers).
         tokens_per_sample: T, of the longest row, but for long lines.
         break_mode: see above.
         context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
@@ -135,7 +136,7 @@ def blocks(
     past = np.zeros(0, np.int32)  # the last inputs before the piece
     before = np.array([end_id], np.int32)  # the stream's token before it
     size = tokens_per_sample - context_window
-    for piece in _pieces(lines, size, break_mode, end_id, pad_id):
+    for piece in _pieces(lines, size, break_mode, pad_id):
         # A long line takes the room of its context.
         past = past[max(0, len(past) + len(piece) - tokens_per_sample) :]
         inputs = np.concatenate([past, before, piece[:-1]])
@@ -145,16 +146,16 @@ def blocks(
         before = piece[-1:]
 
 
-def _pieces(lines, size: int, mode: str, end_id: int, pad_id: int):
+def _pieces(lines, size: int, mode: str, pad_id: int):
     """The stream in pieces, int32."""
     waiting, length, number = [], 0, 0
     limit = 0 if mode in ("sentence", "eos") else size
     for number, line in enumerate(lines, 1):
         line = np.asarray(line, np.int32)
-        if not line.size or line[-1] != end_id or (line == pad_id).any():
+        if not line.size or (line == pad_id).any():
             raise ValueError(
-                f"A line must be token ids that end with the end token {end_id} and do "
-                f"not hold the padding id {pad_id}. "
+                "A line must be token ids, its end at least, and not hold the padding "
+                f"id {pad_id}. "
                 f"Received: line {number:,} = {line[:20].tolist()}"
             )
         divides = mode == "complete_doc" and len(line) == 1

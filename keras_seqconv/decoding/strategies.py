@@ -223,7 +223,9 @@ def _draw(log_probs, uniforms):
 
     The place at which the cumulative sum passes a uniform share (R,) of the total.
     """
-    probabilities = ops.exp(log_probs)
+    # The only token that may follow, such as the end at the limit, may be unlikely.
+    highest = ops.max(log_probs, axis=-1, keepdims=True)
+    probabilities = ops.exp(log_probs - ops.where(highest > NEVER, highest, 0.0))
     sums = ops.cumsum(probabilities, axis=-1)
     passed = (sums > uniforms[:, None] * sums[:, -1:]) & (probabilities > 0)
     # Should rounding leave no such place, the most likely token is taken.

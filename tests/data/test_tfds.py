@@ -1,7 +1,9 @@
 """TensorFlow Datasets: which texts, which direction, and what happens offline."""
 
+import hashlib
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,25 @@ class SeqconvByHand(SeqconvDownloads):
             {"de": (dl_manager.manual_dir / "a.txt").read_text(), "en": "x"}
         ]
         return {"train": self._generate_examples(None)}
+
+
+def test_archive_fetched_by_hand(tmp_path, monkeypatch):
+    """The real builder of AESLC finds it in `manual_dir`, without any network."""
+    archive = tmp_path / "AESLC-master.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for split in ("train", "dev", "test"):
+            name = f"AESLC-master/enron_subject_line/{split}/1.subject"
+            file.writestr(name, f"Dear Ann,\nsee {split}.\n\n@subject\nNews\n\n")
+    # Its checksum is that of the real archive, which is not here.
+    cls = type(tfds.builder("aeslc", data_dir=tmp_path))
+    (url,), content = cls.url_infos, archive.read_bytes()
+    info = type(cls.url_infos[url])
+    known = info(len(content), hashlib.sha256(content).hexdigest(), archive.name)
+    monkeypatch.setattr(cls, "url_infos", {url: known})
+    corpus = open_corpus("aeslc", data_dir=tmp_path / "tfds", manual_dir=tmp_path)
+    names = corpus.source_language, corpus.target_language
+    assert names == ("email_body", "subject_line")
+    assert pairs(corpus, "test") == [("Dear Ann, see test.", "News")]
 
 
 @pytest.fixture(scope="module")

@@ -90,10 +90,20 @@ def test_options_of_a_call_may_be_tensors(top_k):
         )
     else:
         expected = decoding.sample(model, **options, **given, seed=3)
-    tensors = {name: ops.convert_to_tensor(value) for name, value in given.items()}
+    tensors = {
+        name: keras.ops.convert_to_tensor(value) for name, value in given.items()
+    }
     found = decoding.sample(model, **options, **tensors, seed=uniforms)
     np.testing.assert_array_equal(to_numpy(found[0]), to_numpy(expected[0]))
     np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), atol=1e-5)
+
+
+def test_an_end_without_probability_still_ends():
+    """At the limit, of models that never saw an end, such as those of characters."""
+    model = Table(8, [{(): {4: 1.0, END: 1e-30}, (4,): {4: 1.0, END: 1e-30}}])
+    ids, scores = decoding.sample(model, [[0]], seed=1, max_length=1, temperature=0.1)
+    assert to_numpy(ids)[0, 0].tolist() == [4, END]
+    assert np.isfinite(to_numpy(scores)).all()
 
 
 def test_samples_keep_the_rules():

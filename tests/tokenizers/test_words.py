@@ -28,6 +28,16 @@ def test_words_by_count_and_code_points():
     assert WORDS.split("a\u00a0b c\u2003d\x1ce") == ["a\u00a0b", "c\u2003d\x1ce"]
 
 
+def test_lines_of_a_running_text():
+    """End where a line break is no token, else with it."""
+    assert WORDS.tokenize_lines(["the house", ""]) == [[4, 5, 2], [2]]
+    rows = CHARACTERS.tokenize_lines(["ein", "", "Haus"])
+    assert "".join(CHARACTERS.detokenize(rows)) == "ein\n\nH<unk>us\n"
+    assert 2 not in sum(rows, [])
+    plain = CharacterTokenizer.train(["ab"])
+    assert plain.tokenize_lines(["ab"]) == plain.tokenize(["ab"])
+
+
 @settings(deadline=None)
 @given(texts=st.lists(st.text(), min_size=1))
 def test_every_training_text_of_characters_comes_back(texts):

@@ -282,6 +282,34 @@ def test_language_model(corpus, tmp_path, adaptive):
     assert isinstance(ks.load(result.folder), ks.LanguageGenerator)
 
 
+@pytest.mark.slow
+def test_characters_of_a_text_file(tmp_path, capsys):
+    """A running text whose lines alternate: a model must know where lines end."""
+    write(tmp_path / "text.txt", *["to be", "or not"] * 150)
+    architecture = {"hidden_dim": 32, "intermediate_dim": 32, "num_layers": 2}
+    options = [
+        "train", "--preset", "light_conv_lm_characters", "--workdir", tmp_path / "run",
+        "--dataset", tmp_path / "text.txt", "--validation-share", "0.1",
+        "--architecture", json.dumps(architecture | {"kernel_sizes": [3, 7]}),
+        "--tokens-per-sample", 64, "--tokens-per-batch", 512, "--max-updates", 60,
+        "--warmup-steps", 10, "--learning-rate", "0.02", "--dropout", 0,
+    ]  # fmt: skip
+    assert main([*map(str, options)]) == 0
+    printed = capsys.readouterr().out
+    assert "\nvalidation perplexity 1." in printed
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["split"] == "validation" and scores["bits"] < 0.3
+    sample = (tmp_path / "run" / "sample.txt").read_text()
+    assert "to be\nor not\nto be\n" in sample and sample in printed
+    generate = ["generate", str(tmp_path / "run"), "--prompt", "to be\n", "--seed", "1"]
+    assert main([*generate, "--length", "39", "--temperature", "0.1"]) == 0
+    assert capsys.readouterr().out == "to be\nor not\n" * 3 + "\n"
+    evaluate = ["evaluate", str(tmp_path / "run"), "--text", str(tmp_path / "text.txt")]
+    assert main([*evaluate, "--context-window", "32"]) == 0
+    # A line break is a character like any other, and there is no other end.
+    assert "(1,950 characters)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
