@@ -1223,7 +1223,7 @@ _CHARACTERS = {
     "final_norm": True,
     "share_embeddings": True,
 }
-_NANO_GPT = "1.47 nats per character (nanoGPT, a Transformer of 10.65M parameters)"
+_NANO_GPT = "1.47 nats per character (nanoGPT, 10.65M parameters)"
 for _kind, _paper, _count in (
     ("light_conv", "LightConv", 3_574_960),
     ("dynamic_conv", "DynamicConv", 3_815_680),
@@ -1305,10 +1305,7 @@ for _kind, _paper, _count in (
             "target_vocabulary_size": 8000,
             "count": _count,
         },
-        reference=(
-            "ROUGE 15.04/7.39/14.93 (PEGASUS paper: a Transformer of 223M parameters "
-            "from scratch) [recalled]"
-        )
+        reference=("ROUGE 15.04/7.39/14.93 (PEGASUS paper, 223M parameters) [recalled]")
         * (not _convolutions),
     )
 

@@ -49,6 +49,11 @@ OTHERS = [
     "light_conv_cnn_dailymail", "dynamic_conv_cnn_dailymail", "conv_s2s_gigaword",
     "dynamic_conv_phrases",
 ]  # fmt: skip
+OURS = [
+    f"{kind}_{task}"
+    for kind in ("light_conv", "dynamic_conv", "transformer")
+    for task in ("lm_characters", "aeslc")
+] + ["conv_lm_characters"]
 MULTI30K = [
     f"{kind}_multi30k"
     for kind in (
@@ -88,7 +93,7 @@ def convolutions(specification):
 
 def test_every_preset_is_there():
     lights = [f"{kind}_conv{x}" for kind in ("light", "dynamic") for x in LIGHT_CONV]
-    expected = [*lights, *TRANSFORMER, *CONV_S2S, *OTHERS, *MULTI30K]
+    expected = [*lights, *TRANSFORMER, *CONV_S2S, *OTHERS, *MULTI30K, *OURS]
     assert sorted(PRESETS) == sorted(expected)
     assert all(PRESETS[name].name == name for name in PRESETS)
 
