@@ -201,11 +201,11 @@ class Servable:
             "top_k": tf.where(top_k < 1, size, top_k),
         }
 
-        def run(chosen, width):
+        def run(ids, numbers):
             drawn = decoding.sample_hypotheses(
                 self.model,
-                prefix_ids=tf.gather(ids, chosen)[:, :width],
-                seed=tf.gather(uniforms, chosen),
+                prefix_ids=ids,
+                seed=tf.gather(uniforms, numbers[:, 0]),
                 **shared,
             )
             return drawn.ids[:, 0], drawn.scores[:, 0]
@@ -213,7 +213,10 @@ class Servable:
         empty = tf.fill(tf.stack([rows, length + 1]), self.model.pad_id)
         with self._scope():
             initial = (empty, tf.fill([rows], NOT_FOUND))
-            found, scores = in_chunks(lengths, self.tokens_per_batch, initial, run)
+            inputs = ids, tf.range(rows)[:, None]
+            found, scores = in_chunks(
+                lengths, self.tokens_per_batch, initial, run, *inputs
+            )
         return {"ids": found, "scores": tf.maximum(scores, NOT_FOUND)}
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:

@@ -61,7 +61,7 @@ def test_given_hypotheses_and_comparison(folder, capsys):
     assert done.output == call(capsys, *options).output
     result = json.loads(call(capsys, *options, "--json").output)
     compared = [one["metric"] for one in result["comparisons"]]
-    assert compared == metrics.split(",")[:-1]
+    assert compared == [*metrics.split(",")[:-1], "rouge1", "rouge2", "rougeL"]
 
 
 def test_model(folder, tmp_path, capsys):
