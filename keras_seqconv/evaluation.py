@@ -137,12 +137,11 @@ def _rouge(texts, references, separator: str | None) -> list[Score]:
         texts, *references = columns
     unit = "text" if separator is None else "summary"
     signature = f"nrefs:{len(references)}|stem:yes|L:{unit}|mean:F1|rouge-score"
-    results = []
-    means = np.mean(_f_measures(texts, references, kinds), axis=0)
-    for name, value in zip(kinds.values(), 100 * means, strict=True):
-        line = f"{name}|{signature} = {value:.2f}"
-        results.append(Score(name, float(value), signature, line))
-    return results
+    means = 100 * np.mean(_f_measures(texts, references, kinds), axis=0)
+    return [
+        Score(name, float(value), signature, f"{name}|{signature} = {value:.2f}")
+        for name, value in zip(kinds.values(), means, strict=True)
+    ]
 
 
 def _f_measures(texts, references, kinds: Iterable[str]) -> np.ndarray:
@@ -252,25 +251,16 @@ def paired_bootstrap(
     check_integer("num_samples", num_samples, 1)
     columns = [_columns(texts, references, metric) for texts in (hypotheses, others)]
     if metric in _ROUGE:
-        statistics = [_f_measures(texts, known, [metric]) for texts, *known in columns]
-
-        def score_of(sums):
-            return 100 * sums[0] / count
-
+        statistics_of = partial(_f_measures, kinds=[metric])
+        score_of = lambda sums: 100 * sums[0] / count  # noqa: E731
     else:
         # sacreBLEU's PairedTest calls the same two methods. It keeps no samples, from
-        # which the interval of the difference follows, and has its seed from the
-        # environment.
+        # which the interval of the difference follows; its seed is the environment's.
         computed = _metric(metric, tokenize, lowercase)
-        statistics = [
-            computed._extract_corpus_statistics(texts, known)
-            for texts, *known in columns
-        ]
-
-        def score_of(sums):
-            return computed._compute_score_from_stats(sums).score
-
-    statistics = np.array(statistics, "float64")  # of two systems, N sentences
+        statistics_of = computed._extract_corpus_statistics
+        score_of = lambda sums: computed._compute_score_from_stats(sums).score  # noqa: E731
+    # Of two systems, N sentences.
+    statistics = np.array([statistics_of(c[0], c[1:]) for c in columns], "float64")
     count, draw = statistics.shape[1], np.random.default_rng(seed)
     draws = (draw.integers(count, size=count) for _ in range(num_samples))
     weights = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
@@ -290,8 +280,7 @@ def paired_bootstrap(
         metric,
         score,
         other,
-        intervals[0],
-        intervals[1],
+        *intervals[:2],
         score - other,
         intervals[2],
         float(np.mean(differences < 0 if metric == "ter" else differences > 0)),
@@ -410,7 +399,7 @@ def translation_perplexity(
         )
     log_probs = np.array(translator.score(sources, translations, normalize=False))
     targets = translator.target_tokenizer.tokenize(translations)
-    tokens = np.array([len(ids) for ids in targets])
+    tokens = np.array([*map(len, targets)])
     words = np.array([len(text.split()) + 1 for text in translations])
     finite = np.isfinite(log_probs)
     return Perplexity.of(
@@ -498,9 +487,7 @@ def text_perplexity(
             tokens += int(finite.sum())
             infinite += int((~finite).sum())
     if not tokens:
-        raise ValueError(
-            "The text must hold a token that can be scored; it holds none."
-        )
+        raise ValueError("The text must hold a token to be scored; it holds none.")
     characters = isinstance(generator.tokenizer, CharacterTokenizer)
     unit = "character" if characters else "token"
     return Perplexity.of(total, tokens, words, infinite, unit)
