@@ -493,9 +493,8 @@ def text_perplexity(
     return Perplexity.of(total, tokens, words, infinite, unit)
 
 
-def _log_probs(model, options, tensors):
+def _log_probs(model, _, tensors):
     from keras import ops
 
-    del options  # there are none
     outputs = model({"target_ids": tensors["inputs"]})
     return ops.cast(model.log_prob(outputs, tensors["labels"]), "float32")
