@@ -123,8 +123,8 @@ def blocks(
         lines [[5, 6, 2], [7, 2]] and 4 tokens first [2, 5, 6, 2] and [5, 6, 2, 7].
 
     Raises:
-        ValueError: an argument; a line that does not end with its end token, or has
-            padding in it; at the end, if there was no line.
+        ValueError: an argument; a line without a token, or with padding in it; at the
+            end, if there was no line.
     """
     check_integer("tokens_per_sample", tokens_per_sample, 1)
     check_choice("break_mode", break_mode, BREAK_MODES)
