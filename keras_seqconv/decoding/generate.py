@@ -250,7 +250,8 @@ def sample_hypotheses(
             a tensor (B * N, L) uniform in [0, 1).
         **options: those of `SampleOptions`. Of these `temperature`, `top_k` and
             `max_length` may be scalar tensors, so that one graph serves all values
-            (unchecked, with `max_length_ratio` 0 and without a limit of the model).
+            (unchecked, with `max_length_ratio` 0 and without a limit of the model);
+            `max_length` not under XLA and on JAX, which want constant shapes.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
