@@ -134,46 +134,36 @@ class Devices(NamedTuple):
 
     Attributes:
         scope: makes a context for making and training the model.
-        number: devices with a batch each.
-        cores: replicas that share the batch of one device.
+        number: devices with a batch each, those of all hosts.
     """
 
     scope: Callable = contextlib.nullcontext
     number: int = 1
-    cores: int = 1
 
 
 def find_devices(number: int | None) -> Devices:
     """What `TrainingOptions.devices` asks for.
 
-    GPUs take a batch each. Without a GPU each core of the CPU takes its part of a batch
-    and works alone on it: two cores that share every product of a small model spend a
-    third of their time on handing each other work.
+    Without a GPU each core of the CPU takes its part of a batch and works alone on it:
+    two cores that share every product of a small model spend a third of their time on
+    handing each other work.
 
     Args:
-        number: None for all GPUs, or the CPU as one device.
+        number: of this host; None for all GPUs (on JAX, all devices), or the CPU as
+            one device.
 
     Raises:
         ValueError: there are not so many; for cores also if TensorFlow is already
             running in this process, because that settles how it uses them.
     """
     if not _on_tensorflow():
-        if number not in (None, 1):
-            raise ValueError(
-                "`devices` must be 1 except on TensorFlow; see "
-                f"keras.distribution for JAX. Received: devices={number}"
-            )
-        return Devices()
+        return _jax_devices(number)
     import tensorflow as tf
 
     gpus = len(tf.config.list_physical_devices("GPU"))
     kind, most = ("GPU", gpus) if gpus else ("CPU", available_cores())
     number = number or max(1, gpus)
-    if number > most:
-        raise ValueError(
-            f"`devices` must be at most {most}, as many {'GPUs' if gpus else 'cores'} "
-            f"as there are. Received: devices={number}"
-        )
+    _check_number(number, most, "GPUs" if gpus else "cores")
     if number == 1:
         return Devices()
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -190,5 +180,33 @@ def find_devices(number: int | None) -> Devices:
                 f"Received: devices={number}"
             ) from error
     names = [device.name for device in tf.config.list_logical_devices(kind)[:number]]
-    scope = tf.distribute.MirroredStrategy(names).scope
-    return Devices(scope, number) if gpus else Devices(scope, cores=number)
+    return Devices(tf.distribute.MirroredStrategy(names).scope, number)
+
+
+def _jax_devices(number: int | None) -> Devices:
+    import jax
+    import keras
+
+    most = jax.local_device_count()
+    number = number or most
+    _check_number(number, most, "devices of JAX")
+    devices = [
+        f"{device.platform}:{device.id}"
+        for host in range(jax.process_count())
+        for device in jax.local_devices(host)[:number]
+    ]
+    if len(devices) == 1:
+        return Devices()
+    # Each host reads its own rows of a batch.
+    parallel = keras.distribution.DataParallel(
+        devices=devices, auto_shard_dataset=False
+    )
+    return Devices(parallel.scope, len(devices))
+
+
+def _check_number(number: int, most: int, what: str) -> None:
+    if number > most:
+        raise ValueError(
+            f"`devices` must be at most {most}, as many {what} as there are. "
+            f"Received: devices={number}"
+        )

@@ -146,7 +146,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
     own gives `apply_sums` the gradients of `scale_loss(sum of token losses)`.
 
     `MirroredStrategy`: create model and optimizer, and call `compile`, in its scope.
-    Gradients are summed over replicas after each micro-batch (one strategy for the
+    Gradients are summed over replicas once for each update (one strategy for the
     whole process: TensorFlow mixes up the sums of a second one).
     JAX: `keras.distribution`, see `keras_seqconv.models.SequenceModel`.
 
@@ -191,13 +191,13 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 (), dtype=dtype, aggregation="only_first_replica", name=name
             )
 
-        def sums(shape, name):  # over all replicas, the same in each of them
+        def sums(shape, name, aggregation="sum"):  # of each replica
             return keras.Variable(
                 "zeros",
                 shape=shape,
                 dtype="float32",
                 trainable=False,
-                aggregation="mean",
+                aggregation=aggregation,
                 synchronization="on_read",
                 name=name,
             )
@@ -207,7 +207,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
         if self.accumulation_steps > 1:
             self.micro_batch = same_everywhere("int32", "micro_batch")
             self.accumulators = [
-                sums((), "accumulated_tokens"),
+                sums((), "accumulated_tokens", "mean"),  # of all replicas
                 *(
                     sums(one.shape, f"{one.path.replace('/', '_')}_accumulator")
                     for one in variables
@@ -256,10 +256,9 @@ class TokenNormalized(keras.optimizers.Optimizer):
         pairs = zip(gradients, self._trainable_variables, strict=True)
         # None where the loss does not depend on the variable.
         gradients = [ops.zeros(v.shape) if g is None else g for g, v in pairs]
-        sums = [ops.cast(tokens, "float32"), *(_dense(g, "float32") for g in gradients)]
         replica = tf.distribute.get_replica_context()
-        if replica.num_replicas_in_sync > 1:
-            sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        tokens = _over_replicas([ops.cast(tokens, "float32")])
+        sums = [*tokens, *(_dense(g, "float32") for g in gradients)]
 
         def outside(strategy, *sums):
             """Updates meet other replicas, and TensorFlow allows no condition around
@@ -295,7 +294,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
         return values[:count], values[count:]
 
     def _take_in(self, run, tokens):
-        """`run(function)` is `function(tokens, *gradients)`, sums over all replicas."""
+        """`run(function)` is `function(tokens, *gradients)` in each replica: tokens of
+        all of them, and the sums of gradients of its own."""
         with _gradients_as_given(self.innermost) as limit:
             update = functools.partial(run, functools.partial(self._update, limit))
             clear = functools.partial(run, self._clear)
@@ -327,6 +327,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
             pairs = zip(sums, self.accumulators, strict=True)
             sums = [value + total for value, total in pairs]
         tokens, *gradients = sums
+        gradients = _over_replicas(gradients)
         squares = [_sum_of_squares(gradient) for gradient in gradients]
         scale = self.scale_loss(ops.ones((), "float32"))
         norm = ops.sqrt(ops.sum(ops.stack(squares))) / (tokens * scale)
@@ -389,6 +390,18 @@ def _gradients_as_given(optimizer):
     finally:
         optimizer.global_clipnorm = limit
         del optimizer._all_reduce_sum_gradients
+
+
+def _over_replicas(values: list) -> list:
+    """Sums over the replicas of TensorFlow; on JAX, values are of all devices."""
+    if keras.backend.backend() != "tensorflow":
+        return values
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return values
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 def _handle(variable):

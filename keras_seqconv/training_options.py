@@ -30,9 +30,10 @@ GROUPS = {
 }
 
 
-def _option(group: str, text: str, default=None, place: str | None = None):
-    """A field; `place` is where its value goes in a recipe: "", a part, or part.key."""
-    extra = {"group": group, "place": place}
+def _option(group: str, text: str, default=None, place: str | None = None, bare=None):
+    """A field; `place` is where its value goes in a recipe: "", a part, or part.key,
+    and `bare` the value of its flag without one."""
+    extra = {"group": group, "place": place, "bare": bare}
     return pydantic.Field(default, description=text, json_schema_extra=extra)
 
 
@@ -84,8 +85,16 @@ class TrainingOptions(pydantic.BaseModel):
     )
     devices: Count | None = _run(
         "GPUs to train on; all that are there when not given. Without a GPU: cores "
-        "that split each batch, 1 when not given; more start later and run faster"
+        "that split each batch, 1 when not given; more start later and run faster. "
+        "On JAX: its devices, of each host; all when not given"
     )
+    hosts: str | None = _run(
+        "train with other hosts (JAX): ADDRESS:PORT of host 0, or nothing on Slurm, "
+        "Kubernetes and TPU pods; the same command on each of them",
+        bare="auto",
+    )
+    num_hosts: Count | None = _run("how many, with an address")
+    host_index: Natural | None = _run("which of them this is, from 0")
 
     source_language: str | None = _text(
         "language translated from, as in the data set's names (default: the preset's)"
@@ -266,6 +275,18 @@ class TrainingOptions(pydantic.BaseModel):
             raise ValueError(
                 "`monitor`='bleu' needs `validation_bleu`. "
                 f"Received: validation_bleu={self.validation_bleu}"
+            )
+        address = None if self.hosts == "auto" else self.hosts
+        if len({one is None for one in (address, self.num_hosts, self.host_index)}) > 1:
+            raise ValueError(
+                "`hosts` with an address, `num_hosts` and `host_index` must be given "
+                f"together. Received: hosts={self.hosts}, num_hosts={self.num_hosts}, "
+                f"host_index={self.host_index}"
+            )
+        if self.num_hosts is not None and self.host_index >= self.num_hosts:
+            raise ValueError(
+                "`host_index` must be less than `num_hosts`. Received: "
+                f"host_index={self.host_index}, num_hosts={self.num_hosts}"
             )
         if self.min_length > self.max_length:
             raise ValueError(

@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import os
 import shlex
 import typing
 from pathlib import Path
 
-from keras_seqconv_cli import check_models
+from keras_seqconv_cli import check_models, one_line
 
 HELP = "train a model on a corpus, from a preset"
 DESCRIPTION = (
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         settings = {"metavar": "{" + ",".join(choices) + "}" if choices else "X"}
         if field.annotation is bool:
             settings = {"action": "store_const", "const": True}
+        if bare := field.json_schema_extra["bare"]:
+            settings = {"nargs": "?", "const": bare, "metavar": "X"}
         text = field.description.replace("%", "%%")
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
@@ -84,7 +87,14 @@ def run(options: argparse.Namespace) -> int:
     from keras_seqconv.presets import PRESETS
     from keras_seqconv.training import train
 
-    result = train(options.training)
+    try:
+        result = train(options.training)
+    except Exception as error:
+        if options.training.hosts is not None:
+            # A normal end of the process would wait for the other hosts.
+            os.write(2, f"error: {one_line(error, options)}\n".encode())
+            os._exit(1)
+        raise
     if result.folder is not None:
         preset = PRESETS[options.training.preset]
         use = "generate" if preset.is_language_model else "translate"

@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 from keras import ops
 
-from keras_seqconv import checkpoints
+from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.control import (
     CountingCallback,
     floats,
@@ -68,7 +68,7 @@ class Checkpoints(CountingCallback):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self._saved = self.position
-        if _writes():
+        if hosts.is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
 
@@ -89,7 +89,7 @@ class Checkpoints(CountingCallback):
 
     def _save(self, logs, epoch_end: bool = False):
         self._saved = self.position
-        if not _writes():
+        if not hosts.is_first():
             return
         model = self.model
         if weights_not_finite(model):
@@ -169,11 +169,3 @@ def _with_state(callbacks: Iterable) -> Iterator[tuple[str, object]]:
             name = type(callback).__name__
             yield f"{name}~{counts[name]}" if counts[name] else name, callback
             counts[name] += 1
-
-
-def _writes() -> bool:
-    if keras.backend.backend() != "jax":
-        return True
-    import jax
-
-    return jax.process_index() == 0

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv import checkpoints
+from keras_seqconv import checkpoints, hosts
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
@@ -413,7 +413,8 @@ class GracefulStop(CountingCallback):
     without this callback: Ctrl-C aborts at once. A validation that is running ends
     first. Handlers are those of before when training ends; where a plain `fit` raises,
     `close` brings them back. Outside of the main thread, where Python has no
-    signals, it does nothing.
+    signals, it does nothing. Of several hosts all end after the same update, within
+    `EVERY` batches of a signal to any of them.
 
     Attributes: `signal`, the signal that came, or None; `exit_status`, 0 or 128 plus
     its number, as shells have it.
@@ -421,7 +422,9 @@ class GracefulStop(CountingCallback):
 
     def __post_init__(self):
         super().__post_init__()
-        self.signal, self._handlers = None, {}
+        self.signal, self._handlers, self._agreed = None, {}, None
+
+    EVERY = 10
 
     @property
     def exit_status(self) -> int:
@@ -435,7 +438,7 @@ class GracefulStop(CountingCallback):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self.signal = None
+        self.signal = self._agreed = None
         if threading.current_thread() is threading.main_thread() and not self._handlers:
             self._handlers = {
                 number: signal.signal(number, self._handle)
@@ -443,7 +446,12 @@ class GracefulStop(CountingCallback):
             }
 
     def on_logs(self, logs, epoch_end):
-        if self.signal is not None:
+        if hosts.shard()[1] == 1:
+            self._agreed = self.signal
+        elif not epoch_end and self.position % self.EVERY == 0:
+            self.signal = max(hosts.gather(self.signal or 0)) or None
+            self._agreed = self.signal
+        if self._agreed is not None:
             steps = accumulation_steps(self.unsynced_model.optimizer)
             if epoch_end or self.position % steps == 0:  # between two updates
                 self.unsynced_model.stop_training = True

@@ -80,7 +80,8 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
     Args:
         options: of the run.
         devices: that training will use. Where the options do not say how many batches
-            an update has, it is so many that an update has the tokens of the preset.
+            of a device an update has, batches become fewer and then smaller with their
+            number: an update keeps its tokens.
 
     Raises:
         ValueError: an option that the chosen optimizer or schedule does not have.
@@ -90,8 +91,7 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
     recipe, given = Recipe.from_json(preset), options.for_recipe()
     recipe.optimizer = _of_kind(recipe.optimizer, options.optimizer, _OPTIMIZERS)
     recipe.schedule = _of_kind(recipe.schedule, options.schedule, _SCHEDULES)
-    steps = recipe.gradient_accumulation_steps * recipe.num_replicas
-    recipe.gradient_accumulation_steps = math.ceil(steps / devices)
+    batches = recipe.gradient_accumulation_steps * recipe.num_replicas
     recipe.num_replicas = devices
     for name, (part, key, value) in given.items():
         if not part:
@@ -106,6 +106,11 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
             )
         if settings is not None:  # a search for translations, blocks for their models
             settings[key] = value
+    if "gradient_accumulation_steps" not in given:
+        # The same tokens in an update: fewer batches first, then smaller ones.
+        recipe.gradient_accumulation_steps = steps = math.ceil(batches / devices)
+        tokens = recipe.tokens_per_batch * batches
+        recipe.tokens_per_batch = math.ceil(tokens / (steps * devices))
     if recipe.schedule["name"] == "cosine" and recipe.schedule["period"] is None:
         if recipe.max_updates is None:
             raise ValueError(

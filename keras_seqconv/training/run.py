@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -14,16 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
-from keras_seqconv import checkpoints, tokenizers
+from keras_seqconv import checkpoints, hosts, tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
+from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import (
     atomic_directory,
     locked,
     read_json,
     remove_parts,
+    write_file,
     write_json,
 )
 from keras_seqconv.training.recipe import Recipe
@@ -41,15 +45,22 @@ _MAY_CHANGE = {
     "workdir", "data_dir", "manual_dir", "max_updates", "max_epochs", "early_stopping",
     "stop_learning_rate", "average", "average_kind", "num_beams", "length_penalty",
     "max_translation_length", "keep", "tensorboard", "validation_bleu", "monitor",
-    "checkpoint_every", "jit_compile",
+    "checkpoint_every", "jit_compile", "hosts", "host_index", "num_hosts",
 }  # fmt: skip
+# May differ between the hosts of a run, too, and change nothing of what comes out.
+_OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
 
 
 class Run:
-    """A folder with fixed names for what a run writes."""
+    """A folder with fixed names for what a run writes.
 
-    def __init__(self, folder: str | os.PathLike, options: TrainingOptions):
-        self.folder, self.options = Path(folder), options
+    `writes` is False on a host that shares the folder of host 0.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike, options: TrainingOptions, writes: bool = True
+    ):
+        self.folder, self.options, self.writes = Path(folder), options, writes
         self.settings = self.folder / "run.json"
         self.tokenizers = self.folder / "tokenizers"
         self.data = self.folder / "data"
@@ -70,16 +81,22 @@ class Run:
         done = read_json(self.settings).get("finished")
         return done == self._what_matters() and self.model.is_dir()
 
+    @property
+    def last_start(self) -> dict | None:
+        starts = read_json(self.settings)["starts"] if self.settings.exists() else ()
+        return starts[-1] if starts else None
+
     def note(self, **entries) -> None:
         """Adds entries to `run.json`, or replaces them."""
-        write_json(self.settings, {**read_json(self.settings), **entries})
+        if self.writes:
+            write_json(self.settings, {**read_json(self.settings), **entries})
 
     def note_finished(self) -> None:
         self.note(finished=self._what_matters())
 
     def _what_matters(self) -> dict:
         """The options without those that change nothing of what comes out."""
-        return self.options.model_dump(exclude={"workdir", "data_dir", "manual_dir"})
+        return self.options.model_dump(exclude=_OF_A_MACHINE)
 
 
 @contextlib.contextmanager
@@ -138,6 +155,70 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     return run
 
 
+def prepare(
+    options: TrainingOptions, recipe: Recipe, stack: contextlib.ExitStack, say
+) -> tuple[Run, "Text | None"]:
+    """The run and its text, which is None where the run is finished.
+
+    Of several hosts the first one goes first. Another reads what that one has written
+    if it sees the same folder, and otherwise makes its own text and is given the newest
+    checkpoint. `stack` then keeps the lock of the folder.
+
+    Raises:
+        ValueError, OSError: as `sole_run`, `open_run`, `corpus_of`, and where hosts
+            are not going to train the same; on all hosts.
+    """
+
+    def alone():
+        stack.enter_context(sole_run(options.workdir))
+        run = open_run(options, recipe)
+        corpus = corpus_of(run)
+        return run, None if run.finished else read_text(run, recipe, corpus, say)
+
+    def beside(start: dict):
+        run = Run(options.workdir, options, writes=False)
+        if run.last_start != start:
+            return alone()
+        return run, read_text(run, recipe, corpus_of(run), say)
+
+    first = hosts.is_first()
+    made = hosts.together(lambda: alone() if first else None)
+    start, finished = hosts.gather(made and (made[0].last_start, made[1] is None))[0]
+    if finished:
+        return made or (Run(options.workdir, options, writes=False), None)
+    run, text = hosts.together(lambda: made if first else beside(start))
+    hosts.check_same(_what_is_trained(run, text))
+    newest = hosts.file_of_first(first and checkpoints.latest(run.checkpoints) or None)
+    if run.writes and not first:
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        run.checkpoints.mkdir()
+        if newest is not None:
+            write_file(run.checkpoints / newest[0], newest[1])
+    return run, text
+
+
+def _what_is_trained(run: Run, text: "Text") -> dict:
+    """All that must be the same on all hosts, by names for a message."""
+    stores = {"train": text.train, "validation": text.validation}
+    options = run.options.model_dump(mode="json", exclude=_OF_A_MACHINE)
+    return {
+        **{f"version of {name}": one for name, one in _start()["versions"].items()},
+        **{f"`{name}`": value for name, value in options.items()},
+        **read_json(run.settings)["corpus"],
+        "tokenizer": [one and tokenizer_fingerprint(one) for one in text.tokenizers],
+        **{f"{name}, ids": one and _digest(one) for name, one in stores.items()},
+    }
+
+
+def _digest(store: IdStore) -> str:
+    """Of all lengths and of two rows: texts and tokenizers are compared as well."""
+    digest = hashlib.sha256()
+    for key in store.keys:
+        for values in (store.lengths[key], store[0][key], store[len(store) - 1][key]):
+            digest.update(np.ascontiguousarray(values))
+    return digest.hexdigest()[:16]
+
+
 def _remove_text(run: Run) -> None:
     """What a start that came to nothing has made of other options or another text."""
     shutil.rmtree(run.tokenizers, ignore_errors=True)
@@ -178,7 +259,8 @@ def _read_settings(path: Path) -> dict:
 def _start() -> dict:
     """Where and with what a run was started; for readers, nothing depends on it."""
     versions = {"keras_seqconv": __version__, "python": platform.python_version()}
-    for package in ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"):
+    packages = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
+    for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     return {
@@ -221,7 +303,7 @@ def corpus_of(run: Run) -> Corpus:
     digests = corpus.digests(splits)
     before = read_json(run.settings).get("corpus") or digests
     changed = {name for name, _ in before.items() ^ digests.items()}
-    if changed and checkpoints.find(run.checkpoints):
+    if changed and (checkpoints.find(run.checkpoints) or not run.writes):
         raise ValueError(
             f"`dataset` must hold what it held when the run in {run.folder} began; put "
             "the old text back, or give another `workdir`. Changed, new or missing: "

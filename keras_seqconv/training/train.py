@@ -1,5 +1,6 @@
 """From a corpus and a preset to a trained and scored model directory."""
 
+import contextlib
 import os
 import time
 import warnings
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_seqconv import callbacks, checkpoints, evaluation, plots
+from keras_seqconv import callbacks, checkpoints, evaluation, hosts, plots
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.devices import Devices, bfloat16_advice, find_devices
@@ -29,13 +30,10 @@ from keras_seqconv.training.recipe import (
 from keras_seqconv.training.run import (
     Run,
     Text,
-    corpus_of,
-    open_run,
+    prepare,
     read_run,
-    read_text,
     read_tokenizers,
     sentences_of,
-    sole_run,
 )
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translator import LanguageGenerator, Translator
@@ -92,33 +90,42 @@ def train(options: TrainingOptions, say=print) -> Result:
     translator = keras_seqconv.load(result.folder)
     ```
     """
+    if options.hosts is not None:
+        hosts.join(options.hosts, options.num_hosts, options.host_index)
+    say = say if hosts.is_first() else lambda line: None
+    devices, recipe = hosts.together(lambda: _what_and_where(options))
+    with contextlib.ExitStack() as stack:
+        run, text = prepare(options, recipe, stack, say)
+        if text is not None:
+            return _train(run, recipe, text, devices, say)
+    hosts.leave()
+    scores = read_json(run.scores) if run.scores.exists() else {}
+    say(f"{run.folder} is finished; its model is {run.model}. {_headline(scores)}")
+    return Result(run.model, scores)
+
+
+def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     if "ROUGE" in recipe.scoring:
         require("rouge_score", "rouge")
     elif recipe.search is not None:
         require("sacrebleu", "mt")
-    with sole_run(options.workdir):
-        return _train(options, recipe, devices, say)
+    return devices, recipe
 
 
-def _train(options: TrainingOptions, recipe: Recipe, devices: Devices, say) -> Result:
-    run = open_run(options, recipe)
-    corpus = corpus_of(run)
-    if run.finished:
-        scores = read_json(run.scores) if run.scores.exists() else {}
-        say(f"{run.folder} is finished; its model is {run.model}. {_headline(scores)}")
-        return Result(run.model, scores)
+def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Result:
+    options = run.options
     if options.deterministic:
         keras.utils.set_random_seed(options.seed)
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
             tf.config.experimental.enable_op_determinism()
-    text = read_text(run, recipe, corpus, say)
     settings = {
-        "tokens_per_batch": recipe.tokens_per_batch // devices.cores,
-        "num_replicas": devices.number * devices.cores,
+        "tokens_per_batch": recipe.tokens_per_batch,
+        "num_replicas": devices.number,
+        "shard": hosts.shard(),
         "max_shapes": options.max_shapes,
         "start_id": text.tokenizers[1].start_id,
         "pad_id": text.tokenizers[1].pad_id,
@@ -149,7 +156,7 @@ def _train(options: TrainingOptions, recipe: Recipe, devices: Devices, say) -> R
     elif options.initialize_from is not None:
         say(warm_start(model, options.initialize_from, text.tokenizers))
     stop = callbacks.GracefulStop()
-    with devices.scope():
+    with devices.scope(), hosts.awaited():
         fit_stream(
             model,
             stream,
@@ -158,9 +165,14 @@ def _train(options: TrainingOptions, recipe: Recipe, devices: Devices, say) -> R
             max_epochs=recipe.max_epochs,
             callbacks=[stop, *_callbacks(run, recipe, text, validation, model)],
         )
+        hosts.leave()
     if stop.signal is not None:
         say(f"Interrupted. The same command goes on from {run.checkpoints}.")
         return Result(None, {}, stop.exit_status)
+    if not hosts.is_first():
+        return Result(None, {})
+    if devices.number > 1:  # the finished model is on one
+        model = make_model(options, recipe.precision, *text.tokenizers)
     scores = _finish(run, recipe, text, model, say)
     run.note_finished()
     return Result(run.model, scores)
@@ -170,10 +182,12 @@ def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
     options, averaging = run.options, recipe.averaging
     monitor, mode = run.monitor if validation is not None else ("nll", "min")
     every = options.validate_every
-    made = [
+    made = []
+    if hosts.is_first():
+        made.append(callbacks.LogFile(run.log, every_updates=50))
+        made.append(callbacks.Progress(recipe.max_updates, recipe.max_epochs))
+    made += [
         callbacks.StopOnNaN(directory=run.checkpoints),
-        callbacks.LogFile(run.log, every_updates=50),
-        callbacks.Progress(recipe.max_updates, recipe.max_epochs),
         callbacks.Checkpoints(
             run.checkpoints,
             every_updates=options.checkpoint_every,
@@ -189,17 +203,17 @@ def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
         made.append(callbacks.Validate(validation, every_updates=every))
     translator = _translator(run, recipe, model, *text.tokenizers)
     if options.validation_bleu:
-        if recipe.search is None:
+        if recipe.search is None or hosts.shard()[1] > 1:
             raise ValueError(
-                "`validation_bleu` is for translation models. "
-                f"Received: preset={options.preset!r}"
+                "`validation_bleu` is for translation models, and for one host. "
+                f"Received: preset={options.preset!r}, {hosts.shard()[1]} hosts"
             )
         pairs = sentences_of(text.corpus, "validation", _MOST_TRANSLATED)
         made.append(callbacks.ValidationBLEU(translator, *pairs, every_updates=every))
     if options.early_stopping is not None:
         patience = options.early_stopping
         made.append(callbacks.EarlyStopping(patience, monitor=monitor, mode=mode))
-    if options.tensorboard:
+    if options.tensorboard and hosts.is_first():
         pictures = None
         if validation is not None and recipe.search is not None:
             sources, _ = sentences_of(text.corpus, "validation", _PICTURES)

@@ -1,0 +1,156 @@
+"""Processes on several hosts that train one model together, on JAX.
+
+All of them run the same program on their own part of each batch. What only one of them
+does, the first one does: writing. Everything else is the same everywhere, so that
+collective operations meet.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+# Seconds after which a host that says nothing counts as dead.
+_SILENCE = 30
+
+
+def join(address: str | None, number: int | None, index: int | None) -> None:
+    """Joins the other hosts; before anything is computed.
+
+    Args:
+        address: "host:port" of host 0, or "auto": address, number and index come from
+            Slurm, Open MPI, Kubernetes (JobSet) or a TPU pod, as JAX finds them.
+        number: of hosts.
+        index: of this one, from 0.
+
+    Raises:
+        ValueError: not on JAX; nothing tells what the cluster is.
+    """
+    if keras.backend.backend() != "jax":
+        raise ValueError(
+            "`hosts` needs the JAX backend (KERAS_BACKEND=jax). Received: "
+            f"hosts={address!r} on {keras.backend.backend()}"
+        )
+    import jax
+
+    # Its handler of SIGTERM would take the place of ours.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            None if address == "auto" else address,
+            number,
+            index,
+            heartbeat_timeout_seconds=_SILENCE,
+        )
+    except ValueError as error:
+        raise ValueError(
+            "`hosts` must be ADDRESS:PORT of host 0, with `num_hosts` and `host_index`,"
+            f" where JAX finds no cluster by itself ({error}). Received: {address!r}"
+        ) from error
+    gather(None)  # connected while all are here: JAX waits for half a minute only
+
+
+def leave() -> None:
+    """Parts from the others once all have come here; local devices go on working."""
+    import jax
+
+    if jax.process_count() > 1:
+        jax.distributed.shutdown()
+
+
+def shard() -> tuple[int, int]:
+    """(index of this host, number of hosts)."""
+    if keras.backend.backend() != "jax":
+        return 0, 1
+    import jax
+
+    return jax.process_index(), jax.process_count()
+
+
+def is_first() -> bool:
+    """Whether this is the host that writes."""
+    return shard()[0] == 0
+
+
+def gather(value: Any) -> list:
+    """What each host gives, which JSON can hold, in the order of the hosts."""
+    if shard()[1] == 1:
+        return [value]
+    rows = _all(np.frombuffer(json.dumps(value).encode(), np.uint8))
+    return [json.loads(row.tobytes()) for row in rows]
+
+
+def _all(data: np.ndarray) -> list[np.ndarray]:
+    """A vector of bytes of each host, of any lengths."""
+    from jax.experimental.multihost_utils import process_allgather
+
+    sizes = process_allgather(np.array([len(data)]))[:, 0]
+    padded = np.zeros(max(sizes), np.uint8)
+    padded[: len(data)] = data
+    return [row[:n] for row, n in zip(process_allgather(padded), sizes, strict=True)]
+
+
+def file_of_first(path: Path | None) -> tuple[str, bytes] | None:
+    """Name and bytes of a file of host 0, on each host; None where that gives None."""
+    name = gather(path and path.name)[0]
+    if name is None or shard()[1] == 1:
+        return None
+    return name, _all(np.fromfile(path or os.devnull, np.uint8))[0].tobytes()
+
+
+def together(function: Callable[[], Any]) -> Any:
+    """Calls a function on each host; where it fails on one, all part with that error.
+
+    Raises:
+        ValueError: "host 2: ..." for what went wrong on another one.
+    """
+    result = error = None
+    try:
+        result = function()
+    except Exception as caught:
+        error = caught
+    errors = gather(error and (str(error) or repr(error)))
+    if any(errors):
+        leave()
+        if error is not None:
+            raise error
+        raise ValueError("; ".join(f"host {i}: {e}" for i, e in enumerate(errors) if e))
+    return result
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """ValueError, on all hosts, where one has another value than host 0."""
+    first, *others = gather(values)
+    different = [
+        f"{name} is {other.get(name)!r} on host {host} and {value!r} on host 0"
+        for host, other in enumerate(others, 1)
+        for name, value in first.items()
+        if other.get(name) != value
+    ]
+    if different:
+        leave()
+        raise ValueError(f"All hosts must train the same. {'; '.join(different)}")
+
+
+@contextlib.contextmanager
+def awaited() -> Iterator[None]:
+    """ConnectionError instead of JAX's error where another host does not come."""
+    index, number = shard()
+    if number == 1:
+        yield
+        return
+    import jax
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        raise ConnectionError(
+            f"Training ends on host {index} of {number}, most likely because another "
+            "one has ended; the same command on all hosts goes on from the newest "
+            f"checkpoint. ({str(error).splitlines()[0]})"
+        ) from error

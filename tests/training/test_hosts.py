@@ -1,0 +1,151 @@
+"""`keras-seqconv train` on several devices and hosts, in processes of this machine."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("tensorflow", reason="reads the batches")
+pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
+
+from keras_seqconv import checkpoints
+from tests.processes import COMMAND, ROOT
+from tests.training.test_train import flags, weights_in, write_corpus
+
+pytestmark = pytest.mark.slow
+
+CHANGES = dict(
+    # As many rows for one device as for four.
+    tokens_per_batch=256, average=1, dropout=0.0, attention_dropout=0.0,
+    # Gradients of nothing but rounding must not count as any others.
+    weight_dropout=0.0, learning_rate=1e-2, epsilon=1e-3, jit_compile="auto",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("hosts") / "corpus")
+
+
+def start(corpus, workdir, there=1, /, **changes):
+    """A process with so many devices."""
+    command = flags(corpus, workdir, **{**CHANGES, **changes})
+    environment = {
+        "KERAS_BACKEND": "jax",
+        "PYTHONPATH": str(ROOT),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={there}",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *command], text=True, cwd=ROOT,
+        env={**os.environ, **environment}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def start_hosts(corpus, workdirs, there=1, of_second=(), **changes):
+    """A process for each; what is different on the second."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        address = f"localhost:{one.getsockname()[1]}"
+    changes = {"hosts": address, "num_hosts": len(workdirs), **changes}
+    return [
+        start(
+            corpus, workdir, there,
+            **{**changes, "host_index": index, **(dict(of_second) if index else {})},
+        )
+        for index, workdir in enumerate(workdirs)
+    ]  # fmt: skip
+
+
+def end(process, status=0):
+    """What it printed on stdout and stderr."""
+    try:
+        out, error = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == status, error[-3000:]
+    return out, error
+
+
+def last_weights(run):
+    return weights_in(checkpoints.latest(run / "checkpoints"))
+
+
+def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
+    """Two and four devices, two hosts of two, which stop in between and go on."""
+    names = ["one", "two", "four", "hosts"]
+    runs = [tmp_path / name for name in names]
+    for run, devices in zip(runs, (1, 2, 4), strict=False):
+        out, _ = end(start(corpus, run, devices, max_updates=12))
+        assert "at most 256 target tokens an update" in out
+    for updates in (5, 12):
+        for process in start_hosts(corpus, [runs[3]] * 2, 2, max_updates=updates):
+            end(process)
+    for run in runs[1:]:
+        for first, second in zip(last_weights(runs[0]), last_weights(run), strict=True):
+            np.testing.assert_allclose(first, second, atol=1e-5)
+        scores = [(one / "test.hypotheses").read_text() for one in (runs[0], run)]
+        assert scores[0] == scores[1]
+
+
+def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    first, second = start_hosts(corpus, folders, checkpoint_every=2, max_updates=100000)
+    while not checkpoints.find(folders[0] / "checkpoints"):
+        time.sleep(0.1)
+        assert first.poll() is None and second.poll() is None
+    second.send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    _, error = end(first, 1)
+    assert time.monotonic() - began < 60
+    assert "error: Training ends on host 0 of 2, most likely because" in error
+    shutil.rmtree(folders[1])  # another machine takes its place
+    updates = checkpoints.update_of(checkpoints.latest(folders[0] / "checkpoints"))
+    more = {"checkpoint_every": 2, "max_updates": updates + 3}
+    first, second = start_hosts(corpus, folders, **more)
+    out, _ = end(first)
+    end(second)
+    assert f"Going on from {folders[0] / 'checkpoints'}" in out
+    assert (folders[0] / "model").is_dir() and not (folders[1] / "model").exists()
+    assert not (folders[1] / "log.jsonl").exists()
+
+
+def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
+    run = tmp_path / "run"
+    first, second = start_hosts(corpus, [run] * 2, checkpoint_every=1, max_updates=10**5)
+    while not checkpoints.find(run / "checkpoints"):
+        time.sleep(0.1)
+        assert first.poll() is None and second.poll() is None
+    second.send_signal(signal.SIGTERM)
+    out, _ = end(first, 143)
+    end(second, 143)
+    assert "Interrupted. The same command goes on from" in out
+    assert not list(run.glob("checkpoints/.*"))
+
+
+@pytest.mark.parametrize(
+    "different, words",
+    [
+        ({"learning_rate": 0.5}, "--learning-rate is 0.5 on host 1 and 0.01 on host 0"),
+        ({"dataset": "other"}, "host 1: --dataset must hold what it held when"),
+        ({"devices": 3}, "host 1: --devices must be at most 1"),
+    ],
+)
+def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):
+    if "dataset" in different:
+        shutil.copytree(corpus, tmp_path / "other")
+        for side in ("en", "de"):
+            with open(tmp_path / "other" / f"train.{side}", "a") as file:
+                file.write("more\n")
+        different = {"dataset": str(tmp_path / "other")}
+    hosts = start_hosts(corpus, [tmp_path / "run"] * 2, of_second=different)
+    first, second = (end(process, 1)[1] for process in hosts)
+    assert words in first and words.removeprefix("host 1: ") in second
+    assert not (tmp_path / "run" / "checkpoints").exists()
