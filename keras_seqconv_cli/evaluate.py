@@ -20,7 +20,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.data.ids import BREAK_MODES
     from keras_seqconv.evaluation import METRICS
-    from keras_seqconv_cli.translate import add_search_arguments
+    from keras_seqconv_cli.translate import add_search_arguments, add_shard_arguments
 
     metrics = (*METRICS, "perplexity")
     parser.set_defaults(positional=("model",), known_metrics=metrics)
@@ -68,10 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--json", action="store_true", help="print one JSON object instead")
     add("--quiet", action="store_true", help="show no progress")
+    add_shard_arguments(parser)
     add_search_arguments(parser)
 
 
 def check(options: argparse.Namespace) -> None:
+    from keras_seqconv_cli.translate import check_shards
+
+    check_shards(options, options.output_hypotheses, "output_hypotheses")
     options.metrics = [name.strip() for name in options.metrics.split(",")]
     for name in options.metrics:
         if name not in options.known_metrics:
@@ -130,6 +134,8 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
         hypotheses = _translated(translator, sources, options, result, lines)
+    if options.shard is not None:
+        return  # to be scored when merged
     metrics = [name for name in options.metrics if name != "perplexity"]
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     separator = {"sentence_separator": options.rouge_separator}
@@ -192,23 +198,29 @@ def _texts(options) -> tuple:
 
 
 def _translated(translator, sources, options, result, lines) -> list[str]:
-    from keras_seqconv.support.files import write_file
-    from keras_seqconv.translate_files import translate_file
+    from keras_seqconv.support.files import read_lines, write_file
+    from keras_seqconv.translate_files import merge_shards, translate_file
     from keras_seqconv_cli.translate import search_options
 
     if sources is None:
         raise ValueError(f"{options.dataset} must have sources to translate.")
-    output, start = io.BytesIO(), time.monotonic()
+    path, parts = options.output_hypotheses, options.num_shards
+    if options.merge:
+        merge_shards(path, parts)
+        return read_lines(path)
+    output, start = path if parts > 1 else io.BytesIO(), time.monotonic()
     report = translate_file(
         translator,
         io.BytesIO("".join(f"{source}\n" for source in sources).encode()),
         output,
         progress=None if options.quiet else sys.stderr,
+        shard=(options.shard or 0, parts),
+        resume=parts > 1,
         **search_options(options),
     )
     seconds = time.monotonic() - start
-    if options.output_hypotheses is not None:
-        write_file(options.output_hypotheses, output.getvalue())
+    if parts == 1 and path is not None:
+        write_file(path, output.getvalue())
     speeds = report.lines / seconds, report.tokens / seconds
     result["seconds"] = seconds
     result["sentences_per_second"], result["tokens_per_second"] = speeds
@@ -218,7 +230,7 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
     )
     if report.cut:
         lines.append(f"{report.cut:,} sources were longer than the model takes: cut")
-    return output.getvalue().decode().split("\n")[:-1]
+    return output.getvalue().decode().split("\n")[:-1] if parts == 1 else []
 
 
 def _compare(columns, metrics, choices, options, result, lines) -> None:

@@ -71,7 +71,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--quiet", "show no progress"),
     ):  # fmt: skip
         add(flag, action="store_true", help=text)
+    add_shard_arguments(parser)
     add_search_arguments(parser)
+
+
+def add_shard_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("one file, several processes or hosts").add_argument
+    add(
+        "--num-shards", type=positive_integer, default=1, metavar="N",
+        help="how many of them: each translates every N-th line into OUTPUT.I-of-N",
+    )  # fmt: skip
+    add("--shard", type=int, metavar="I", help="which of them this is, from 0")
+    add(
+        "--merge", action="store_true",
+        help="put the files of all shards together instead, and remove them",
+    )  # fmt: skip
+
+
+def check_shards(options: argparse.Namespace, output: str | None, name: str) -> None:
+    many = options.num_shards > 1
+    mistakes = {
+        "`shard` needs `num_shards` above 1.": options.shard is not None and not many,
+        "`merge` needs `num_shards` above 1.": options.merge and not many,
+        "`num_shards` needs `shard`, or `merge`, and not both.": (
+            many and options.merge == (options.shard is not None)
+        ),
+        f"`num_shards` needs `{name}`, a file.": many and output in (None, "-"),
+    }
+    for mistake, made in mistakes.items():
+        if made:
+            raise ValueError(mistake)
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +168,7 @@ def load_translator(options: argparse.Namespace):
 
 
 def check(options: argparse.Namespace) -> None:
+    check_shards(options, options.output, "output")
     if options.alignment_dictionary is not None and not options.replace_unknowns:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
     if options.input == "-" and sys.stdin is None:
@@ -152,7 +182,7 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.devices import bfloat16_advice
     from keras_seqconv.tokenizers import read_alignment_dictionary
-    from keras_seqconv.translate_files import translate_file
+    from keras_seqconv.translate_files import merge_shards, translate_file
 
     dictionary = options.alignment_dictionary
     if dictionary is not None:
@@ -161,6 +191,9 @@ def run(options: argparse.Namespace) -> int:
     if format is None:
         format = "tsv" if options.scores or options.n_best > 1 else "text"
         format = "jsonl" if options.attention else format
+    if options.merge:
+        merge_shards(options.output, options.num_shards, format)
+        return 0
     typed = options.input == "-" and sys.stdin.isatty()
     window = options.window
     if window is None:
@@ -187,6 +220,7 @@ def run(options: argparse.Namespace) -> int:
             replace_unknowns=options.replace_unknowns,
             alignment_dictionary=dictionary,
             progress=None if options.quiet or typed else sys.stderr,
+            shard=(options.shard or 0, options.num_shards),
             **search_options(options),
         )
     except (KeyboardInterrupt, SystemExit):

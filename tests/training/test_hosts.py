@@ -119,7 +119,9 @@ def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_
 
 def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     run = tmp_path / "run"
-    first, second = start_hosts(corpus, [run] * 2, checkpoint_every=1, max_updates=10**5)
+    first, second = start_hosts(
+        corpus, [run] * 2, checkpoint_every=1, max_updates=10**5
+    )
     while not checkpoints.find(run / "checkpoints"):
         time.sleep(0.1)
         assert first.poll() is None and second.poll() is None

@@ -69,10 +69,12 @@ def test_every_preset_trains_with_the_tokens_of_its_recipe(name):
     recipe = PRESETS[name].recipe
     wanted = recipe["gradient_accumulation_steps"] * recipe["num_replicas"]
     end = {} if recipe["max_updates"] or recipe["max_epochs"] else {"max_epochs": 1}
-    for devices in (1, 2, 8):
+    for devices in (1, 2, 3, 8, 64):
         found = resolve_recipe(options(preset=name, **end), devices)
         steps = found.gradient_accumulation_steps
         assert steps * devices >= wanted > (steps - 1) * devices
+        tokens = found.tokens_per_batch * steps * devices
+        assert 0 <= tokens - recipe["tokens_per_batch"] * wanted < steps * devices
         assert json.loads(json.dumps(found.to_json()))["schedule"] == found.schedule
 
 
