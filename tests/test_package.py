@@ -30,6 +30,7 @@ ALLOWED = {
     },
     # Leaves
     "devices": set(),
+    "hosts": set(),
     "support": set(),
     "ops": set(),
     "presets": set(),
@@ -55,10 +56,10 @@ ALLOWED = {
     "data": set(),
     "preparation": {"tokenizers"},
     "checkpoints": set(),
-    "callbacks": {"checkpoints", "data"},
+    "callbacks": {"checkpoints", "data", "hosts"},
     "fitting": {"callbacks"},
     "training": {
-        "callbacks", "checkpoints", "devices", "data", "evaluation",
+        "callbacks", "checkpoints", "devices", "data", "evaluation", "hosts",
         "fitting", "losses",
         "model_directory", "models", "optimizers", "plots", "presets",
         "schedules", "tokenizers", "training_options", "translator", "version",
