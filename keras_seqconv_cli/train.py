@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
         flag = flags[f"`{name}`"] = f"--{name.replace('_', '-')}"
-        group.add_argument(flag, help=text, default=argparse.SUPPRESS, **settings)
+        names = {flag, flag.removesuffix("-language")}  # --source de, as of `prepare`
+        settings |= {"help": text, "default": argparse.SUPPRESS, "dest": name}
+        group.add_argument(*sorted(names, reverse=True), **settings)
     # Of functions that know nothing of this command.
     flags |= {"`on_error`='skip'": "--skip-bad-lines", "`name`": "--dataset"}
     parser.set_defaults(flags=flags)

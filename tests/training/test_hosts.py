@@ -34,10 +34,11 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("hosts") / "corpus")
 
 
-def start(corpus, workdir, there=1, /, **changes):
+def start(corpus, workdir, there=1, environment=None, /, **changes):
     """A process with so many devices."""
     command = flags(corpus, workdir, **{**CHANGES, **changes})
-    environment = {
+    environment = environment or {}
+    environment |= {
         "KERAS_BACKEND": "jax",
         "PYTHONPATH": str(ROOT),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={there}",
@@ -64,6 +65,19 @@ def start_hosts(corpus, workdirs, there=1, of_second=(), **changes):
     ]  # fmt: skip
 
 
+def start_in_slurm(corpus, workdirs, there=1, **changes):
+    """As `srun` starts a process on each of the hosts."""
+    cluster = {
+        "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": str(len(workdirs)), "SLURM_LOCALID": "0",
+    }  # fmt: skip
+    return [
+        start(corpus, workdir, there, {**cluster, "SLURM_PROCID": str(index)},
+              hosts="auto", **changes)
+        for index, workdir in enumerate(workdirs)
+    ]  # fmt: skip
+
+
 def end(process, status=0):
     """What it printed on stdout and stderr."""
     try:
@@ -85,8 +99,8 @@ def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
     for run, devices in zip(runs, (1, 2, 4), strict=False):
         out, _ = end(start(corpus, run, devices, max_updates=12))
         assert "at most 256 target tokens an update" in out
-    for updates in (5, 12):
-        for process in start_hosts(corpus, [runs[3]] * 2, 2, max_updates=updates):
+    for start_all, updates in ((start_hosts, 5), (start_in_slurm, 12)):
+        for process in start_all(corpus, [runs[3]] * 2, 2, max_updates=updates):
             end(process)
     for run in runs[1:]:
         for first, second in zip(last_weights(runs[0]), last_weights(run), strict=True):

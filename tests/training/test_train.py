@@ -317,6 +317,7 @@ def test_characters_of_a_text_file(tmp_path, capsys):
         ({"source_language": "fr"}, "fr"),
         ({"architecture": {"hiden_dim": 3}}, "hidden_dim"),
         ({"devices": 100_000}, "`devices` must be at most"),
+        ({"hosts": "auto"}, "`hosts` needs the JAX backend"),
         ({"tokenizer": "spaces"}, "`tokenizer` must be one of"),
     ],
 )
