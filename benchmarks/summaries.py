@@ -2,6 +2,7 @@
 
     python benchmarks/summaries.py sentences AESLC OUTPUT
     python benchmarks/summaries.py words AESLC HYPOTHESES
+    python benchmarks/summaries.py long             # 5 minutes
 
 "sentences" makes pairs from the bodies of the training part alone, no other text: of
 each body up to three sentences that share most with the rest (the gap sentences of
@@ -11,14 +12,23 @@ on with the subjects (`train --initialize-from`).
 
 "words" tells which words of the test subjects stand in the body and which of them the
 hypotheses have: how much a model loses that cannot copy what it has seldom seen.
+
+"long" times steps of training (`train_on_batch`, float32, targets of 8 tokens) of the
+presets on sources of 400, 1,000 and 3,000 tokens, 12,000 in a batch, each in a process
+of its own, whose peak memory is shown: median of 5 and range.
 """
 
 import argparse
 import collections
 import re
+import resource
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 LONGEST, SHORTEST, MOST = 24, 3, 3
+LENGTHS, TOKENS, TARGET = (400, 1000, 3000), 12_000, 8
 
 
 def words(text: str) -> list[str]:
@@ -69,14 +79,58 @@ def count_words(corpus: Path, hypotheses: Path) -> None:
         print(f"| {rare} | {where} | {shares[0]:.1%} | {shares[1]:.1%} |")
 
 
+def time_step(preset: str, length: int) -> None:
+    """Prints seconds of five steps and peak MB."""
+    import numpy as np
+
+    import keras_seqconv as ks
+
+    ks.keep_freed_memory()
+    sizes = dict.fromkeys(("source_vocabulary_size", "target_vocabulary_size"), 8000)
+    model = ks.models.from_preset(preset, **sizes)
+    model.compile(ks.optimizers.AdamW(1e-4), ks.losses.LabelSmoothedCrossentropy(0.1))
+    rng, rows = np.random.default_rng(1), TOKENS // length
+    source, *target = (
+        rng.integers(4, 8000, (rows, size), "int32")
+        for size in (length, TARGET, TARGET)
+    )
+    inputs, seconds = {"source_ids": source, "target_ids": target[0]}, []
+    for _ in range(7):
+        start = time.perf_counter()
+        model.train_on_batch(inputs, target[1])
+        seconds.append(time.perf_counter() - start)
+    print(*seconds[2:], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+
+
+def time_steps() -> None:
+    from machine import machine
+
+    print(machine())
+    print("\n| | " + " | ".join(f"S {length:,}: ms, MB" for length in LENGTHS) + " |")
+    print("|---" * (len(LENGTHS) + 1) + "|")
+    for kind in ("dynamic_conv", "light_conv", "transformer"):
+        cells = []
+        for length in LENGTHS:
+            command = [sys.executable, __file__, "long", f"{kind}_aeslc", str(length)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            *seconds, peak = map(float, done.stdout.split())
+            low, _, middle, _, high = (1000 * one for one in sorted(seconds))
+            cells.append(f"{middle:,.0f} ({low:,.0f}–{high:,.0f}), {peak:,.0f}")
+        print(f"| {kind} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("sentences", "words"))
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("path", type=Path)
+    parser.add_argument("what", choices=("sentences", "words", "long"))
+    parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    do = {"sentences": write_sentences, "words": count_words}[options.what]
-    do(options.corpus, options.path)
+    if options.what != "long":
+        do = {"sentences": write_sentences, "words": count_words}[options.what]
+        do(*map(Path, options.arguments))
+    elif options.arguments:
+        time_step(options.arguments[0], int(options.arguments[1]))
+    else:
+        time_steps()
 
 
 if __name__ == "__main__":
