@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -15,19 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import numpy as np
 
-from keras_seqconv import checkpoints, hosts, tokenizers
+from keras_seqconv import checkpoints, tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
-from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import (
     atomic_directory,
     locked,
     read_json,
     remove_parts,
-    write_file,
     write_json,
 )
 from keras_seqconv.training.recipe import Recipe
@@ -48,7 +44,7 @@ _MAY_CHANGE = {
     "checkpoint_every", "jit_compile", "hosts", "host_index", "num_hosts",
 }  # fmt: skip
 # May differ between the hosts of a run, too, and change nothing of what comes out.
-_OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
+OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
 
 
 class Run:
@@ -96,7 +92,7 @@ class Run:
 
     def _what_matters(self) -> dict:
         """The options without those that change nothing of what comes out."""
-        return self.options.model_dump(exclude=_OF_A_MACHINE)
+        return self.options.model_dump(exclude=OF_A_MACHINE)
 
 
 @contextlib.contextmanager
@@ -155,70 +151,6 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     return run
 
 
-def prepare(
-    options: TrainingOptions, recipe: Recipe, stack: contextlib.ExitStack, say
-) -> tuple[Run, "Text | None"]:
-    """The run and its text, which is None where the run is finished.
-
-    Of several hosts the first one goes first. Another reads what that one has written
-    if it sees the same folder, and otherwise makes its own text and is given the newest
-    checkpoint. `stack` then keeps the lock of the folder.
-
-    Raises:
-        ValueError, OSError: as `sole_run`, `open_run`, `corpus_of`, and where hosts
-            are not going to train the same; on all hosts.
-    """
-
-    def alone():
-        stack.enter_context(sole_run(options.workdir))
-        run = open_run(options, recipe)
-        corpus = corpus_of(run)
-        return run, None if run.finished else read_text(run, recipe, corpus, say)
-
-    def beside(start: dict):
-        run = Run(options.workdir, options, writes=False)
-        if run.last_start != start:
-            return alone()
-        return run, read_text(run, recipe, corpus_of(run), say)
-
-    first = hosts.is_first()
-    made = hosts.together(lambda: alone() if first else None)
-    start, finished = hosts.gather(made and (made[0].last_start, made[1] is None))[0]
-    if finished:
-        return made or (Run(options.workdir, options, writes=False), None)
-    run, text = hosts.together(lambda: made if first else beside(start))
-    hosts.check_same(_what_is_trained(run, text))
-    newest = hosts.file_of_first(first and checkpoints.latest(run.checkpoints) or None)
-    if run.writes and not first:
-        shutil.rmtree(run.checkpoints, ignore_errors=True)
-        run.checkpoints.mkdir()
-        if newest is not None:
-            write_file(run.checkpoints / newest[0], newest[1])
-    return run, text
-
-
-def _what_is_trained(run: Run, text: "Text") -> dict:
-    """All that must be the same on all hosts, by names for a message."""
-    stores = {"train": text.train, "validation": text.validation}
-    options = run.options.model_dump(mode="json", exclude=_OF_A_MACHINE)
-    return {
-        **{f"version of {name}": one for name, one in _start()["versions"].items()},
-        **{f"`{name}`": value for name, value in options.items()},
-        **read_json(run.settings)["corpus"],
-        "tokenizer": [one and tokenizer_fingerprint(one) for one in text.tokenizers],
-        **{f"{name}, ids": one and _digest(one) for name, one in stores.items()},
-    }
-
-
-def _digest(store: IdStore) -> str:
-    """Of all lengths and of two rows: texts and tokenizers are compared as well."""
-    digest = hashlib.sha256()
-    for key in store.keys:
-        for values in (store.lengths[key], store[0][key], store[len(store) - 1][key]):
-            digest.update(np.ascontiguousarray(values))
-    return digest.hexdigest()[:16]
-
-
 def _remove_text(run: Run) -> None:
     """What a start that came to nothing has made of other options or another text."""
     shutil.rmtree(run.tokenizers, ignore_errors=True)
@@ -258,18 +190,23 @@ def _read_settings(path: Path) -> dict:
 
 def _start() -> dict:
     """Where and with what a run was started; for readers, nothing depends on it."""
-    versions = {"keras_seqconv": __version__, "python": platform.python_version()}
-    packages = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command": sys.argv,
         "backend": keras.backend.backend(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": versions,
+        "versions": versions_here(),
     }
+
+
+def versions_here() -> dict[str, str]:
+    """Of Python and the packages that training depends on."""
+    versions = {"keras_seqconv": __version__, "python": platform.python_version()}
+    packages = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
 
 
 # --- Text ---

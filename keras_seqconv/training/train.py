@@ -30,11 +30,11 @@ from keras_seqconv.training.recipe import (
 from keras_seqconv.training.run import (
     Run,
     Text,
-    prepare,
     read_run,
     read_tokenizers,
     sentences_of,
 )
+from keras_seqconv.training.start import prepare
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translator import LanguageGenerator, Translator
 
