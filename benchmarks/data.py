@@ -3,6 +3,7 @@
     python benchmarks/data.py            # 2 minutes, 600 MB in a temporary folder
     python benchmarks/data.py --quick    # a twentieth of the large corpus, one round
     python benchmarks/data.py --pairs 500000,5000000,40000000   # ids only, 6 GB
+    python benchmarks/data.py --text FOLDER --pairs 500000      # text for `prepare`
 
 Multi30k (the lower-cased, tokenised files; word ids) and a synthetic corpus of 4.5
 million pairs, whose lengths are like WMT's: log-normal, mean 28. Each corpus runs in a
@@ -87,6 +88,23 @@ def write_synthetic(folder, pairs: int):
     return IdStore.write(folder, rows()), time.perf_counter() - start
 
 
+def write_text(folder: Path, pairs: int) -> None:
+    """train.xx and train.yy of invented words by Zipf's law, lengths as above."""
+    rng = np.random.default_rng(1)
+    letters = rng.integers(97, 123, (50_000, 7), "uint8")
+    words = np.array(
+        [bytes(row[: 2 + n % 6]).decode() for n, row in enumerate(letters)]
+    )
+    folder.mkdir(parents=True)
+    with open(folder / "train.xx", "w") as one, open(folder / "train.yy", "w") as other:
+        for _ in range(pairs):
+            mean = rng.lognormal(3.1, 0.65)
+            for file in (one, other):
+                length = int(np.clip(mean * rng.lognormal(0, 0.15), 1, 250))
+                chosen = np.minimum(rng.zipf(1.2, length), len(words)) - 1
+                file.write(" ".join(words[chosen]) + " .\n")
+
+
 def row(corpus: str, tokens: int, pairs: int, rounds: int, folder: str) -> dict:
     """What is measured, of one corpus in one process."""
     import tensorflow  # noqa: F401  its import is not part of any time
@@ -156,10 +174,14 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pairs", help="of synthetic corpora, one after the other")
+    parser.add_argument("--text", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         print(json.dumps(row(**json.loads(options.row))))
+        return
+    if options.text:
+        write_text(options.text, int(options.pairs))
         return
     print(machine() + "\n")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")

@@ -16,6 +16,7 @@ pytest.importorskip("tensorflow", reason="reads the batches")
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv import checkpoints
+from keras_seqconv.callbacks.reporting import read_log
 from tests.processes import COMMAND, ROOT
 from tests.training.test_train import flags, weights_in, write_corpus
 
@@ -34,7 +35,15 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("hosts") / "corpus")
 
 
-def start(corpus, workdir, there=1, environment=None, /, **changes):
+# Another release of a package on one host.
+OLD_NUMPY = """
+import keras_seqconv.training.start as start
+versions = start.versions_here()
+start.versions_here = lambda: {**versions, "numpy": "1.0"}
+"""
+
+
+def start(corpus, workdir, there=1, environment=None, /, code="", **changes):
     """A process with so many devices."""
     command = flags(corpus, workdir, **{**CHANGES, **changes})
     environment = environment or {}
@@ -44,7 +53,7 @@ def start(corpus, workdir, there=1, environment=None, /, **changes):
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={there}",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *command], text=True, cwd=ROOT,
+        [sys.executable, "-c", f"{code}\n{COMMAND}", *command], text=True, cwd=ROOT,
         env={**os.environ, **environment}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -107,6 +116,8 @@ def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
             np.testing.assert_allclose(first, second, atol=1e-5)
         scores = [(one / "test.hypotheses").read_text() for one in (runs[0], run)]
         assert scores[0] == scores[1]
+        nll = [read_log(one / "log.jsonl")[-1]["val_nll"] for one in (runs[0], run)]
+        assert nll[0] == pytest.approx(nll[1], rel=1e-5)
 
 
 def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_path):
@@ -151,6 +162,7 @@ def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     [
         ({"learning_rate": 0.5}, "--learning-rate is 0.5 on host 1 and 0.01 on host 0"),
         ({"dataset": "other"}, "host 1: --dataset must hold what it held when"),
+        ({"code": OLD_NUMPY}, "version of numpy is '1.0' on host 1 and"),
         ({"devices": 3}, "host 1: --devices must be at most 1"),
     ],
 )
