@@ -144,9 +144,10 @@ def _scores(run) -> str:
     lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset")]
     if scores.is_file():
         scores = read_json(scores)
-        lines.append(f"- {scores['split']} split, {scores['sentences']:,} sentences:")
-        scores = [score for score in scores.values() if isinstance(score, dict)]
-        lines += [f"  - `{score['line']}`" for score in scores if "line" in score]
+        lines.append(f"- {scores.pop('split')} split:")
+        for name, score in scores.items():  # of a language model they are numbers
+            line = score["line"] if isinstance(score, dict) else f"{name} = {score}"
+            lines.append(f"  - `{line}`")
         lines.append(
             "\nThe scores are those of the run's own search, in float32, before the "
             "export."
