@@ -50,7 +50,8 @@ def start(corpus, workdir, there=1, environment=None, /, code="", **changes):
     environment |= {
         "KERAS_BACKEND": "jax",
         "PYTHONPATH": str(ROOT),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={there}",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={there} "
+        "--xla_backend_optimization_level=0",
     }
     return subprocess.Popen(
         [sys.executable, "-c", f"{code}\n{COMMAND}", *command], text=True, cwd=ROOT,
