@@ -420,11 +420,11 @@ class GracefulStop(CountingCallback):
     its number, as shells have it.
     """
 
+    EVERY = 10
+
     def __post_init__(self):
         super().__post_init__()
         self.signal, self._handlers, self._agreed = None, {}, None
-
-    EVERY = 10
 
     @property
     def exit_status(self) -> int:
