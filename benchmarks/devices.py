@@ -1,6 +1,6 @@
 """What a second device brings: this machine's cores as one and two devices.
 
-    python benchmarks/devices.py                       # TensorFlow, 4 minutes
+    python benchmarks/devices.py                       # TensorFlow, 13 minutes
     KERAS_BACKEND=jax python benchmarks/devices.py     # JAX
 
 DynamicConv preset of Multi30k, V 10,000, sentences of 32 tokens, float32, in processes
