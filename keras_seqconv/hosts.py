@@ -89,10 +89,12 @@ def _all(data: np.ndarray) -> list[np.ndarray]:
     """A vector of bytes of each host, of any lengths."""
     from jax.experimental.multihost_utils import process_allgather
 
-    sizes = process_allgather(np.array([len(data)]))[:, 0]
-    padded = np.zeros(max(sizes), np.uint8)
-    padded[: len(data)] = data
-    return [row[:n] for row, n in zip(process_allgather(padded), sizes, strict=True)]
+    with awaited(ValueError):
+        sizes = process_allgather(np.array([len(data)]))[:, 0]
+        padded = np.zeros(max(sizes), np.uint8)
+        padded[: len(data)] = data
+        rows = process_allgather(padded)
+    return [row[:n] for row, n in zip(rows, sizes, strict=True)]
 
 
 def file_of_first(path: Path | None) -> tuple[str, bytes] | None:
@@ -138,8 +140,8 @@ def check_same(values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def awaited() -> Iterator[None]:
-    """ConnectionError instead of JAX's error where another host does not come."""
+def awaited(*kinds: type[Exception]) -> Iterator[None]:
+    """ConnectionError for JAX's error, of which `kinds`, where a host does not come."""
     index, number = shard()
     if number == 1:
         yield
@@ -148,7 +150,7 @@ def awaited() -> Iterator[None]:
 
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, *kinds) as error:
         raise ConnectionError(
             f"Training ends on host {index} of {number}, most likely because another "
             "one has ended; the same command on all hosts goes on from the newest "

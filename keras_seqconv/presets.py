@@ -495,6 +495,11 @@ TRANSFORMER_CHARACTERS = _recipe(
     blocks={"tokens_per_sample": 256, "break_mode": "none", "context_window": 128},
     notes=("at a rate of 3e-3 it had 2.38 nats after 300 updates, LightConv 1.78",),
 )
+CONV_CHARACTERS = _recipe(
+    CHARACTERS,
+    # All that it sees: more would be computed for nothing.
+    blocks={"tokens_per_sample": 512, "break_mode": "none", "context_window": 72},
+)
 CNN_DAILYMAIL = _recipe(
     schedule=_inverse_square_root(1e-3),
     tokens_per_batch=3584,
@@ -1273,7 +1278,7 @@ _add(
         "convolutions": "[(160, 10)] * 8",
         "dropout": 0.2,
     },
-    recipe=CHARACTERS,
+    recipe=CONV_CHARACTERS,
     task="tinyshakespeare",
     source="ours, after Dauphin et al. 2017",
     description="Gated convolutional language model of characters, sees 73 of them",

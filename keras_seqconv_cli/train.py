@@ -91,11 +91,13 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         result = train(options.training)
-    except Exception as error:
+    except BaseException as error:
         if options.training.hosts is not None:
             # A normal end of the process would wait for the other hosts.
-            os.write(2, f"error: {one_line(error, options)}\n".encode())
-            os._exit(1)
+            mistake = isinstance(error, Exception)
+            text = f"error: {one_line(error, options)}" if mistake else "Interrupted."
+            os.write(2, f"\n{text}\n".encode())
+            os._exit(2 if mistake else 130)
         raise
     if result.folder is not None:
         preset = PRESETS[options.training.preset]

@@ -129,7 +129,7 @@ def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_
         assert first.poll() is None and second.poll() is None
     second.send_signal(signal.SIGKILL)
     began = time.monotonic()
-    _, error = end(first, 1)
+    _, error = end(first, 2)
     assert time.monotonic() - began < 60
     assert "error: Training ends on host 0 of 2, most likely because" in error
     shutil.rmtree(folders[1])  # another machine takes its place
@@ -158,6 +158,27 @@ def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     assert not list(run.glob("checkpoints/.*"))
 
 
+LONG_TEXT = """
+import time
+import keras_seqconv.training.start as start
+start.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
+"""
+
+
+def test_ctrl_c_ends_all_while_text_is_prepared(corpus, tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    first, second = start_hosts(corpus, folders, of_second={"code": LONG_TEXT})
+    while second.stdout.readline() != "reading\n":
+        assert second.poll() is None
+    began = time.monotonic()
+    second.send_signal(signal.SIGINT)
+    _, error = end(second, 130)
+    assert error.endswith("\nInterrupted.\n")
+    _, error = end(first, 2)
+    assert time.monotonic() - began < 60
+    assert "error: Training ends on host 0 of 2, most likely because" in error
+
+
 @pytest.mark.parametrize(
     "different, words",
     [
@@ -175,6 +196,6 @@ def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):
                 file.write("more\n")
         different = {"dataset": str(tmp_path / "other")}
     hosts = start_hosts(corpus, [tmp_path / "run"] * 2, of_second=different)
-    first, second = (end(process, 1)[1] for process in hosts)
+    first, second = (end(process, 2)[1] for process in hosts)
     assert words in first and words.removeprefix("host 1: ") in second
     assert not (tmp_path / "run" / "checkpoints").exists()
