@@ -94,10 +94,11 @@ def run(options: argparse.Namespace) -> int:
     except BaseException as error:
         if options.training.hosts is not None:
             # A normal end of the process would wait for the other hosts.
-            mistake = isinstance(error, Exception)
-            text = f"error: {one_line(error, options)}" if mistake else "Interrupted."
+            text, status = "Interrupted.", getattr(error, "code", 130)
+            if isinstance(error, Exception):
+                text, status = f"error: {one_line(error, options)}", 2
             os.write(2, f"\n{text}\n".encode())
-            os._exit(2 if mistake else 130)
+            os._exit(status)
         raise
     if result.folder is not None:
         preset = PRESETS[options.training.preset]

@@ -165,14 +165,14 @@ start.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
 """
 
 
-def test_ctrl_c_ends_all_while_text_is_prepared(corpus, tmp_path):
+def test_a_signal_ends_all_while_text_is_prepared(corpus, tmp_path):
     folders = [tmp_path / "first", tmp_path / "second"]
     first, second = start_hosts(corpus, folders, of_second={"code": LONG_TEXT})
     while second.stdout.readline() != "reading\n":
         assert second.poll() is None
     began = time.monotonic()
-    second.send_signal(signal.SIGINT)
-    _, error = end(second, 130)
+    second.send_signal(signal.SIGTERM)
+    _, error = end(second, 143)
     assert error.endswith("\nInterrupted.\n")
     _, error = end(first, 2)
     assert time.monotonic() - began < 60
