@@ -3,7 +3,9 @@
 import datetime
 import os
 import platform
+import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -12,8 +14,15 @@ def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]
     name = names[0] if names else platform.machine()
+    if "jax" in sys.modules:
+        name += f", {sys.modules['jax'].devices()[0].device_kind}"
+    versions = [
+        f"{package} {version(package)}"
+        for package in ("tensorflow", "jax", "keras")
+        if find_spec(package)
+    ]
     return (
         f"{datetime.date.today()}, {name}, {os.cpu_count()} cores, Linux "
-        f"{platform.release()}, Python {platform.python_version()}, TensorFlow "
-        f"{version('tensorflow')}, Keras {version('keras')}"
+        f"{platform.release()}, Python {platform.python_version()}, "
+        f"{', '.join(versions)}"
     )

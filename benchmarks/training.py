@@ -21,7 +21,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import tensorflow as tf
 from machine import machine
 
 import keras_seqconv as ks
@@ -99,9 +98,7 @@ def training_step(model, batch, length, optimizer=None, loss=None):
     )
     model.compile(optimizer, loss)
     rng = np.random.default_rng(0)
-    ids = [
-        tf.constant(rng.integers(4, WORDS, (batch, length)), tf.int32) for _ in range(3)
-    ]
+    ids = rng.integers(4, WORDS, (3, batch, length), dtype="int32")
     inputs = {"source_ids": ids[0], "target_ids": ids[1]}
     return lambda: model.train_on_batch(inputs, ids[2])
 
@@ -120,6 +117,8 @@ def time_in_turns(ready: dict, rounds: int) -> dict:
 
 def product_rate() -> float:
     """Operations a second of a matrix product."""
+    import tensorflow as tf
+
     matrix = tf.random.normal((2048, 2048))
     product = tf.function(lambda: tf.matmul(matrix, matrix))
     found = time_in_turns({"": lambda: product().numpy()}, 5)[""]

@@ -152,6 +152,16 @@ def in_xla_context() -> bool:
     )
 
 
+def on_cpu() -> bool:
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.default_backend() == "cpu"
+    import tensorflow as tf
+
+    return not tf.config.list_logical_devices("GPU")
+
+
 def compiled_by_xla() -> bool:
     """Whether XLA compiles what runs here: fixed sizes, passes that it fuses."""
     return keras.backend.backend() == "jax" or in_xla_context()

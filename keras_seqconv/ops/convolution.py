@@ -206,14 +206,15 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     return with_gradient(gradients, gradient)(upstream, inputs, kernel)
 
 
-def _accumulate_in_float32(formula):
+def _accumulate_in_float32(formula, under_xla):
     """The formula with half precision widened inside, results narrowed again."""
 
     def widened(*arguments):
-        dtype = _dtype(arguments[0])
-        if dtype not in ("float16", "bfloat16"):
-            return formula(*arguments)
         *tensors, left = arguments
+        dtype, taps = _dtype(tensors[0]), tensors[-1].shape[-1]
+        narrow = under_xla and formulas.by_matrix_units(taps)
+        if narrow or dtype not in ("float16", "bfloat16"):
+            return formula(*arguments)
         results = formula(*[ops.cast(tensor, "float32") for tensor in tensors], left)
         if isinstance(results, tuple):
             return tuple(ops.cast(result, dtype) for result in results)
@@ -242,10 +243,11 @@ class _Formulas:
     def __init__(
         self, fused, plain, prefer_plain=False, gradients_prefer_xla=lambda taps: True
     ):
-        self.fused, self.plain = (_accumulate_in_float32(f) for f, _ in (fused, plain))
+        self.fused = _accumulate_in_float32(fused[0], True)
+        self.plain = _accumulate_in_float32(plain[0], False)
         self.fused_gradients, self.plain_gradients = (
-            _accumulate_in_float32(functools.partial(_both_gradients, *pair))
-            for pair in (fused, plain)
+            _accumulate_in_float32(functools.partial(_both_gradients, *pair), under_xla)
+            for pair, under_xla in ((fused, True), (plain, False))
         )
         self.prefer_plain = prefer_plain
         self.gradients_prefer_xla = gradients_prefer_xla

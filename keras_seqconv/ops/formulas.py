@@ -19,6 +19,8 @@ benchmarks/README.md).
 import keras
 from keras import ops
 
+from keras_seqconv.ops.compilation import on_cpu
+
 # Products of at least this many rows keep the matrix units busy; blocks much longer
 # than K only add zeros to the band.
 SHORTEST_BLOCK = 32
@@ -27,15 +29,25 @@ SHORTEST_BLOCK = 32
 # shifted inputs is no longer vectorised and takes ten times as long.
 MOST_SHIFTS = 64
 
-# Up to here taps one by one cost less than the products of blocks: under XLA, and by
-# TensorFlow's own depthwise gradient.
+# Up to here taps one by one cost less than the products of blocks: under XLA (on GPUs
+# also forward), and by TensorFlow's own depthwise gradient.
 FEW_TAPS = 8
 FEW_NATIVE_TAPS = 4
 
 
+def by_matrix_units(taps):
+    """Whether XLA leaves both products to a GPU's matrix units.
+
+    These add up half precision in float32, and float32 in what JAX's and TensorFlow's
+    settings of precision say (TF32, unless told otherwise), as in every other layer.
+    """
+    return taps > FEW_TAPS and not on_cpu()
+
+
 def convolve_under_xla(inputs, kernel, left, *remake):
     """`convolve` by the formula that XLA makes faster for this K."""
-    if kernel.shape[-1] <= MOST_SHIFTS:
+    taps = kernel.shape[-1]
+    if taps <= MOST_SHIFTS and not by_matrix_units(taps):
         return convolve_by_shifts(inputs, kernel, left)
     return convolve_by_bands(inputs, kernel, left, *remake)
 
@@ -70,8 +82,9 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     The taps of L neighbouring positions are written as an L x W band matrix and
     multiplied with the W inputs they reach: small matrix products, which is what
     uncompiled graphs are good at, and XLA for long kernels. L grows with K and not with
-    T, so that memory is O(BTC + BTHK). What is not finite goes through a slow loop,
-    else the zeros beside the bands would spread it over its block.
+    T, so that memory is O(BTC + BTHK). On a CPU what is not finite goes through a slow
+    loop, else the zeros beside the bands would spread it over its block. (A GPU would
+    wait for the host to choose.)
 
     `remake` makes the kernel again, where holding it would cost a pass over memory.
     """
@@ -86,15 +99,17 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     bands = _bands(blocks)
     reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
     outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
-    # Zeros beside a band times what is not finite are NaN, in every row of the block.
-    # (Wide, as a sum of many float16 would overflow.)
-    finite = ops.isfinite(ops.sum(ops.cast(outputs[:, :, :, 0], "float32")))
+    first_rows = outputs[:, :, :, 0]
     padded = ops.shape(outputs)[2] * block
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
+    if by_matrix_units(taps):
+        return outputs
+    # Zeros beside a band times what is not finite are NaN, in every row of the block.
+    # (Wide, as a sum of many float16 would overflow.)
     return ops.cond(
-        finite,
+        ops.isfinite(ops.sum(ops.cast(first_rows, "float32"))),
         lambda: outputs,
         lambda: _convolve_in_a_loop(inputs, remake() if remake else kernel, left),
     )

@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_seqconv.ops.compilation import (
     in_xla_context,
+    on_cpu,
     padded_rows,
     run,
     with_gradient,
@@ -38,15 +39,7 @@ def row_sums(rows):
     all else in a normalization; the product with ones is the same sum, vectorised. (On
     GPUs products may round to fewer bits.)
     """
-    if keras.backend.backend() == "jax":
-        import jax
-
-        on_cpu = jax.default_backend() == "cpu"
-    else:
-        import tensorflow as tf
-
-        on_cpu = not tf.config.list_logical_devices("GPU")
-    if not on_cpu:
+    if not on_cpu():
         return ops.sum(rows, axis=-1, keepdims=True)
     return ops.matmul(rows, ops.ones((rows.shape[-1], 1), dtype=rows.dtype))
 

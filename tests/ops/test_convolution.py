@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
+from keras_seqconv.ops import dynamic_conv, formulas, jit_scope, light_conv
 from tests.backends import compiled, gradients, modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.ops import oracle
@@ -298,6 +298,22 @@ def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
         for batch, length in [(2, 5), (1, 40), (0, 3), (2, 0), (1, 1)]:
             tensors = case(batch, length, 6, 3, 4, dynamic)
             assert_equal_the_loops(run(*tensors), *tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_gpus_compute(dynamic, dtype, monkeypatch):
+    """Their formulas, here on a CPU, of a K that no other test keeps compiled."""
+    monkeypatch.setattr(formulas, "on_cpu", lambda: False)
+    tensors = case(2, 70, 12, 3, 37, dynamic, dtype)
+    with jit_scope(True):
+        got = with_gradients(dynamic)(*tensors)
+    *pair, upstream = [to_numpy(value) for value in tensors]
+    by_loops = oracle.gradients(upstream, *pair, "causal")
+    expected = [oracle.convolve(*pair, "causal"), *by_loops]
+    for value, loops in zip(got, expected, strict=True):
+        assert keras.backend.standardize_dtype(value.dtype) == dtype
+        assert_close(value, loops, LIMITS[dtype])
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", False])
