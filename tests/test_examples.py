@@ -124,7 +124,7 @@ def test_as_documented(tmp_path, name, arguments, patterns):
 @pytest.mark.slow
 def test_summarize_copies_the_first_sentence(tmp_path):
     folder = write_articles(tmp_path / "news")
-    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 600]
+    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 400]
     small += ["--min-length", 5, "--max-length", 40, "--test-articles", 20]
     small += ["--workdir", tmp_path / "run"]
     printed = run_command("summarize", "--dataset", folder, *small)
