@@ -4,7 +4,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
 EXTRAS = mt,tfds,jax,plot,rouge,serve,test
-# XLA leaves out what only makes code faster; but for the ops, in slow tests.
+# For tests XLA leaves out what only makes code faster, but for the slow ones of the ops.
 QUICK = XLA_FLAGS=--xla_backend_optimization_level=0
 # Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.
 JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
@@ -12,8 +12,9 @@ JAX = KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/jax-cache \
 # Whatever computes; texts, files, data and scores are the same on JAX.
 JAX_TESTS = ops layers models decoding callbacks training/test_backends.py \
   convert/test_fairseq.py::test_golden_folder_from_arrays test_checkpoints.py \
-  test_copy_task.py test_language_generator.py test_losses.py test_metrics.py test_optimizers.py \
-  test_translator.py
+  test_copy_task.py test_inspection.py test_language_generator.py test_losses.py \
+  test_metrics.py test_model_directory.py test_optimizers.py test_evaluation.py \
+  test_schedules.py test_translator.py test_version_before.py
 
 .PHONY: help quickstart test test-slow test-all lint format size mutants bench torch demo \
   docs clean

@@ -6,7 +6,7 @@ TensorFlow is not needed. Ops: B 1024, T 128, C 512, H 8, so that no tensor stay
 cache; "of the copy" is the time of moving inputs, kernel and outputs once (with the
 gradients for forward + backward) at the rate of a copy, over the time that was taken.
 Models: the `*_iwslt_de_en` presets of benchmarks/training.py (7 + 6 layers, V 10,000),
-mixed_bfloat16, by `model.fit`; "of the rate" is their multiply-adds by the rate of a
+mixed_bfloat16, by `fit_stream`; "of the rate" is their multiply-adds by the rate of a
 bfloat16 product of 8192^3. Beam search: 32 source and 32 target tokens, encoder
 included. Medians of five with the range.
 """

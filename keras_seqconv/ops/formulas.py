@@ -82,9 +82,10 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     The taps of L neighbouring positions are written as an L x W band matrix and
     multiplied with the W inputs they reach: small matrix products, which is what
     uncompiled graphs are good at, and XLA for long kernels. L grows with K and not with
-    T, so that memory is O(BTC + BTHK). On a CPU what is not finite goes through a slow
-    loop, else the zeros beside the bands would spread it over its block. (A GPU would
-    wait for the host to choose.)
+    T, so that memory is O(BTC + BTHK). The zeros beside the bands would spread what is
+    not finite over its block: it goes through a slow loop on a CPU; a GPU, which would
+    wait for the host to choose, leaves it out and marks what it reaches, in all
+    channels of its head.
 
     `remake` makes the kernel again, where holding it would cost a pass over memory.
     """
@@ -97,14 +98,23 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     else:
         blocks = _blocks(ops.transpose(kernel, (0, 2, 1, 3)), block)
     bands = _bands(blocks)
-    reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)
-    outputs = ops.matmul(bands, reached)  # (B, H, N, L, R)
+    windows, places = _windows(inputs, heads, left, taps, block)
+    on_gpu = by_matrix_units(taps)
+    if on_gpu:
+        finite = ops.isfinite(windows)
+        windows = ops.where(finite, windows, ops.zeros_like(windows))
+    outputs = ops.matmul(bands, ops.take(windows, places, axis=2))  # (B, H, N, L, R)
+    if on_gpu:
+        spoiled = ops.cast(~ops.all(finite, axis=-1, keepdims=True), inputs.dtype)
+        ones = _bands(ops.ones((1, 1, 1, block, taps), inputs.dtype))
+        hit = ops.matmul(ones, ops.take(spoiled, places, axis=2)) > 0
+        outputs = ops.where(hit, ops.full_like(outputs, float("nan")), outputs)
     first_rows = outputs[:, :, :, 0]
     padded = ops.shape(outputs)[2] * block
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
-    if by_matrix_units(taps):
+    if on_gpu:
         return outputs
     # Zeros beside a band times what is not finite are NaN, in every row of the block.
     # (Wide, as a sum of many float16 would overflow.)

@@ -316,6 +316,25 @@ def test_what_gpus_compute(dynamic, dtype, monkeypatch):
         assert_close(value, loops, LIMITS[dtype])
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_not_finite_stays_in_its_head_on_gpus(dynamic, monkeypatch):
+    """And where it reaches in time: forward, and backward to the inputs."""
+    monkeypatch.setattr(formulas, "on_cpu", lambda: False)
+    values = [to_numpy(v).copy() for v in case(2, 70, 12, 3, 35, dynamic)]
+    time, head = np.arange(70), np.arange(12) < 4
+    for number, reached in (
+        (0, (time >= 40) & (time < 40 + 35)),
+        (2, (time <= 40) & (time > 40 - 35)),
+    ):
+        arrays = [value.copy() for value in values]
+        arrays[number][0, 40, 1] = np.nan
+        with jit_scope(True):
+            results = with_gradients(dynamic)(*arrays)
+        found = np.isfinite(to_numpy(results[number // 2]))
+        np.testing.assert_array_equal(found[0], ~np.outer(reached, head))
+        assert found[1].all()
+
+
 @pytest.mark.parametrize("jit_compile", ["auto", False])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("taps", [3, 70])
