@@ -35,8 +35,10 @@ myst_heading_anchors = 3
 
 highlight_language = "text"
 nb_execution_mode = "force"
-nb_execution_timeout = 240
+nb_execution_timeout = 900  # of a cell, on the slowest machine seen
 nb_execution_in_temp = True
+# Of pages that were not run (`make docs EXECUTE=off`) no kernel tells the language.
+suppress_warnings = ["myst-nb.lexer"]
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "remove"

@@ -1,13 +1,11 @@
 """Commands print nothing that is not for the user, whatever libraries log."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.processes import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
@@ -18,7 +16,7 @@ OURS = re.compile(
 )
 
 
-def test_errors_have_no_words_of_libraries(tmp_path):
+def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
     rng = np.random.default_rng(1)
     for split, count in (("train", 200), ("valid", 20), ("test", 20)):
         lines = [
@@ -27,12 +25,11 @@ def test_errors_have_no_words_of_libraries(tmp_path):
         for language in ("de", "en"):
             (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
     small = '{"hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}'
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    # As in a new shell, with the logs that TensorFlow writes by itself.
-    environment = {**os.environ, "PATH": path}
-    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    # As in a new shell, with the logs that TensorFlow writes by itself; in one process,
+    # as libraries log while they load.
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     train = f"train --preset dynamic_conv_phrases --dataset {tmp_path} --workdir run"
-    for command in (
+    commands = (
         f"{train} --max-updates 9 --architecture '{small}'",
         "average run --last-updates 1 --output averaged",
         "translate run --input test.de --output out.txt",
@@ -41,12 +38,12 @@ def test_errors_have_no_words_of_libraries(tmp_path):
         "export run --output served",
         "prepare corpus --source de --target en --train train.de train.en "
         "--valid-every 9 --test-every 10 --merges 9 --output prepared",
-    ):
-        done = subprocess.run(
-            f"keras-seqconv {command}", shell=True, cwd=tmp_path, env=environment,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        lines = re.split(r"[\r\n]+", done.stderr)
-        strange = [line for line in lines if line.strip() and not OURS.match(line)]
-        assert not strange, command
+    )
+    code = """
+    import shlex, sys, keras_seqconv_cli
+    for command in sys.argv[1:]:
+        assert keras_seqconv_cli.main(shlex.split(command)) == 0, command
+    """
+    done = run_python(code, *commands, folder=tmp_path)
+    lines = re.split(r"[\r\n]+", done.stderr)
+    assert not [line for line in lines if line.strip() and not OURS.match(line)]

@@ -60,7 +60,6 @@ def test_the_reference_computes_what_fairseq_computed(golden, name):
         assert np.abs(found - expected[key])[ids != PAD].max() < 5e-5
 
 
-@pytest.mark.jax
 @pytest.mark.parametrize("name", all_but(QUICK, FOLDERS))
 def test_golden_folder_from_arrays(golden, name):
     """Logits, and what greedy and beam search find."""
