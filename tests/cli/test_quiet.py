@@ -1,11 +1,11 @@
 """Commands print nothing that is not for the user, whatever libraries log."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-
-from tests.processes import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
@@ -39,11 +39,17 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
         "prepare corpus --source de --target en --train train.de train.en "
         "--valid-every 9 --test-every 10 --merges 9 --output prepared",
     )
-    code = """
-    import shlex, sys, keras_seqconv_cli
-    for command in sys.argv[1:]:
-        assert keras_seqconv_cli.main(shlex.split(command)) == 0, command
-    """
-    done = run_python(code, *commands, folder=tmp_path)
+    # A file, as the program is one: Moses' processes load it again, not Keras.
+    (tmp_path / "commands.py").write_text(
+        "import shlex, sys, keras_seqconv_cli\n"
+        "if __name__ == '__main__':\n"
+        "    for command in sys.argv[1:]:\n"
+        "        assert keras_seqconv_cli.main(shlex.split(command)) == 0, command\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "commands.py", *commands],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     lines = re.split(r"[\r\n]+", done.stderr)
     assert not [line for line in lines if line.strip() and not OURS.match(line)]
