@@ -30,16 +30,17 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     train = f"train --preset dynamic_conv_phrases --dataset {tmp_path} --workdir run"
     commands = (
+        "prepare corpus --source de --target en --train train.de train.en "
+        "--valid-every 9 --test-every 10 --merges 9 --output prepared",
         f"{train} --max-updates 9 --architecture '{small}'",
         "average run --last-updates 1 --output averaged",
         "translate run --input test.de --output out.txt",
         "evaluate run --source test.de --reference test.en",
         "plot dynamic-kernels run --text 'ein Hund' --output kernels.png",
         "export run --output served",
-        "prepare corpus --source de --target en --train train.de train.en "
-        "--valid-every 9 --test-every 10 --merges 9 --output prepared",
     )
-    # A file, as the program is one: Moses' processes load it again, not Keras.
+    # A file, as the program is one: Moses' processes load it again, not Keras. They
+    # come first, while no command has asked TensorFlow to be quiet.
     (tmp_path / "commands.py").write_text(
         "import shlex, sys, keras_seqconv_cli\n"
         "if __name__ == '__main__':\n"
