@@ -449,11 +449,13 @@ def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> Id
             counts=counts,
         )
     store = IdStore.write(folder, rows)
+    cut = counts.pop("truncated", 0)
     left_out = [
         f"{name} {number:,}"
         for name, number in {**corpus.counts[split], **counts}.items()
         if name != "kept"
     ]
-    more = f"; left out: {', '.join(left_out)}" if left_out else ""
+    more = f"; {cut:,} sources cut" if cut else ""
+    more += f"; left out: {', '.join(left_out)}" if left_out else ""
     say(f"{split}: {len(store):,} rows{more}")
     return store

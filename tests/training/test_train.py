@@ -251,11 +251,14 @@ def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
 
 @pytest.mark.slow
 def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):
-    options = options_for(
+    options, lines = options_for(
         corpus, tmp_path / "run", tokenizer="moses_bpe", vocabulary_size=5,
         truncate_source=3,
-    )  # fmt: skip
-    translator = ks.load(train(options, str).folder)
+    ), []  # fmt: skip
+    translator = ks.load(train(options, lines.append).folder)
+    said = next(line for line in lines if line.startswith("train: "))
+    assert " sources cut" in said
+    assert "left out" not in said
     # 27 letters: as many pieces without merges.
     assert 7 < len(translator.source_tokenizer.split(" ".join(WORDS))) < 27
     assert translator.max_source_length == 3
