@@ -2,11 +2,12 @@
 
     python benchmarks/decoding.py                      # the table, about 6 minutes
     python benchmarks/decoding.py --only dynamic_conv  # one family, and CTranslate2
+    python benchmarks/decoding.py --size multi30k      # a quarter of the width
     python benchmarks/decoding.py --xla all            # XLA in all settings, longer
     python benchmarks/decoding.py --recompute          # against recomputing the prefix
     python benchmarks/decoding.py --scores             # reading the logits, one minute
 
-Models are the `*_iwslt_de_en` presets with random weights and two vocabularies of
+Models are the `*_iwslt_de_en` presets, or the `*_multi30k` ones, with random weights and two vocabularies of
 10,000; sources have 32 tokens; minimum and maximum length force 32 target tokens, the
 end token counted. Times are those of the whole call, encoder included, until the ids
 are there. A cell is tokens a second (of the best hypotheses only: 32 B), the range of
@@ -47,8 +48,12 @@ SIZE = 2048
 PRODUCT = f"matrix product {SIZE}^3, GFLOP/s"
 
 
-def make_model(family: str):
-    preset = PRESETS[f"{family}_iwslt_de_en"]
+def preset_of(family: str, size: str):
+    return PRESETS[f"{family}_{size}"]
+
+
+def make_model(family: str, size: str = "iwslt_de_en"):
+    preset = preset_of(family, size)
     return getattr(models, preset.model)(
         source_vocabulary_size=VOCABULARY,
         target_vocabulary_size=VOCABULARY,
@@ -86,8 +91,8 @@ def graph_of(model, beams: int):
 class Ours:
     """One family: model, and its graphs by the number of beams."""
 
-    def __init__(self, family: str):
-        self.model = make_model(family)
+    def __init__(self, family: str, size: str):
+        self.model = make_model(family, size)
         self.graphs = {}
 
     def calls(self, batch: int, beams: int, with_xla: bool) -> dict:
@@ -157,14 +162,14 @@ def set_weights(spec, width: int, inner: int) -> None:
     model_spec.visit_spec(spec, norms)
 
 
-def load_ctranslate2() -> dict:
-    """{compute type: Translator} of the size of `transformer_iwslt_de_en`, or {}."""
+def load_ctranslate2(size: str) -> dict:
+    """{compute type: Translator} of the size of the Transformer's preset, or {}."""
     try:
         import ctranslate2
     except ImportError:
         print("CTranslate2 is not installed (pip install ctranslate2): no such rows\n")
         return {}
-    options = PRESETS["transformer_iwslt_de_en"].architecture
+    options = preset_of("transformer", size).architecture
     width = options.get("hidden_dim", 512)
     layers = [options.get(f"num_{side}_layers", 6) for side in ("encoder", "decoder")]
     spec = ctranslate2.specs.TransformerSpec.from_config(
@@ -384,9 +389,9 @@ def cell(seconds, batch: int) -> str:
     )
 
 
-def print_table(families, xla: str, budget: float):
-    translators = load_ctranslate2()
-    ours = {family: Ours(family) for family in families}
+def print_table(families, size: str, xla: str, budget: float):
+    translators = load_ctranslate2(size)
+    ours = {family: Ours(family, size) for family in families}
     cells = collections.defaultdict(dict)
     for setting in SETTINGS:
         batch, beams = setting
@@ -423,6 +428,9 @@ def print_row(row: str, cells: dict):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=FAMILIES, help="one family")
+    parser.add_argument(
+        "--size", choices=("iwslt_de_en", "multi30k"), default="iwslt_de_en"
+    )
     parser.add_argument("--xla", choices=["few", "all", "none"], default="few")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each setting")
     parser.add_argument("--recompute", action="store_true", help="only this comparison")
@@ -436,7 +444,7 @@ def main():
         print_scores()
     else:
         families = FAMILIES if arguments.only is None else (arguments.only,)
-        print_table(families, arguments.xla, arguments.seconds)
+        print_table(families, arguments.size, arguments.xla, arguments.seconds)
     print(f"\n{PRODUCT}: {before} before, {product_rate()} after")
 
 

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
+from keras_seqconv.decoding.compiled import power_of_two_from
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support.arguments import check_positive_integer
@@ -25,6 +26,11 @@ _OF_A_CALL = {"num_hypotheses": None, "return_attention": False}
 _LOGITS = 1 << 26
 # Most batches that are decoded side by side unless asked for: each takes its memory.
 _PARALLEL = 8
+# A compiled search takes further texts in the place of those that have ended: so many
+# for each place, and in so many places, beyond which more are no faster.
+_REFILLS, _MOST_ROWS = 16, 64
+# Up to so many texts in one call are few (benchmarks/README.md, "Many texts").
+_FEW_TEXTS = 16
 # Fewer texts are not shared between cores: each step costs time whatever its size.
 _FEWEST_ROWS = 8
 
@@ -33,9 +39,10 @@ class TextModel:
     """What `Translator` and `LanguageGenerator` share.
 
     `tokenizers` is a dict: of what is read first, of what is written last; empty in
-    models of ids only.
+    models of ids only. `jit_compile` is that of `keras_seqconv.decoding.beam_search`.
     """
 
+    jit_compile: bool | str = "auto"
     source_language = target_language = _chosen_length = None
 
     def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
@@ -129,18 +136,38 @@ class TextModel:
     def _parallel(self) -> int:
         return self.parallel_batches or default_parallel()
 
-    def _searched(self, run, rows, lengths, num_beams, most, parallel):
-        """Pairs of each batch of `rows` (ids) and what `run` finds, as arrays."""
+    def _searched(self, function, name, rows, lengths, options, most, parallel):
+        """Pairs of each batch and the hypotheses of a search for it, as arrays.
+
+        `function(model, name=ids, **options)` searches for a batch of `rows` (ids).
+        """
+        jit_compile = self.jit_compile
+        # Many texts keep all cores busy without XLA, whose programs share cores badly.
+        many = keras.backend.backend() != "jax" and len(rows) > _FEW_TEXTS
+        if jit_compile == "auto" and many:
+            jit_compile = False
 
         def search(batch):
-            hypotheses = run(batch.padded(rows, self.model.pad_id))
+            ids = {name: batch.padded(rows, self.model.pad_id)}
+            hypotheses = function(
+                self.model,
+                **ids,
+                **options,
+                max_batch_size=batch.rows,
+                jit_compile=jit_compile,
+            )
             return hypotheses._make(
                 None if value is None else keras.ops.convert_to_numpy(value)
                 for value in hypotheses
             )
 
-        tokens = self.tokens_per_batch // num_beams
-        return side_by_side(search, batches(lengths, tokens, most, parallel), parallel)
+        tokens = self.tokens_per_batch // options.get("num_beams", 1)
+        # Attention is large; draws of a seed go by batches.
+        one = options.get("return_attention") or "seed" in options
+        compiled = decoding.is_compiled(jit_compile) and not one
+        refills = _REFILLS if compiled else 1
+        parts = batches(lengths, tokens, most, parallel, refills)
+        return side_by_side(search, parts, parallel)
 
     def _scores(self, name, targets, options, sources=None) -> list[float]:
         """What `decoding.score` gives to targets, for sources if there are any."""
@@ -181,10 +208,11 @@ def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) ->
 
 
 class Batch(NamedTuple):
-    """Which texts are decoded together, and to which width they are padded."""
+    """Which texts are decoded together, to which width, and how many at a time."""
 
     indices: list[int]
     width: int
+    rows: int
 
     def padded(
         self, rows: list[list[int]], pad_id: int, most: int | None = None
@@ -192,11 +220,11 @@ class Batch(NamedTuple):
         """Their ids, (B, width) int32, no wider than `most`.
 
         On JAX, where every shape is compiled, B is a power of two: further rows repeat
-        the first one, and so take no further steps.
+        the first one.
         """
         indices = self.indices
         if keras.backend.backend() == "jax":
-            more = _power_of_two_from(len(indices)) - len(indices)
+            more = power_of_two_from(len(indices)) - len(indices)
             indices = indices + indices[:1] * more
         width = self.width if most is None else min(self.width, most)
         padded = np.full((len(indices), width), pad_id, "int32")
@@ -206,31 +234,49 @@ class Batch(NamedTuple):
 
 
 def batches(
-    lengths: list[int], tokens: int, most: int | None, parallel: int = 1
+    lengths: list[int],
+    tokens: int,
+    most: int | None,
+    parallel: int = 1,
+    refills: int = 1,
 ) -> Iterator[Batch]:
     """Texts of similar lengths together, the longest first; none of length 0.
 
     Args:
         lengths: of all texts.
-        tokens: most tokens of a batch, padding included; one text may have more.
+        tokens: most tokens that are computed at a time, padding included; one text may
+            have more.
         most: largest width.
         parallel: how many are decoded at a time; few texts are dealt out to them all.
+        refills: so many times its rows a batch may have, as long as its texts are
+            about as long.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     order = [index for index in order if lengths[index]]
     share = max(_FEWEST_ROWS, -(-len(order) // parallel))
     start = 0
     while start < len(order):
-        length = lengths[order[start]]
-        # 16, 24, 32, 48, 64, 96 and so on: few shapes.
-        width = max(16, _power_of_two_from(length))
-        if width > 16 and length <= width * 3 // 4:
-            width = width * 3 // 4
-        width = width if most is None else min(width, most)
+        width = _width(lengths[order[start]], refills > 1)
         # A power of two, so that padding adds no row to a full batch.
-        rows = min(share, _power_of_two_from(max(1, tokens // width) + 1) // 2)
-        yield Batch(order[start : start + rows], width)
-        start += rows
+        rows = power_of_two_from(max(1, tokens // width) + 1) // 2
+        size = rows = min(share, rows)
+        if refills > 1:
+            rows = min(rows, _MOST_ROWS)
+            # A wide memory costs little; the encoder takes each text as wide as it is.
+            short = (8 * lengths[i] <= width for i in order[start:])
+            size = next((n for n, is_short in enumerate(short) if is_short), len(order))
+            size = min(max(size, rows), share, rows * refills)
+        width = width if most is None else min(width, most)
+        yield Batch(order[start : start + size], width, rows)
+        start += size
+
+
+def _width(length: int, is_compiled: bool) -> int:
+    """16, 24, 32, 48, 64, 96 and so on, or 32, 64, 128: few shapes."""
+    if is_compiled:
+        return max(32, power_of_two_from(length))
+    width = max(16, power_of_two_from(length))
+    return width * 3 // 4 if width > 16 and length <= width * 3 // 4 else width
 
 
 def side_by_side(
@@ -262,11 +308,6 @@ def default_parallel() -> int:
 
     gpu = tf.config.list_physical_devices("GPU")
     return 1 if gpu else min(available_cores(), _PARALLEL)
-
-
-def _power_of_two_from(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()
 
 
 def check_lengths(name: str, rows: list[list[int]], most: int | None):

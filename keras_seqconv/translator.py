@@ -203,12 +203,9 @@ class Translator(TextModel):
             if not length:
                 yield index, [Translation("", 0.0)], False
 
-        def run(source_ids):
-            return decoding.beam_search_hypotheses(self.model, source_ids, **options)
-
-        most, parallel = self.max_source_length, self._parallel()
+        function, most = decoding.beam_search_hypotheses, self.max_source_length
         for batch, hypotheses in self._searched(
-            run, sources, lengths, num_beams, most, parallel
+            function, "source_ids", sources, lengths, options, most, self._parallel()
         ):
             for place, index in enumerate(batch.indices):
                 best = self._read(hypotheses, place, lengths[index])
@@ -402,12 +399,9 @@ class LanguageGenerator(TextModel):
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
 
-        def run(ids):
-            return search(self.model, prefix_ids=ids, **options)
-
-        results, num_beams = [""] * len(prompts), options.get("num_beams", 1)
+        results, most = [""] * len(prompts), max(1, most)
         for batch, hypotheses in self._searched(
-            run, prefixes, lengths, num_beams, max(1, most), parallel
+            search, "prefix_ids", prefixes, lengths, options, most, parallel
         ):
             for place, index in enumerate(batch.indices):
                 ids = hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]]

@@ -9,13 +9,14 @@ of a sentence adjacent), N hypotheses that are returned, k candidates of a row, 
 target time, V vocabulary.
 """
 
-from keras_seqconv.decoding.generate import Ensemble as Ensemble
+from keras_seqconv.decoding.ensemble import Ensemble as Ensemble
 from keras_seqconv.decoding.generate import TargetScores as TargetScores
 from keras_seqconv.decoding.generate import beam_search as beam_search
 from keras_seqconv.decoding.generate import (
     beam_search_hypotheses as beam_search_hypotheses,
 )
 from keras_seqconv.decoding.generate import greedy as greedy
+from keras_seqconv.decoding.generate import is_compiled as is_compiled
 from keras_seqconv.decoding.generate import sample as sample
 from keras_seqconv.decoding.generate import sample_hypotheses as sample_hypotheses
 from keras_seqconv.decoding.generate import score as score

@@ -6,113 +6,22 @@ A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_i
 may grow, `max_length` is None.
 """
 
-import dataclasses
-import functools
 from typing import NamedTuple
 
 import keras
 from keras import ops
 
-from keras_seqconv.decoding.graphs import run_cached
-from keras_seqconv.decoding.next_tokens import NEVER, Constraints
+from keras_seqconv.decoding.compiled import compiled_search
+from keras_seqconv.decoding.graphs import in_place, run_cached
+from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.search import Hypotheses, may_resize, search
-from keras_seqconv.decoding.strategies import (
-    BeamStrategy,
-    DiverseBeamStrategy,
-    SamplingStrategy,
-)
+from keras_seqconv.decoding.search import Hypotheses
+from keras_seqconv.decoding.tasks import limits_of, whole_search
+from keras_seqconv.ops.compilation import on_cpu
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
+_WITH_ROWS = ("source_ids", "prefix_ids", "rows")
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
-_COMMON = ("pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size")
-
-
-class Ensemble:
-    """Models whose probabilities are averaged: log p = log(mean over models of p).
-
-    As in fairseq. The models may differ in architecture, not in their vocabulary. An
-    ensemble has the methods of a model that a search needs, so it takes the place of a
-    model in every function of `keras_seqconv.decoding`. Keep it and use it again: the
-    compiled searches belong to it.
-
-    Args:
-        models: list of models of `keras_seqconv.models`, or of other objects with the
-            same methods.
-
-    Raises:
-        ValueError: for no models, or when their vocabularies or special tokens differ.
-    """
-
-    def __init__(self, models):
-        self.models = list(models)
-        if not self.models:
-            raise ValueError("`models` must not be empty. Received: models=[]")
-        for name in _COMMON:
-            values = [getattr(model, name) for model in self.models]
-            if len(set(values)) > 1:
-                raise ValueError(
-                    f"All of `models` must have the same `{name}`. Received: {values}"
-                )
-            setattr(self, name, values[0])
-        limits = {model.max_target_length for model in self.models} - {None}
-        self.max_target_length = min(limits, default=None)
-
-    @property
-    def variables(self) -> list:
-        """The variables of all models, each once."""
-        of_all = (v for model in self.models for v in getattr(model, "variables", []))
-        return list({id(variable): variable for variable in of_all}.values())
-
-    def get_initial_state(self, *args, **kwargs) -> dict:
-        """The states of all models; the arguments are those of the models' method."""
-        return _joined([m.get_initial_state(*args, **kwargs) for m in self.models])
-
-    def step(self, ids, state, temperature: float = 1.0):
-        """-> log-probabilities (rows, V) float32, new state.
-
-        Each model's logits are divided by the temperature, before the mean.
-        """
-        log_probs, after = [], []
-        states = state["common"], state["shared"], state["beams"]["models"]
-        for model, common, shared, beams in zip(self.models, *states, strict=True):
-            own = {"common": common, "shared": shared, "beams": beams}
-            logits, own = model.step(ids, own)
-            logits = ops.cast(logits, "float32") / temperature
-            log_probs.append(ops.log_softmax(logits, axis=-1))
-            after.append(own)
-        return _log_of_mean(log_probs), _joined(after)
-
-    def __call__(self, inputs) -> list:
-        """The outputs of all models."""
-        return [model(inputs) for model in self.models]
-
-    def log_prob(self, outputs: list, ids):
-        """Log-probabilities (B, T) of ids (B, T), given what a call has returned."""
-        return _log_of_mean(
-            [
-                ops.cast(model.log_prob(output, ids), "float32")
-                for model, output in zip(self.models, outputs, strict=True)
-            ]
-        )
-
-
-def _joined(states: list) -> dict:
-    """A state of the models' states, with the mean of their attention, if any."""
-    beams = {"models": [state["beams"] for state in states]}
-    if "attention" in states[0]["beams"]:
-        attention = [ops.cast(own["attention"], "float32") for own in beams["models"]]
-        beams["attention"] = sum(attention) / len(attention)
-    return {
-        "common": [state.get("common", {}) for state in states],
-        "shared": [state["shared"] for state in states],
-        "beams": beams,
-    }
-
-
-def _log_of_mean(log_probs: list):
-    """log(mean(exp(log_probs))) of a list of tensors."""
-    total = functools.reduce(ops.logaddexp, log_probs)
-    return total - ops.log(ops.cast(len(log_probs), total.dtype))
 
 
 def beam_search(
@@ -161,7 +70,8 @@ def beam_search_hypotheses(
     *,
     prefix_ids=None,
     batch_size=None,
-    jit_compile: bool = False,
+    max_batch_size: int = 64,
+    jit_compile: bool | str = "auto",
     **options,
 ) -> Hypotheses:
     """All that `beam_search` knows of its results.
@@ -172,8 +82,12 @@ def beam_search_hypotheses(
             not included. Where it is padding the search is free; at an end token the
             best hypothesis ends, and is the only result.
         batch_size: sentences to make with a language model, without `prefix_ids`.
-        jit_compile: compile with XLA, anew for each shape. In a `tf.function`, where
-            the search is a part of that function, this has no effect.
+        max_batch_size: sentences in the computation at a time, which bounds its memory.
+            The others wait, and take the places of those that have ended.
+        jit_compile: True compiles the steps with XLA, once for each of few shapes that
+            B and S are padded to; False runs a plain graph of TensorFlow; "auto" takes
+            what is faster (docs/decoding.md). In a `tf.function`, where the search is a
+            part of that function, and on JAX this has no effect.
         **options: those of `BeamOptions`.
 
     Returns:
@@ -181,7 +95,7 @@ def beam_search_hypotheses(
     """
     options = BeamOptions(**options)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
-    return run_cached(_search, model, options, tensors, jit_compile)
+    return _searched(model, options, tensors, max_batch_size, jit_compile)
 
 
 def greedy(model, source_ids=None, **options):
@@ -236,13 +150,14 @@ def sample_hypotheses(
     seed=None,
     prefix_ids=None,
     batch_size=None,
-    jit_compile: bool = False,
+    max_batch_size: int = 64,
+    jit_compile: bool | str = "auto",
     **options,
 ) -> Hypotheses:
     """All that `sample` knows of its results.
 
     Args:
-        model, source_ids, prefix_ids, batch_size, jit_compile: see
+        model, source_ids, prefix_ids, batch_size, max_batch_size, jit_compile: see
             `beam_search_hypotheses`.
         seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
             None for Keras' own. A function that is to be exported needs one of the
@@ -263,12 +178,12 @@ def sample_hypotheses(
     if ops.is_tensor(seed):
         tensors["uniforms"] = seed
     else:
-        limits, longest = _limits(model, options, tensors)
+        limits, longest = limits_of(model, options, tensors)
         # Drawn outside of the cached graph: another seed needs no other graph.
         tensors["uniforms"] = keras.random.uniform(
             (ops.shape(limits)[0] * options.num_samples, longest + 1), seed=seed
         )
-    return run_cached(_search, model, options, tensors, jit_compile)
+    return _searched(model, options, tensors, max_batch_size, jit_compile)
 
 
 class TargetScores(NamedTuple):
@@ -294,7 +209,6 @@ def score(
     *,
     length_penalty_kind: str = "power",
     normalize: bool = True,
-    jit_compile: bool = False,
 ) -> TargetScores:
     """Scores that a model gives to targets, in one pass.
 
@@ -305,7 +219,6 @@ def score(
             returned by `beam_search`: without start token, with the end token, then
             padding.
         length_penalty, length_penalty_kind, normalize: see `SearchOptions`.
-        jit_compile: see `beam_search_hypotheses`.
 
     Returns:
         `TargetScores`: `scores`, `positional_scores`, `lengths`.
@@ -325,7 +238,7 @@ def score(
             f"Received: target_ids.shape={tuple(targets.shape)}"
         )
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
-    return run_cached(_score, model, options, tensors, jit_compile)
+    return run_cached(_score, model, options, tensors)
 
 
 # Inputs
@@ -379,79 +292,37 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     return tensors
 
 
-def _sentences(tensors):
-    """Of the tensors the first that has a row for each sentence."""
-    names = ("source_ids", "prefix_ids", "rows")
-    return next(tensors[name] for name in names if name in tensors)
+def is_compiled(jit_compile: bool | str) -> bool:
+    """Whether a search with this `jit_compile` is compiled, if it is called eagerly."""
+    check_choice("jit_compile", jit_compile, ("auto", True, False))
+    if jit_compile == "auto":
+        jit_compile = on_cpu()
+    return jit_compile or keras.backend.backend() == "jax"
 
 
-def _limits(model, options, tensors):
-    """Limits (B,) of the length, and a limit of them all."""
-    ids = _sentences(tensors)
-    width = ops.shape(ids)[1]
-    lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
-    if options.max_length_rule == "batch":
-        lengths = ops.zeros_like(lengths) + width
-    if (most := tensors.get("max_length")) is not None:
-        return ops.zeros_like(lengths) + most, most
-    return options.length_limits(lengths, width, model.max_target_length)
+def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
+    check_positive_integer("max_batch_size", size)
+    compiled = is_compiled(jit_compile)
+    if in_place(tensors):
+        return whole_search(model, options, tensors)
+    count = next(x.shape[0] for name, x in tensors.items() if name in _WITH_ROWS)
+    if compiled and count:
+        at_once = jit_compile is True or keras.backend.backend() == "jax"
+        return compiled_search(model, options, tensors, size, at_once)
 
+    def part(start):
+        def rows(x):
+            each = x.shape[0] // count
+            return x[start * each : (start + size) * each]
 
-# What runs as one graph. Arguments: model, hashable options, tensors by name.
+        some = {n: rows(x) if len(x.shape) else x for n, x in tensors.items()}
+        return run_cached(whole_search, model, options, some)
 
-
-def _search(model, options: BeamOptions | SampleOptions, tensors) -> Hypotheses:
-    if isinstance(options, SampleOptions):
-        num_hypotheses = options.num_samples
-        strategy = SamplingStrategy(
-            num_hypotheses,
-            tensors["uniforms"],
-            tensors.get("top_k", options.top_k),
-            options.top_p,
-        )
-    else:
-        num_hypotheses, beams = options.num_hypotheses, options.num_beams
-        optimal = options.stopping == "optimal"
-        strategy = BeamStrategy(beams, optimal)
-        if options.num_groups > 1:
-            strategy = DiverseBeamStrategy(
-                beams, options.num_groups, options.diversity_strength, optimal
-            )
-    num_beams = strategy.num_beams
-    limits, longest = _limits(model, options, tensors)
-    num_steps = longest + 1
-    batch_size = ops.shape(_sentences(tensors))[0]
-    of_state = {"num_beams": num_beams, "max_length": num_steps}
-    if may_resize(batch_size):
-        of_state["max_length"] = None
-    if options.return_attention:
-        of_state["return_attention"] = True
-    state = model.get_initial_state(tensors.get("source_ids", batch_size), **of_state)
-    step, temperature = model.step, tensors.get("temperature", options.temperature)
-    if isinstance(model, Ensemble):
-        # The temperature belongs before the mean of the models.
-        step = functools.partial(model.step, temperature=temperature)
-        options = dataclasses.replace(options, temperature=1.0)
-    elif "temperature" in tensors:
-
-        def step(ids, state):
-            logits, state = model.step(ids, state)
-            return ops.cast(logits, "float32") / temperature, state
-
-    prefix, first_beam = tensors.get("prefix_ids"), None
-    if prefix is not None:
-        prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=model.pad_id)
-        prefix = ops.repeat(prefix, num_beams, axis=0)
-        if strategy.reorders:
-            first_beam = ops.arange(ops.shape(prefix)[0]) % num_beams == 0
-    limits = ops.repeat(limits, num_beams, axis=0)
-    return search(
-        step,
-        state,
-        strategy,
-        Constraints(model, options, limits, prefix, first_beam),
-        num_steps=num_steps,
-        num_hypotheses=num_hypotheses,
+    if count <= size:
+        return run_cached(whole_search, model, options, tensors)
+    parts = zip(*map(part, range(0, count, size)), strict=True)
+    return Hypotheses(
+        *(None if x[0] is None else ops.concatenate(x, axis=0) for x in parts)
     )
 
 

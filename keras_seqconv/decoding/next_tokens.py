@@ -37,6 +37,7 @@ class Constraints(NamedTuple):
             last column, which must be padding, stands for all steps from there on.
         first_beam: (R,) boolean or None: rows in which an end token of the prefix
             counts.
+        uniforms: (R, L) in [0, 1) or None: what each step draws by.
     """
 
     model: object
@@ -44,25 +45,18 @@ class Constraints(NamedTuple):
     limits: object
     prefix: object = None
     first_beam: object = None
-
-    def of_rows(self, rows) -> "Constraints":
-        """Those of some rows (r,)."""
-        tensors = {
-            name: ops.take(getattr(self, name), rows, axis=0)
-            for name in ("limits", "prefix", "first_beam")
-            if getattr(self, name) is not None
-        }
-        return self._replace(**tensors)
+    uniforms: object = None
 
     def next_tokens(self, logits, step, history=None) -> "NextTokens":
         """Apply the rules to the logits of a step.
 
         Args:
             logits: (R, V).
-            step: int32 scalar: tokens that the hypotheses have.
+            step: int32, scalar or (R,): tokens that the hypotheses have.
             history: (R, L) int32: these tokens; needed to block n-grams.
         """
         model, options = self.model, self.options
+        step = ops.convert_to_tensor(step, dtype="int32")
         logits = _cast_once(ops.cast(logits, "float32"))
         if options.temperature != 1:
             logits = logits / options.temperature
@@ -74,7 +68,7 @@ class Constraints(NamedTuple):
         forced, forced_log_prob = None, None
         if self.prefix is not None:
             last = ops.shape(self.prefix)[1] - 1
-            tokens = ops.take(self.prefix, ops.minimum(step, last), axis=1)
+            tokens = _column(self.prefix, ops.minimum(step, last))
             forced = ops.where(tokens == model.pad_id, -1, tokens)
             forced = ops.where(closed, model.end_id, forced)
             column = ops.maximum(forced, 0)[:, None]
@@ -91,6 +85,9 @@ class Constraints(NamedTuple):
         bias = np.zeros(logits.shape[-1], "float32")
         bias[model.unk_id] -= options.unk_penalty
         bias[[model.pad_id, model.end_id, *options.suppressed_ids]] = NEVER
+        uniforms = self.uniforms
+        if uniforms is not None:
+            uniforms = _column(uniforms, step)
         return NextTokens(
             logits=logits,
             blocks=blocks,
@@ -101,6 +98,7 @@ class Constraints(NamedTuple):
             forced=forced,
             forced_log_prob=forced_log_prob,
             end_id=model.end_id,
+            uniforms=uniforms,
         )
 
     def _without_repeated_ngrams(self, logits, history, step):
@@ -112,10 +110,11 @@ class Constraints(NamedTuple):
             history = ops.concatenate([start, history], axis=1)
             step = step + 1
         ends = history[:, size - 1 :]  # the last tokens of all n-grams
-        repeated = ops.arange(size - 1, size - 1 + ops.shape(ends)[1]) < step
+        repeated = ops.arange(size - 1, size - 1 + ops.shape(ends)[1])
+        repeated = repeated < (step[:, None] if len(step.shape) else step)
         repeated = ops.broadcast_to(repeated, ops.shape(ends))
         for place in range(size - 1):
-            latest = ops.take(history, ops.maximum(step - size + 1 + place, 0), axis=1)
+            latest = _column(history, ops.maximum(step - size + 1 + place, 0))
             begins = history[:, place : place - size + 1]
             repeated = repeated & (begins == latest[:, None])
         # Where nothing is to be blocked, padding is, which never counts.
@@ -140,6 +139,7 @@ class NextTokens(NamedTuple):
     forced: (R,) int32, the token that a row must take, -1 if it is free; or None.
     forced_log_prob: (R,) or None.
     end_id: int.
+    uniforms: (R,), what each row draws by, or None.
     """
 
     logits: object
@@ -151,6 +151,7 @@ class NextTokens(NamedTuple):
     forced: object
     forced_log_prob: object
     end_id: int
+    uniforms: object = None
 
     def best(self, k: int):
         """The k best tokens but the end token: ids (R, k), log-probabilities (R, k)."""
@@ -291,6 +292,13 @@ def _cast_once(logits):
     import tensorflow as tf
 
     return tf.ensure_shape(logits, logits.shape)
+
+
+def _column(rows, index):
+    """A column of rows (R, n), or with index (R,) a column of each row; -> (R,)."""
+    if not len(index.shape):
+        return ops.take(rows, index, axis=1)
+    return ops.take_along_axis(rows, index[:, None], axis=1)[:, 0]
 
 
 def _without_nan(log_probs):

@@ -6,18 +6,24 @@ A step writes down each beam's token and parent; the hypotheses are put together
 these backpointers after the loop, so nothing but the state of the model moves when
 beams change places.
 
-Sentences end at different steps. In a graph of TensorFlow that serves all batch sizes
-(and in eager loops) those that have ended leave the batch: what a step computes has
-rows for the b <= B sentences that are left, r = b * G rows, and what is written down
-has a row for each of the B. XLA and JAX want constant shapes, so there all sentences
-stay until the last has ended. For the same reason the past that attention keeps grows
-with the steps in the former, and has all L positions from the start in the latter.
+Sentences end at different steps, and those that have ended leave the batch: a step
+computes rows for the b <= B sentences that are left, r = b * G rows. There are two
+loops around the same step:
+
+- `run_steps` is for XLA and JAX, which want constant shapes: some steps with the same
+  sentences. `compiled.py` calls it in chunks, between which others take the places of
+  those that have ended, so that each sentence has a number of steps of its own.
+- `_run_resizing` is for graphs of TensorFlow that serve all sizes (and for eager
+  loops): sentences leave inside of the loop. There the past that attention keeps grows
+  with the steps; in the former it has all L positions from the start.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
@@ -28,7 +34,7 @@ from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 # state once, which costs less than one step. (Other parts were not tried.)
 _SHRINK_AT = 0.75
 # In the place of what a loop does not carry: None is no loop variable.
-_NOTHING = ()
+NOTHING = ()
 
 
 class Hypotheses(NamedTuple):
@@ -53,39 +59,80 @@ class Hypotheses(NamedTuple):
     attention: object = None
 
 
-class _Beams(NamedTuple):
-    """What the next step computes with: r rows, of the sentences that are left.
+class Task(NamedTuple):
+    """What stays the same from step to step, whichever sentences are left.
+
+    step: `step(ids, state) -> (logits, state)`.
+    strategy: chooses what goes on (decoding/strategies.py).
+    constraints: model and options; the tensors of the rules are in `Rows`.
+    num_hypotheses: N.
+    """
+
+    step: Callable
+    strategy: object
+    constraints: Constraints
+    num_hypotheses: int
+
+
+class Rows(NamedTuple):
+    """Tensors with a row for each beam of the sentences that are left.
 
     ids: (r, 1) int32, the last token of each beam.
-    state: of the model.
+    state: "beams" of the state of the model.
     history: (r, L) int32, all tokens of each beam, or nothing.
-    sentences: (b,) int32, which they are, or nothing where all stay.
+    rules: those tensors of `Constraints` that there are, by name.
     """
 
     ids: object
     state: dict
     history: object
-    sentences: object
+    rules: dict
 
 
-class _Records(NamedTuple):
-    """What was written down of all B sentences.
+class Sentences(NamedTuple):
+    """Tensors with a row for each sentence that is left.
 
-    scores: (B, G) float32, of the unfinished; -inf for beams that do not go on.
-    finished: (B, G) float32, sums of log-probabilities of the complete hypotheses.
-    origins: (B, G) int32, where these ended: G * step + beam.
-    backpointers: (L, B, G) int32, of each step: G * token + parent.
-    sums: (L, B, G) float32, of each step: the scores.
-    attention: (L, B, G, S + 1) float32 or nothing; a column more, because TensorFlow
-        cannot write to empty rows.
+    steps: (b,) int32, the number of tokens so far; a scalar where it is that of all.
+    shared: "shared" of the state of the model.
+    scores: (b, G) float32, of the unfinished; -inf for beams that do not go on.
+    finished: (b, G) float32, sums of log-probabilities of the complete hypotheses.
+    origins: (b, G) int32, where these ended: G * step + beam.
     """
 
+    steps: object
+    shared: dict
     scores: object
     finished: object
     origins: object
+
+
+class Records(NamedTuple):
+    """What the steps have written down.
+
+    backpointers: (L, b, G) int32: G * token + parent.
+    sums: (L, b, G) float32: the scores.
+    attention: (L, b, G, S + 1) float32 or nothing; a column more, because TensorFlow
+        cannot write to empty rows.
+    """
+
     backpointers: object
     sums: object
     attention: object
+
+
+class Ended(NamedTuple):
+    """The N best complete hypotheses of each sentence, all (b, N).
+
+    scores: sums over the length penalty, best first; -inf where there is none.
+    sums: of log-probabilities.
+    last: int32, the step that chose the end token; -1 for none.
+    beams: int32, the beam that it extended.
+    """
+
+    scores: object
+    sums: object
+    last: object
+    beams: object
 
 
 def search(
@@ -110,86 +157,169 @@ def search(
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
         num_hypotheses: N, at most G.
     """
-    num_beams, options = strategy.num_beams, constraints.options
-
-    def body(number, beams, records):
-        here, rows, scores = constraints, None, records.scores
-        if beams.sentences is not _NOTHING:
-            rows = _rows_of(beams.sentences, num_beams)
-            here = constraints.of_rows(rows)
-            scores = ops.take(scores, beams.sentences, axis=0)
-        logits, state = step(beams.ids, beams.state)
-        following = here.next_tokens(logits, number, beams.history)
-        choice = strategy.choose(following, scores, number, rows)
-        # What is written down has a row for each sentence.
-        made, attention = choice, records.attention
-        if rows is not None:
-            batch_size = ops.shape(records.scores)[0]
-            made = Choice(*(_spread(x, beams.sentences, batch_size) for x in choice))
-        finished, origins = _finished(records, made, number, strategy, options)
-        if options.return_attention:
-            weights = ops.cast(state["beams"]["attention"], "float32")
-            weights = ops.pad(weights, [(0, 0), (0, 1)])
-            weights = ops.reshape(weights, (-1, num_beams, ops.shape(weights)[-1]))
-            if rows is not None:
-                weights = _spread(weights, beams.sentences, batch_size)
-            attention = _write(attention, number, weights)
-        done = _is_done(
-            finished, origins, made, number, strategy, constraints, num_hypotheses
-        )
-        links = made.tokens * num_beams + made.parents
-        after = _Records(
-            scores=ops.where(done, NEVER, made.scores),
-            finished=finished,
-            origins=origins,
-            backpointers=_write(records.backpointers, number, links),
-            sums=_write(records.sums, number, made.scores),
-            attention=attention,
-        )
-        moved = _moved(beams._replace(state=state), choice, number, strategy)
-        if rows is not None:
-            moved = _without_ended(moved, after.scores)
-        return keras.tree.map_structure(
-            _shaped_like, (number + 1, moved, after), (number, beams, records)
-        )
-
-    def is_unfinished(number, beams, records):
-        return (number < num_steps) & ops.any(records.scores > NEVER)
-
-    start = _start(state, strategy, constraints, num_steps)
-    _, _, records = ops.while_loop(is_unfinished, body, start)
-    return _best_hypotheses(records, constraints, num_beams, num_steps, num_hypotheses)
-
-
-def _start(state, strategy, constraints, num_steps) -> tuple:
-    """The number of the first step, and what is known before it."""
-    model, options = constraints.model, constraints.options
-    num_rows, num_beams = ops.shape(constraints.limits)[0], strategy.num_beams
-    batch_size = num_rows // num_beams
-    by_step = (num_steps, batch_size, num_beams)
-    sentences = history = attention = _NOTHING
+    task = Task(step, strategy, constraints, num_hypotheses)
+    common, rows, sentences = begin(task, state, num_steps)
+    batch_size = ops.shape(sentences.scores)[0]
     if may_resize(batch_size):
-        sentences = ops.arange(batch_size, dtype="int32")
-    if options.no_repeat_ngram_size:
-        history = ops.full((num_rows, num_steps), model.pad_id, dtype="int32")
-    if options.return_attention:
-        width = ops.shape(state["beams"]["attention"])[-1] + 1
-        attention = ops.zeros((*by_step, width))
-    ids = ops.full((num_rows, 1), model.start_id, dtype="int32")
-    beams = _Beams(ids, state, history, sentences)
-    is_alive = ops.arange(num_beams) < strategy.num_first_beams
-    records = _Records(
-        scores=ops.zeros((batch_size, 1)) + ops.where(is_alive, 0.0, NEVER),
-        finished=ops.full((batch_size, num_beams), NEVER),
-        origins=ops.zeros((batch_size, num_beams), "int32"),
-        backpointers=ops.zeros(by_step, "int32"),
-        sums=ops.zeros(by_step),
-        attention=attention,
+        ended, records = _run_resizing(task, common, rows, sentences, num_steps)
+    else:
+        _, _, sentences, records = run_steps(task, common, rows, sentences, num_steps)
+        ended = best_ended(task, sentences)
+    tokens, beams = _follow(records.backpointers, ended, strategy.num_beams, num_steps)
+    return hypotheses(ops, constraints.model, ended, records, tokens, beams)
+
+
+def begin(task: Task, state: dict, num_steps) -> tuple:
+    """What is known before the first step: common state, rows, sentences."""
+    constraints, num_beams = task.constraints, task.strategy.num_beams
+    names = ("limits", "prefix", "first_beam", "uniforms")
+    rules = {name: getattr(constraints, name) for name in names}
+    rules = {name: value for name, value in rules.items() if value is not None}
+    num_rows = ops.shape(constraints.limits)[0]
+    history, ids = NOTHING, ops.full((num_rows, 1), constraints.model.start_id)
+    if constraints.options.no_repeat_ngram_size:
+        size = (num_rows, num_steps)
+        history = ops.full(size, constraints.model.pad_id, dtype="int32")
+    batch_size = num_rows // num_beams
+    is_alive = ops.arange(num_beams) < task.strategy.num_first_beams
+    scores = ops.zeros((batch_size, 1)) + ops.where(is_alive, 0.0, NEVER)
+    common = {k: v for k, v in state.items() if k not in ("shared", "beams")}
+    return (
+        common,
+        Rows(ops.cast(ids, "int32"), state["beams"], history, rules),
+        Sentences(
+            steps=ops.zeros((), "int32"),
+            shared=state["shared"],
+            scores=scores,
+            finished=ops.full((batch_size, num_beams), NEVER),
+            origins=ops.zeros((batch_size, num_beams), "int32"),
+        ),
     )
-    return ops.convert_to_tensor(0, "int32"), beams, records
 
 
-# The sentences that are left
+# Steps
+
+
+def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences):
+    """One step: rows and sentences after it, and its `Records` without the axis L."""
+    number = number_of_rows = sentences.steps
+    if len(number.shape):
+        number_of_rows = ops.repeat(number, task.strategy.num_beams)
+        number = number[:, None]
+    strategy, options = task.strategy, task.constraints.options
+    constraints = task.constraints._replace(**rows.rules)
+    state = {**common, "shared": sentences.shared, "beams": rows.state}
+    logits, state = task.step(rows.ids, state)
+    following = constraints.next_tokens(logits, number_of_rows, rows.history)
+    choice = strategy.choose(following, sentences.scores)
+    finished, origins = _finished(sentences, choice, number, strategy, options)
+    done = _is_done(
+        finished, origins, choice, number, strategy, constraints, task.num_hypotheses
+    )
+    attention = NOTHING
+    if options.return_attention:
+        attention = ops.cast(state["beams"]["attention"], "float32")
+        attention = ops.pad(attention, [(0, 0), (0, 1)])
+        shape = (-1, strategy.num_beams, ops.shape(attention)[-1])
+        attention = ops.reshape(attention, shape)
+    links = choice.tokens * strategy.num_beams + choice.parents
+    rows = rows._replace(state=state["beams"])
+    rows = _moved(rows, choice, number_of_rows, strategy)
+    sentences = sentences._replace(
+        steps=sentences.steps + 1,
+        scores=ops.where(done, NEVER, choice.scores),
+        finished=finished,
+        origins=origins,
+    )
+    return rows, sentences, Records(links, choice.scores, attention)
+
+
+def _unfinished(scores):
+    """How many sentences have not ended, from scores (b, G)."""
+    return ops.sum(ops.cast(ops.any(scores > NEVER, axis=1), "int32"))
+
+
+def run_steps(task: Task, common, rows, sentences, size, most=None, least=0) -> tuple:
+    """Some steps.
+
+    Args:
+        common, rows, sentences: as of `begin`.
+        size: int: steps that the records have room for.
+        most: int32 scalar: the largest number of steps, `size` if None.
+        least: int32 scalar: no step if no more sentences are unfinished.
+
+    Returns:
+        The number of steps, rows, sentences, `Records` of these steps.
+    """
+    shared, most = sentences.shared, size if most is None else most
+
+    def body(count, rows, kept, records):
+        before = sentences._replace(**kept, shared=shared)
+        rows_after, after, written = _advance(task, common, rows, before)
+        records_after = _written(records, ops.reshape(count, (1, 1)), written)
+        after = count + 1, rows_after, changing(after), records_after
+        return _shaped_like(after, (count, rows, kept, records))
+
+    def changing(sentences):
+        kept = sentences._asdict()
+        return {name: kept[name] for name in kept if name != "shared"}
+
+    start = ops.convert_to_tensor(0, "int32"), rows, changing(sentences)
+    count, rows, kept, records = ops.while_loop(
+        lambda count, _, kept, __: (
+            (count < most) & (_unfinished(kept["scores"]) > least)
+        ),
+        body,
+        (*start, _no_records(task, rows, sentences, size)),
+    )
+    return count, rows, sentences._replace(**kept), records
+
+
+def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
+    """All steps; sentences that have ended leave -> `Ended` and `Records` of all B."""
+    batch_size = ops.shape(sentences.scores)[0]
+    places = ops.arange(batch_size, dtype="int32")
+    results = sentences.finished, sentences.origins
+
+    def written(results, places, sentences):
+        new = sentences.finished, sentences.origins
+        return tuple(
+            ops.scatter_update(of_all, places[:, None], of_some)
+            for of_all, of_some in zip(results, new, strict=True)
+        )
+
+    def body(rows, sentences, places, results, records):
+        before = rows, sentences, places, results, records
+        numbers = ops.zeros_like(places) + sentences.steps
+        rows, sentences, step = _advance(task, common, rows, sentences)
+        records = _written(records, ops.stack([numbers, places], axis=1), step, False)
+        is_left = ops.any(sentences.scores > NEVER, axis=1)
+        count = ops.cast(ops.shape(is_left)[0], "float32")
+        few = ops.sum(ops.cast(is_left, "float32")) <= _SHRINK_AT * count
+
+        def leave():
+            (left,) = ops.nonzero(is_left)
+            left = ops.cast(left, "int32")
+            kept = written(results, places, sentences)
+            return *taken(task, rows, sentences, left), ops.take(places, left), kept
+
+        rows, sentences, places, results = ops.cond(
+            few, leave, lambda: (rows, sentences, places, results)
+        )
+        after = rows, sentences, places, results, records
+        return _shaped_like(after, before)
+
+    records = _no_records(task, rows, sentences, num_steps)
+    _, sentences, places, results, records = ops.while_loop(
+        lambda _, sentences, *__: (
+            (sentences.steps < num_steps) & ops.any(sentences.scores > NEVER)
+        ),
+        body,
+        (rows, sentences, places, results, records),
+    )
+    finished, origins = written(results, places, sentences)
+    of_all = sentences._replace(finished=finished, origins=origins)
+    return best_ended(task, of_all), records
 
 
 def may_resize(batch_size) -> bool:
@@ -203,50 +333,78 @@ def may_resize(batch_size) -> bool:
     return not isinstance(batch_size, int) or not in_graph()
 
 
-def _moved(beams: _Beams, choice: Choice, step, strategy) -> _Beams:
+def taken(task: Task, rows: Rows, sentences: Sentences, places) -> tuple:
+    """The rows and sentences of some of the sentences, `places` int32 (n,)."""
+    order = _rows_of(places, task.strategy.num_beams)
+    return _take_rows(rows, order), _take_rows(sentences, places)
+
+
+def replaced(task: Task, state, places, new) -> tuple:
+    """Rows and sentences, with those of n new ones at `places` int32 (n,)."""
+    orders = _rows_of(places, task.strategy.num_beams), places
+
+    def with_new(order, leaf, new):
+        # New sources may be narrower.
+        sizes = zip(ops.shape(leaf)[1:], ops.shape(new)[1:], strict=True)
+        extra = [(0, size - of_new) for size, of_new in sizes]
+        if any(not isinstance(size, int) or size for _, size in extra):
+            new = ops.pad(new, [(0, 0), *extra])
+        return ops.scatter_update(leaf, order[:, None], new)
+
+    return tuple(
+        keras.tree.map_structure(functools.partial(with_new, order), *parts)
+        for order, *parts in zip(orders, state, new, strict=True)
+    )
+
+
+def _moved(rows: Rows, choice: Choice, step, strategy) -> Rows:
     """Each beam, with its new token, in the place in which it goes on."""
-    state, history = beams.state, beams.history
+    state, history = rows.state, rows.history
     ids = ops.reshape(choice.tokens, (-1, 1))
     if strategy.reorders:
         sentences = ops.arange(ops.shape(choice.parents)[0], dtype="int32")
         order = _rows_of(sentences, strategy.num_beams, choice.parents)
-        of_beams, history = _take_rows((state["beams"], history), order)
-        state = {**state, "beams": of_beams}
-    if history is not _NOTHING:
-        is_now = ops.arange(ops.shape(history)[1]) == step
+        state, history = _take_rows((state, history), order)
+    if history is not NOTHING:
+        columns = ops.arange(ops.shape(history)[1])
+        is_now = columns == (step[:, None] if len(step.shape) else step)
         history = ops.where(is_now, ids, history)
-    return beams._replace(ids=ids, state=state, history=history)
+    return rows._replace(ids=ids, state=state, history=history)
 
 
-def _without_ended(beams: _Beams, scores) -> _Beams:
-    """The same without the sentences that have ended, if they are many."""
-    sentences, state = beams.sentences, beams.state
-    is_left = ops.any(ops.take(scores, sentences, axis=0) > NEVER, axis=1)
-    count = ops.cast(ops.shape(is_left)[0], "float32")
-    few = ops.sum(ops.cast(is_left, "float32")) <= _SHRINK_AT * count
-    of_rows = (beams.ids, beams.history, state["beams"])
+def _no_records(task: Task, rows: Rows, sentences: Sentences, size) -> Records:
+    by_step = (size, *ops.shape(sentences.scores))
+    attention = NOTHING
+    if task.constraints.options.return_attention:
+        width = ops.shape(rows.state["attention"])[-1] + 1
+        attention = ops.zeros((*by_step, width))
+    return Records(ops.zeros(by_step, "int32"), ops.zeros(by_step), attention)
 
-    def gather():
-        (left,) = ops.nonzero(is_left)
-        of_sentences = _take_rows((sentences, state["shared"]), left)
-        return *of_sentences, _take_rows(of_rows, _rows_of(left, scores.shape[1]))
 
-    sentences, shared, (ids, history, of_beams) = ops.cond(
-        few, gather, lambda: (sentences, state["shared"], of_rows)
+def _written(records: Records, places, step: Records, whole: bool = True) -> Records:
+    """`records` with a step; loops do it in place.
+
+    places: (1, 1), the number of the step, or with `whole` False (b, 2), pairs of this
+        number and of a sentence.
+    """
+    return keras.tree.map_structure(
+        lambda buffer, values: ops.scatter_update(
+            buffer, places, values[None] if whole else values
+        ),
+        records,
+        step,
     )
-    state = {**state, "shared": shared, "beams": of_beams}
-    return _Beams(ids, state, history, sentences)
 
 
 # Hypotheses that end
 
 
-def _finished(records, choice: Choice, step, strategy, options) -> tuple:
+def _finished(sentences, choice: Choice, step, strategy, options) -> tuple:
     """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
     num_beams = strategy.num_beams
-    sums = ops.concatenate([records.finished, choice.end_scores], axis=1)
+    sums = ops.concatenate([sentences.finished, choice.end_scores], axis=1)
     origins = step * num_beams + choice.end_parents
-    origins = ops.concatenate([records.origins, origins], axis=1)
+    origins = ops.concatenate([sentences.origins, origins], axis=1)
     if strategy.optimal:
         key = sums / options.length_divisor(origins // num_beams + 1)
     else:
@@ -281,51 +439,55 @@ def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses)
 # From backpointers to hypotheses
 
 
-def _best_hypotheses(
-    records: _Records, constraints, num_beams: int, num_steps, num_hypotheses: int
-) -> Hypotheses:
-    """Follow the backpointers from where the best hypotheses ended."""
-    model, options = constraints.model, constraints.options
-    lengths = records.origins // num_beams + 1
-    scores = records.finished / options.length_divisor(lengths)
-    scores, best = ops.top_k(scores, num_hypotheses)
-    sums = ops.take_along_axis(records.finished, best, axis=1)
-    origins = ops.take_along_axis(records.origins, best, axis=1)
-    last = ops.where(scores > NEVER, origins // num_beams, -1)
-    tokens, beams = _follow(records.backpointers, last, origins, num_beams, num_steps)
-    step = ops.arange(num_steps, dtype="int32")[:, None, None]
-    inside, ends = step < last, step == last
-    ids = ops.where(inside, tokens, ops.where(ends, model.end_id, model.pad_id))
-    # The sum before a step is that of the beam which the step extends.
-    before = ops.take_along_axis(records.sums[:-1], beams[1:], axis=2)
-    none = ops.zeros_like(sums)[None]
-    after = ops.concatenate([before, none], axis=0)
-    before = ops.concatenate([none, before], axis=0)
-    after = ops.where(ends, sums, after)
-    positional = ops.where(inside | ends, after - before, 0.0)
-    attention = None
-    if options.return_attention:
-        attention = ops.take_along_axis(records.attention, beams[..., None], axis=2)
-        attention = ops.where((inside | ends)[..., None], attention[..., :-1], 0.0)
-        attention = ops.transpose(attention, (1, 2, 0, 3))
-    return Hypotheses(
-        ids=ops.transpose(ids, (1, 2, 0)),
+def best_ended(task: Task, sentences: Sentences) -> Ended:
+    options, num_beams = task.constraints.options, task.strategy.num_beams
+    divisor = options.length_divisor(sentences.origins // num_beams + 1)
+    scores, best = ops.top_k(sentences.finished / divisor, task.num_hypotheses)
+    origins = ops.take_along_axis(sentences.origins, best, axis=1)
+    return Ended(
         scores=scores,
-        positional_scores=ops.transpose(positional, (1, 2, 0)),
-        lengths=last + 1,
+        sums=ops.take_along_axis(sentences.finished, best, axis=1),
+        last=ops.where(scores > NEVER, origins // num_beams, -1),
+        beams=origins % num_beams,
+    )
+
+
+def hypotheses(xp, model, ended: Ended, records: Records, tokens, beams) -> Hypotheses:
+    """The hypotheses, given their tokens and the beams these extended, (L, B, N).
+
+    xp: `keras.ops`, or NumPy for arrays.
+    """
+    step = xp.cumsum(xp.ones_like(tokens), axis=0) - 1
+    inside, ends = step < ended.last, step == ended.last
+    ids = xp.where(inside, tokens, xp.where(ends, model.end_id, model.pad_id))
+    # The sum before a step is that of the beam which the step extends.
+    before = xp.take_along_axis(records.sums[:-1], beams[1:], axis=2)
+    none = xp.zeros_like(ended.sums)[None]
+    after = xp.concatenate([before, none], axis=0)
+    before = xp.concatenate([none, before], axis=0)
+    after = xp.where(ends, ended.sums, after)
+    positional = xp.where(inside | ends, after - before, 0.0)
+    attention = None
+    if records.attention is not NOTHING:
+        attention = xp.take_along_axis(records.attention, beams[..., None], axis=2)
+        attention = xp.where((inside | ends)[..., None], attention[..., :-1], 0.0)
+        attention = xp.transpose(attention, (1, 2, 0, 3))
+    return Hypotheses(
+        ids=xp.transpose(ids, (1, 2, 0)),
+        scores=ended.scores,
+        positional_scores=xp.transpose(positional, (1, 2, 0)),
+        lengths=ended.last + 1,
         attention=attention,
     )
 
 
-def _follow(backpointers, last, origins, num_beams: int, num_steps):
-    """Tokens, and the beams that they were chosen from, (L, B, N).
-
-    last: (B, N), the step at which each hypothesis ended, -1 for none.
-    """
+def _follow(backpointers, ended: Ended, num_beams: int, num_steps):
+    """Tokens, and the beams that they were chosen from, (L, B, N)."""
+    last = ended.last
     by_step = (num_steps, *ops.shape(last))
     start = (
         ops.max(last, initial=-1),
-        origins % num_beams,
+        ended.beams,
         ops.zeros(by_step, "int32"),
         ops.zeros(by_step, "int32"),
     )
@@ -337,9 +499,24 @@ def _follow(backpointers, last, origins, num_beams: int, num_steps):
         parents = ops.where(step < last, link % num_beams, beams)
         tokens = _write(tokens, step, link // num_beams)
         after = (step - 1, parents, tokens, _write(chosen_from, step, parents))
-        return keras.tree.map_structure(_shaped_like, after, start)
+        return _shaped_like(after, start)
 
     *_, tokens, chosen_from = ops.while_loop(lambda step, *_: step >= 0, body, start)
+    return tokens, chosen_from
+
+
+def follow(backpointers: np.ndarray, ended: Ended, strategy) -> tuple:
+    """`_follow` for arrays, where no graph is needed."""
+    beams, num_beams = ended.beams, strategy.num_beams
+    chosen_from = np.broadcast_to(beams, (len(backpointers), *beams.shape))
+    if not strategy.reorders:
+        links = np.take_along_axis(backpointers, chosen_from, axis=2)
+        return links // num_beams, chosen_from
+    tokens, chosen_from = np.empty_like(chosen_from), np.empty_like(chosen_from)
+    for step in reversed(range(len(backpointers))):
+        link = np.take_along_axis(backpointers[step], beams, axis=1)
+        beams = np.where(step < ended.last, link % num_beams, beams)
+        tokens[step], chosen_from[step] = link // num_beams, beams
     return tokens, chosen_from
 
 
@@ -351,13 +528,6 @@ def _take_rows(tree, places):
     return keras.tree.map_structure(
         lambda leaf: ops.take(leaf, places, axis=0) if len(leaf.shape) else leaf, tree
     )
-
-
-def _spread(values, places, count):
-    """(count, ...): `values` (n, ...) at `places`, elsewhere 0, or -inf of floats."""
-    others = NEVER if keras.backend.is_float_dtype(values.dtype) else 0
-    others = ops.full((count, *ops.shape(values)[1:]), others, values.dtype)
-    return ops.scatter_update(others, places[:, None], values)
 
 
 def _write(buffer, step, values):
@@ -372,12 +542,16 @@ def _rows_of(sentences, num_beams: int, beams=None):
     return ops.reshape(sentences[:, None] * num_beams + beams, (-1,))
 
 
-def _shaped_like(value, model):
-    """`value` with the static shape of `model`, which dynamic shapes may have lost.
+def _shaped_like(tree, models):
+    """Leaves with the static shapes of `models`, which dynamic shapes may have lost.
 
     TensorFlow refuses loops whose variables come back with a less known shape.
     """
-    known = tuple(model.shape)
-    if None not in value.shape or known.count(None) > 1:
-        return value
-    return ops.reshape(value, [-1 if size is None else size for size in known])
+
+    def shaped(value, model):
+        known = tuple(model.shape)
+        if None not in value.shape or known.count(None) > 1:
+            return value
+        return ops.reshape(value, [-1 if size is None else size for size in known])
+
+    return keras.tree.map_structure(shaped, tree, models)

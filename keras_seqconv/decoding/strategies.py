@@ -7,9 +7,8 @@ A strategy has
 - `optimal`: whether a sentence is done only when no unfinished hypothesis can be among
   the best (so that every beam may end), not when G hypotheses have ended (fairseq);
 - `num_first_beams`: how many beams are alive at first;
-- `choose(following, scores, step, rows)` -> `Choice`, from what can follow beams with
-  cumulative scores (B, G). `rows` (R,) are their numbers in the whole batch when
-  sentences have left it, or None.
+- `choose(following, scores)` -> `Choice`, from what can follow beams with cumulative
+  scores (B, G).
 """
 
 import dataclasses
@@ -52,7 +51,7 @@ class BeamStrategy:
     def reorders(self) -> bool:
         return self.num_beams > 1
 
-    def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
+    def choose(self, following: NextTokens, scores) -> Choice:
         beams = self.num_beams
         ids, log_probs = following.best(beams)
         count = ids.shape[-1]
@@ -98,7 +97,7 @@ class DiverseBeamStrategy:
     def num_first_beams(self) -> int:
         return self.num_groups
 
-    def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
+    def choose(self, following: NextTokens, scores) -> Choice:
         # By rank, (B, 2 * G).
         scores, parents, tokens = (
             ops.reshape(ops.stack(parts, axis=2), (-1, 2 * self.num_beams))
@@ -147,12 +146,12 @@ class DiverseBeamStrategy:
 class SamplingStrategy:
     """Independent draws from the model's distribution, or from its most likely tokens.
 
-    uniforms: (R, L) in [0, 1): one number for each draw.
+    The `uniforms` of what follows, one number for each draw, decide.
+
     top_k, top_p: as of `SampleOptions`; `top_k` may be a scalar tensor.
     """
 
     num_beams: int
-    uniforms: object
     top_k: int | None = None
     top_p: float | None = None
     optimal = False
@@ -162,13 +161,9 @@ class SamplingStrategy:
     def num_first_beams(self) -> int:
         return self.num_beams
 
-    def choose(self, following: NextTokens, scores, step, rows=None) -> Choice:
-        uniforms = self.uniforms
-        if rows is not None:
-            uniforms = ops.take(uniforms, rows, axis=0)
-        uniforms = ops.take(uniforms, step, axis=1)
+    def choose(self, following: NextTokens, scores) -> Choice:
         ids, log_probs = self._candidates(following)
-        place = _draw(log_probs, uniforms)[:, None]
+        place = _draw(log_probs, following.uniforms)[:, None]
         drawn = ops.take_along_axis(log_probs, place, axis=1)
         tokens = place if ids is None else ops.take_along_axis(ids, place, axis=1)
         drawn = ops.reshape(drawn, (-1, self.num_beams)) + scores

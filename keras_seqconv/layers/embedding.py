@@ -158,7 +158,8 @@ class PositionEncoding(SequenceLayer):
         embeddings_initializer: of the learned table; normal with standard deviation
             C^-1/2 by default.
 
-    Calls, masks and steps: `layers.sequences`; the state is {"position": () int32}.
+    Calls, masks and steps: `layers.sequences`; the state is {"position": () int32}, or
+    (B,) int32 where each row has a position of its own.
 
     Raises:
         ValueError: for sequences known to be longer than a learned table. Where T is
@@ -232,9 +233,10 @@ class PositionEncoding(SequenceLayer):
         inputs = ops.cast(inputs, self.compute_dtype)
         length, channels = ops.shape(inputs)[1], inputs.shape[-1]
         self._check_length(length)
-        positions = ops.arange(length, dtype="int32") + state["position"]
-        outputs = inputs + self._encode(positions, channels)
-        return outputs, {"position": state["position"] + length}
+        positions = ops.arange(length, dtype="int32") + state["position"][..., None]
+        encodings = self._encode(ops.reshape(positions, (-1,)), channels)
+        encodings = ops.reshape(encodings, (-1, length, channels))
+        return inputs + encodings, {"position": state["position"] + length}
 
     def _check_length(self, length):
         """Refuse what the learned table cannot hold, if that is known already."""

@@ -1,0 +1,117 @@
+"""From a model, options and the tensors of a call to what a search needs.
+
+Tensors by name: `source_ids` (B, S), `prefix_ids` (B, P) or `rows` (B, 0); `uniforms`
+(B * N, L) of sampling; and scalars `temperature`, `top_k`, `max_length` where a call
+gives tensors for these options.
+"""
+
+import dataclasses
+import functools
+
+from keras import ops
+
+from keras_seqconv.decoding.ensemble import Ensemble
+from keras_seqconv.decoding.next_tokens import Constraints
+from keras_seqconv.decoding.options import BeamOptions, SampleOptions
+from keras_seqconv.decoding.search import Hypotheses, Task, may_resize, search
+from keras_seqconv.decoding.strategies import (
+    BeamStrategy,
+    DiverseBeamStrategy,
+    SamplingStrategy,
+)
+
+
+def limits_of(model, options, tensors: dict) -> tuple:
+    """Limits (B,) of the length, and a limit of them all."""
+    ids = _of_sentences(tensors)
+    width = ops.shape(ids)[1]
+    lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
+    if options.max_length_rule == "batch":
+        lengths = ops.zeros_like(lengths) + width
+    if (most := tensors.get("max_length")) is not None:
+        return ops.zeros_like(lengths) + most, most
+    return options.length_limits(lengths, width, model.max_target_length)
+
+
+def strategy_of(options: BeamOptions | SampleOptions, top_k=None):
+    """The strategy; `top_k` is a tensor in the place of that of the options."""
+    if isinstance(options, SampleOptions):
+        top_k = options.top_k if top_k is None else top_k
+        return SamplingStrategy(options.num_samples, top_k, options.top_p)
+    beams, optimal = options.num_beams, options.stopping == "optimal"
+    if options.num_groups > 1:
+        return DiverseBeamStrategy(
+            beams, options.num_groups, options.diversity_strength, optimal
+        )
+    return BeamStrategy(beams, optimal)
+
+
+def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Task:
+    """The task without the tensors of its rules, see `with_rules`."""
+    strategy = strategy_of(options, tensors.get("top_k"))
+    num_hypotheses = strategy.num_beams
+    if isinstance(options, BeamOptions):
+        num_hypotheses = options.num_hypotheses
+    step, temperature = model.step, tensors.get("temperature", options.temperature)
+    if isinstance(model, Ensemble):
+        # The temperature belongs before the mean of the models.
+        step = functools.partial(model.step, temperature=temperature)
+        options = dataclasses.replace(options, temperature=1.0)
+    elif "temperature" in tensors:
+
+        def step(ids, state):
+            logits, state = model.step(ids, state)
+            return ops.cast(logits, "float32") / temperature, state
+
+    return Task(step, strategy, Constraints(model, options, None), num_hypotheses)
+
+
+def with_rules(task: Task, tensors: dict, limits) -> Task:
+    """The task with limits (B,) and the other tensors of a call."""
+    num_beams = task.strategy.num_beams
+    prefix, first_beam = tensors.get("prefix_ids"), None
+    if prefix is not None:
+        pad_id = task.constraints.model.pad_id
+        prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=pad_id)
+        prefix = ops.repeat(prefix, num_beams, axis=0)
+        if task.strategy.reorders:
+            first_beam = ops.arange(ops.shape(prefix)[0]) % num_beams == 0
+    constraints = task.constraints._replace(
+        limits=ops.repeat(limits, num_beams, axis=0),
+        prefix=prefix,
+        first_beam=first_beam,
+        uniforms=tensors.get("uniforms"),
+    )
+    return task._replace(constraints=constraints)
+
+
+def initial_state(task: Task, tensors: dict, max_length) -> dict:
+    """The state of the model before the first step; `max_length` as of the model."""
+    model, options = task.constraints.model, task.constraints.options
+    more = {"return_attention": True} if options.return_attention else {}
+    source = tensors.get("source_ids", ops.shape(_of_sentences(tensors))[0])
+    return model.get_initial_state(
+        source, num_beams=task.strategy.num_beams, max_length=max_length, **more
+    )
+
+
+def whole_search(model, options, tensors: dict) -> Hypotheses:
+    """The search as a part of the graph that is being traced."""
+    limits, longest = limits_of(model, options, tensors)
+    num_steps = longest + 1
+    task = with_rules(task_of(model, options, tensors), tensors, limits)
+    resizes = may_resize(ops.shape(limits)[0])
+    return search(
+        task.step,
+        initial_state(task, tensors, None if resizes else num_steps),
+        task.strategy,
+        task.constraints,
+        num_steps=num_steps,
+        num_hypotheses=task.num_hypotheses,
+    )
+
+
+def _of_sentences(tensors):
+    """Of the tensors the first that has a row for each sentence."""
+    names = ("source_ids", "prefix_ids", "rows")
+    return next(tensors[name] for name in names if name in tensors)
