@@ -103,14 +103,23 @@ def _padded(model, tensors: dict, limits: np.ndarray, size: int) -> tuple:
             continue
         arrays[name] = value = np.asarray(value)
         if name.endswith("_ids"):
-            extra = power_of_two_from(max(value.shape[1], _SMALLEST_WIDTH))
-            extra = [(0, 0), (0, extra - value.shape[1])]
+            width = power_of_two_from(max(value.shape[1], _SMALLEST_WIDTH))
+            if name == "source_ids":
+                width = max(value.shape[1], min([width, *_most_positions(model)]))
+            extra = [(0, 0), (0, width - value.shape[1])]
             arrays[name] = np.pad(value, extra, constant_values=model.pad_id)
         elif name == "uniforms":
             value = np.pad(value, [(0, 0), (0, max(0, size - value.shape[1]))])
             arrays[name] = value.reshape(len(limits), -1, value.shape[1])
     scalars.pop("max_length", None)  # in the limits
     return arrays, scalars
+
+
+def _most_positions(model) -> list[int]:
+    """Of the sources of learned positions, of all models of an ensemble."""
+    members = getattr(model, "models", [model])
+    embedders = [getattr(member, "source_embedder", None) for member in members]
+    return [most for e in embedders if (most := getattr(e, "max_length", None))]
 
 
 class _Loop:
