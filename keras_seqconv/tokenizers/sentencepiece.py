@@ -5,6 +5,7 @@ package sentencepiece, graphs with the ops of tensorflow-text.
 """
 
 import codecs
+import functools
 import hashlib
 import io
 import itertools
@@ -156,7 +157,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         return cls(model)
 
-    @property
+    @functools.cached_property
     def unspellable_ids(self) -> list[int]:
         """Ids that are no text: special ones, but for the end, and unused ones."""
         model = self._processor
