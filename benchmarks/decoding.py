@@ -3,7 +3,6 @@
     python benchmarks/decoding.py                      # the table, about 6 minutes
     python benchmarks/decoding.py --only dynamic_conv  # one family, and CTranslate2
     python benchmarks/decoding.py --size multi30k      # a quarter of the width
-    python benchmarks/decoding.py --xla all            # XLA in all settings, longer
     python benchmarks/decoding.py --recompute          # against recomputing the prefix
     python benchmarks/decoding.py --scores             # reading the logits, one minute
 
@@ -17,9 +16,8 @@ Rows of one setting are timed in turns within one process, so that a machine tha
 changes its speed changes all of them; the last row is the rate of a matrix product,
 timed in the same turns.
 
-"eager" is a call of `keras_seqconv.decoding.beam_search`, which runs a graph that it
-keeps; "graph" is that call inside a user's `tf.function` without XLA, as it is exported
-too; "XLA" is `jit_compile=True`.
+"call" is a call of `keras_seqconv.decoding.beam_search` once its programs are compiled;
+"plain" is the same with `jit_compile=False`, a graph without XLA, as it is exported.
 """
 
 import argparse
@@ -42,8 +40,7 @@ FAMILIES = ("dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer
 VOCABULARY = 10000
 SOURCE, TARGET = 32, 32  # tokens, the end tokens counted
 SETTINGS = [(1, 1), (1, 5), (16, 1), (16, 5), (64, 1), (64, 5)]  # (B, beams)
-# Where XLA is tried without `--xla all`: each cell is a compilation.
-XLA_SETTINGS = [(1, 1), (1, 5), (16, 5)]
+WARM_UP = 5.0  # seconds, in which programs are compiled on the side
 SIZE = 2048
 PRODUCT = f"matrix product {SIZE}^3, GFLOP/s"
 
@@ -69,7 +66,7 @@ def make_sources(batch: int) -> np.ndarray:
     return sources
 
 
-def search(model, source_ids, beams: int, jit_compile: bool = False):
+def search(model, source_ids, beams: int, jit_compile: bool | str = "auto"):
     return decoding.beam_search(
         model,
         source_ids,
@@ -89,23 +86,21 @@ def graph_of(model, beams: int):
 
 
 class Ours:
-    """One family: model, and its graphs by the number of beams."""
+    """One family."""
 
     def __init__(self, family: str, size: str):
         self.model = make_model(family, size)
-        self.graphs = {}
 
-    def calls(self, batch: int, beams: int, with_xla: bool) -> dict:
+    def calls(self, batch: int, beams: int) -> dict:
         """{row: call} of one setting."""
         sources = tf.constant(make_sources(batch))
-        if beams not in self.graphs:
-            self.graphs[beams] = graph_of(self.model, beams)
         calls = {
-            "eager": lambda: search(self.model, sources, beams),
-            "graph": lambda: self.graphs[beams](sources),
+            "call": lambda: search(self.model, sources, beams),
+            "plain": lambda: search(self.model, sources, beams, False),
         }
-        if with_xla:
-            calls["XLA"] = lambda: search(self.model, sources, beams, True)
+        warm = time.perf_counter() + WARM_UP
+        while time.perf_counter() < warm:
+            calls["call"]()
         return {name: self._checked(call, batch, beams) for name, call in calls.items()}
 
     def _checked(self, call, batch, beams):
@@ -389,16 +384,15 @@ def cell(seconds, batch: int) -> str:
     )
 
 
-def print_table(families, size: str, xla: str, budget: float):
+def print_table(families, size: str, budget: float):
     translators = load_ctranslate2(size)
     ours = {family: Ours(family, size) for family in families}
     cells = collections.defaultdict(dict)
     for setting in SETTINGS:
         batch, beams = setting
-        with_xla = xla == "all" or (xla == "few" and setting in XLA_SETTINGS)
         ready = {}
         for family in families:
-            calls = ours[family].calls(batch, beams, with_xla)
+            calls = ours[family].calls(batch, beams)
             ready |= {f"{family}, {mode}": call for mode, call in calls.items()}
         calls = ctranslate2_calls(translators, batch, beams)
         ready |= {f"CTranslate2 Transformer, {kind}": calls[kind] for kind in calls}
@@ -410,7 +404,7 @@ def print_table(families, size: str, xla: str, budget: float):
     print("\n### tokens a second (range), ms a step\n")
     print("| | " + " | ".join(heads) + " |")
     print("|---" * (len(heads) + 1) + "|")
-    modes = {mode: place for place, mode in enumerate(("eager", "graph", "XLA"))}
+    modes = {mode: place for place, mode in enumerate(("call", "plain"))}
     order = {
         f"{f}, {m}": (i, j) for i, f in enumerate(families) for m, j in modes.items()
     }
@@ -431,7 +425,6 @@ def main():
     parser.add_argument(
         "--size", choices=("iwslt_de_en", "multi30k"), default="iwslt_de_en"
     )
-    parser.add_argument("--xla", choices=["few", "all", "none"], default="few")
     parser.add_argument("--seconds", type=float, default=8.0, help="for each setting")
     parser.add_argument("--recompute", action="store_true", help="only this comparison")
     parser.add_argument("--scores", action="store_true", help="only reading the logits")
@@ -444,7 +437,7 @@ def main():
         print_scores()
     else:
         families = FAMILIES if arguments.only is None else (arguments.only,)
-        print_table(families, arguments.size, arguments.xla, arguments.seconds)
+        print_table(families, arguments.size, arguments.seconds)
     print(f"\n{PRODUCT}: {before} before, {product_rate()} after")
 
 

@@ -7,18 +7,20 @@ places behind. Results do not depend on any of this.
 
 | part         | on TensorFlow                    | on JAX               |
 |--------------|----------------------------------|----------------------|
-| `_begin`     | plain graph for all shapes       | compiled for (B, S)  |
+| `_begin`     | plain graph for all shapes (for  | compiled for (B, S)  |
+|              | B = 1 compiled as well)          |                      |
 | `_steps`     | traced once, compiled for (b, S) | compiled for (b, S)  |
 | `_replace`   | eager, an operation a tensor     | compiled for (b, B)  |
 | `_leave`     | the same                         | compiled for (b, b') |
 | backpointers | NumPy: a graph would take longer to start than to run   |
 
-Where attention is a mixer, n-grams are blocked, or tokens are drawn, L is padded, and
-compiled for, too. Attention as a mixer has one position for all rows: there the places
-are taken when all sentences have ended.
+Where attention is a mixer or n-grams are blocked, L is padded, and compiled for, too.
+Attention as a mixer has one position for all rows: there the places are taken when all
+sentences have ended.
 """
 
 import dataclasses
+import math
 import weakref
 
 import keras
@@ -27,6 +29,7 @@ from keras import ops
 
 from keras_seqconv.decoding.graphs import Tiered, cached, description, graph, sizeless
 from keras_seqconv.decoding.next_tokens import NEVER
+from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.decoding.search import (
     NOTHING,
     Ended,
@@ -72,7 +75,8 @@ def compiled_search(
     num_steps, count = int(longest) + 1, len(limits)
     size = max(_SMALLEST_LENGTH, power_of_two_from(num_steps))
     size = min(size, model.max_target_length or size)
-    arrays, scalars = _padded(model, tensors, np.asarray(limits), size)
+    arrays, scalars = _padded(model, tensors, np.asarray(limits))
+    uniforms = arrays.pop("uniforms", None)
     # The limits are tensors here, so that one graph serves all lengths.
     options = dataclasses.replace(
         options, max_length=10**6, max_length_ratio=0.0, max_length_rule="sentence"
@@ -81,6 +85,7 @@ def compiled_search(
     places = min(power_of_two_from(count), power_of_two_from(places))
     patience = None if at_once else _PATIENCE if places > 1 else 0.0
     loop = _Loop(graphs, arrays, scalars, places, num_steps, model.pad_id, patience)
+    loop.uniforms = uniforms
     ended, records = loop.run()
     tokens, beams = follow(records.backpointers, ended, strategy_of(options))
     with np.errstate(invalid="ignore"):  # between hypotheses that do not exist
@@ -91,10 +96,10 @@ def compiled_search(
     return _of_length(found, num_steps, model.pad_id)
 
 
-def _padded(model, tensors: dict, limits: np.ndarray, size: int) -> tuple:
-    """Arrays of few widths, those with rows, `limits` among them; and the scalars.
+def _padded(model, tensors: dict, limits: np.ndarray) -> tuple:
+    """Arrays (B, ...) of few widths, `limits` among them; and the scalars.
 
-    Arrays are (B, ...), uniforms (B, N, size).
+    Uniforms are (B, N, L + what a chunk may go beyond).
     """
     arrays, scalars = {"limits": limits}, {}
     for name, value in tensors.items():
@@ -109,7 +114,7 @@ def _padded(model, tensors: dict, limits: np.ndarray, size: int) -> tuple:
             extra = [(0, 0), (0, width - value.shape[1])]
             arrays[name] = np.pad(value, extra, constant_values=model.pad_id)
         elif name == "uniforms":
-            value = np.pad(value, [(0, 0), (0, max(0, size - value.shape[1]))])
+            value = np.pad(value, [(0, 0), (0, _STEPS)])  # of a chunk beyond the end
             arrays[name] = value.reshape(len(limits), -1, value.shape[1])
     scalars.pop("max_length", None)  # in the limits
     return arrays, scalars
@@ -138,7 +143,7 @@ class _Loop:
         self.sentences, self.ages = np.full(places, -1), np.zeros(places, int)
         self.capacity, self.pad_id = num_steps + _STEPS, pad_id
         self.patience = patience
-        self.state = self.ended = self.records = None
+        self.state = self.ended = self.records = self.uniforms = None
 
     def run(self) -> tuple:
         """`Ended` and `Records` of all sentences, as arrays."""
@@ -172,7 +177,10 @@ class _Loop:
             source = arrays["source_ids"]
             width = np.flatnonzero((source != self.pad_id).any(axis=0)).max(initial=0)
             arrays["source_ids"] = source[:, : width + 1]
-        state = self.begins(_tensors(arrays))
+        # For one sentence alone the encoder is compiled, too.
+        patience = self.patience if places == 1 else math.inf
+        widths = tuple(array.shape for array in arrays.values())
+        state = self.begins(_tensors(arrays), widths, patience)
         if begins:
             # What fills up has ended.
             self.state, sentences = state, state["sentences"]
@@ -211,6 +219,11 @@ class _Loop:
     def _advance(self, most: int, least: int) -> None:
         """A chunk of steps; write down what it has made and what has ended."""
         chunk = {"most": np.int32(most), "least": np.int32(least)}
+        if self.uniforms is not None:
+            steps = np.minimum(self.ages[:, None], self.capacity - _STEPS)
+            columns = (steps + np.arange(_STEPS))[:, None, :]
+            draws = np.take_along_axis(self.uniforms[self.sentences], columns, axis=2)
+            chunk["draws"] = draws.reshape(-1, _STEPS)
         state = {**self.state, **self.scalars, **_tensors(chunk)}
         widths = tuple(array.shape[1:] for array in self.arrays.values())
         shape = len(self.sentences), widths
@@ -283,15 +296,19 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
     arrays, scalars = sizeless(arrays), sizeless(scalars)
 
     def make():
-        begins = graph(_begin, model, (options, size), arrays)
-        of_steps = None
+        def begin(jit_compile):
+            return graph(_begin, reference(), (options, size), arrays, jit_compile)
+
+        reference, of_steps = weakref.ref(model), None
+        begins = Tiered(begin, idle=lambda arrays: arrays)
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
             # What is known of the shapes of a state is known of the first one.
-            state, number = begins.structured_outputs, tf.TensorSpec([], "int32")
+            state, number = begins.plain.structured_outputs, tf.TensorSpec([], "int32")
             of_steps = {**state, **scalars, "most": number, "least": number}
-        reference = weakref.ref(model)
+            if isinstance(options, SampleOptions):
+                of_steps["draws"] = tf.TensorSpec([None, _STEPS], "float32")
 
         def steps(jit_compile):
             return graph(_steps, reference(), options, of_steps, jit_compile)
@@ -309,10 +326,6 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
 
 def _begin(model, settings, tensors) -> dict:
     options, size = settings
-    if "uniforms" in tensors:
-        uniforms = tensors["uniforms"]
-        uniforms = ops.reshape(uniforms, (-1, ops.shape(uniforms)[-1]))
-        tensors = {**tensors, "uniforms": uniforms}
     task = with_rules(task_of(model, options, tensors), tensors, tensors["limits"])
     state = initial_state(task, tensors, size)
     common, rows, sentences = begin(task, state, size)
@@ -332,7 +345,8 @@ def _steps(model, options, tensors) -> dict:
     task = task_of(model, options, tensors)
     state = tensors["common"], tensors["rows"], tensors["sentences"]
     chunk = _STEPS, tensors["most"], tensors["least"]
-    count, rows, sentences, records = run_steps(task, *state, *chunk)
+    draws = tensors.get("draws")
+    count, rows, sentences, records = run_steps(task, *state, *chunk, draws)
     # To return what did not change would be to copy it.
     return {
         "count": count,

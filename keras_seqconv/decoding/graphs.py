@@ -137,6 +137,10 @@ class Tiered:
         self._idle, self._compiled, self._begun = idle, set(), set()
         self._seconds = collections.Counter()
 
+    @property
+    def plain(self) -> Callable:
+        return self._graphs(False)
+
     def __call__(self, tensors, shape, patience: float | None):
         """The result of the graph.
 

@@ -85,9 +85,6 @@ class Constraints(NamedTuple):
         bias = np.zeros(logits.shape[-1], "float32")
         bias[model.unk_id] -= options.unk_penalty
         bias[[model.pad_id, model.end_id, *options.suppressed_ids]] = NEVER
-        uniforms = self.uniforms
-        if uniforms is not None:
-            uniforms = _column(uniforms, step)
         return NextTokens(
             logits=logits,
             blocks=blocks,
@@ -98,7 +95,6 @@ class Constraints(NamedTuple):
             forced=forced,
             forced_log_prob=forced_log_prob,
             end_id=model.end_id,
-            uniforms=uniforms,
         )
 
     def _without_repeated_ngrams(self, logits, history, step):

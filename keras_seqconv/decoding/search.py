@@ -200,8 +200,11 @@ def begin(task: Task, state: dict, num_steps) -> tuple:
 # Steps
 
 
-def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences):
-    """One step: rows and sentences after it, and its `Records` without the axis L."""
+def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences, draws=None):
+    """One step: rows and sentences after it, and its `Records` without the axis L.
+
+    draws: (r,) in [0, 1), by which tokens are drawn; by default the `uniforms`' own.
+    """
     number = number_of_rows = sentences.steps
     if len(number.shape):
         number_of_rows = ops.repeat(number, task.strategy.num_beams)
@@ -211,6 +214,9 @@ def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences):
     state = {**common, "shared": sentences.shared, "beams": rows.state}
     logits, state = task.step(rows.ids, state)
     following = constraints.next_tokens(logits, number_of_rows, rows.history)
+    if draws is None and constraints.uniforms is not None:
+        draws = ops.take(constraints.uniforms, sentences.steps, axis=1)
+    following = following._replace(uniforms=draws)
     choice = strategy.choose(following, sentences.scores)
     finished, origins = _finished(sentences, choice, number, strategy, options)
     done = _is_done(
@@ -239,7 +245,9 @@ def _unfinished(scores):
     return ops.sum(ops.cast(ops.any(scores > NEVER, axis=1), "int32"))
 
 
-def run_steps(task: Task, common, rows, sentences, size, most=None, least=0) -> tuple:
+def run_steps(
+    task: Task, common, rows, sentences, size, most=None, least=0, draws=None
+) -> tuple:
     """Some steps.
 
     Args:
@@ -247,6 +255,7 @@ def run_steps(task: Task, common, rows, sentences, size, most=None, least=0) -> 
         size: int: steps that the records have room for.
         most: int32 scalar: the largest number of steps, `size` if None.
         least: int32 scalar: no step if no more sentences are unfinished.
+        draws: (r, size) of these steps, see `_advance`, or None.
 
     Returns:
         The number of steps, rows, sentences, `Records` of these steps.
@@ -255,7 +264,8 @@ def run_steps(task: Task, common, rows, sentences, size, most=None, least=0) -> 
 
     def body(count, rows, kept, records):
         before = sentences._replace(**kept, shared=shared)
-        rows_after, after, written = _advance(task, common, rows, before)
+        here = None if draws is None else ops.take(draws, count, axis=1)
+        rows_after, after, written = _advance(task, common, rows, before, here)
         records_after = _written(records, ops.reshape(count, (1, 1)), written)
         after = count + 1, rows_after, changing(after), records_after
         return _shaped_like(after, (count, rows, kept, records))
