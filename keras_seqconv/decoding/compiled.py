@@ -313,9 +313,16 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
         def steps(jit_compile):
             return graph(_steps, reference(), options, of_steps, jit_compile)
 
+        # The steps of a convolution are the same for all lengths.
+        shapes = [(str(x.shape), x.dtype) for x in keras.tree.flatten(of_steps or {})]
+        idle = _tensors({"most": np.int32(0)})
         return (
             begins,
-            Tiered(steps, lambda state: {**state, **_tensors({"most": np.int32(0)})}),
+            cached(
+                model,
+                (_steps, options, *description(arrays | scalars), *shapes),
+                lambda: Tiered(steps, lambda state: {**state, **idle}),
+            ),
             graph(_replace, model, options, None),
             graph(_leave, model, options, None),
         )
