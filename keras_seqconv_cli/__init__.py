@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 
 from keras_seqconv.version import __version__
@@ -29,6 +30,16 @@ COMMANDS = (
     "quickstart", "prepare", "train", "average", "translate", "generate", "evaluate",
     "plot", "demo", "export", "presets", "convert-fairseq",
 )  # fmt: skip
+
+
+def program() -> None:
+    """`main` as a process, which does not wait for programs that are compiled."""
+    status = main()
+    if any(thread.name == "keras_seqconv compiles" for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,6 +25,7 @@ import keras
 
 # In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
 _CACHE = "_keras_seqconv_searches"
+COMPILING = "keras_seqconv compiles"  # the name of threads
 # One thread at a time traces, so that no graph is made twice. A tracing may trace.
 _TRACING = threading.RLock()
 
@@ -160,7 +161,10 @@ class Tiered:
             self._begun |= {shape} if begins else set()
         if begins:
             idle = self._idle(tensors)
-            threading.Thread(target=self._compile, args=(idle, shape)).start()
+            # No daemon: a process that ends while XLA compiles would abort.
+            threading.Thread(
+                target=self._compile, args=(idle, shape), name=COMPILING
+            ).start()
         return result
 
     def _compile(self, tensors, shape):
