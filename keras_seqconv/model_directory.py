@@ -104,7 +104,8 @@ def write(
 
     Raises:
         ValueError: `directory` is neither empty nor a model that `overwrite` replaces;
-            the model is not one of the package's, or is quantized.
+            the model is not one of the package's, or its configuration holds
+            serialized objects (quantizers that are not Keras' default).
     """
     from keras_seqconv import models
 
@@ -115,12 +116,8 @@ def write(
             f"`model` must be of one of the classes {[*CLASSES]} to be saved. "
             f"Received: {name}"
         )
-    layers = list(model._flatten_layers())
-    if any(getattr(layer, "quantization_mode", None) for layer in layers):
-        raise ValueError(
-            "`model` must have the weights that its arguments make, to be saved. "
-            "Received: a quantized model"
-        )
+    arguments = model.get_config()
+    _refuse_objects(arguments)
     kept_in = {
         SOURCE: None if source_tokenizer is None else SOURCE,
         TARGET: None if target_tokenizer is None else TARGET,
@@ -130,9 +127,11 @@ def write(
     config = {
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
-        "model": {"class": name, "config": model.get_config()},
+        "model": {"class": name, "config": arguments},
         # g is the norm of the weights, which `fold` takes away.
-        "folded": any(hasattr(layer, "g") and layer.g is None for layer in layers),
+        "folded": any(
+            hasattr(layer, "g") and layer.g is None for layer in model._flatten_layers()
+        ),
         "search": search,
         "max_source_length": max_source_length,
         "languages": languages,
@@ -229,9 +228,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         name, arguments = config["model"]["class"], config["model"]["config"]
         if name not in CLASSES:
             raise ValueError(f"the class must be one of {[*CLASSES]}, not {name!r}")
-        text = json.dumps(arguments)
-        if any(key in text for key in _SERIALIZED):
-            raise ValueError("its `config` must hold no serialized objects")
+        _refuse_objects(arguments)
         if dtype is not None:
             arguments = {**arguments, "dtype": dtype}
         model = getattr(models, name).from_config(arguments)
@@ -254,6 +251,16 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         "max_source_length": config["max_source_length"],
         "languages": config.get("languages", (None, None)),
     }
+
+
+def _refuse_objects(config) -> None:
+    """Refuse arguments of a model with serialized Keras objects, which may be any."""
+    text = json.dumps(config)
+    if any(key in text for key in _SERIALIZED):
+        raise ValueError(
+            "the `config` of a model directory must hold no serialized objects, such "
+            "as policies or quantizers that are not Keras' default"
+        )
 
 
 @contextlib.contextmanager

@@ -247,3 +247,11 @@ class WeightNormalizedModel(SequenceModel):
             if hasattr(layer, "fold"):
                 layer.fold()
         self._update_config(folded=True)
+
+    def quantize(self, *args, **kwargs) -> None:
+        """Refused: Keras quantizes `Dense` layers, of which there is none here."""
+        raise ValueError(
+            "`quantize` needs layers that Keras can quantize, such as `Dense`; all of "
+            "these are weight-normalised, or were before `fold`. Received: a "
+            f"{type(self).__name__}"
+        )

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
+from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import (
     SIDES,
     SPECIAL_IDS,
@@ -298,11 +299,17 @@ class SequenceModel(keras.Model):
         self._config = json.dumps({**json.loads(self._config), **arguments})
 
     def get_config(self) -> dict:
-        return {"name": self.name, **json.loads(self._config)}
+        config = {"name": self.name, **json.loads(self._config)}
+        changes = changes_of(self)
+        return {**config, "changes": changes} if changes else config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**current_arguments(config))
+        config = dict(config)
+        changes = config.pop("changes", {})
+        model = cls(**current_arguments(config))
+        repeat(changes, model)
+        return model
 
 
 def constructor_arguments(variables: dict) -> dict:
