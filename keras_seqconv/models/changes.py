@@ -18,9 +18,7 @@ def changes_of(model) -> dict:
     """Those of a model; empty for one as its constructor makes it."""
     quantized, lora = {}, {}
     for number, layer in enumerate(_layers(model)):
-        # None where a dtype policy quantizes: the constructor does it again.
-        config = getattr(layer, "quantization_config", None)
-        if config is not None:
+        if config := getattr(layer, "quantization_config", None):
             quantized[str(number)] = _plain(config)
         if getattr(layer, "lora_enabled", False):
             lora[str(number)] = [layer.lora_rank, layer.lora_alpha]

@@ -317,8 +317,8 @@ def constructor_arguments(variables: dict) -> dict:
 
     Raises:
         TypeError: for unknown ones among its `**kwargs`, `name` and `dtype`.
-        ValueError: for wrong vocabulary sizes, special ids or seed, which all models
-            have.
+        ValueError: for wrong vocabulary sizes, special ids, seed or dtype, which all
+            models have.
     """
     hidden = ("self", "kwargs", "__class__")
     config = {key: value for key, value in variables.items() if key not in hidden}
@@ -346,10 +346,14 @@ def constructor_arguments(variables: dict) -> dict:
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())
+    if isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy):
+        raise ValueError(
+            "`dtype` must be no quantized policy: call `quantize` of the model. "
+            f"Received: dtype={policy.name!r}"
+        )
     # By name, where it has one: a plain configuration can be read and written by hand.
-    quantized = isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy)
     config["dtype"] = keras.saving.serialize_keras_object(policy)
-    if not quantized and keras.dtype_policies.get(policy.name) == policy:
+    if keras.dtype_policies.get(policy.name) == policy:
         config["dtype"] = policy.name
     return config
 

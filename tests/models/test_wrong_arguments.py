@@ -52,6 +52,7 @@ WRONG = {
         (dict(activation="nope"), "activation.*nope"),
         (dict(normalize_first="yes"), "`normalize_first`.*'yes'"),
         (dict(num_encoder_layers=0), "`num_encoder_layers`.*=0"),
+        (dict(dtype="int8_from_float32"), "`dtype` must be no quantized.*'int8_from"),
     ],
     language_model: [
         (dict(special_ids={"unk": 23}), "`special_ids`.*23.*vocabulary_size=23"),
