@@ -24,7 +24,9 @@ from keras_seqconv.decoding.strategies import (
 )
 
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
-_COMMON = ("pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size")
+_COMMON = (
+    "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size", "has_source",
+)  # fmt: skip
 
 
 class Ensemble:
@@ -48,7 +50,7 @@ class Ensemble:
         if not self.models:
             raise ValueError("`models` must not be empty. Received: models=[]")
         for name in _COMMON:
-            values = [getattr(model, name) for model in self.models]
+            values = [getattr(model, name, None) for model in self.models]
             if len(set(values)) > 1:
                 raise ValueError(
                     f"All of `models` must have the same `{name}`. Received: {values}"
@@ -324,7 +326,9 @@ def score(
             "`target_ids` must have shape (B, T) or (B, N, T). "
             f"Received: target_ids.shape={tuple(targets.shape)}"
         )
+    _check_source(model, source_ids)
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
+    _check_rows(tensors)
     return run_cached(_score, model, options, tensors, jit_compile)
 
 
@@ -349,6 +353,7 @@ def _ids(**given) -> dict:
 
 def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     """The tensors of a search by name; ValueError where arguments do not fit."""
+    _check_source(model, source_ids)
     options.check_model(model)
     tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids)
     for name in ("max_length_ratio", "return_attention"):
@@ -370,13 +375,37 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
             "One of `source_ids`, `prefix_ids` and `batch_size` must be given. "
             "Received: none of them"
         )
-    sizes = {name: value.shape[0] for name, value in tensors.items()}
-    if len({size for size in sizes.values() if size is not None}) > 1:
-        raise ValueError(
-            "`source_ids` and `prefix_ids` must have as many rows. "
-            f"Received: {sizes['source_ids']} and {sizes['prefix_ids']}"
-        )
+    _check_rows(tensors)
     return tensors
+
+
+def _check_source(model, source_ids):
+    """ValueError where a source is missing, or is not read."""
+    if not hasattr(model, "step"):
+        raise ValueError(
+            "`model` must have the methods `get_initial_state` and `step`. "
+            "`keras.models.clone_model` leaves them out: "
+            "`type(model).from_config(model.get_config())` has them. "
+            f"Received: model={model!r}"
+        )
+    wanted = getattr(model, "has_source", None)
+    if wanted not in (None, source_ids is not None):
+        rule = "be given for a translation" if wanted else "be None for a language"
+        raise ValueError(
+            f"`source_ids` must {rule} model. Received: source_ids="
+            + ("None" if source_ids is None else f"{type(source_ids).__name__}")
+            + f", model={type(model).__name__}"
+        )
+
+
+def _check_rows(tensors):
+    """ValueError unless all have as many rows, as far as these are known."""
+    rows = {name: value.shape[0] for name, value in tensors.items()}
+    if len(set(rows.values()) - {None}) > 1:
+        raise ValueError(
+            f"{' and '.join(f'`{name}`' for name in rows)} must have as many rows. "
+            f"Received: {' and '.join(map(str, rows.values()))}"
+        )
 
 
 def _sentences(tensors):

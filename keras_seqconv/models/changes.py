@@ -8,7 +8,8 @@ variables there are and which are trained:
      "lora": {layer: [rank, alpha]},
      "frozen": [variable, ...]}
 
-with the numbers of layers and variables in the order that the constructor makes.
+with the numbers of layers and variables in the order that the constructor makes. Of
+LoRA, Keras writes the sum of kernel and product; its matrices are read as zeros.
 """
 
 import keras
@@ -51,9 +52,9 @@ def _layers(model):
 
 def _plain(config):
     """The mode alone, if all else is as Keras has it by default."""
-    if config.mode in ("int8", "int4", "float8"):
-        if _settings(config) == _settings(type(config)()):
-            return config.mode
+    known = config.mode in ("int8", "int4", "float8")
+    if known and _settings(config) == _settings(type(config)()):
+        return config.mode
     return keras.saving.serialize_keras_object(config)
 
 

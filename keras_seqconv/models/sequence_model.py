@@ -32,7 +32,12 @@ class SequenceModel(keras.Model):
     Attributes: `pad_id`, `start_id`, `end_id`, `unk_id`: ids of the vocabulary with a
     meaning, those of fairseq by default (1, 2, 2, 3; decoding starts from the end
     token). `target_vocabulary_size`. `max_target_length`: most positions a target can
-    have, the start included, or None.
+    have, the start included, or None. `has_source`: whether there are `source_ids`.
+
+    Copies: `type(model).from_config(model.get_config())` and `set_weights`.
+    `keras.models.clone_model` copies the graph alone, into a model without `step` and
+    so without search. What Keras changes afterwards, `quantize`, `enable_lora` of
+    layers, `trainable`, is part of the configuration.
 
     Training: `compile` and Keras' `fit` and `evaluate`, on data of inputs as of the
     model and labels (B, T), the target ids one position later. Loss, gradients and
@@ -88,6 +93,11 @@ class SequenceModel(keras.Model):
     # --- Steps ---
 
     @property
+    def has_source(self) -> bool:
+        """Whether it reads a source: whether it translates."""
+        return hasattr(self, "encode")
+
+    @property
     def max_target_length(self) -> int | None:
         return self.target_embedder.max_length
 
@@ -118,7 +128,7 @@ class SequenceModel(keras.Model):
                 beyond the learned positions.
         """
         shared, sentences, beams = {}, source, {}
-        if hasattr(self, "encode"):
+        if self.has_source:
             shared, (sentences, width) = self._shared(source), ops.shape(source)
             if return_attention:
                 shape = (sentences * num_beams, width)
@@ -236,7 +246,7 @@ class SequenceModel(keras.Model):
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
             config=options,
         )
-        self.optimizer.build(self.trainable_variables)
+        self._trained = None
 
     def get_compile_config(self) -> dict:
         if not self.compiled:
@@ -245,7 +255,29 @@ class SequenceModel(keras.Model):
 
     def compile_from_config(self, config) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
 
+    def make_train_function(self, force: bool = False):
+        """As of Keras, and anew where other variables are to be trained.
+
+        The optimizer is built here, not in `compile`: layers may be frozen or given
+        LoRA in between.
+
+        Raises:
+            ValueError: there is nothing to train; or there are variables that the
+                optimizer, built before, does not know.
+        """
+        variables = self.trainable_variables
+        if not variables:
+            raise ValueError("The model has no trainable variables: all are frozen.")
+        self.optimizer.build(variables)
+        trained = tuple(map(id, variables))
+        force = force or trained != self._trained
+        self._trained = trained
+        return super().make_train_function(force)
+
+    fit = token_training.without_class_weight(keras.Model.fit)
+    train_on_batch = token_training.without_class_weight(keras.Model.train_on_batch)
     # As Keras calls them: with the data, on JAX with the state and the data.
     train_step = token_training.train_step
     test_step = token_training.test_step

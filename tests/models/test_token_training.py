@@ -257,16 +257,31 @@ def test_saved_model_goes_on(tmp_path, policy):
 
 
 def test_wrong_arguments():
-    model, adaptive = small_model(), adaptive_model()
+    model, adaptive, other = small_model(), adaptive_model(), small_model()
     normalized = TokenNormalized("sgd", 2)
+    inputs, labels = ragged_batch()
+    model.compile("sgd")
+
+    def fails(inputs, labels):  # on JAX, and Keras then loses the weights
+        other = small_model()
+        other.compile("sgd", jit_compile=UNCOMPILED)
+        other.train_on_batch(inputs, labels)
+
     for make, words in [
         (lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
          "`loss` must be None for a model with an adaptive softmax"),
         (lambda: model.compile("sgd", gradient_accumulation_steps=0), "must be a pos"),
         (lambda: model.compile(normalized, gradient_accumulation_steps=3),
          "`gradient_accumulation_steps` must be left out"),
-        (lambda: train(model, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
+        (lambda: train(other, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
          "one number for each token"),
+        (lambda: fails(inputs, labels[..., None]), "must .* 7, 1"),
+        (lambda: fails(inputs, labels[:, 1:]), r"must .* 6\), ou"),
+        (lambda: fails(inputs, labels[:, 0]), r"must .*\(12,\),"),
+        (lambda: fails(inputs, None), "Labels must .*Received: none"),
+        (lambda: model.fit(inputs, labels, class_weight={5: 2.0}),
+         "give `sample_weight`.*class_weight={5: 2.0}"),
+        (lambda: model.train_on_batch(inputs, labels, None, {5: 2.0}), "give `sample"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
             make()

@@ -1,7 +1,9 @@
 """Wrong arguments of models: the message names the argument, the rule, the value."""
 
+import keras
 import pytest
 
+from keras_seqconv import decoding
 from keras_seqconv.layers import LightConv
 from keras_seqconv.models import MIXERS, LanguageModel, from_preset
 from tests.models.families import (
@@ -110,3 +112,22 @@ def test_an_unknown_argument_and_a_missing_row_of_mixers_are_named(monkeypatch):
         config = language_model(mixer="previous").get_config()
     with pytest.raises(ValueError, match="`mixer` must be one of.*='previous'"):
         LanguageModel.from_config(config)
+
+
+def test_sources_that_a_model_does_not_read_or_misses():
+    translation, language = model_of("dynamic_conv"), model_of("lm")
+    ids, search = [[5, 6, 2]], decoding.beam_search
+    clone = keras.models.clone_model(translation)
+    for call, words in (
+        (lambda: search(language, ids), "be None for a language model.*LanguageModel"),
+        (lambda: search(translation, prefix_ids=ids), "be given.*=None, .*EncoderDec"),
+        (lambda: decoding.sample(translation, batch_size=2), "be given for a transl"),
+        (lambda: decoding.score(language, ids, ids), "be None for a language model"),
+        (lambda: decoding.score(translation, None, ids), "be given for a translation"),
+        (lambda: decoding.score(translation, ids * 2, [ids * 4]),
+         "`target_ids` and `source_ids` must have as many rows.*1 and 2"),
+        (lambda: decoding.Ensemble([translation, language]), "same `has_source`"),
+        (lambda: search(clone, ids), "clone_model` leaves them out: `type.model.."),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            call()
