@@ -95,6 +95,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     say = say if hosts.is_first() else lambda line: None
     devices, recipe = hosts.together(lambda: _what_and_where(options))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_warnings_as_lines(say))
         run, text = prepare(options, recipe, stack, say)
         if text is not None:
             return _train(run, recipe, text, devices, say)
@@ -102,6 +103,21 @@ def train(options: TrainingOptions, say=print) -> Result:
     scores = read_json(run.scores) if run.scores.exists() else {}
     say(f"{run.folder} is finished; its model is {run.model}. {_headline(scores)}")
     return Result(run.model, scores)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(say):
+    """Warnings in the block are lines, each once, without the code they come from."""
+    said = set()
+
+    def show(message, *place, **more):
+        if str(message) not in said:
+            said.add(str(message))
+            say(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
@@ -151,8 +167,8 @@ def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Resul
         flag, gain = "--precision mixed_bfloat16", "trained 1.2 times as fast"
         if advice := bfloat16_advice(flag, gain):
             say(advice)
-    if files := checkpoints.find(run.checkpoints):
-        say(f"Going on from {files[-1]}")
+    if newest := checkpoints.latest(run.checkpoints):
+        say(f"Going on from {newest}")
     elif options.initialize_from is not None:
         say(warm_start(model, options.initialize_from, text.tokenizers))
     stop = callbacks.GracefulStop()

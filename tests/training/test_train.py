@@ -235,6 +235,20 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
     assert done.endswith("(newest, as no epoch is complete: updates 9)")
 
 
+@pytest.mark.filterwarnings("default:Skipped a checkpoint")
+def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(finished, tmp_path):
+    corpus, folder = finished[0], tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    *_, taken, newest = checkpoints.find(folder / "checkpoints")
+    newest.write_bytes(newest.read_bytes()[:-200])
+    lines = []
+    train(options_for(corpus, folder, **{**FINISHED, "max_updates": 10}), lines.append)
+    about = [line for line in lines if "checkpoint" in line and "update-" in line]
+    assert len(about) == 2 and "\n" not in about[0]
+    assert about[0].startswith(f"Skipped a checkpoint. {newest}: it is damaged")
+    assert about[1] == f"Going on from {taken}"
+
+
 @pytest.mark.parametrize("name", ["train.en", "valid.de", "test.en"])
 def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
     corpus, run = finished
