@@ -20,6 +20,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -204,6 +205,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         ImportError: a tokenizer needs a package that is not installed.
     """
     from keras_seqconv import models
+    from keras_seqconv.models.limits import at_most
 
     folder = model_folder(directory)
     path, weights = folder / CONFIG, folder / WEIGHTS
@@ -231,10 +233,14 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         _refuse_objects(arguments)
         if dtype is not None:
             arguments = {**arguments, "dtype": dtype}
-        model = getattr(models, name).from_config(arguments)
+        # A number takes half a byte or more, and is made as a float before.
+        size = weights.stat().st_size
+        with at_most(4 * size, size // 64):
+            model = getattr(models, name).from_config(arguments)
         if config["folded"]:
             model.fold()
     with naming_file(weights, f"is damaged, or not of the model in {CONFIG}"):
+        _check_arrays(weights)
         model.load_weights(weights)
     tokenizers = {None: None}
     for name in (SOURCE, TARGET):
@@ -251,6 +257,22 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         "max_source_length": config["max_source_length"],
         "languages": config.get("languages", (None, None)),
     }
+
+
+def _check_arrays(path: Path) -> None:
+    """ValueError where a file of weights has less than its arrays, as packed ones."""
+    import h5py
+
+    sizes = [0]
+
+    def add(name, item):
+        if isinstance(item, h5py.Dataset):
+            sizes[0] += math.prod(item.shape) * item.dtype.itemsize
+
+    with h5py.File(path) as file:
+        file.visititems(add)
+    if sizes[0] > path.stat().st_size:
+        raise ValueError(f"its arrays have {sizes[0]:,} bytes, more than the file")
 
 
 def _refuse_objects(config) -> None:

@@ -39,6 +39,7 @@ from keras_seqconv.support.arguments import (
 )
 
 SIDES = ("encoder", "decoder")
+MOST_LAYERS = 1000  # against typing errors and hostile files
 SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
 
 
