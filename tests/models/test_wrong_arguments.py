@@ -79,6 +79,7 @@ WRONG = {
         (dict(embedding_dim=SIDES), "same on both sides.*4"),
         (dict(convolutions="[(6, 3)] *"), "`convolutions`"),
         (dict(convolutions="[(1, 1)] * 1000000000"), "more than 1000 entries"),
+        (dict(convolutions="[[[1] * 99] * 99] * 99"), "more than 10000 parts"),
         (dict(attention=False), "`attention`.*2 decoder layers.*False"),
         (dict(attention=[True]), r"`attention`.*2 decoder layers.*\[True\]"),
         (dict(attention=[False, False]), "at least one of them True"),
