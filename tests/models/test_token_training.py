@@ -179,6 +179,22 @@ def test_logs_are_means_over_the_tokens_of_an_epoch():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("make", [small_model, adaptive_model])
+def test_validation_has_no_dropout(make):
+    rates = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.5)
+    if make is adaptive_model:
+        softmax = {"cutoffs": [10, 20], "factor": 2.0, "dropout": 0.5}
+        rates |= dict(adaptive_softmax=softmax, share_embeddings=False)
+    inputs, labels = ragged_batch()
+    model = small_model(**rates)
+    model.compile(nag(), jit_compile=UNCOMPILED)
+    found = [model.evaluate(inputs, labels, verbose=0) for _ in range(2)]
+    assert found[0] == found[1]
+    total = model.negative_log_likelihood(model(inputs, training=False), labels)
+    loss = float(to_numpy(total)) / (labels != PAD).sum()
+    np.testing.assert_allclose(found[0][0], loss, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", quick_and_slow(["keras"], ["tokens", "sum"]))
 def test_losses_of_ones_own(kind):
     one, other = small_model(), small_model()
