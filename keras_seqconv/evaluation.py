@@ -3,11 +3,9 @@
 Scores are in percent, and carry what they are (the signature), as numbers of different
 signatures must not be compared. All but ROUGE are computed by sacreBLEU (extra `mt`).
 
-Letters: N sentences, R samples, T positions, w positions of context.
+Letters: N sentences, R samples.
 """
 
-import itertools
-import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -15,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.data.ids import blocks
+from keras_seqconv.perplexity import Perplexity as Perplexity
+from keras_seqconv.perplexity import text_perplexity as text_perplexity
+from keras_seqconv.perplexity import translation_perplexity as translation_perplexity
 from keras_seqconv.support.arguments import check_choice, check_integer
 from keras_seqconv.support.extras import require
-from keras_seqconv.tokenizers import CharacterTokenizer
 
 # sacreBLEU's class, and its options.
 _TOKENIZED = ("BLEU", {"force": True, "tokenize": "none", "smooth_method": "none"})
@@ -32,6 +31,9 @@ _SACREBLEU = {
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 COMPARABLE = (*_SACREBLEU, *_ROUGE)
 METRICS = (*_SACREBLEU, "rouge")
+# Languages without spaces between words, and those that sacreBLEU has no tokenizer for.
+_WITHOUT_TOKENIZER = {"bo", "dz", "km", "lo", "my", "th"}
+_WITHOUT_SPACES = {*_WITHOUT_TOKENIZER, "ja", "zh"}
 References = Sequence[str] | Sequence[Sequence[str]]
 
 
@@ -46,14 +48,31 @@ class Score(NamedTuple):
     line: str
 
 
+def usual_metrics(target_language: str | None) -> tuple[str, ...]:
+    """BLEU and chrF, the one to publish first: chrF where BLEU finds no words."""
+    unknown = _code(target_language) in _WITHOUT_TOKENIZER
+    return ("chrf", "bleu") if unknown else ("bleu", "chrf")
+
+
+def has_spaces(language: str | None) -> bool:
+    """Whether words of a language stand between spaces, as tokenized BLEU needs it."""
+    return _code(language) not in _WITHOUT_SPACES
+
+
+def _code(language: str | None) -> str:
+    """ "zh" of "zh-CN"."""
+    return re.split("[-_]", language or "")[0].lower()
+
+
 def scores(
     hypotheses: Sequence[str],
     references: References,
     metrics: Iterable[str] = ("bleu", "chrf"),
     *,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
     sentence_separator: str | None = None,
+    target_language: str | None = None,
 ) -> list[Score]:
     """Several scores of the same texts.
 
@@ -81,12 +100,15 @@ def scores(
             where there are several references.
         metrics: any of the above.
         tokenize: of "bleu" alone: a tokenizer of sacreBLEU: "13a", "intl", "zh",
-            "char", "none", ...
+            "char", "none", ... None: its choice for the target language: "zh",
+            "ja-mecab" (pip install 'sacrebleu[ja]'), "ko-mecab" ('sacrebleu[ko]'), and
+            "13a" of all others.
         lowercase: lower-case both sides first; not of "rouge".
         sentence_separator: of "rouge" alone: what stands between the sentences of a
             summary, such as "<q>"; ROUGE-L is then that of summaries (union of the
             sentences' longest common subsequences), which papers on CNN/DailyMail
             report. None: one subsequence of the whole text.
+        target_language: code of the language of the texts, such as "de" or "zh-CN".
 
     Raises:
         ValueError: the lists differ in length or are empty; for an unknown metric or
@@ -109,7 +131,7 @@ def scores(
         if name == "rouge":
             results += _rouge(texts, columns, sentence_separator)
             continue
-        metric = _metric(name, tokenize, lowercase)
+        metric = metric_of(name, tokenize, lowercase, target_language)
         result = metric.corpus_score(texts, columns)
         value, signature = float(result.score), str(metric.get_signature())
         if name in ("bleu", "chrf", "ter"):
@@ -181,7 +203,7 @@ def bleu_by_length(
             f"`edges` must be increasing positive integers. Received: edges={edges}"
         )
     columns = _columns(hypotheses, references, "tokenized_bleu")
-    metric = _metric("tokenized_bleu")
+    metric = metric_of("tokenized_bleu")
     metric.smooth_method = "exp"  # groups are small
     lows = [1, *(edge + 1 for edge in edges)]
     names = [f"{low}–{high}" for low, high in zip(lows, edges, strict=False)]
@@ -230,8 +252,9 @@ def paired_bootstrap(
     *,
     num_samples: int = 1000,
     seed: int = 12345,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
+    target_language: str | None = None,
 ) -> Comparison:
     """Compares two systems on samples of the sentences, drawn with replacement.
 
@@ -245,7 +268,7 @@ def paired_bootstrap(
             "rougeL".
         num_samples: R.
         seed: of the samples; the same seed, the same result.
-        tokenize, lowercase: see `scores`, also for errors.
+        tokenize, lowercase, target_language: see `scores`, also for errors.
     """
     check_choice("metric", metric, COMPARABLE)
     check_integer("num_samples", num_samples, 1)
@@ -256,7 +279,7 @@ def paired_bootstrap(
     else:
         # sacreBLEU's PairedTest calls the same two methods. It keeps no samples, from
         # which the interval of the difference follows; its seed is the environment's.
-        computed = _metric(metric, tokenize, lowercase)
+        computed = metric_of(metric, tokenize, lowercase, target_language)
         statistics_of = computed._extract_corpus_statistics
         score_of = lambda sums: computed._compute_score_from_stats(sums).score  # noqa: E731
     # Of two systems, N sentences.
@@ -289,21 +312,32 @@ def paired_bootstrap(
     )
 
 
-def _metric(name: str, tokenize: str = "13a", lowercase: bool = False):
-    """The object of sacreBLEU that computes one of `COMPARABLE`."""
+def metric_of(
+    name: str,
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    target_language: str | None = None,
+):
+    """The object of sacreBLEU that computes a metric of `scores`, but for "rouge".
+
+    ImportError where sacreBLEU, or what its tokenizer needs, is not installed.
+    """
     package = require("sacrebleu", "mt")
     kind, options = _SACREBLEU[name]
     lowers = {"case_sensitive": not lowercase} if kind == "TER" else {}
     options = {**options, **(lowers or {"lowercase": lowercase})}
-    if name == "bleu":
+    if name == "bleu" and tokenize is None:
+        options["trg_lang"] = _code(target_language)
+    elif name == "bleu":
         known = sorted(package.BLEU.TOKENIZERS)
         options["tokenize"] = check_choice("tokenize", tokenize, tuple(known))
     try:
         return getattr(package, kind)(**options)
     except RuntimeError as error:
         raise ImportError(
-            f"sacreBLEU's tokenizer {tokenize!r} needs a package that is not installed "
-            f"({error})"
+            "sacreBLEU's tokenizer of BLEU "
+            f"({f'of {target_language!r}' if tokenize is None else repr(tokenize)}) "
+            f"needs a package that is not installed ({' '.join(str(error).split())})"
         ) from error
 
 
@@ -327,174 +361,3 @@ def _columns(hypotheses, references: References, metric: str) -> list[list[str]]
         unknown = partial(re.sub, r"(?<!\S)<unk>(?!\S)", "<<unk>>")
         columns[1:] = [[*map(unknown, texts)] for texts in columns[1:]]
     return columns
-
-
-# --- Perplexity ---
-
-
-class Perplexity(NamedTuple):
-    """How well a model predicted a text, by token and by word.
-
-    Words are those between white space of the same text, and an end for each line;
-    what is said of a word is comparable between tokenizers that lose nothing. Tokens
-    (of whole sentences, for translations) of probability 0 are left out of all but
-    `infinite`, as fairseq does.
-
-    Attributes:
-        tokens, words: how many were scored, an end for each line counted.
-        infinite: tokens of probability 0.
-        nll, word_nll: nats of a token, and of a word: those of its pieces summed.
-        bits, word_bits: the same over log 2, fairseq's loss (base 2).
-        perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
-        unit: what a token is: "token" or "character".
-    """
-
-    tokens: int
-    words: int
-    infinite: int
-    nll: float
-    bits: float
-    perplexity: float
-    word_nll: float
-    word_bits: float
-    word_perplexity: float
-    unit: str = "token"
-
-    @classmethod
-    def of(
-        cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
-    ) -> "Perplexity":
-        """From the nats of all that was scored."""
-        numbers = []
-        for count in (tokens, words):
-            nll = total / count
-            numbers += [nll, nll / math.log(2), math.exp(min(nll, 700.0))]
-        return cls(tokens, words, infinite, *numbers, unit)
-
-    def lines(self) -> list[str]:
-        """What to print: per token and per word, in nats and in bits."""
-        return [
-            f"{unit:9} nll {nll:.4f}, loss (base 2) {bits:.4f}, "
-            f"perplexity {perplexity:.2f} ({count:,} {unit}s)"
-            for unit, count, (nll, bits, perplexity) in (
-                (self.unit, self.tokens, self[3:6]),
-                ("word", self.words, self[6:9]),
-            )
-        ]
-
-
-def translation_perplexity(
-    translator, sources: Sequence[str], translations: Sequence[str]
-) -> Perplexity:
-    """Of given translations, each token predicted from the source and those before it.
-
-    Args:
-        translator: a `keras_seqconv.Translator`, which cuts long sources.
-        sources, translations: as many texts, at least one.
-    """
-    if len(sources) != len(translations) or not sources:
-        raise ValueError(
-            "`sources` and `translations` must be of one length, at least 1. "
-            f"Received: {len(sources)} and {len(translations)}"
-        )
-    log_probs = np.array(translator.score(sources, translations, normalize=False))
-    targets = translator.target_tokenizer.tokenize(translations)
-    tokens = np.array([*map(len, targets)])
-    words = np.array([len(text.split()) + 1 for text in translations])
-    finite = np.isfinite(log_probs)
-    return Perplexity.of(
-        float(-log_probs[finite].sum(dtype="float64")),
-        int(tokens[finite].sum()),
-        int(words[finite].sum()),
-        int(tokens[~finite].sum()),
-    )
-
-
-def text_perplexity(
-    generator,
-    lines: Iterable[str],
-    *,
-    context_window: int = 0,
-    tokens_per_sample: int | None = None,
-    break_mode: str = "none",
-) -> Perplexity:
-    """Of running text under a language model (fairseq's `eval-lm`).
-
-    Args:
-        generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; at most
-            its `tokens_per_batch` positions are computed at once.
-        lines: the text; read once, a part at a time.
-        context_window: w: positions in front of each block that are seen and not
-            scored. A large window predicts all tokens from much, and costs time.
-        tokens_per_sample: positions T of a block, the context counted; by default 512,
-            or what the model has.
-        break_mode: how blocks are cut, see `keras_seqconv.data.blocks`.
-
-    Raises:
-        ValueError: the text is empty; a line that is kept whole is longer than the
-            positions of the model.
-    """
-    from keras import ops
-
-    from keras_seqconv.decoding.graphs import run_cached
-    from keras_seqconv.text_model import batches, check_lengths
-
-    if generator.tokenizer is None:
-        raise ValueError("This model has no tokenizer.")
-    model, most = generator.model, generator.model.max_target_length
-    total = tokens = infinite = words = 0
-
-    def ids():
-        nonlocal words
-        rest = iter(lines)
-        while part := list(itertools.islice(rest, 1000)):
-            # Empty lines that divide documents are not scored.
-            words += sum(
-                len(text.split()) + 1
-                for text in part
-                if text.strip() or break_mode != "complete_doc"
-            )
-            yield from generator.tokenizer.tokenize_lines(part)
-
-    rows = blocks(
-        ids(),
-        tokens_per_sample or min(512, most or 512),
-        break_mode=break_mode,
-        context_window=context_window,
-        end_id=model.end_id,
-        pad_id=model.pad_id,
-    )
-    # The logits have 2 ** 26 elements at most.
-    size = (1 << 26) // model.target_vocabulary_size
-    size = min(generator.tokens_per_batch, max(1, size))
-    # Rows of similar lengths together, some thousands at a time.
-    while part := list(itertools.islice(rows, 4096)):
-        inputs = [row["target_ids"].tolist() for row in part]
-        labels = [row["labels"].tolist() for row in part]
-        check_lengths("lines", inputs, most)
-        for batch in batches([*map(len, inputs)], size, most):
-            targets = batch.padded(labels, model.pad_id)
-            tensors = {
-                "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
-                "labels": ops.convert_to_tensor(targets),
-            }
-            found = run_cached(_log_probs, model, None, tensors)
-            count = len(batch.indices)  # further rows are padding
-            scored = targets[:count] != model.pad_id
-            log_probs = ops.convert_to_numpy(found)[:count][scored]
-            finite = np.isfinite(log_probs)
-            total -= float(log_probs[finite].sum(dtype="float64"))
-            tokens += int(finite.sum())
-            infinite += int((~finite).sum())
-    if not tokens:
-        raise ValueError("The text must hold a token to be scored; it holds none.")
-    characters = isinstance(generator.tokenizer, CharacterTokenizer)
-    unit = "character" if characters else "token"
-    return Perplexity.of(total, tokens, words, infinite, unit)
-
-
-def _log_probs(model, _, tensors):
-    from keras import ops
-
-    outputs = model({"target_ids": tensors["inputs"]})
-    return ops.cast(model.log_prob(outputs, tensors["labels"]), "float32")

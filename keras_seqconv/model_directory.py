@@ -20,6 +20,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -104,7 +105,8 @@ def write(
 
     Raises:
         ValueError: `directory` is neither empty nor a model that `overwrite` replaces;
-            the model is not one of the package's, or is quantized.
+            the model is not one of the package's, or its configuration holds
+            serialized objects (quantizers that are not Keras' default).
     """
     from keras_seqconv import models
 
@@ -115,12 +117,8 @@ def write(
             f"`model` must be of one of the classes {[*CLASSES]} to be saved. "
             f"Received: {name}"
         )
-    layers = list(model._flatten_layers())
-    if any(getattr(layer, "quantization_mode", None) for layer in layers):
-        raise ValueError(
-            "`model` must have the weights that its arguments make, to be saved. "
-            "Received: a quantized model"
-        )
+    arguments = model.get_config()
+    _refuse_objects(arguments)
     kept_in = {
         SOURCE: None if source_tokenizer is None else SOURCE,
         TARGET: None if target_tokenizer is None else TARGET,
@@ -130,9 +128,11 @@ def write(
     config = {
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
-        "model": {"class": name, "config": model.get_config()},
+        "model": {"class": name, "config": arguments},
         # g is the norm of the weights, which `fold` takes away.
-        "folded": any(hasattr(layer, "g") and layer.g is None for layer in layers),
+        "folded": any(
+            hasattr(layer, "g") and layer.g is None for layer in model._flatten_layers()
+        ),
         "search": search,
         "max_source_length": max_source_length,
         "languages": languages,
@@ -205,6 +205,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         ImportError: a tokenizer needs a package that is not installed.
     """
     from keras_seqconv import models
+    from keras_seqconv.models.limits import at_most
 
     folder = model_folder(directory)
     path, weights = folder / CONFIG, folder / WEIGHTS
@@ -229,15 +230,17 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         name, arguments = config["model"]["class"], config["model"]["config"]
         if name not in CLASSES:
             raise ValueError(f"the class must be one of {[*CLASSES]}, not {name!r}")
-        text = json.dumps(arguments)
-        if any(key in text for key in _SERIALIZED):
-            raise ValueError("its `config` must hold no serialized objects")
+        _refuse_objects(arguments)
         if dtype is not None:
             arguments = {**arguments, "dtype": dtype}
-        model = getattr(models, name).from_config(arguments)
+        # A number takes half a byte or more, and is made as a float before.
+        size = weights.stat().st_size
+        with at_most(4 * size, size // 64):
+            model = getattr(models, name).from_config(arguments)
         if config["folded"]:
             model.fold()
     with naming_file(weights, f"is damaged, or not of the model in {CONFIG}"):
+        _check_arrays(weights)
         model.load_weights(weights)
     tokenizers = {None: None}
     for name in (SOURCE, TARGET):
@@ -254,6 +257,32 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         "max_source_length": config["max_source_length"],
         "languages": config.get("languages", (None, None)),
     }
+
+
+def _check_arrays(path: Path) -> None:
+    """ValueError where a file of weights has less than its arrays, as packed ones."""
+    import h5py
+
+    sizes = [0]
+
+    def add(name, item):
+        if isinstance(item, h5py.Dataset):
+            sizes[0] += math.prod(item.shape) * item.dtype.itemsize
+
+    with h5py.File(path) as file:
+        file.visititems(add)
+    if sizes[0] > path.stat().st_size:
+        raise ValueError(f"its arrays have {sizes[0]:,} bytes, more than the file")
+
+
+def _refuse_objects(config) -> None:
+    """Refuse arguments of a model with serialized Keras objects, which may be any."""
+    text = json.dumps(config)
+    if any(key in text for key in _SERIALIZED):
+        raise ValueError(
+            "the `config` of a model directory must hold no serialized objects, such "
+            "as policies or quantizers that are not Keras' default"
+        )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 
 import keras
 from keras import ops
@@ -183,8 +184,20 @@ class TokenNormalized(keras.optimizers.Optimizer):
         return getattr(self.inner_optimizer, "inner_optimizer", self.inner_optimizer)
 
     def build(self, variables):
+        if self.innermost.built:
+            known = self.innermost._trainable_variables_indices
+            if new := [v for v in variables if self._var_key(v) not in known]:
+                raise ValueError(
+                    "The optimizer was built for other variables: `compile` again, "
+                    "with a new optimizer, to train what was frozen or added since. "
+                    f"Received: {len(new)} new variables, such as {new[0].path}"
+                )
+            # What is frozen by now goes without a gradient.
+            variables = self.innermost._trainable_variables
         if self.built:
             return
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
 
         def same_everywhere(dtype, name):
             return self.add_variable(
@@ -213,8 +226,6 @@ class TokenNormalized(keras.optimizers.Optimizer):
                     for one in variables
                 ),
             ]
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
         super().build(variables)
 
     @property
@@ -246,16 +257,14 @@ class TokenNormalized(keras.optimizers.Optimizer):
             gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum
                 over the tokens of this replica.
             tokens: their number, a scalar.
-            trainable_variables: those that the optimizer was built for, all of them;
-                needed when it is not built.
+            trainable_variables: those that the optimizer was built for, but for frozen
+                ones; needed when it is not built.
         """
         import tensorflow as tf
 
         if not self.built:
             self.build(trainable_variables)
-        pairs = zip(gradients, self._trainable_variables, strict=True)
-        # None where the loss does not depend on the variable.
-        gradients = [ops.zeros(v.shape) if g is None else g for g, v in pairs]
+        gradients = self._of_all(gradients)
         replica = tf.distribute.get_replica_context()
         tokens = _over_replicas([ops.cast(tokens, "float32")])
         sums = [*tokens, *(_dense(g, "float32") for g in gradients)]
@@ -276,7 +285,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
     ) -> tuple:
         """`apply_sums` for JAX: from values of `self.variables` and of the weights to
         new ones, `(trainable_variables, optimizer_variables)`."""
-        variables = [*self._trainable_variables, *self.variables]
+        trained = [v for v in self._trainable_variables if v.trainable]
+        variables, gradients = [*trained, *self.variables], self._of_all(gradients)
         values = [*trainable_variables, *optimizer_variables]
         pairs = list(zip(variables, values, strict=True))
         tokens = ops.cast(tokens, "float32")
@@ -292,6 +302,13 @@ class TokenNormalized(keras.optimizers.Optimizer):
             values = self._take_in(run, tokens)
         count = len(trainable_variables)
         return values[:count], values[count:]
+
+    def _of_all(self, gradients):
+        """Zeros for what is frozen, or on which the loss does not depend (None)."""
+        variables, given = self._trainable_variables, iter(gradients)
+        found = [next(given) if v.trainable else None for v in variables]
+        pairs = zip(found, variables, strict=True)
+        return [ops.zeros(v.shape) if g is None else g for g, v in pairs]
 
     def _take_in(self, run, tokens):
         """`run(function)` is `function(tokens, *gradients)` in each replica: tokens of
@@ -336,14 +353,19 @@ class TokenNormalized(keras.optimizers.Optimizer):
             factor *= ops.minimum(1.0, limit / (norm + 1e-6))
         self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
         self.last_gradient_norm.assign(norm)
-        means = [gradient * factor for gradient in gradients]
         self._clear()
         inner, weights = self.inner_optimizer, self._trainable_variables
+        pairs = list(zip(gradients, weights, strict=True))
         if keras.backend.backend() == "tensorflow":
-            inner.apply(means)
+            inner.apply_gradients([(g * factor, v) for g, v in pairs if v.trainable])
             return
+        # None and any value for what is frozen: Keras leaves it alone, with a warning.
+        means = [g * factor if v.trainable else None for g, v in pairs]
+        values = [v.value if v.trainable else ops.zeros(v.shape) for v in weights]
         state = [variable.value for variable in inner.variables]
-        values = inner.stateless_apply(state, means, [v.value for v in weights])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Gradients do not exist")
+            values = inner.stateless_apply(state, means, values)
         for old, new in zip((weights, inner.variables), values, strict=True):
             for variable, value in zip(old, new, strict=True):
                 variable.assign(value)

@@ -40,10 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data-dir", metavar="DIR", help="of TensorFlow Datasets")
     add("--limit", type=int, metavar="N", help="use the first N sentences only")
     add(
-        "--metrics", default="bleu,chrf", metavar="A,B",
+        "--metrics", metavar="A,B",
         help=f"any of {', '.join(metrics)} (default bleu,chrf)",
     )  # fmt: skip
-    add("--tokenize", default="13a", help="tokenizer of sacreBLEU's bleu (default 13a)")
+    add(
+        "--tokenize",
+        help="tokenizer of sacreBLEU's bleu (default: its choice for the language)",
+    )
     add("--lowercase", action="store_true", help="compare in lower case")
     add(
         "--rouge-separator", metavar="TEXT",
@@ -76,15 +79,17 @@ def check(options: argparse.Namespace) -> None:
     from keras_seqconv_cli.translate import check_shards
 
     check_shards(options, options.output_hypotheses, "output_hypotheses")
-    options.metrics = [name.strip() for name in options.metrics.split(",")]
-    for name in options.metrics:
+    if options.metrics is not None:
+        options.metrics = [name.strip() for name in options.metrics.split(",")]
+    for name in options.metrics or ():
         if name not in options.known_metrics:
             raise ValueError(
                 f"`metrics` must be of {', '.join(options.known_metrics)}, with commas "
                 f"between them. Received: {name!r}"
             )
     model, given, data = options.model, options.hypotheses, options.dataset
-    perplexity, references = "perplexity" in options.metrics, options.reference
+    perplexity = "perplexity" in (options.metrics or ())
+    references = options.reference
     mistakes = {
         "Give a MODEL, or translations by `hypotheses`.": not (model or given),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
@@ -120,7 +125,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _translations(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.evaluation import COMPARABLE, scores, translation_perplexity
+    from keras_seqconv.evaluation import (
+        COMPARABLE,
+        metric_of,
+        scores,
+        translation_perplexity,
+        usual_metrics,
+    )
     from keras_seqconv_cli.translate import load_translator
 
     translator = None
@@ -130,6 +141,12 @@ def _translations(options, result: dict, lines: list[str]) -> None:
             if getattr(options, name) is None:
                 setattr(options, name, getattr(translator, name))
     sources, references, hypotheses, others = _texts(options)
+    language = options.target_language
+    options.metrics = options.metrics or usual_metrics(language)
+    choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
+    choices["target_language"] = language
+    if "bleu" in options.metrics:
+        metric_of("bleu", **choices)  # whether it can be, before translating
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
@@ -137,7 +154,6 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     if options.shard is not None:
         return  # to be scored when merged
     metrics = [name for name in options.metrics if name != "perplexity"]
-    choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     separator = {"sentence_separator": options.rouge_separator}
     found = scores(hypotheses, references, metrics, **choices, **separator)
     lines += [score.line for score in found]
@@ -182,6 +198,7 @@ def _texts(options) -> tuple:
             target_language=options.target_language,
             data_dir=options.data_dir,
         )
+        options.target_language = corpus.target_language
         references = [[*corpus.texts(options.split, "target", most)]]
         columns[f"{options.split} of {options.dataset}"] = references[0]
         if corpus.source_language is not None:

@@ -122,6 +122,36 @@ def test_sacrebleu_scores_and_signatures():
     assert found.value == pytest.approx(100)
 
 
+CHINESE = ["我喜欢黑色的猫。", "他昨天去了北京大学"], ["我喜欢白色的猫。", "他去了北京"]
+
+
+@pytest.mark.parametrize("language", ["zh-CN", "ja", "ko"])
+def test_words_are_found_as_sacrebleu_does_for_the_language(language):
+    """Or what that needs is named; 13a would take each sentence for one word."""
+    try:
+        metric = sacrebleu.BLEU(trg_lang=language[:2], force=True)
+    except RuntimeError:
+        with pytest.raises(ImportError, match=rf"{language}.*sacrebleu\[{language}\]"):
+            score("bleu", *CHINESE, target_language=language)
+        return
+    known = metric.corpus_score(CHINESE[0], [CHINESE[1]])
+    found = score("bleu", *CHINESE, target_language=language)
+    assert found.value == known.score > 1 + score("bleu", *CHINESE).value
+    assert f"|tok:{language[:2]}" in found.signature
+    options = {"num_samples": 2, "target_language": language}
+    assert paired_bootstrap(CHINESE[0], *CHINESE, **options).score == known.score
+    given = score("bleu", *CHINESE, target_language=language, tokenize="char")
+    assert "|tok:char" in given.signature
+
+
+def test_what_is_published_first():
+    usual = {None: "bleu", "de": "bleu", "zh_TW": "bleu", "th": "chrf", "my-MM": "chrf"}
+    assert {code: evaluation.usual_metrics(code)[0] for code in usual} == usual
+    assert [evaluation.has_spaces(x) for x in (None, "ko", "zh-TW", "th")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
 def test_rouge_and_all_metrics_at_once():
     pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     texts = sentences(8, 12)

@@ -130,9 +130,10 @@ def test_only_what_loads_is_saved(tmp_path):
         pass
 
     quantized = MODELS["EncoderDecoder"]()
-    quantized.vocabulary_map.dense.quantize("int8")
+    weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    quantized.vocabulary_map.dense.quantize(config=weights_only)
     for model, words in (
-        (quantized, "a quantized model"),
+        (quantized, "no serialized objects, such as .*quantizers"),
         (Mine(30, 30, **SMALL), "one of the classes .*Received: Mine"),
         (ks.decoding.Ensemble([quantized] * 2), "one of the classes .*: Ensemble"),
     ):
@@ -213,7 +214,7 @@ def test_files_that_are_cut_off(saved):
                 ks.load(saved)
         path.write_bytes(content)
     config = (saved / "config.json").read_bytes()
-    for text in (b"[]", b"\xff", b"[" * 100_000):
+    for text in (b"[]", b"\xff", b"[" * 100_000, b"[" + b" " * 2**25):
         (saved / "config.json").write_bytes(text)
         with pytest.raises(ValueError, match="config.json must"):
             ks.load(saved)
@@ -252,6 +253,12 @@ ARGUMENTS = ("model", "config")
         ([*ARGUMENTS, "activation"], "exec", "describes no model .*exec"),
         ([*ARGUMENTS, "new"], 1, "unexpected keyword argument 'new'"),
         ([*ARGUMENTS, "hidden_dim"], 16, "weights.h5 .* not of the mod"),
+        ([*ARGUMENTS, "hidden_dim"], 2**20, "describes far more than the weights"),
+        ([*ARGUMENTS, "target_vocabulary_size"], 10**9, "describes far more"),
+        ([*ARGUMENTS, "kernel_sizes"], [10**9], "describes far more"),
+        ([*ARGUMENTS, "num_decoder_layers"], 10**9, "`num_decoder_layers` .* at most"),
+        ([*ARGUMENTS, "changes"], {"quantized": {"999": "int8"}}, "describes no model"),
+        ([*ARGUMENTS, "changes"], {"frozen": [10**9]}, "describes no model"),
         (["source_tokenizer"], "../../etc", "names wrong tokenizers"),
         (["target_tokenizer"], ["/etc"], "names wrong tokenizers"),
         (["source_tokenizer"], None, "must both be given or both be None"),
@@ -298,4 +305,12 @@ def test_spoilt_weights(saved, make):
         del file[name]
         make(file, name, shape)
     with pytest.raises(ValueError, match="model.weights.h5 is damaged, or not of"):
+        ks.load(saved)
+
+
+def test_weights_that_get_larger_when_they_are_read(saved):
+    edit(saved, lambda config: config.pop("weights_sha256"))
+    with h5py.File(saved / "model.weights.h5", "r+") as file:
+        file.create_dataset("more", (2**20, 2**7), "f4", compression="gzip")
+    with pytest.raises(ValueError, match="its arrays have .* more than the file"):
         ks.load(saved)

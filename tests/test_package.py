@@ -56,7 +56,7 @@ ALLOWED = {
     "data": set(),
     "preparation": {"tokenizers"},
     "checkpoints": set(),
-    "callbacks": {"checkpoints", "data", "hosts"},
+    "callbacks": {"checkpoints", "data", "evaluation", "hosts"},
     "fitting": {"callbacks"},
     "training": {
         "callbacks", "checkpoints", "devices", "data", "evaluation", "hosts",
@@ -65,7 +65,8 @@ ALLOWED = {
         "schedules", "tokenizers", "training_options", "translator", "version",
     },
     # After training
-    "evaluation": {"data", "decoding", "text_model", "tokenizers"},
+    "evaluation": {"perplexity"},
+    "perplexity": {"data", "decoding", "text_model", "tokenizers"},
     "plots": set(),
     "demo": {"inspection", "plots", "translator"},
     "inspection": {"layers", "models", "translator"},

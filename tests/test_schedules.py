@@ -39,6 +39,7 @@ def test_numbers_of_the_specification():
     for n, wanted in [(0, 1e-7), (10_000, 1e-3), (20_000, 5.0005e-4), (30_000, 1e-3)]:
         np.testing.assert_allclose(schedule(n), wanted, rtol=1e-5)
     assert float(schedule(29_999)) < 1.01e-7  # before it restarts
+    assert WarmupCosine(1e-3)(0) == np.float32(1e-3)  # without a warm-up, its default
 
 
 @pytest.mark.parametrize("growth", [1.0, 2.0, 1.3])

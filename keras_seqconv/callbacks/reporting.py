@@ -18,6 +18,7 @@ from keras import ops
 
 from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
+from keras_seqconv.evaluation import metric_of
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import naming, write_file
 from keras_seqconv.support.progress import Progress as Lines
@@ -104,7 +105,8 @@ class ValidationBLEU(Validation):
     Args:
         translator: has `translate(texts) -> texts`, as
             `Translator(model, source_tokenizer, target_tokenizer)` with the model in
-            training, or is such a function itself.
+            training, or is such a function itself. By its `target_language`, if it has
+            one, sacreBLEU chooses how to find words.
         sources: texts.
         references: one for each.
         every_updates: as of `Validate`.
@@ -122,7 +124,8 @@ class ValidationBLEU(Validation):
                 "`sources` and `references` must have the same number of texts, at "
                 f"least one. Received: {len(self.sources)} and {len(self.references)}"
             )
-        self._metric = require("sacrebleu", "mt").BLEU()
+        language = getattr(self.translator, "target_language", None)
+        self._metric = metric_of("bleu", target_language=language)
 
     def _results(self) -> dict[str, float]:
         translate = getattr(self.translator, "translate", self.translator)

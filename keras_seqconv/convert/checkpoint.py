@@ -9,7 +9,6 @@ nothing of fairseq is imported, and nothing that the file names is called.
 import argparse
 import contextlib
 import os
-import pickletools
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_seqconv.convert.pickles import look_at
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
 
@@ -87,6 +87,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
             _reading(path / "weights.npz") as file,
             np.load(file, allow_pickle=False) as arrays,
         ):
+            # Weights hardly get smaller when they are packed.
+            _check_records(arrays.zip, 20 * file.stat().st_size)
             weights = {name: _float32(name, arrays[name]) for name in arrays.files}
         return Checkpoint(str(path), options, weights)
     if not path.exists():
@@ -112,7 +114,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__} instead of a dict")
-        return Checkpoint(str(path), _options(content), _weights(torch, content))
+        most = 16 * path.stat().st_size
+        return Checkpoint(str(path), _options(content), _weights(torch, content, most))
 
 
 @contextlib.contextmanager
@@ -147,13 +150,18 @@ def _only(serialization, allowed: list) -> Iterator[None]:
 
 
 def _globals_of(path: Path) -> set[str]:
-    """Every global that the pickles of a file name."""
+    """Every global that the pickles of a file name; ValueError for what they may not.
+
+    That is what would take memory or time out of all proportion, see `pickles`.
+    """
     with open(path, "rb") as stream:
-        if not zipfile.is_zipfile(stream):
-            stream.seek(0)
+        zipped = stream.read(4) == b"PK\3\4"  # as torch tells them apart
+        stream.seek(0)
+        if not zipped:
             # Magic number, protocol, sizes, content, keys of the storages.
-            return set().union(*(_globals_in(stream) for _ in range(5)))
+            return set().union(*(look_at(stream) for _ in range(5)))
         with zipfile.ZipFile(stream) as archive:
+            _check_records(archive, path.stat().st_size)
             # torch does not compare check sums.
             damaged = archive.testzip()
             if damaged is not None:
@@ -162,16 +170,14 @@ def _globals_of(path: Path) -> set[str]:
             if len(records) != 1:
                 raise ValueError(f"an archive with {len(records)} records data.pkl")
             with archive.open(records[0]) as record:
-                return _globals_in(record)
+                return look_at(record)
 
 
-def _globals_in(stream) -> set[str]:
-    # torch knows no other opcode that names one.
-    return {
-        argument.replace(" ", ".", 1)
-        for opcode, argument, _ in pickletools.genops(stream)
-        if opcode.name in ("GLOBAL", "INST")
-    }
+def _check_records(archive: zipfile.ZipFile, most: int) -> None:
+    """ValueError where they are larger than `most` bytes, packed or overlapping."""
+    size = sum(record.file_size for record in archive.infolist())
+    if size > most:
+        raise ValueError(f"its records have {size:,} bytes, far more than the file")
 
 
 # --- What was loaded ---
@@ -210,7 +216,8 @@ def _plain(value):
     return Inert()
 
 
-def _weights(torch, content: dict) -> dict[str, np.ndarray]:
+def _weights(torch, content: dict, most: int) -> dict[str, np.ndarray]:
+    """float32 from half precision under several names is not that much, in bytes."""
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError('it has no "model", the dict of weights')
@@ -220,6 +227,9 @@ def _weights(torch, content: dict) -> dict[str, np.ndarray]:
             raise ValueError(
                 f'what "model" holds under {name!r} is not a tensor with a name'
             )
+        most -= 4 * tensor.numel()
+        if most < 0:
+            raise ValueError(f"the tensors up to {name} show far more than is stored")
         if tensor.is_floating_point():
             tensor = tensor.to(torch.float32)  # NumPy has no bfloat16
         weights[name] = _float32(name, tensor.detach().numpy())

@@ -19,7 +19,7 @@ from keras_seqconv.models import (
     LanguageModel,
     SequenceModel,
 )
-from keras_seqconv.models.gated_stack import parse_convolutions
+from keras_seqconv.models.limits import at_most
 from keras_seqconv.tokenizers import Dictionary
 
 _SIDES = ("encoder", "decoder")
@@ -82,8 +82,13 @@ def from_fairseq(
         problem = "its tensors are of no model that the package knows"
         raise ConversionError(checkpoint.path, [problem])
     translates = weights.count("encoder.") > 0
+    arrays = checkpoint.weights
+    numbers = sum(array.size for array in arrays.values())
+    # Queries, keys and values may be stored as one.
+    most = sum(3 if ".in_proj_" in name else 1 for name in arrays)
     try:
-        model = families[translates](options, weights, dtype)
+        with at_most(2 * numbers, most):
+            model = families[translates](options, weights, dtype)
     except ValueError as error:
         # What the options describe is no model; what was noted so far may say why.
         raise ConversionError(checkpoint.path, [*problems, str(error)]) from error
@@ -412,7 +417,7 @@ def _conv_s2s(options, weights, dtype) -> ConvS2S:
         weights.size(embeddings["encoder"], 0),
         weights.size(embeddings["decoder"], 0),
         embedding_dim={side: weights.size(embeddings[side], 1) for side in _SIDES},
-        convolutions={side: _convolutions(options, weights, side) for side in _SIDES},
+        convolutions={side: options.get(f"{side}_layers", str) for side in _SIDES},
         attention=options.get("decoder_attention", object, True),
         output_dim=weights.size("decoder.fc2.bias", 0),
         share_output_embedding=shared,
@@ -448,7 +453,7 @@ def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
     model = ConvLanguageModel(
         weights.size(table, 0),
         embedding_dim=weights.size(table, 1),
-        convolutions=_convolutions(options, weights, "decoder"),
+        convolutions=options.get("decoder_layers", str),
         dropout=options.get("dropout", float, 0.1),
         adaptive_softmax=softmax if adaptive else None,
         dtype=dtype,
@@ -462,18 +467,6 @@ def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
         weights.weight_norm(model.feature_dense, "decoder.fc2")
         weights.weight_norm(model.output_dense, "decoder.fc3")
     return model
-
-
-def _convolutions(options, weights, side):
-    """The layers of one side; ValueError before far too much memory is taken."""
-    layers = parse_convolutions(options.get(f"{side}_layers", str))
-    size = sum(
-        before.channels * layer.kernel_size * layer.channels
-        for before, layer in zip([layers[0], *layers], layers, strict=False)
-    )
-    if size > 100 * sum(array.size for array in weights.arrays.values()):
-        raise ValueError(f"option {side}_layers describes far more than is stored")
-    return layers
 
 
 def _fill_gated_stack(weights, side, blocks):

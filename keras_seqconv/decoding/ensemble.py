@@ -4,7 +4,9 @@ import functools
 
 from keras import ops
 
-_COMMON = ("pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size")
+_COMMON = (
+    "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size", "has_source",
+)  # fmt: skip
 
 
 class Ensemble:
@@ -28,7 +30,7 @@ class Ensemble:
         if not self.models:
             raise ValueError("`models` must not be empty. Received: models=[]")
         for name in _COMMON:
-            values = [getattr(model, name) for model in self.models]
+            values = [getattr(model, name, None) for model in self.models]
             if len(set(values)) > 1:
                 raise ValueError(
                     f"All of `models` must have the same `{name}`. Received: {values}"

@@ -237,8 +237,14 @@ def score(
             "`target_ids` must have shape (B, T) or (B, N, T). "
             f"Received: target_ids.shape={tuple(targets.shape)}"
         )
+    _check_source(model, source_ids)
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
+<<<<<<< HEAD
     return run_cached(_score, model, options, tensors)
+=======
+    _check_rows(tensors)
+    return run_cached(_score, model, options, tensors, jit_compile)
+>>>>>>> h-models
 
 
 # Inputs
@@ -262,6 +268,7 @@ def _ids(**given) -> dict:
 
 def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     """The tensors of a search by name; ValueError where arguments do not fit."""
+    _check_source(model, source_ids)
     options.check_model(model)
     tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids)
     for name in ("max_length_ratio", "return_attention"):
@@ -283,21 +290,52 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
             "One of `source_ids`, `prefix_ids` and `batch_size` must be given. "
             "Received: none of them"
         )
-    sizes = {name: value.shape[0] for name, value in tensors.items()}
-    if len({size for size in sizes.values() if size is not None}) > 1:
-        raise ValueError(
-            "`source_ids` and `prefix_ids` must have as many rows. "
-            f"Received: {sizes['source_ids']} and {sizes['prefix_ids']}"
-        )
+    _check_rows(tensors)
     return tensors
 
 
+<<<<<<< HEAD
 def is_compiled(jit_compile: bool | str) -> bool:
     """Whether a search with this `jit_compile` is compiled, if it is called eagerly."""
     check_choice("jit_compile", jit_compile, ("auto", True, False))
     if jit_compile == "auto":
         jit_compile = on_cpu()
     return jit_compile or keras.backend.backend() == "jax"
+=======
+def _check_source(model, source_ids):
+    """ValueError where a source is missing, or is not read."""
+    if not hasattr(model, "step"):
+        raise ValueError(
+            "`model` must have the methods `get_initial_state` and `step`. "
+            "`keras.models.clone_model` leaves them out: "
+            "`type(model).from_config(model.get_config())` has them. "
+            f"Received: model={model!r}"
+        )
+    wanted = getattr(model, "has_source", None)
+    if wanted not in (None, source_ids is not None):
+        rule = "be given for a translation" if wanted else "be None for a language"
+        raise ValueError(
+            f"`source_ids` must {rule} model. Received: source_ids="
+            + ("None" if source_ids is None else f"{type(source_ids).__name__}")
+            + f", model={type(model).__name__}"
+        )
+
+
+def _check_rows(tensors):
+    """ValueError unless all have as many rows, as far as these are known."""
+    rows = {name: value.shape[0] for name, value in tensors.items()}
+    if len(set(rows.values()) - {None}) > 1:
+        raise ValueError(
+            f"{' and '.join(f'`{name}`' for name in rows)} must have as many rows. "
+            f"Received: {' and '.join(map(str, rows.values()))}"
+        )
+
+
+def _sentences(tensors):
+    """Of the tensors the first that has a row for each sentence."""
+    names = ("source_ids", "prefix_ids", "rows")
+    return next(tensors[name] for name in names if name in tensors)
+>>>>>>> h-models
 
 
 def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_seqconv.models import stacks
 from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.arguments import check_choice, check_integer
 
 # Options that may differ between encoder and decoder.
 _SIDED = (
@@ -121,8 +121,8 @@ class EncoderDecoder(SequenceModel):
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
         self.target_vocabulary_size = target_vocabulary_size
         self.pad_id = config["special_ids"]["pad"]
-        check_positive_integer("num_encoder_layers", num_encoder_layers)
-        check_positive_integer("num_decoder_layers", num_decoder_layers)
+        check_integer("num_encoder_layers", num_encoder_layers, 1, stacks.MOST_LAYERS)
+        check_integer("num_decoder_layers", num_decoder_layers, 1, stacks.MOST_LAYERS)
         encoder, decoder = (
             config | {name: stacks.of_side(name, config[name], side) for name in _SIDED}
             for side in stacks.SIDES

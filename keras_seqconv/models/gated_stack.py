@@ -25,6 +25,7 @@ from keras_seqconv.models.stacks import Embedder
 
 # Bounds against typing errors and hostile files.
 _MOST_ENTRIES = 1000
+_MOST_PARTS = 10_000  # entries of entries counted
 _MOST_CHARACTERS = 10_000
 
 
@@ -39,7 +40,7 @@ def evaluate(text: str):
 
     Raises:
         ValueError: for anything else, and for texts that are too long, nested too
-            deeply, or repeat more than 1000 entries.
+            deeply, or repeat more than 1000 entries or 10,000 parts of them.
     """
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"there may be {_MOST_CHARACTERS} characters at most")
@@ -67,8 +68,14 @@ def _value(node):
                 repeated = isinstance(entries, (list, tuple)) and isinstance(times, int)
                 if repeated and len(entries) * times > _MOST_ENTRIES:
                     raise ValueError(f"more than {_MOST_ENTRIES} entries")
+                if repeated and _parts(entries) * times > _MOST_PARTS:
+                    raise ValueError(f"more than {_MOST_PARTS} parts of entries")
             return left * right
     raise ValueError(f"{type(node).__name__} is not allowed")
+
+
+def _parts(value) -> int:
+    return 1 + sum(map(_parts, value)) if isinstance(value, (list, tuple)) else 1
 
 
 class Convolution(NamedTuple):
@@ -247,3 +254,11 @@ class WeightNormalizedModel(SequenceModel):
             if hasattr(layer, "fold"):
                 layer.fold()
         self._update_config(folded=True)
+
+    def quantize(self, *args, **kwargs) -> None:
+        """Refused: Keras quantizes `Dense` layers, of which there is none here."""
+        raise ValueError(
+            "`quantize` needs layers that Keras can quantize, such as `Dense`; all of "
+            "these are weight-normalised, or were before `fold`. Received: a "
+            f"{type(self).__name__}"
+        )

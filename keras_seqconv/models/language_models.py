@@ -8,7 +8,7 @@ import keras
 from keras_seqconv.layers import AdaptiveInput
 from keras_seqconv.models import stacks
 from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
-from keras_seqconv.support.arguments import check_boolean, check_positive_integer
+from keras_seqconv.support.arguments import check_boolean, check_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -86,7 +86,7 @@ class LanguageModel(SequenceModel):
         config = constructor_arguments(locals())
         self.pad_id = config["special_ids"]["pad"]
         self.target_vocabulary_size = vocabulary_size
-        check_positive_integer("num_layers", num_layers)
+        check_integer("num_layers", num_layers, 1, stacks.MOST_LAYERS)
         stacks.check_options(config)
         _check_sharing(config)
         seeds = stacks.make_seeds(seed)

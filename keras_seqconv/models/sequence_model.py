@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
+from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import (
     SIDES,
     SPECIAL_IDS,
@@ -31,7 +32,12 @@ class SequenceModel(keras.Model):
     Attributes: `pad_id`, `start_id`, `end_id`, `unk_id`: ids of the vocabulary with a
     meaning, those of fairseq by default (1, 2, 2, 3; decoding starts from the end
     token). `target_vocabulary_size`. `max_target_length`: most positions a target can
-    have, the start included, or None.
+    have, the start included, or None. `has_source`: whether there are `source_ids`.
+
+    Copies: `type(model).from_config(model.get_config())` and `set_weights`.
+    `keras.models.clone_model` copies the graph alone, into a model without `step` and
+    so without search. What Keras changes afterwards, `quantize`, `enable_lora` of
+    layers, `trainable`, is part of the configuration.
 
     Training: `compile` and Keras' `fit` and `evaluate`, on data of inputs as of the
     model and labels (B, T), the target ids one position later. Loss, gradients and
@@ -87,6 +93,11 @@ class SequenceModel(keras.Model):
     # --- Steps ---
 
     @property
+    def has_source(self) -> bool:
+        """Whether it reads a source: whether it translates."""
+        return hasattr(self, "encode")
+
+    @property
     def max_target_length(self) -> int | None:
         return self.target_embedder.max_length
 
@@ -117,7 +128,7 @@ class SequenceModel(keras.Model):
                 beyond the learned positions.
         """
         shared, sentences, beams = {}, source, {}
-        if hasattr(self, "encode"):
+        if self.has_source:
             shared, (sentences, width) = self._shared(source), ops.shape(source)
             if return_attention:
                 shape = (sentences * num_beams, width)
@@ -235,7 +246,7 @@ class SequenceModel(keras.Model):
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
             config=options,
         )
-        self.optimizer.build(self.trainable_variables)
+        self._trained = None
 
     def get_compile_config(self) -> dict:
         if not self.compiled:
@@ -244,7 +255,29 @@ class SequenceModel(keras.Model):
 
     def compile_from_config(self, config) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
 
+    def make_train_function(self, force: bool = False):
+        """As of Keras, and anew where other variables are to be trained.
+
+        The optimizer is built here, not in `compile`: layers may be frozen or given
+        LoRA in between.
+
+        Raises:
+            ValueError: there is nothing to train; or there are variables that the
+                optimizer, built before, does not know.
+        """
+        variables = self.trainable_variables
+        if not variables:
+            raise ValueError("The model has no trainable variables: all are frozen.")
+        self.optimizer.build(variables)
+        trained = tuple(map(id, variables))
+        force = force or trained != self._trained
+        self._trained = trained
+        return super().make_train_function(force)
+
+    fit = token_training.without_class_weight(keras.Model.fit)
+    train_on_batch = token_training.without_class_weight(keras.Model.train_on_batch)
     # As Keras calls them: with the data, on JAX with the state and the data.
     train_step = token_training.train_step
     test_step = token_training.test_step
@@ -298,11 +331,17 @@ class SequenceModel(keras.Model):
         self._config = json.dumps({**json.loads(self._config), **arguments})
 
     def get_config(self) -> dict:
-        return {"name": self.name, **json.loads(self._config)}
+        config = {"name": self.name, **json.loads(self._config)}
+        changes = changes_of(self)
+        return {**config, "changes": changes} if changes else config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**current_arguments(config))
+        config = dict(config)
+        changes = config.pop("changes", {})
+        model = cls(**current_arguments(config))
+        repeat(changes, model)
+        return model
 
 
 def constructor_arguments(variables: dict) -> dict:
@@ -310,8 +349,8 @@ def constructor_arguments(variables: dict) -> dict:
 
     Raises:
         TypeError: for unknown ones among its `**kwargs`, `name` and `dtype`.
-        ValueError: for wrong vocabulary sizes, special ids or seed, which all models
-            have.
+        ValueError: for wrong vocabulary sizes, special ids, seed or dtype, which all
+            models have.
     """
     hidden = ("self", "kwargs", "__class__")
     config = {key: value for key, value in variables.items() if key not in hidden}
@@ -339,10 +378,14 @@ def constructor_arguments(variables: dict) -> dict:
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())
+    if isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy):
+        raise ValueError(
+            "`dtype` must be no quantized policy: call `quantize` of the model. "
+            f"Received: dtype={policy.name!r}"
+        )
     # By name, where it has one: a plain configuration can be read and written by hand.
-    quantized = isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy)
     config["dtype"] = keras.saving.serialize_keras_object(policy)
-    if not quantized and keras.dtype_policies.get(policy.name) == policy:
+    if keras.dtype_policies.get(policy.name) == policy:
         config["dtype"] = policy.name
     return config
 

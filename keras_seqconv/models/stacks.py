@@ -39,6 +39,7 @@ from keras_seqconv.support.arguments import (
 )
 
 SIDES = ("encoder", "decoder")
+MOST_LAYERS = 1000  # against typing errors and hostile files
 SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
 
 
@@ -344,8 +345,13 @@ class VocabularyMap:
         return x if self.table is None else self.table(x, reverse=True)
 
     def kernel(self):
-        """W (width, V), in the layout that small products want, or None."""
+        """W (width, V), in the layout that small products want, or None.
+
+        None of a quantized layer, too: only its call knows what its numbers mean.
+        """
         if self.dense is not None:
+            if self.dense.quantization_mode is not None:
+                return None
             return ops.cast(self.dense.kernel, self.dense.compute_dtype)
         return None if self.table is None else self.table.output_kernel()
 

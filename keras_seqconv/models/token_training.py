@@ -4,6 +4,8 @@ Letters: B sentences, T target time, V vocabulary.
 """
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable
 
 import keras
@@ -67,6 +69,28 @@ def checked_loss(loss, has_logits: bool, pad_id: int):
             f"no logits to smooth. Received: loss={loss!r}"
         )
     return loss
+
+
+def without_class_weight(method: Callable) -> Callable:
+    """A method of Keras' model that refuses `class_weight`.
+
+    Keras makes a weight of each row from it, the label being the largest entry of the
+    row: labels (B, T) it takes for one-hot.
+    """
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def checked(*args, **options):
+        given = signature.bind(*args, **options).arguments.get("class_weight")
+        if given is not None:
+            raise ValueError(
+                "`class_weight` is for one label of a row, not for the labels (B, T) "
+                "of a sequence: give `sample_weight`, (B,) or (B, T). Received: "
+                f"class_weight={given!r}"
+            )
+        return method(*args, **options)
+
+    return checked
 
 
 # --- TensorFlow: step(model, data) -> logs ---
@@ -196,10 +220,11 @@ def _token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
         what layers have added; sums (4,) of loss, nll, correct and tokens without
         gradient; and the outputs.
     """
+    outputs = model(inputs, training=training)
+    _check_labels(labels, outputs)
     labels = ops.cast(labels, "int32")
     real = ops.not_equal(labels, model.pad_id)
     weight = token_weights(labels, model.pad_id, sample_weight)
-    outputs = model(inputs, training=training)
     objective, nll, correct = _weighted(model, outputs, labels, real, weight, training)
     tokens = ops.sum(weight)
     if model.losses:
@@ -208,6 +233,18 @@ def _token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
         objective = objective + tokens * added
     sums = ops.stop_gradient(ops.stack([objective, nll, correct, tokens]))
     return objective, sums, outputs
+
+
+def _check_labels(labels, outputs):
+    """ValueError unless they are (B, T), as far as the shapes are known."""
+    shape = None if labels is None else tuple(labels.shape)
+    if shape is None or len(shape) != 2 or shape[1] != (outputs.shape[1] or shape[1]):
+        raise ValueError(
+            "Labels must be integers (B, T): `target_ids` one position later, without "
+            "the start and with the end. Received: "
+            + ("none" if shape is None else f"labels.shape={shape}")
+            + f", outputs.shape={tuple(outputs.shape)}"
+        )
 
 
 def _weighted(model, outputs, labels, real, weight, training):

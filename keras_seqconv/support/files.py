@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import re
+import reprlib
 import secrets
 import shutil
 import zlib
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
+
+_MOST_JSON = 32 << 20  # bytes; Python takes up to 40 times as many for it
 
 # --- Files ---
 
@@ -53,13 +56,16 @@ def write_json(path: str | os.PathLike, value) -> None:
 
 def read_json(path: str | os.PathLike, kind: type = dict):
     """The dict (or list) that a file holds as JSON, or ValueError, which names it."""
+    if Path(path).stat().st_size > _MOST_JSON:
+        raise ValueError(f"{path} must be JSON of {_MOST_JSON >> 20} MiB at most.")
     try:
         value = json.loads(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be JSON ({error}).") from None
     if not isinstance(value, kind):
         names = {dict: "a JSON object", list: "a JSON array"}
-        raise ValueError(f"{path} must hold {names[kind]}. Received: {value!r}")
+        value = reprlib.repr(value)
+        raise ValueError(f"{path} must hold {names[kind]}. Received: {value}")
     return value
 
 

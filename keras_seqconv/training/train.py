@@ -95,6 +95,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     say = say if hosts.is_first() else lambda line: None
     devices, recipe = hosts.together(lambda: _what_and_where(options))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_warnings_as_lines(say))
         run, text = prepare(options, recipe, stack, say)
         if text is not None:
             return _train(run, recipe, text, devices, say)
@@ -102,6 +103,21 @@ def train(options: TrainingOptions, say=print) -> Result:
     scores = read_json(run.scores) if run.scores.exists() else {}
     say(f"{run.folder} is finished; its model is {run.model}. {_headline(scores)}")
     return Result(run.model, scores)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(say):
+    """Warnings in the block are lines, each once, without the code they come from."""
+    said = set()
+
+    def show(message, *place, **more):
+        if str(message) not in said:
+            said.add(str(message))
+            say(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
@@ -139,6 +155,9 @@ def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Resul
         compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
+    if recipe.search is not None and "ROUGE" not in recipe.scoring:
+        # A tokenizer that scoring needs is missed before the training, not after it.
+        evaluation.metric_of("bleu", target_language=_languages(run)[1])
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
     say(
         f"{options.preset}: {model.count_params():,} parameters; "
@@ -151,8 +170,8 @@ def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Resul
         flag, gain = "--precision mixed_bfloat16", "trained 1.2 times as fast"
         if advice := bfloat16_advice(flag, gain):
             say(advice)
-    if files := checkpoints.find(run.checkpoints):
-        say(f"Going on from {files[-1]}")
+    if newest := checkpoints.latest(run.checkpoints):
+        say(f"Going on from {newest}")
     elif options.initialize_from is not None:
         say(warm_start(model, options.initialize_from, text.tokenizers))
     stop = callbacks.GracefulStop()
@@ -251,8 +270,12 @@ def _translator(run: Run, recipe: Recipe, model, source_tokenizer, target_tokeni
         target_tokenizer,
         recipe.search,
         max_source_length=run.options.truncate_source,
-        languages=tuple(read_json(run.settings).get("languages", (None, None))),
+        languages=_languages(run),
     )
+
+
+def _languages(run: Run) -> tuple:
+    return tuple(read_json(run.settings).get("languages", (None, None)))
 
 
 # --- After the last update ---
@@ -299,13 +322,16 @@ def _translations(run, recipe: Recipe, text: Text, translator, split, say) -> di
     write_file(run.folder / "test.hypotheses", lines.encode())
     say(f"{len(sources) / seconds:.0f} sentences a second")
     # Those of the recipe's field; BLEU by sacreBLEU and by the recipe.
-    kinds, of_recipe = ["bleu", "chrf"], ["tokenized_bleu"]
+    language = {"target_language": translator.target_language}
+    kinds, of_recipe = evaluation.usual_metrics(**language), ["tokenized_bleu"]
     if "ROUGE" in recipe.scoring:
         kinds, of_recipe = ["rouge"], []
+    elif not evaluation.has_spaces(translator.target_language):
+        of_recipe = []
     elif "compounds" in recipe.scoring:
         of_recipe = ["compound_split_bleu"]
     lowercase = "lower-cased" in recipe.scoring
-    scores = evaluation.scores(hypotheses, references, kinds)
+    scores = evaluation.scores(hypotheses, references, kinds, **language)
     scores += evaluation.scores(hypotheses, references, of_recipe, lowercase=lowercase)
     for score in scores:
         say(score.line)

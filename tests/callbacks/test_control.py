@@ -166,6 +166,11 @@ def test_early_stopping_counts_validations():
     down, given = EarlyStopping(1), results("val_nll", [3.0, 2.0, 2.0, 1.0])
     history = fit(make_model(), [given, down], max_epochs=4, stream=Stream(1))
     assert history.epoch == [0, 1, 2] and down.best == 2.0
+    # The result of one update, seen as that of a batch and of its epoch, counts once.
+    down.bad_validations, down.seen = 0, None
+    for epoch_end in (False, True):
+        down.on_logs({"val_nll": 3.0}, epoch_end)
+        assert down.bad_validations == 1
 
 
 def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -96,6 +97,9 @@ def test_bleu():
     assert history.history["val_bleu"] == [wanted] * 2
     with pytest.raises(ValueError, match="same number of texts"):
         ValidationBLEU(translate, sources, references[:2])
+    translator = SimpleNamespace(translate=lambda texts: texts, target_language="zh")
+    chinese = ValidationBLEU(translator, ["他昨天去了北京大学"], ["他去了北京大学"])
+    assert chinese._results()["val_bleu"] > 10  # as one word it were 0
 
 
 # --- Log file ---

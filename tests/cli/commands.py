@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import keras_seqconv as ks
+from keras_seqconv import translator
 from keras_seqconv_cli import main
 from tests import small_models
 from tests.small_models import SMALL_LM, TOKENIZER
@@ -36,14 +37,14 @@ def refused(capsys, *arguments):
 @pytest.fixture(scope="module")
 def loaded_once():
     """Directories are read once for all tests of a module: tracing takes seconds."""
-    load_ensemble, cached = ks.translator.load_ensemble, functools.cache(ks.load)
+    load_ensemble, cached = translator.load_ensemble, functools.cache(ks.load)
 
     def load(names, dtype):
         return cached(names[0]) if len(names) == 1 else load_ensemble(names)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ks, "load", cached)
-        patch.setattr(ks.translator, "load_ensemble", load)
+        patch.setattr(translator, "load_ensemble", load)
         yield
 
 

@@ -15,7 +15,7 @@ from tests.cli.commands import (
     write,
 )
 
-SOURCES = ["w1 w2 w3", "w4 w5", "w6 w7 w8 w9"]
+SOURCES = ["w1 w2 w3", "w25 w24 w23", "w6 w7 w8 w9"]
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra mt (sacrebleu)")
 pytestmark = [pytest.mark.usefixtures("loaded_once"), pytest.mark.slow]
 
@@ -26,6 +26,7 @@ def folder(tmp_path_factory, loaded_once):  # noqa: F811
     make_translator().save(folder / "model")
     make_language_model().save(folder / "language")
     texts = ks.load(str(folder / "model")).translate(SOURCES)
+    assert texts != sorted(texts)  # so that their order counts
     write(folder / "source", *SOURCES)
     write(folder / "right", *texts)
     write(folder / "wrong", *["w1 w1 w1 w1"] * 3)
@@ -64,6 +65,17 @@ def test_given_hypotheses_and_comparison(folder, capsys):
     assert compared == [*metrics.split(",")[:-1], "rouge1", "rouge2", "rougeL"]
 
 
+def test_the_language_says_how_words_are_found(folder, tmp_path, capsys):
+    text = write(tmp_path / "text", "他昨天去了北京大学")
+    scored = ["evaluate", "--hypotheses", text, "--reference", text]
+    done = call(capsys, *scored, "--target-language", "zh")
+    assert "|tok:zh|" in done.output and done.output.endswith("\nBLEU 100.0\n")
+    done = call(capsys, *scored, "--target-language", "th")
+    assert done.output.startswith("chrF2|") and "|tok:13a|" in done.output
+    done = call(capsys, *scored, "--target-language", "zh", "--tokenize", "13a")
+    assert "|tok:13a|" in done.output
+
+
 def test_model(folder, tmp_path, capsys):
     scored = ["evaluate", folder / "model", "--source", folder / "source"]
     done = call(
@@ -94,10 +106,10 @@ def test_language_model(folder, capsys):
     sizes = {"context_window": 3, "tokens_per_sample": 5}
     expected = text_perplexity(make_language_model(), SOURCES, **sizes)
     lines = done.output.splitlines()
-    assert lines[0].startswith("evaluated 12 tokens in ")
+    assert lines[0].startswith("evaluated 13 tokens in ")
     assert lines[1:] == [*expected.lines(), f"perplexity {expected.perplexity:.2f}"]
     result = json.loads(call(capsys, *options, "--json").output)
-    assert result["perplexity"]["words"] == 12
+    assert result["perplexity"]["words"] == 13
 
 
 def test_dataset(folder, tmp_path, capsys):

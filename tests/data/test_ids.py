@@ -49,6 +49,15 @@ def encoded(*pairs, **options):
     return [tuple("".join(map(chr, ids[:-1])) for ids in r.values()) for r in rows]
 
 
+def test_each_side_has_its_own_tokenizer():
+    class Numbers(Letters):
+        def tokenize(self, texts):
+            return [[*(1000 + ord(letter) for letter in text), 2] for text in texts]
+
+    (row,) = encode([(["a"], ["b"])], Letters(), Numbers())
+    assert row == {"source_ids": [97, 2], "target_ids": [1098, 2]}
+
+
 SHORT = {"too_short": 1}
 
 

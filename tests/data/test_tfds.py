@@ -208,6 +208,8 @@ def test_other_kinds_of_texts(opened):
     corpus = opened(SeqconvTalks, "de", "en")
     assert set(pairs(corpus)) == {("Hund", "dog"), ("Vogel", "bird")}
     assert corpus.counts["train"] == {"kept": 2, "untranslated": 1}
+    corpus = opened(SeqconvTalks, "en", "de")  # not in the order of the alphabet
+    assert set(pairs(corpus)) == {("dog", "Hund"), ("bird", "Vogel")}
     corpus = opened(SeqconvLines)
     assert (corpus.source_language, corpus.target_language) == (None, "text")
     assert set(pairs(corpus)) == {(f"line {i}",) for i in range(3)}

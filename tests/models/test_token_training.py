@@ -179,6 +179,22 @@ def test_logs_are_means_over_the_tokens_of_an_epoch():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("make", [small_model, adaptive_model])
+def test_validation_has_no_dropout(make):
+    rates = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.5)
+    if make is adaptive_model:
+        softmax = {"cutoffs": [10, 20], "factor": 2.0, "dropout": 0.5}
+        rates |= dict(adaptive_softmax=softmax, share_embeddings=False)
+    inputs, labels = ragged_batch()
+    model = small_model(**rates)
+    model.compile(nag(), jit_compile=UNCOMPILED)
+    found = [model.evaluate(inputs, labels, verbose=0) for _ in range(2)]
+    assert found[0] == found[1]
+    total = model.negative_log_likelihood(model(inputs, training=False), labels)
+    loss = float(to_numpy(total)) / (labels != PAD).sum()
+    np.testing.assert_allclose(found[0][0], loss, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", quick_and_slow(["keras"], ["tokens", "sum"]))
 def test_losses_of_ones_own(kind):
     one, other = small_model(), small_model()
@@ -257,16 +273,31 @@ def test_saved_model_goes_on(tmp_path, policy):
 
 
 def test_wrong_arguments():
-    model, adaptive = small_model(), adaptive_model()
+    model, adaptive, other = small_model(), adaptive_model(), small_model()
     normalized = TokenNormalized("sgd", 2)
+    inputs, labels = ragged_batch()
+    model.compile("sgd")
+
+    def fails(inputs, labels):  # on JAX, and Keras then loses the weights
+        other = small_model()
+        other.compile("sgd", jit_compile=UNCOMPILED)
+        other.train_on_batch(inputs, labels)
+
     for make, words in [
         (lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
          "`loss` must be None for a model with an adaptive softmax"),
         (lambda: model.compile("sgd", gradient_accumulation_steps=0), "must be a pos"),
         (lambda: model.compile(normalized, gradient_accumulation_steps=3),
          "`gradient_accumulation_steps` must be left out"),
-        (lambda: train(model, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
+        (lambda: train(other, loss=lambda y, x: ops.sum(x, axis=(1, 2))),
          "one number for each token"),
+        (lambda: fails(inputs, labels[..., None]), "must .* 7, 1"),
+        (lambda: fails(inputs, labels[:, 1:]), r"must .* 6\), ou"),
+        (lambda: fails(inputs, labels[:, 0]), r"must .*\(12,\),"),
+        (lambda: fails(inputs, None), "Labels must .*Received: none"),
+        (lambda: model.fit(inputs, labels, class_weight={5: 2.0}),
+         "give `sample_weight`.*class_weight={5: 2.0}"),
+        (lambda: model.train_on_batch(inputs, labels, None, {5: 2.0}), "give `sample"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
             make()

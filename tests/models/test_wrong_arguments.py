@@ -1,7 +1,9 @@
 """Wrong arguments of models: the message names the argument, the rule, the value."""
 
+import keras
 import pytest
 
+from keras_seqconv import decoding
 from keras_seqconv.layers import LightConv
 from keras_seqconv.models import MIXERS, LanguageModel, from_preset
 from tests.models.families import (
@@ -52,6 +54,7 @@ WRONG = {
         (dict(activation="nope"), "activation.*nope"),
         (dict(normalize_first="yes"), "`normalize_first`.*'yes'"),
         (dict(num_encoder_layers=0), "`num_encoder_layers`.*=0"),
+        (dict(dtype="int8_from_float32"), "`dtype` must be no quantized.*'int8_from"),
     ],
     language_model: [
         (dict(special_ids={"unk": 23}), "`special_ids`.*23.*vocabulary_size=23"),
@@ -76,6 +79,7 @@ WRONG = {
         (dict(embedding_dim=SIDES), "same on both sides.*4"),
         (dict(convolutions="[(6, 3)] *"), "`convolutions`"),
         (dict(convolutions="[(1, 1)] * 1000000000"), "more than 1000 entries"),
+        (dict(convolutions="[[[1] * 99] * 99] * 99"), "more than 10000 parts"),
         (dict(attention=False), "`attention`.*2 decoder layers.*False"),
         (dict(attention=[True]), r"`attention`.*2 decoder layers.*\[True\]"),
         (dict(attention=[False, False]), "at least one of them True"),
@@ -109,3 +113,22 @@ def test_an_unknown_argument_and_a_missing_row_of_mixers_are_named(monkeypatch):
         config = language_model(mixer="previous").get_config()
     with pytest.raises(ValueError, match="`mixer` must be one of.*='previous'"):
         LanguageModel.from_config(config)
+
+
+def test_sources_that_a_model_does_not_read_or_misses():
+    translation, language = model_of("dynamic_conv"), model_of("lm")
+    ids, search = [[5, 6, 2]], decoding.beam_search
+    clone = keras.models.clone_model(translation)
+    for call, words in (
+        (lambda: search(language, ids), "be None for a language model.*LanguageModel"),
+        (lambda: search(translation, prefix_ids=ids), "be given.*=None, .*EncoderDec"),
+        (lambda: decoding.sample(translation, batch_size=2), "be given for a transl"),
+        (lambda: decoding.score(language, ids, ids), "be None for a language model"),
+        (lambda: decoding.score(translation, None, ids), "be given for a translation"),
+        (lambda: decoding.score(translation, ids * 2, [ids * 4]),
+         "`target_ids` and `source_ids` must have as many rows.*1 and 2"),
+        (lambda: decoding.Ensemble([translation, language]), "same `has_source`"),
+        (lambda: search(clone, ids), "clone_model` leaves them out: `type.model.."),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            call()

@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -18,6 +19,7 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
 from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training.run import open_corpus_of, sole_run
+from keras_seqconv.training.train import _translations
 from keras_seqconv_cli import main
 from tests.cli.commands import write
 from tests.processes import run_python
@@ -233,6 +235,67 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
         path.unlink()
     done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
     assert done.endswith("(newest, as no epoch is complete: updates 9)")
+
+
+@pytest.mark.parametrize(
+    ("language", "names"),
+    [("de", ["BLEU", "chrF2", "BLEU4"]), ("zh", ["BLEU", "chrF2"]),
+     ("th", ["chrF2", "BLEU"])],
+)  # fmt: skip
+def test_translations_of_the_test_split_are_written_and_scored(
+    tmp_path, language, names
+):
+    """In the order of their sources, and by the words of their language."""
+    sources = ["w3 w1 w9 w7", "w1 w2", "w2 w5 w6 w8", "w9"]
+    hypotheses = [text.replace("w", "v") for text in sources]
+    references = [text.replace("6", "7") for text in hypotheses]
+    corpus = SimpleNamespace(
+        texts=lambda split, side, most: {"source": sources, "target": references}[side]
+    )
+    translator = SimpleNamespace(
+        target_language=language,
+        translate=lambda texts: [text.replace("w", "v") for text in texts],
+    )
+    recipe, text = SimpleNamespace(scoring=""), SimpleNamespace(corpus=corpus)
+    run = SimpleNamespace(folder=tmp_path)
+    found = _translations(run, recipe, text, translator, "test", str)
+    assert (tmp_path / "test.hypotheses").read_text().splitlines() == hypotheses
+    kinds = {"BLEU": "bleu", "chrF2": "chrf", "BLEU4": "tokenized_bleu"}
+    metrics = [kinds[name] for name in names]
+    wanted = ks.evaluation.scores(
+        hypotheses, references, metrics, target_language=language
+    )
+    assert [*found][2:] == names
+    assert [found[name]["line"] for name in names] == [one.line for one in wanted]
+    assert 0 < wanted[0].value < 100
+
+
+def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
+    corpus, tmp_path, monkeypatch
+):
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    for path in corpus.glob("*.de"):
+        path.rename(path.with_suffix(".ja"))
+    options = options_for(corpus, tmp_path / "run", target_language="ja")
+    with pytest.raises(ImportError, match=r"of 'ja'.*pip install sacrebleu\[ja\]"):
+        train(options, str)
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+@pytest.mark.filterwarnings("default:Skipped a checkpoint")
+def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(finished, tmp_path):
+    corpus, folder = finished[0], tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    *_, taken, newest = checkpoints.find(folder / "checkpoints")
+    newest.write_bytes(newest.read_bytes()[:-200])
+    lines = []
+    train(options_for(corpus, folder, **{**FINISHED, "max_updates": 10}), lines.append)
+    about = [line for line in lines if "checkpoint" in line and "update-" in line]
+    assert len(about) == 2 and "\n" not in about[0]
+    assert about[0].startswith(f"Skipped a checkpoint. {newest}: it is damaged")
+    assert about[1] == f"Going on from {taken}"
 
 
 @pytest.mark.parametrize("name", ["train.en", "valid.de", "test.en"])

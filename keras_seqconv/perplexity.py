@@ -1,0 +1,179 @@
+"""How well a model predicts a text. Letters: T positions, w positions of context."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_seqconv.data.ids import blocks
+from keras_seqconv.tokenizers import CharacterTokenizer
+
+
+class Perplexity(NamedTuple):
+    """How well a model predicted a text, by token and by word.
+
+    Words are those between white space of the same text, and an end for each line;
+    what is said of a word is comparable between tokenizers that lose nothing. Tokens
+    (of whole sentences, for translations) of probability 0 are left out of all but
+    `infinite`, as fairseq does.
+
+    Attributes:
+        tokens, words: how many were scored, an end for each line counted.
+        infinite: tokens of probability 0.
+        nll, word_nll: nats of a token, and of a word: those of its pieces summed.
+        bits, word_bits: the same over log 2, fairseq's loss (base 2).
+        perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
+        unit: what a token is: "token" or "character".
+    """
+
+    tokens: int
+    words: int
+    infinite: int
+    nll: float
+    bits: float
+    perplexity: float
+    word_nll: float
+    word_bits: float
+    word_perplexity: float
+    unit: str = "token"
+
+    @classmethod
+    def of(
+        cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
+    ) -> "Perplexity":
+        """From the nats of all that was scored."""
+        numbers = []
+        for count in (tokens, words):
+            nll = total / count
+            numbers += [nll, nll / math.log(2), math.exp(min(nll, 700.0))]
+        return cls(tokens, words, infinite, *numbers, unit)
+
+    def lines(self) -> list[str]:
+        """What to print: per token and per word, in nats and in bits."""
+        return [
+            f"{unit:9} nll {nll:.4f}, loss (base 2) {bits:.4f}, "
+            f"perplexity {perplexity:.2f} ({count:,} {unit}s)"
+            for unit, count, (nll, bits, perplexity) in (
+                (self.unit, self.tokens, self[3:6]),
+                ("word", self.words, self[6:9]),
+            )
+        ]
+
+
+def translation_perplexity(
+    translator, sources: Sequence[str], translations: Sequence[str]
+) -> Perplexity:
+    """Of given translations, each token predicted from the source and those before it.
+
+    Args:
+        translator: a `keras_seqconv.Translator`, which cuts long sources.
+        sources, translations: as many texts, at least one.
+    """
+    if len(sources) != len(translations) or not sources:
+        raise ValueError(
+            "`sources` and `translations` must be of one length, at least 1. "
+            f"Received: {len(sources)} and {len(translations)}"
+        )
+    log_probs = np.array(translator.score(sources, translations, normalize=False))
+    targets = translator.target_tokenizer.tokenize(translations)
+    tokens = np.array([*map(len, targets)])
+    words = np.array([len(text.split()) + 1 for text in translations])
+    finite = np.isfinite(log_probs)
+    return Perplexity.of(
+        float(-log_probs[finite].sum(dtype="float64")),
+        int(tokens[finite].sum()),
+        int(words[finite].sum()),
+        int(tokens[~finite].sum()),
+    )
+
+
+def text_perplexity(
+    generator,
+    lines: Iterable[str],
+    *,
+    context_window: int = 0,
+    tokens_per_sample: int | None = None,
+    break_mode: str = "none",
+) -> Perplexity:
+    """Of running text under a language model (fairseq's `eval-lm`).
+
+    Args:
+        generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; at most
+            its `tokens_per_batch` positions are computed at once.
+        lines: the text; read once, a part at a time.
+        context_window: w: positions in front of each block that are seen and not
+            scored. A large window predicts all tokens from much, and costs time.
+        tokens_per_sample: positions T of a block, the context counted; by default 512,
+            or what the model has.
+        break_mode: how blocks are cut, see `keras_seqconv.data.blocks`.
+
+    Raises:
+        ValueError: the text is empty; a line that is kept whole is longer than the
+            positions of the model.
+    """
+    from keras import ops
+
+    from keras_seqconv.decoding.graphs import run_cached
+    from keras_seqconv.text_model import batches, check_lengths
+
+    if generator.tokenizer is None:
+        raise ValueError("This model has no tokenizer.")
+    model, most = generator.model, generator.model.max_target_length
+    total = tokens = infinite = words = 0
+
+    def ids():
+        nonlocal words
+        rest = iter(lines)
+        while part := list(itertools.islice(rest, 1000)):
+            # Empty lines that divide documents are not scored.
+            words += sum(
+                len(text.split()) + 1
+                for text in part
+                if text.strip() or break_mode != "complete_doc"
+            )
+            yield from generator.tokenizer.tokenize_lines(part)
+
+    rows = blocks(
+        ids(),
+        tokens_per_sample or min(512, most or 512),
+        break_mode=break_mode,
+        context_window=context_window,
+        end_id=model.end_id,
+        pad_id=model.pad_id,
+    )
+    # The logits have 2 ** 26 elements at most.
+    size = (1 << 26) // model.target_vocabulary_size
+    size = min(generator.tokens_per_batch, max(1, size))
+    # Rows of similar lengths together, some thousands at a time.
+    while part := list(itertools.islice(rows, 4096)):
+        inputs = [row["target_ids"].tolist() for row in part]
+        labels = [row["labels"].tolist() for row in part]
+        check_lengths("lines", inputs, most)
+        for batch in batches([*map(len, inputs)], size, most):
+            targets = batch.padded(labels, model.pad_id)
+            tensors = {
+                "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
+                "labels": ops.convert_to_tensor(targets),
+            }
+            found = run_cached(_log_probs, model, None, tensors)
+            count = len(batch.indices)  # further rows are padding
+            scored = targets[:count] != model.pad_id
+            log_probs = ops.convert_to_numpy(found)[:count][scored]
+            finite = np.isfinite(log_probs)
+            total -= float(log_probs[finite].sum(dtype="float64"))
+            tokens += int(finite.sum())
+            infinite += int((~finite).sum())
+    if not tokens:
+        raise ValueError("The text must hold a token to be scored; it holds none.")
+    characters = isinstance(generator.tokenizer, CharacterTokenizer)
+    unit = "character" if characters else "token"
+    return Perplexity.of(total, tokens, words, infinite, unit)
+
+
+def _log_probs(model, _, tensors):
+    from keras import ops
+
+    outputs = model({"target_ids": tensors["inputs"]})
+    return ops.cast(model.log_prob(outputs, tensors["labels"]), "float32")

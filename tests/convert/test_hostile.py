@@ -1,0 +1,196 @@
+"""Small files that would take all memory, or all time: refused in no time."""
+
+import argparse
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from keras_seqconv.convert.pickles import look_at
+from tests.processes import run_python
+
+SECONDS, MEGABYTES = 10, 1500
+READ = """
+import json, resource, sys, time
+resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+from keras_seqconv.convert import from_fairseq
+for path in sys.argv[1:]:
+    start, words = time.perf_counter(), "a model"
+    try:
+        from_fairseq(path)
+    except ValueError as error:
+        words = str(error)
+    took = time.perf_counter() - start
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps([took, memory, words[:500]]), flush=True)
+"""
+
+
+def opcodes(value) -> bytes:
+    return pickle.dumps(value, 2)[2:-1]
+
+
+def get(number: int) -> bytes:
+    return b"j" + number.to_bytes(4, "little")
+
+
+def put(number: int) -> bytes:
+    return b"r" + number.to_bytes(4, "little")
+
+
+def doubled(levels, pair=lambda x: [x, x]):
+    value = 1
+    for _ in range(levels):
+        value = pair(value)
+    return value
+
+
+def itself():
+    value = []
+    value.append(value)
+    return value
+
+
+BACKWARDS = b"".join(
+    [b"](", *(b"]" + put(n) for n in range(61)),
+     *(get(n) + b"(" + 2 * get(n + 1) + b"e" for n in range(60)), b"e"]
+)  # fmt: skip
+# All of hash 0: a dictionary compares each with all before it.
+SAME_HASH = (
+    b"\x8a\x0b" + (n * (2**61 - 1)).to_bytes(11, "little") for n in range(1, 10**5)
+)
+KEY = opcodes(doubled(34, lambda x: (x, x)))
+PICKLES = {
+    "a list of lists": opcodes(doubled(60)),
+    "dictionaries": opcodes(doubled(60, lambda x: {1: x, 2: x})),
+    "a key": b"}" + KEY + b"Ns",
+    "a set": b"c__builtin__\nset\n(" + KEY + b"l\x85R",
+    "a key that is dropped": b"}" + KEY + b"Ns0N",
+    "lists filled backwards": BACKWARDS,
+    "a list in itself": opcodes(itself()),
+    "levels": b"](" * 10**5 + b"e" * 10**5,
+    "numbers": b"](" + b"N" * 3 * 10**6 + b"e",
+    "keys of one hash": b"}(" + b"".join(key + b"N" for key in SAME_HASH) + b"u",
+}  # fmt: skip
+
+
+def legacy(value: bytes) -> bytes:
+    about = dict(protocol_version=1001, little_endian=True, type_sizes={"short": 2})
+    start = [0x1950A86A20F9469CFC6C, 1001, about]
+    return b"".join([*(pickle.dumps(x, 2) for x in start), content(value),
+                     pickle.dumps([], 2)])  # fmt: skip
+
+
+def content(value: bytes) -> bytes:
+    """The checkpoint with an option of this value."""
+    args = (
+        opcodes("args") + b"cargparse\nNamespace\n)\x81}" + opcodes("dropout") + value
+    )
+    return b"\x80\2}(" + args + b"sb" + opcodes("model") + b"}u."
+
+
+def zipped(value: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("any/data.pkl", content(value))
+        archive.writestr("any/version", "3\n")
+    return file.getvalue()
+
+
+def models(torch):
+    """Options and tensors: those of the model, and what they seem to describe."""
+    heads = dict(decoder_attention_heads=1, decoder_layers=1, encoder_attention_heads=1)
+    table = {"decoder.embed_tokens.weight": torch.zeros(9, 4)}
+    one, tall = torch.zeros(1, dtype=torch.float16), torch.zeros(60_000, 1)
+    wide = torch.zeros(2**20, dtype=torch.float16)
+    sides = "encoder", "decoder"
+    gated = {f"{side}.convolutions.0.bias": torch.zeros(2) for side in sides}
+    gated |= {f"{side}.embed_tokens.weight": torch.zeros(9, 4) for side in sides}
+
+    def layers(text, **more):
+        return {"encoder_layers": text, "decoder_layers": text, **more}, gated
+
+    def repeated(count, tensor=one):
+        tensors = {f"decoder.layers.{n}.x": tensor for n in range(count)}
+        return dict(heads, decoder_layers=count), {**table, **tensors}
+
+    return {
+        "a view of one number": repeated(1, one.expand(10**5, 10**5)),
+        "many views": repeated(999, wide),
+        "many layers": repeated(10_000),
+        "layers with nothing": repeated(300),
+        "two sides of a matrix": (heads, {
+            "decoder.layers.0.fc1.weight": tall, "decoder.layers.0.fc2.weight": tall,
+            **table,
+        }),
+        "rows of nothing": (heads, {"decoder.layers.0.x": one, **table,
+                                    "decoder.embed_out": torch.zeros(10**9, 0)}),
+        "lists in an option": layers(
+            "[(2, 1)]", decoder_attention="[" * 99 + "1" + "] * 999" * 99),
+        "layers in an option": layers("[(1, 1)] * 999"),
+        "channels in an option": layers("[(1000000, 9)] * 9"),
+    }  # fmt: skip
+
+
+def saved(torch, args: dict, model: dict, zip_file: bool = True) -> bytes:
+    file = io.BytesIO()
+    checkpoint = {"args": argparse.Namespace(**args), "model": model}
+    torch.save(checkpoint, file, _use_new_zipfile_serialization=zip_file)
+    return file.getvalue()
+
+
+def packed(content: bytes) -> bytes:
+    """Records of 256 MB in 0.3 MB."""
+    file, packed = io.BytesIO(content), io.BytesIO()
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(packed, "w", 8) as new:
+        for name in old.namelist():
+            record = old.read(name)
+            new.writestr(name, record * (64 if len(record) > 2**20 else 1))
+    return packed.getvalue()
+
+
+def overlapping(content: bytes) -> bytes:
+    """One record of 4 MB under 9,999 entries."""
+    file = io.BytesIO(content)
+    with zipfile.ZipFile(file, "a") as archive:
+        largest = max(archive.infolist(), key=lambda record: record.file_size)
+        archive.filelist += [largest] * 9998
+        archive.writestr("any/other", "")  # so that the directory is written anew
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_are_refused_before_they_are_read(name):
+    with pytest.raises(ValueError, match="objects|steps|bits"):
+        look_at(io.BytesIO(content(PICKLES[name])))
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_files_that_would_take_all_memory_or_all_time(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra convert (torch)")
+    zeros = saved(torch, {}, {"x": torch.zeros(2**20)})
+    files = {"packed": packed(zeros), "overlapping": overlapping(zeros)}
+    for name, (args, model) in models(torch).items():
+        files[name] = saved(torch, args, model)
+        files[f"{name}, legacy"] = saved(torch, args, model, False)
+    for number, (name, code) in enumerate(PICKLES.items()):
+        files[name] = (zipped, legacy)[number % 2](code)
+    paths = [tmp_path / f"{number}.pt" for number in range(len(files))]
+    for path, code in zip(paths, files.values(), strict=True):
+        assert len(code) < 5e6
+        path.write_bytes(code)
+    arrays = tmp_path / "folder"
+    arrays.mkdir()
+    np.savez_compressed(arrays / "weights.npz", x=np.zeros(2**26, "float32"))
+    (arrays / "args.json").write_text("{}")
+    lines = run_python(READ, *paths, arrays).stdout.splitlines()
+    assert len(lines) >= 30
+    names, paths = [*files, "arrays"], [*paths, arrays]
+    for name, path, line in zip(names, paths, lines, strict=True):
+        seconds, megabytes, words = json.loads(line)
+        assert words.startswith(str(path)), (name, words)
+        assert seconds < SECONDS and megabytes < MEGABYTES, (name, line)
