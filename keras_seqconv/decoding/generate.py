@@ -239,12 +239,8 @@ def score(
         )
     _check_source(model, source_ids)
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
-<<<<<<< HEAD
-    return run_cached(_score, model, options, tensors)
-=======
     _check_rows(tensors)
-    return run_cached(_score, model, options, tensors, jit_compile)
->>>>>>> h-models
+    return run_cached(_score, model, options, tensors)
 
 
 # Inputs
@@ -294,14 +290,6 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     return tensors
 
 
-<<<<<<< HEAD
-def is_compiled(jit_compile: bool | str) -> bool:
-    """Whether a search with this `jit_compile` is compiled, if it is called eagerly."""
-    check_choice("jit_compile", jit_compile, ("auto", True, False))
-    if jit_compile == "auto":
-        jit_compile = on_cpu()
-    return jit_compile or keras.backend.backend() == "jax"
-=======
 def _check_source(model, source_ids):
     """ValueError where a source is missing, or is not read."""
     if not hasattr(model, "step"):
@@ -331,11 +319,12 @@ def _check_rows(tensors):
         )
 
 
-def _sentences(tensors):
-    """Of the tensors the first that has a row for each sentence."""
-    names = ("source_ids", "prefix_ids", "rows")
-    return next(tensors[name] for name in names if name in tensors)
->>>>>>> h-models
+def is_compiled(jit_compile: bool | str) -> bool:
+    """Whether a search with this `jit_compile` is compiled, if it is called eagerly."""
+    check_choice("jit_compile", jit_compile, ("auto", True, False))
+    if jit_compile == "auto":
+        jit_compile = on_cpu()
+    return jit_compile or keras.backend.backend() == "jax"
 
 
 def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
