@@ -20,7 +20,6 @@ from keras_seqconv.support.arguments import (
     check_number,
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -237,7 +236,7 @@ class AdaptiveSoftmax(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
-        channels = known_width("inputs", inputs_shape)
+        channels = self._accept(inputs_shape, ndim=None)
         num_tails = len(self.cutoffs) - 1
         dims = _widths("the last axis of `inputs`", channels, self.factor, num_tails, 1)
         tied = self.adaptive_input is not None

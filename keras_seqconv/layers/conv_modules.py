@@ -16,7 +16,6 @@ from keras_seqconv.support.arguments import (
     check_kernel_size,
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -34,6 +33,7 @@ class GLU(SequenceLayer):
     """
 
     def build(self, inputs_shape):
+        self._accept(inputs_shape, ndim=None)
         self.compute_output_shape(inputs_shape)
 
     def call(self, inputs):
@@ -108,16 +108,17 @@ class _ConvolutionModule(SequenceLayer):
         )
 
     def build(self, inputs_shape):
-        conv_dim = self.conv_dim or inputs_shape[-1]
+        width = self._accept(inputs_shape)
+        conv_dim = self.conv_dim or width
         hidden_shape = (*inputs_shape[:-1], conv_dim)
         self.input_projection = self._projection("input", inputs_shape, conv_dim)
         self.output_projection = self._projection(
-            "output", hidden_shape, inputs_shape[-1], gate="none"
+            "output", hidden_shape, width, gate="none"
         )
         self._build_convolution(inputs_shape, hidden_shape)
 
     def _projection(self, name, inputs_shape, units, gate=None):
-        width, gate = known_width("inputs", inputs_shape), gate or self._gate
+        width, gate = inputs_shape[-1], gate or self._gate
         initializer = "glorot_uniform"
         if gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5

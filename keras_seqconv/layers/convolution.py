@@ -19,6 +19,7 @@ from keras_seqconv.support.arguments import (
     check_kernel_size,
     check_positive_integer,
     check_rate,
+    check_sequence,
 )
 
 
@@ -56,8 +57,8 @@ class _HeadConvolution(ConvolutionLayer):
         self._seed_dropout(weight_dropout, seed)
 
     def _build_channels(self, inputs_shape):
-        channels = inputs_shape[-1]
-        if channels is None or channels % self.num_heads:
+        channels = self._accept(inputs_shape)
+        if channels % self.num_heads:
             raise ValueError(
                 "The channels of `inputs` must be a multiple of `num_heads`. "
                 f"Received: inputs.shape={tuple(inputs_shape)}, "
@@ -250,13 +251,14 @@ class DynamicConv(_HeadConvolution):
     def build(self, inputs_shape, query_shape=None):
         self._build_channels(inputs_shape)
         query_shape = query_shape or inputs_shape
-        width = query_shape[-1]
-        if width is None or width % self.query_groups:
+        width = check_sequence("query", query_shape)
+        if width % self.query_groups:
             raise ValueError(
                 "The channels of `query` must be a multiple of `query_groups`. "
                 f"Received: query.shape={tuple(query_shape)}, "
                 f"query_groups={self.query_groups}"
             )
+        self.further_widths = {"query": width}
         width //= self.query_groups
         limit = width**-0.5
         self.kernel_generator = keras.layers.Dense(
@@ -306,6 +308,7 @@ class DynamicConv(_HeadConvolution):
 
     def _kernel(self, query, real=None):
         """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
+        check_sequence("query", query.shape, self.further_widths["query"])
         groups = ops.reshape(query, (-1, query.shape[-1] // self.query_groups))
         logits = ops.cast(self.kernel_generator(groups), self.wide_dtype)
         logits = split_positions(logits, query, self.num_heads, self._taps_generated())

@@ -9,13 +9,11 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer
+from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
 from keras_seqconv.support.arguments import (
     check_choice,
     check_dense,
     check_positive_integer,
-    check_sequence,
-    known_width,
 )
 
 
@@ -96,7 +94,12 @@ class TokenEmbedding(SequenceLayer):
         if not reverse:
             vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
             return ops.cast(vectors, self.compute_dtype)
-        width = known_width("inputs", inputs.shape)
+        width = self.embedding_dim
+        if inputs.shape[-1] != width:
+            raise ValueError(
+                f"`inputs` must have {width} channels, `embedding_dim`, to become "
+                f"logits. Received: inputs.shape={tuple(inputs.shape)}"
+            )
         vectors = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))
         table = ops.cast(self.embeddings, self.compute_dtype)
         logits = ops.einsum("ne,ve->nv", vectors, table)
@@ -197,11 +200,10 @@ class PositionEncoding(SequenceLayer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, inputs_shape):
-        check_sequence("inputs", inputs_shape)
+        channels = self._accept(inputs_shape)
         if self.kind == "sinusoidal":
             return
         self._check_length(inputs_shape[1])
-        channels = inputs_shape[-1]
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_length, channels),
@@ -216,7 +218,7 @@ class PositionEncoding(SequenceLayer):
         encodings = self._encode(ops.arange(length, dtype="int32"), channels)  # (T, C)
         if mask is None:
             return inputs + encodings
-        mask = ops.cast(mask, "bool")
+        mask = checked_mask("mask", mask, inputs.shape[:2])
         # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")

@@ -13,7 +13,6 @@ from keras_seqconv.ops.fused import add_and_norm
 from keras_seqconv.support.arguments import (
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -59,12 +58,12 @@ class FeedForward(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
-        known_width("inputs", inputs_shape)
+        width = self._accept(inputs_shape, ndim=None)
         self.intermediate_dense = self._dense(
             self.intermediate_dim, "intermediate_dense", activation=self.activation
         )
         self.intermediate_dense.build(inputs_shape)
-        self.output_dense = self._dense(inputs_shape[-1], "output_dense")
+        self.output_dense = self._dense(width, "output_dense")
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
 
     def _dense(self, units, name, activation=None):
@@ -159,6 +158,7 @@ class Residual(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
+        self._accept(inputs_shape, ndim=None)
         dtype = self.compute_dtype
         shapes = {"value_shape": value_shape, "key_shape": key_shape}
         if not self.layer.built:
@@ -179,6 +179,7 @@ class Residual(SequenceLayer):
                 f"inputs.shape={tuple(inputs_shape)}, outputs of {self.layer.name} "
                 f"with shape {tuple(outputs.shape)}"
             )
+        self.further_widths = getattr(self.layer, "further_widths", {})
         self.layer_norm.build(inputs_shape)
 
     def call(

@@ -14,7 +14,6 @@ from keras_seqconv.support.arguments import (
     check_number,
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -181,8 +180,7 @@ class WeightNormDense(_WeightNorm):
         self.units = check_positive_integer("units", units)
 
     def build(self, input_shape):
-        width = known_width("inputs", input_shape)
-        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        width = self._accept(input_shape, ndim=None)
         self._add_weights((width, self.units))
 
     def call(self, inputs, kernel=None):
@@ -227,9 +225,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         self.padding = check_choice("padding", padding, ("same", "causal"))
 
     def build(self, input_shape):
-        width = known_width("inputs", input_shape)
-        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: width})
-        self.channels = width
+        width = self.channels = self._accept(input_shape)
         self._add_weights((self.kernel_size, width, self.filters))
 
     def call(self, inputs):

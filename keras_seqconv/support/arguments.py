@@ -68,7 +68,7 @@ def near(name: str, names: Iterable[str]) -> str:
 
 def known_width(name: str, shape: tuple) -> int:
     """The last axis of the shape of `name`, or ValueError when it is unknown."""
-    if shape[-1] is None:
+    if not shape or shape[-1] is None:
         raise ValueError(
             f"The last axis of `{name}` must have a known size. "
             f"Received: {name}.shape={tuple(shape)}"
@@ -76,13 +76,16 @@ def known_width(name: str, shape: tuple) -> int:
     return shape[-1]
 
 
-def check_sequence(name: str, shape: tuple) -> None:
-    """ValueError unless the shape of `name` is (B, T, C) with known C."""
-    if len(shape) != 3 or shape[-1] is None:
+def check_sequence(name: str, shape: tuple, channels: int | None = None) -> int:
+    """C, or ValueError unless the shape of `name` is (B, T, C), C being `channels`."""
+    known = len(shape) == 3 and shape[-1] is not None
+    if not known or channels not in (None, shape[-1]):
+        wanted = f"{channels} channels" if channels else "known channels"
         raise ValueError(
-            f"`{name}` must have shape (batch, time, channels) with known "
-            f"channels. Received: {name}.shape={shape}"
+            f"`{name}` must have shape (batch, time, channels) with {wanted}. "
+            f"Received: {name}.shape={tuple(shape)}"
         )
+    return shape[-1]
 
 
 _OF_WEIGHTS = "set on a weight after `build`: `layer.weights[0].{} = ...`"
