@@ -109,7 +109,9 @@ class TokenEmbedding(SequenceLayer):
     def to_logits(self, products):
         """Products (..., V) with the table to logits: float32, and the bias added."""
         logits = ops.cast(products, self.wide_dtype)
-        return logits if self.bias is None else logits + self.bias
+        if self.bias is None:
+            return logits
+        return logits + ops.cast(self.bias, logits.dtype)  # half under pure policies
 
     def output_kernel(self):
         """The table transposed, (E, V) in the compute dtype.
