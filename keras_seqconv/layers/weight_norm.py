@@ -6,7 +6,11 @@ Letters: B batch, T time, C channels, K kernel.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import ConvolutionLayer, SequenceLayer
+from keras_seqconv.layers.sequences import (
+    ConvolutionLayer,
+    SequenceLayer,
+    zero_masked,
+)
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_choice,
@@ -200,9 +204,8 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
     `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||` as of `WeightNormDense`, the
     norm over taps and input channels.
 
-    Masks pass through and have no effect: `ConvS2SBlock` zeroes what they hide. The
-    causal layer runs in steps (`layers.sequences`); `step` also takes what
-    `step_kernel` made.
+    Calls, masks and steps: `layers.sequences`; `step` also takes what `step_kernel`
+    made.
 
     Args:
         filters: positive integer, output channels.
@@ -228,7 +231,8 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         width = self.channels = self._accept(input_shape)
         self._add_weights((self.kernel_size, width, self.filters))
 
-    def call(self, inputs):
+    def call(self, inputs, mask=None):
+        inputs = zero_masked(inputs, mask)
         # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
         same, kernel = self.padding == "same", self.step_kernel()
         if same and None not in inputs.shape and 0 not in inputs.shape:
