@@ -152,8 +152,8 @@ class AdaptiveSoftmax(SequenceLayer):
     XLA and on JAX alike: a loop takes blocks of positions, and its hand-written
     gradient makes the block's logits anew. So few logits exist at once (those of a
     block, 2^23 or of 64 positions), and a training step costs 4/3 of the matrix
-    products that it would take with all of them kept. The gradient can be taken once,
-    not twice.
+    products that it would take with all of them kept. Eagerly on
+    TensorFlow the gradient can be taken twice, elsewhere once.
 
     Args:
         vocabulary_size: words V; ids are sorted by falling frequency.
@@ -288,6 +288,7 @@ class AdaptiveSoftmax(SequenceLayer):
         Returns:
             Tensor (...), float32 (float64 under that policy).
         """
+        self._require_built()
         shape = ops.shape(ids)
         features = ops.cast(features, self.compute_dtype)
         features = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
@@ -337,6 +338,7 @@ class AdaptiveSoftmax(SequenceLayer):
 
         For decoding, where there are few positions: all logits exist at once.
         """
+        self._require_built()
         features = ops.cast(features, self.compute_dtype)
         head = _log_softmax(features, self._head_table())
         parts = [head[..., : self.cutoffs[0]]]

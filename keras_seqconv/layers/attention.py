@@ -52,6 +52,7 @@ class MultiHeadAttention(SequenceLayer):
         dropout: rate on the probabilities, `attention_dropout` of the papers.
         use_bias: whether the four projections have biases.
         seed: seed of the dropout.
+        kernel_regularizer, kernel_constraint: of the four kernels.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`; `inputs` are the queries, and
@@ -95,6 +96,8 @@ class MultiHeadAttention(SequenceLayer):
         dropout: float = 0.0,
         use_bias: bool = True,
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -108,6 +111,7 @@ class MultiHeadAttention(SequenceLayer):
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.seed = seed
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
@@ -146,7 +150,8 @@ class MultiHeadAttention(SequenceLayer):
     def _add_projection(self, name, kernel_shape, bias_shape, limit):
         """Make `<name>_kernel`, uniform in [-limit, limit], and `<name>_bias`."""
         initializer = keras.initializers.RandomUniform(-limit, limit)
-        kernel = self.add_weight(kernel_shape, initializer, name=f"{name}_kernel")
+        options = {"name": f"{name}_kernel", **self._kernel_options()}
+        kernel = self.add_weight(kernel_shape, initializer, **options)
         bias = None
         if self.use_bias:
             bias = self.add_weight(bias_shape, "zeros", name=f"{name}_bias")

@@ -40,6 +40,8 @@ class _HeadConvolution(ConvolutionLayer):
         use_bias: bool = False,
         kernel_initializer=None,
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -54,6 +56,7 @@ class _HeadConvolution(ConvolutionLayer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(weight_dropout, seed)
 
     def _build_channels(self, inputs_shape):
@@ -131,6 +134,7 @@ class LightConv(_HeadConvolution):
             position of each row, (B, T, H, K), as fairseq's PyTorch code does.
         use_bias: add a bias to the outputs.
         kernel_initializer: instead of the limit above.
+        kernel_regularizer, kernel_constraint: of `kernel`, as it is before the softmax.
         seed: seed of DropConnect.
 
     Example:
@@ -151,6 +155,7 @@ class LightConv(_HeadConvolution):
             initializer=self.kernel_initializer
             or keras.initializers.RandomUniform(-limit, limit),
             autocast=False,  # the softmax is computed in float32
+            **self._kernel_options(),
         )
 
     def call(self, inputs, mask=None, training=None):
@@ -207,6 +212,7 @@ class DynamicConv(_HeadConvolution):
             each makes the kernels of its share of the heads, all with one generator
             of H * K / query_groups outputs. Divides H and the width of the query.
         kernel_initializer: of the generator, instead of the limit above.
+        kernel_regularizer, kernel_constraint: of the kernel of the generator.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`.
@@ -266,6 +272,7 @@ class DynamicConv(_HeadConvolution):
             use_bias=self.use_kernel_bias,
             kernel_initializer=self.kernel_initializer
             or keras.initializers.RandomUniform(-limit, limit),
+            **self._kernel_options("kernel_"),
             bias_initializer=keras.initializers.RandomUniform(-limit, limit),
             dtype=self.dtype_policy,
             name="kernel_generator",

@@ -11,6 +11,7 @@ from keras import ops
 from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
 from keras_seqconv.ops.fused import add_and_norm
 from keras_seqconv.support.arguments import (
+    check_number,
     check_positive_integer,
     check_rate,
 )
@@ -32,6 +33,7 @@ class FeedForward(SequenceLayer):
             `relu_dropout` of the papers.
         kernel_initializer: of both kernels; biases start at zero.
         seed: seed of the dropout.
+        kernel_regularizer, kernel_constraint: of both kernels.
 
     Call arguments:
         inputs: tensor (..., C), as are the outputs.
@@ -45,6 +47,8 @@ class FeedForward(SequenceLayer):
         dropout: float = 0.0,
         kernel_initializer="glorot_uniform",
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -54,7 +58,13 @@ class FeedForward(SequenceLayer):
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        if self.kernel_initializer is None:
+            raise ValueError(
+                "`kernel_initializer` must be an initializer. "
+                "Received: kernel_initializer=None"
+            )
         self.seed = seed
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
@@ -72,6 +82,7 @@ class FeedForward(SequenceLayer):
             units,
             activation=activation,
             kernel_initializer=self.kernel_initializer.clone(),
+            **self._kernel_options("kernel_"),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -145,8 +156,7 @@ class Residual(SequenceLayer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
             )
-        if isinstance(epsilon, bool) or not epsilon > 0:
-            raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
+        check_number("epsilon", epsilon, "positive", lambda value: value > 0)
         self.layer = layer
         self.dropout = check_rate("dropout", dropout)
         self.normalize_first = normalize_first

@@ -43,6 +43,7 @@ from keras_seqconv.support.arguments import (
     check_mask,
     check_sequence,
     known_width,
+    plain,
     refuse_names_of_keras,
 )
 
@@ -80,6 +81,17 @@ class SequenceLayer(keras.layers.Layer):
             ndim=ndim, min_ndim=None if ndim else 2, axes={-1: shape[-1]}
         )
         return shape[-1]
+
+    def _set_kernel_options(self, regularizer, constraint):
+        self.kernel_regularizer = keras.regularizers.get(regularizer)
+        self.kernel_constraint = keras.constraints.get(constraint)
+
+    def _kernel_options(self, prefix: str = "") -> dict:
+        """What `add_weight` is to know of a kernel, or with "kernel_" a `Dense`."""
+        return {
+            f"{prefix}regularizer": self.kernel_regularizer,
+            f"{prefix}constraint": self.kernel_constraint,
+        }
 
     def _seed_dropout(self, rate, seed):
         if rate > 0:
@@ -169,10 +181,11 @@ def argument_names(layer_class: type) -> list[str]:
 
 
 def _serialized(value):
+    value = plain(value)
     if isinstance(value, tuple):
         return list(value)
-    plain = isinstance(value, (type(None), bool, int, float, str))
-    return value if plain else keras.saving.serialize_keras_object(value)
+    simple = isinstance(value, (type(None), bool, int, float, str))
+    return value if simple else keras.saving.serialize_keras_object(value)
 
 
 def _deserialized(value):

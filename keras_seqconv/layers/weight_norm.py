@@ -67,6 +67,8 @@ class _WeightNorm(SequenceLayer):
         kernel_initializer=None,
         bias_initializer="zeros",
         folded: bool = False,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -76,6 +78,7 @@ class _WeightNorm(SequenceLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.folded = folded
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self.v = self.g = self.kernel = self.bias = None
 
     def effective_kernel(self):
@@ -131,6 +134,7 @@ class _WeightNorm(SequenceLayer):
             shape=kernel_shape,
             initializer=self.kernel_initializer,
             autocast=False,
+            **self._kernel_options(),
         )
         if self.folded:
             self.kernel = kernel
@@ -171,6 +175,7 @@ class WeightNormDense(_WeightNorm):
         bias_initializer: initializer of the bias.
         folded: True makes the plain form, with one `kernel` and neither v nor g; this
             is what a layer saved after `fold()` comes back as.
+        kernel_regularizer, kernel_constraint: of v (of `kernel` once folded).
 
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.

@@ -1,12 +1,14 @@
 """Checks of arguments and shapes that all of the package shares."""
 
 import difflib
+import numbers
 import sys
 from collections.abc import Callable, Iterable
 
 
 def check_integer(name: str, value: int, least: int, most: int | None = None) -> int:
-    """`value`, or ValueError unless it is an int from `least` to `most`."""
+    """`value` as an int, or ValueError unless it is one from `least` to `most`."""
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         rule = "a positive integer" if least == 1 else f"an integer >= {least}"
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
@@ -43,7 +45,8 @@ def check_boolean(name: str, value: bool) -> bool:
 
 
 def is_number(value) -> bool:
-    """Whether it is a finite number, and no bool."""
+    """Whether it is a finite number, also one of NumPy, and no bool."""
+    value = plain(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
 
@@ -57,7 +60,13 @@ def check_number(
     """`value`, or ValueError unless it is a finite number that keeps to the rule."""
     if not (is_number(value) and valid(value)):
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-    return value
+    return plain(value)
+
+
+def plain(value):
+    """A scalar of NumPy as a number of Python; all else as it is."""
+    number = isinstance(value, numbers.Number) and hasattr(value, "item")
+    return value.item() if number else value
 
 
 def near(name: str, names: Iterable[str]) -> str:
@@ -88,7 +97,10 @@ def check_sequence(name: str, shape: tuple, channels: int | None = None) -> int:
     return shape[-1]
 
 
-_OF_WEIGHTS = "set on a weight after `build`: `layer.weights[0].{} = ...`"
+_OF_WEIGHTS = (
+    "set on a weight after `build`: `layer.weights[0].{} = ...`, and again after the "
+    "layer is loaded or cloned"
+)
 _OURS = {
     "key_dim": "called `head_dim` here",
     "value_dim": "called `head_dim` here",

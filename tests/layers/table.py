@@ -126,7 +126,9 @@ ROWS = {
     "dense": Row(of("WeightNormDense", 5), 3, 5),
     "dense, folded": Row(of("WeightNormDense", 5, use_bias=False, folded=True), 1, 5),
     "convolution": Row(of("WeightNormConv1D", 5, 4), 3, 5, **MASKED),
-    "convolution causal": Row(of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **MASKED, **STEPS),
+    "convolution causal": Row(
+        of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **MASKED, **STEPS
+    ),
     "convolution, folded": Row(
         of("WeightNormConv1D", 5, 1, folded=True, use_bias=False, **CAUSAL),
         1, 5, **STEPS,
