@@ -11,6 +11,7 @@ from keras import ops
 from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
 from keras_seqconv.ops.fused import add_and_norm
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_number,
     check_positive_integer,
     check_rate,
@@ -34,6 +35,7 @@ class FeedForward(SequenceLayer):
         kernel_initializer: of both kernels; biases start at zero.
         seed: seed of the dropout.
         kernel_regularizer, kernel_constraint: of both kernels.
+        use_bias: whether both maps have biases.
 
     Call arguments:
         inputs: tensor (..., C), as are the outputs.
@@ -49,6 +51,7 @@ class FeedForward(SequenceLayer):
         seed: int | None = None,
         kernel_regularizer=None,
         kernel_constraint=None,
+        use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -64,6 +67,7 @@ class FeedForward(SequenceLayer):
                 "Received: kernel_initializer=None"
             )
         self.seed = seed
+        self.use_bias = check_boolean("use_bias", use_bias)
         self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
@@ -83,6 +87,7 @@ class FeedForward(SequenceLayer):
             activation=activation,
             kernel_initializer=self.kernel_initializer.clone(),
             **self._kernel_options("kernel_"),
+            use_bias=self.use_bias,
             dtype=self.dtype_policy,
             name=name,
         )

@@ -3,6 +3,7 @@
 import difflib
 import numbers
 import sys
+import types
 from collections.abc import Callable, Iterable
 
 
@@ -67,6 +68,15 @@ def plain(value):
     """A scalar of NumPy as a number of Python; all else as it is."""
     number = isinstance(value, numbers.Number) and hasattr(value, "item")
     return value.item() if number else value
+
+
+def public_names(members: dict) -> list[str]:
+    """The names of a package's members for `dir`, without its modules."""
+    return [
+        name
+        for name, member in members.items()
+        if not name.startswith("_") and not isinstance(member, types.ModuleType)
+    ]
 
 
 def near(name: str, names: Iterable[str]) -> str:

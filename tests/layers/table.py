@@ -165,6 +165,7 @@ ROWS = {
         of("FeedForward", 9, activation="gelu", dropout=0.5, seed=1),
         4, seeds=1, **STEPS,
     ),
+    "feed forward, no biases": Row(of("FeedForward", 9, use_bias=False), 2, **STEPS),
     "residual": Row(
         residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **MASKED, **STEPS
     ),
@@ -197,7 +198,7 @@ SLOW = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
     "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
     "query module, compatible", "dense, folded", "convolution", "convolution, folded",
-    "block alone", "scaled residual", "attention to a source", "residual, norm first",
+    "block alone", "feed forward, no biases", "scaled residual", "attention to a source", "residual, norm first",
     "residual, feed forward", "positions of the paper",
 ]  # fmt: skip
 FAST = [name for name in ROWS if name not in SLOW]
