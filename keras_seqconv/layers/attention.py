@@ -19,6 +19,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_mask,
     check_positive_integer,
     check_rate,
@@ -107,9 +108,9 @@ class MultiHeadAttention(SequenceLayer):
                 check_positive_integer(name, size)
         self.head_dim = head_dim
         self.output_dim = output_dim
-        self.use_causal_mask = use_causal_mask
+        self.use_causal_mask = check_boolean("use_causal_mask", use_causal_mask)
         self.dropout = check_rate("dropout", dropout)
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         self.seed = seed
         self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)

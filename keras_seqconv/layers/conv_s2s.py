@@ -24,6 +24,7 @@ from keras_seqconv.layers.weight_norm import (
 )
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_kernel_size,
     check_number,
     check_positive_integer,
@@ -73,7 +74,7 @@ class _WeightNormalized(SequenceLayer):
 
     def __init__(self, folded: bool = False, **kwargs):
         super().__init__(**kwargs)
-        self.folded = folded
+        self.folded = check_boolean("folded", folded)
 
     def _parts(self) -> list:
         """The weight-normalised layers, and others that have them, as far as built."""
@@ -195,7 +196,7 @@ class ConvS2SBlock(_WeightNormalized):
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         self.dropout = dropout
-        self.residual = residual
+        self.residual = check_boolean("residual", residual)
         self.seed = seed
         # Sub-layer and initializer check `padding` and `dropout`.
         self.convolution = WeightNormConv1D(

@@ -15,6 +15,7 @@ from keras_seqconv.layers.sequences import (
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_kernel_size,
     check_positive_integer,
@@ -48,12 +49,12 @@ class _HeadConvolution(ConvolutionLayer):
         self.num_heads = check_positive_integer("num_heads", num_heads)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = check_choice("padding", padding, ("same", "causal"))
-        self.kernel_softmax = kernel_softmax
+        self.kernel_softmax = check_boolean("kernel_softmax", kernel_softmax)
         self.weight_dropout = check_rate("weight_dropout", weight_dropout)
         self.weight_dropout_mask = check_choice(
             "weight_dropout_mask", weight_dropout_mask, ("shared", "position")
         )
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
         self._set_kernel_options(kernel_regularizer, kernel_constraint)
@@ -251,8 +252,10 @@ class DynamicConv(_HeadConvolution):
                 "`num_heads` must be a multiple of `query_groups`. "
                 f"Received: num_heads={num_heads}, query_groups={query_groups}"
             )
-        self.use_kernel_bias = use_kernel_bias
-        self.renormalize_padding = renormalize_padding
+        self.use_kernel_bias = check_boolean("use_kernel_bias", use_kernel_bias)
+        self.renormalize_padding = check_boolean(
+            "renormalize_padding", renormalize_padding
+        )
 
     def build(self, inputs_shape, query_shape=None):
         self._build_channels(inputs_shape)

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_dense,
     check_positive_integer,
@@ -67,7 +68,7 @@ class TokenEmbedding(SequenceLayer):
             "vocabulary_size", vocabulary_size
         )
         self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.supports_masking = False
         # Ids must not become half-precision numbers on their way in.

@@ -164,7 +164,7 @@ class Residual(SequenceLayer):
         check_number("epsilon", epsilon, "positive", lambda value: value > 0)
         self.layer = layer
         self.dropout = check_rate("dropout", dropout)
-        self.normalize_first = normalize_first
+        self.normalize_first = check_boolean("normalize_first", normalize_first)
         self.epsilon = epsilon
         self.seed = seed
         self.layer_norm = keras.layers.LayerNormalization(

@@ -13,6 +13,7 @@ from keras_seqconv.layers.sequences import (
 )
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_kernel_size,
     check_number,
@@ -72,12 +73,12 @@ class _WeightNorm(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         if kernel_initializer is None:
             kernel_initializer = ConvS2SInitializer(gain=self.gain)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.folded = folded
+        self.folded = check_boolean("folded", folded)
         self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self.v = self.g = self.kernel = self.bias = None
 

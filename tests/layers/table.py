@@ -198,8 +198,9 @@ SLOW = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
     "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
     "query module, compatible", "dense, folded", "convolution", "convolution, folded",
-    "block alone", "feed forward, no biases", "scaled residual", "attention to a source", "residual, norm first",
-    "residual, feed forward", "positions of the paper",
+    "block alone", "feed forward, no biases", "scaled residual",
+    "attention to a source", "residual, norm first", "residual, feed forward",
+    "positions of the paper",
 ]  # fmt: skip
 FAST = [name for name in ROWS if name not in SLOW]
 QUICK = all_but(FAST, ROWS)

@@ -13,18 +13,22 @@ CUTOFFS = [(), (5, 5), (7, 3), (0, 3), (1.5, 3), 7, (True, 3), (7, 42)]
 WRONG = {
     "LightConv": {
         "num_heads": [0, True], "kernel_size": [(3, 4)], "weight_dropout": [1.0],
-        "weight_dropout_mask": ["row"],
+        "weight_dropout_mask": ["row"], "kernel_softmax": ["false"], "use_bias": [1],
     },
     "DynamicConv": {
         "kernel_size": [2.0], "padding": ["valid"], "weight_dropout": [-0.1],
         "query_groups": [0],
     },
-    "LightConvModule": {"num_heads": [0], "conv_dim": [0], "input_dropout": [1]},
+    "LightConvModule": {
+        "num_heads": [0], "conv_dim": [0], "input_dropout": [1], "seed": ["x"],
+        "use_glu": [None],
+    },
     "QueryConvModule": {
         "num_heads": [True], "gate": ["relu"], "query_dim": [-1], "query_groups": [0],
     },
     "MultiHeadAttention": {
         "num_heads": [2.0], "head_dim": [0], "output_dim": [-1], "dropout": [1.0],
+        "use_causal_mask": ["false"],
     },
     "FeedForward": {
         "intermediate_dim": [0], "dropout": [1.0], "kernel_initializer": [None],
@@ -34,7 +38,7 @@ WRONG = {
         "kind": ["rotary"], "layout": ["interleaved"], "max_length": [True],
     },
     "TokenEmbedding": {"vocabulary_size": [0], "embedding_dim": [-1]},
-    "WeightNormDense": {"units": [True]},
+    "WeightNormDense": {"units": [True], "folded": ["no"]},
     "WeightNormConv1D": {"filters": [2.0], "kernel_size": [0], "padding": ["valid"]},
     "ConvS2SBlock": {
         "filters": [0], "kernel_size": [0], "padding": ["valid"], "dropout": [-0.1],
