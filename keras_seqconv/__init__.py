@@ -55,12 +55,15 @@ __all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str):
-    if name in _MODULES:
-        return importlib.import_module(f"keras_seqconv.{name}")
-    if name in _HOMES:
-        home = importlib.import_module(f"keras_seqconv.{_HOMES[name]}")
-        globals()[name] = getattr(home, name)
-        return globals()[name]
+    try:
+        if name in _MODULES:
+            return importlib.import_module(f"keras_seqconv.{name}")
+        if name in _HOMES:
+            home = importlib.import_module(f"keras_seqconv.{_HOMES[name]}")
+            globals()[name] = getattr(home, name)
+            return globals()[name]
+    except ImportError as error:  # an extra is missing: `hasattr` answers False
+        raise AttributeError(str(error)) from error
     raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
 
 

@@ -134,6 +134,7 @@ def test_import_needs_no_optional_package():
                 raise ModuleNotFoundError(name)
     sys.meta_path.insert(0, Block())
     import keras_seqconv, keras_seqconv_cli
+    assert not hasattr(keras_seqconv, "training") and hasattr(keras_seqconv, "layers")
     """
     run_python(code)
 
@@ -225,6 +226,14 @@ def test_the_package_shows_its_public_names_only():
     assert not {"atomic", "locks"} & set(dir(ks))
     for name in ks.__all__:
         getattr(ks, name)
+    for room, name in (
+        ("layers", "GLU"),
+        ("ops", "light_conv"),
+        ("decoding", "sample"),
+    ):
+        room = getattr(ks, room)
+        assert name in dir(room)
+        assert not any(type(getattr(room, one)) is type(ks) for one in dir(room))
 
 
 def test_command_line(capsys):

@@ -29,3 +29,8 @@ from keras_seqconv.decoding.search import search as search
 from keras_seqconv.decoding.strategies import BeamStrategy as BeamStrategy
 from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeamStrategy
 from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrategy
+from keras_seqconv.support.arguments import public_names as _public_names
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

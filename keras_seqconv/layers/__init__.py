@@ -21,3 +21,8 @@ from keras_seqconv.layers.feed_forward import Residual as Residual
 from keras_seqconv.layers.weight_norm import ConvS2SInitializer as ConvS2SInitializer
 from keras_seqconv.layers.weight_norm import WeightNormConv1D as WeightNormConv1D
 from keras_seqconv.layers.weight_norm import WeightNormDense as WeightNormDense
+from keras_seqconv.support.arguments import public_names as _public_names
+
+
+def __dir__() -> list[str]:
+    return _public_names(globals())

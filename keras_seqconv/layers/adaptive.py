@@ -20,7 +20,6 @@ from keras_seqconv.support.arguments import (
     check_number,
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -153,8 +152,8 @@ class AdaptiveSoftmax(SequenceLayer):
     XLA and on JAX alike: a loop takes blocks of positions, and its hand-written
     gradient makes the block's logits anew. So few logits exist at once (those of a
     block, 2^23 or of 64 positions), and a training step costs 4/3 of the matrix
-    products that it would take with all of them kept. The gradient can be taken once,
-    not twice.
+    products that it would take with all of them kept. Eagerly on
+    TensorFlow the gradient can be taken twice, elsewhere once.
 
     Args:
         vocabulary_size: words V; ids are sorted by falling frequency.
@@ -237,7 +236,7 @@ class AdaptiveSoftmax(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
-        channels = known_width("inputs", inputs_shape)
+        channels = self._accept(inputs_shape, ndim=None)
         num_tails = len(self.cutoffs) - 1
         dims = _widths("the last axis of `inputs`", channels, self.factor, num_tails, 1)
         tied = self.adaptive_input is not None
@@ -289,6 +288,7 @@ class AdaptiveSoftmax(SequenceLayer):
         Returns:
             Tensor (...), float32 (float64 under that policy).
         """
+        self._require_built()
         shape = ops.shape(ids)
         features = ops.cast(features, self.compute_dtype)
         features = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)
@@ -338,6 +338,7 @@ class AdaptiveSoftmax(SequenceLayer):
 
         For decoding, where there are few positions: all logits exist at once.
         """
+        self._require_built()
         features = ops.cast(features, self.compute_dtype)
         head = _log_softmax(features, self._head_table())
         parts = [head[..., : self.cutoffs[0]]]

@@ -12,12 +12,14 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import (
     SequenceLayer,
+    checked_mask,
     fold_beams,
     split_positions,
     unfold_beams,
     zero_masked,
 )
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_mask,
     check_positive_integer,
     check_rate,
@@ -51,6 +53,7 @@ class MultiHeadAttention(SequenceLayer):
         dropout: rate on the probabilities, `attention_dropout` of the papers.
         use_bias: whether the four projections have biases.
         seed: seed of the dropout.
+        kernel_regularizer, kernel_constraint: of the four kernels.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`; `inputs` are the queries, and
@@ -94,6 +97,8 @@ class MultiHeadAttention(SequenceLayer):
         dropout: float = 0.0,
         use_bias: bool = True,
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -103,16 +108,17 @@ class MultiHeadAttention(SequenceLayer):
                 check_positive_integer(name, size)
         self.head_dim = head_dim
         self.output_dim = output_dim
-        self.use_causal_mask = use_causal_mask
+        self.use_causal_mask = check_boolean("use_causal_mask", use_causal_mask)
         self.dropout = check_rate("dropout", dropout)
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         self.seed = seed
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         value_shape = inputs_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        check_sequence("inputs", inputs_shape)
+        channels = self._accept(inputs_shape)
         check_sequence("value", value_shape)
         check_sequence("key", key_shape)
         if _known(value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
@@ -120,7 +126,6 @@ class MultiHeadAttention(SequenceLayer):
                 "`key` and `value` must have the same length. Received: "
                 f"key.shape={key_shape}, value.shape={value_shape}"
             )
-        channels = inputs_shape[-1]
         if self.head_dim is None and channels % self.num_heads:
             raise ValueError(
                 "The channels of `inputs` must be a multiple of `num_heads` when "
@@ -129,6 +134,7 @@ class MultiHeadAttention(SequenceLayer):
             )
         heads = (self.num_heads, self.head_dim or channels // self.num_heads)
         width, outputs = math.prod(heads), self.output_dim or channels
+        self.further_widths = {"value": value_shape[-1], "key": key_shape[-1]}
         # All three start a factor 1/sqrt(2) smaller, as if they were one matrix
         # (C, 3 * H * D) split into parts.
         gain = math.sqrt(0.5)
@@ -145,7 +151,8 @@ class MultiHeadAttention(SequenceLayer):
     def _add_projection(self, name, kernel_shape, bias_shape, limit):
         """Make `<name>_kernel`, uniform in [-limit, limit], and `<name>_bias`."""
         initializer = keras.initializers.RandomUniform(-limit, limit)
-        kernel = self.add_weight(kernel_shape, initializer, name=f"{name}_kernel")
+        options = {"name": f"{name}_kernel", **self._kernel_options()}
+        kernel = self.add_weight(kernel_shape, initializer, **options)
         bias = None
         if self.use_bias:
             bias = self.add_weight(bias_shape, "zeros", name=f"{name}_bias")
@@ -199,7 +206,7 @@ class MultiHeadAttention(SequenceLayer):
         inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
         causal = self.use_causal_mask
         allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
-        keys = self._project_heads(key, self.key_kernel, self.key_bias)
+        keys = self._project_heads("key", key)
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
     def memory_weights(self, inputs, memory: dict, memory_mask=None):
@@ -207,8 +214,9 @@ class MultiHeadAttention(SequenceLayer):
 
         Arguments as of `attend`, rows as in `attention_weights`.
         """
-        query = fold_beams(self._project_query(inputs), memory["keys"])
-        weights = self._shown_weights(query, memory["keys"], _key_mask(memory_mask))
+        keys = memory["keys"]
+        query = fold_beams(self._project_query(inputs), keys)
+        weights = self._shown_weights(query, keys, _memory_mask(memory_mask, keys))
         weights = ops.transpose(weights, (0, 2, 1, 3))  # (B, G * n, H, S)
         return ops.transpose(unfold_beams(weights, inputs), (0, 2, 1, 3))
 
@@ -282,8 +290,8 @@ class MultiHeadAttention(SequenceLayer):
 
     def _project_memory(self, value, key):
         return {
-            "keys": self._project_heads(key, self.key_kernel, self.key_bias),
-            "values": self._project_heads(value, self.value_kernel, self.value_bias),
+            "keys": self._project_heads("key", key),
+            "values": self._project_heads("value", value),
         }
 
     def attend(self, inputs, memory: dict, memory_mask=None):
@@ -311,7 +319,8 @@ class MultiHeadAttention(SequenceLayer):
             )
         # The beams become further query positions, so nothing is repeated.
         query = fold_beams(self._project_query(inputs), memory["keys"])
-        attended = self._attend(query, memory, _key_mask(memory_mask))
+        allowed = _memory_mask(memory_mask, memory["keys"])
+        attended = self._attend(query, memory, allowed)
         return self._project_output(unfold_beams(attended, inputs))
 
     def _project(self, inputs, kernel, bias, inner=1):
@@ -330,11 +339,14 @@ class MultiHeadAttention(SequenceLayer):
             outputs += ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
         return split_positions(outputs, inputs, *outer)
 
-    def _project_heads(self, inputs, kernel, bias):
-        """inputs (B, S, C), kernel (C, H, D), bias (H, D) -> (B, H, S, D)."""
+    def _project_heads(self, name, inputs):
+        """Keys or values: inputs (B, S, C) -> (B, H, S, D)."""
+        kernel, bias = getattr(self, f"{name}_kernel"), getattr(self, f"{name}_bias")
+        check_sequence(name, inputs.shape, kernel.shape[0])
         return ops.transpose(self._project(inputs, kernel, bias), (0, 2, 1, 3))
 
     def _project_query(self, inputs):
+        check_sequence("inputs", inputs.shape, self.query_kernel.shape[0])
         # Scaled weights give scaled queries, and there are fewer of them.
         scale = self.query_kernel.shape[-1] ** -0.5
         bias = None if self.query_bias is None else self.query_bias * scale
@@ -422,6 +434,11 @@ def _known(*sizes):
 def _key_mask(mask):
     """(B, S) -> (B, 1, 1, S)."""
     return None if mask is None else ops.cast(mask, "bool")[:, None, None, :]
+
+
+def _memory_mask(mask, keys):
+    """That of keys (B, H, S, D), checked."""
+    return _key_mask(checked_mask("memory_mask", mask, (keys.shape[0], keys.shape[2])))
 
 
 def _causal_mask(queries, keys, offset=0):

@@ -12,11 +12,12 @@ from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_kernel_size,
     check_positive_integer,
     check_rate,
-    known_width,
+    plain,
 )
 
 
@@ -34,6 +35,7 @@ class GLU(SequenceLayer):
     """
 
     def build(self, inputs_shape):
+        self._accept(inputs_shape, ndim=None)
         self.compute_output_shape(inputs_shape)
 
     def call(self, inputs):
@@ -87,6 +89,8 @@ class _ConvolutionModule(SequenceLayer):
             check_positive_integer("conv_dim", conv_dim)
         self.conv_dim = conv_dim
         self.input_dropout = check_rate("input_dropout", input_dropout)
+        if not isinstance(plain(seed), (int, type(None))):
+            raise ValueError(f"`seed` must be an integer or None. Received: {seed=}")
         # Not the numbers that the convolution draws for its DropConnect.
         self._seed_dropout(input_dropout, None if seed is None else seed + 2**16)
         self.weight_dropout = weight_dropout
@@ -108,16 +112,17 @@ class _ConvolutionModule(SequenceLayer):
         )
 
     def build(self, inputs_shape):
-        conv_dim = self.conv_dim or inputs_shape[-1]
+        width = self._accept(inputs_shape)
+        conv_dim = self.conv_dim or width
         hidden_shape = (*inputs_shape[:-1], conv_dim)
         self.input_projection = self._projection("input", inputs_shape, conv_dim)
         self.output_projection = self._projection(
-            "output", hidden_shape, inputs_shape[-1], gate="none"
+            "output", hidden_shape, width, gate="none"
         )
         self._build_convolution(inputs_shape, hidden_shape)
 
     def _projection(self, name, inputs_shape, units, gate=None):
-        width, gate = known_width("inputs", inputs_shape), gate or self._gate
+        width, gate = inputs_shape[-1], gate or self._gate
         initializer = "glorot_uniform"
         if gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
@@ -197,9 +202,9 @@ class LightConvModule(_ConvolutionModule):
         **kwargs,
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
-        self.use_glu = use_glu
+        self.use_glu = check_boolean("use_glu", use_glu)
         self._gate = "glu" if use_glu else "none"
-        self.kernel_softmax = kernel_softmax
+        self.kernel_softmax = check_boolean("kernel_softmax", kernel_softmax)
         self.convolution = self._make_convolution(
             self.convolution_class, num_heads, kernel_softmax=kernel_softmax
         )
@@ -273,8 +278,8 @@ class QueryConvModule(_ConvolutionModule):
         self.query_dim = query_dim
         self.gate = self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.query_groups = check_positive_integer("query_groups", query_groups)
-        self.permute_channels = permute_channels
-        self.compat = compat
+        self.permute_channels = check_boolean("permute_channels", permute_channels)
+        self.compat = check_boolean("compat", compat)
         self.convolution = self._make_convolution(
             SurplusDynamicConv if compat else DynamicConv,
             query_groups * num_heads,

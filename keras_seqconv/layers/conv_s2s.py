@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import (
     SequenceLayer,
+    checked_mask,
     fold_beams,
     unfold_beams,
     zero_masked,
@@ -23,10 +24,11 @@ from keras_seqconv.layers.weight_norm import (
 )
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_kernel_size,
     check_number,
     check_positive_integer,
-    known_width,
+    check_sequence,
 )
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -72,7 +74,7 @@ class _WeightNormalized(SequenceLayer):
 
     def __init__(self, folded: bool = False, **kwargs):
         super().__init__(**kwargs)
-        self.folded = folded
+        self.folded = check_boolean("folded", folded)
 
     def _parts(self) -> list:
         """The weight-normalised layers, and others that have them, as far as built."""
@@ -121,14 +123,16 @@ class ScaledResidual(_WeightNormalized):
     projection = None
 
     def build(self, inputs_shape, skip_shape):
-        width = known_width("inputs", inputs_shape)
-        if known_width("skip", skip_shape) != width:
+        width = self._accept(inputs_shape)
+        self.further_widths = {"skip": check_sequence("skip", skip_shape)}
+        if self.further_widths["skip"] != width:
             self.projection = self._dense("projection", skip_shape, width)
 
     def _parts(self):
         return [] if self.projection is None else [self.projection]
 
     def call(self, inputs, skip, kernels=None):
+        check_sequence("skip", skip.shape, self.further_widths["skip"])
         if self.projection is not None:
             skip = self.projection(skip, kernel=kernels and kernels["projection"])
         return (inputs + skip) * _SQRT_HALF
@@ -192,7 +196,7 @@ class ConvS2SBlock(_WeightNormalized):
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
         self.dropout = dropout
-        self.residual = residual
+        self.residual = check_boolean("residual", residual)
         self.seed = seed
         # Sub-layer and initializer check `padding` and `dropout`.
         self.convolution = WeightNormConv1D(
@@ -212,6 +216,7 @@ class ConvS2SBlock(_WeightNormalized):
         self._seed_dropout(dropout, seed)
 
     def build(self, input_shape):
+        self._accept(input_shape)
         self.convolution.build(input_shape)
         if self.scaled_residual is not None:
             output_shape = self.compute_output_shape(input_shape)
@@ -291,15 +296,19 @@ class ConvS2SAttention(_WeightNormalized):
     """
 
     def build(self, inputs_shape, target_embeddings_shape, keys_shape, values_shape):
-        width = known_width("inputs", inputs_shape)
-        embed_dim = known_width("target_embeddings", target_embeddings_shape)
-        if known_width("keys", keys_shape) != embed_dim:
+        width = self._accept(inputs_shape)
+        embed_dim = check_sequence("target_embeddings", target_embeddings_shape)
+        if check_sequence("keys", keys_shape) != embed_dim:
             raise ValueError(
                 "`keys` must be as wide as `target_embeddings`. Received: "
                 f"keys.shape={tuple(keys_shape)}, "
                 f"target_embeddings.shape={tuple(target_embeddings_shape)}"
             )
-        known_width("values", values_shape)
+        self.further_widths = {
+            "target_embeddings": embed_dim,
+            "keys": embed_dim,
+            "values": check_sequence("values", values_shape),
+        }
         self.in_projection = self._dense("in_projection", inputs_shape, embed_dim)
         self.out_projection = self._dense("out_projection", values_shape, width)
 
@@ -324,6 +333,8 @@ class ConvS2SAttention(_WeightNormalized):
 
         It also takes what `step_kernels` made.
         """
+        check_sequence("values", values.shape, self.further_widths["values"])
+        keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
         query = self._query(inputs, target_embeddings, keys, kernels)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.einsum("bts,bse->bte", weights, values)
@@ -349,11 +360,14 @@ class ConvS2SAttention(_WeightNormalized):
         inputs = ops.cast(inputs, self.compute_dtype)
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)
+        keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
         query = self._query(inputs, target_embeddings, keys, kernels)
         weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
         return ops.cast(weights, "float32")
 
     def _query(self, inputs, target_embeddings, keys, kernels):
+        for name, tensor in (("target_embeddings", target_embeddings), ("keys", keys)):
+            check_sequence(name, tensor.shape, self.further_widths[name])
         projected = self.in_projection(
             inputs, kernel=kernels and kernels["in_projection"]
         )
@@ -368,7 +382,7 @@ def _softmax(query, keys, keys_mask):
     scores = wide(ops.einsum("bte,bse->bts", query, keys))
     if keys_mask is None:
         return ops.softmax(scores, axis=-1)
-    mask = ops.expand_dims(ops.cast(keys_mask, "bool"), axis=1)
+    mask = ops.expand_dims(keys_mask, axis=1)
     scores = ops.where(mask, scores, ops.full_like(scores, -1e9))
     weights = ops.softmax(scores, axis=-1)
     return ops.where(mask, weights, ops.zeros_like(weights))

@@ -15,10 +15,12 @@ from keras_seqconv.layers.sequences import (
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_kernel_size,
     check_positive_integer,
     check_rate,
+    check_sequence,
 )
 
 
@@ -39,25 +41,28 @@ class _HeadConvolution(ConvolutionLayer):
         use_bias: bool = False,
         kernel_initializer=None,
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = check_choice("padding", padding, ("same", "causal"))
-        self.kernel_softmax = kernel_softmax
+        self.kernel_softmax = check_boolean("kernel_softmax", kernel_softmax)
         self.weight_dropout = check_rate("weight_dropout", weight_dropout)
         self.weight_dropout_mask = check_choice(
             "weight_dropout_mask", weight_dropout_mask, ("shared", "position")
         )
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(weight_dropout, seed)
 
     def _build_channels(self, inputs_shape):
-        channels = inputs_shape[-1]
-        if channels is None or channels % self.num_heads:
+        channels = self._accept(inputs_shape)
+        if channels % self.num_heads:
             raise ValueError(
                 "The channels of `inputs` must be a multiple of `num_heads`. "
                 f"Received: inputs.shape={tuple(inputs_shape)}, "
@@ -130,6 +135,7 @@ class LightConv(_HeadConvolution):
             position of each row, (B, T, H, K), as fairseq's PyTorch code does.
         use_bias: add a bias to the outputs.
         kernel_initializer: instead of the limit above.
+        kernel_regularizer, kernel_constraint: of `kernel`, as it is before the softmax.
         seed: seed of DropConnect.
 
     Example:
@@ -150,6 +156,7 @@ class LightConv(_HeadConvolution):
             initializer=self.kernel_initializer
             or keras.initializers.RandomUniform(-limit, limit),
             autocast=False,  # the softmax is computed in float32
+            **self._kernel_options(),
         )
 
     def call(self, inputs, mask=None, training=None):
@@ -206,6 +213,7 @@ class DynamicConv(_HeadConvolution):
             each makes the kernels of its share of the heads, all with one generator
             of H * K / query_groups outputs. Divides H and the width of the query.
         kernel_initializer: of the generator, instead of the limit above.
+        kernel_regularizer, kernel_constraint: of the kernel of the generator.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`.
@@ -244,19 +252,22 @@ class DynamicConv(_HeadConvolution):
                 "`num_heads` must be a multiple of `query_groups`. "
                 f"Received: num_heads={num_heads}, query_groups={query_groups}"
             )
-        self.use_kernel_bias = use_kernel_bias
-        self.renormalize_padding = renormalize_padding
+        self.use_kernel_bias = check_boolean("use_kernel_bias", use_kernel_bias)
+        self.renormalize_padding = check_boolean(
+            "renormalize_padding", renormalize_padding
+        )
 
     def build(self, inputs_shape, query_shape=None):
         self._build_channels(inputs_shape)
         query_shape = query_shape or inputs_shape
-        width = query_shape[-1]
-        if width is None or width % self.query_groups:
+        width = check_sequence("query", query_shape)
+        if width % self.query_groups:
             raise ValueError(
                 "The channels of `query` must be a multiple of `query_groups`. "
                 f"Received: query.shape={tuple(query_shape)}, "
                 f"query_groups={self.query_groups}"
             )
+        self.further_widths = {"query": width}
         width //= self.query_groups
         limit = width**-0.5
         self.kernel_generator = keras.layers.Dense(
@@ -264,6 +275,7 @@ class DynamicConv(_HeadConvolution):
             use_bias=self.use_kernel_bias,
             kernel_initializer=self.kernel_initializer
             or keras.initializers.RandomUniform(-limit, limit),
+            **self._kernel_options("kernel_"),
             bias_initializer=keras.initializers.RandomUniform(-limit, limit),
             dtype=self.dtype_policy,
             name="kernel_generator",
@@ -306,6 +318,7 @@ class DynamicConv(_HeadConvolution):
 
     def _kernel(self, query, real=None):
         """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
+        check_sequence("query", query.shape, self.further_widths["query"])
         groups = ops.reshape(query, (-1, query.shape[-1] // self.query_groups))
         logits = ops.cast(self.kernel_generator(groups), self.wide_dtype)
         logits = split_positions(logits, query, self.num_heads, self._taps_generated())

@@ -9,13 +9,12 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer
+from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_dense,
     check_positive_integer,
-    check_sequence,
-    known_width,
 )
 
 
@@ -69,7 +68,7 @@ class TokenEmbedding(SequenceLayer):
             "vocabulary_size", vocabulary_size
         )
         self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.supports_masking = False
         # Ids must not become half-precision numbers on their way in.
@@ -96,7 +95,12 @@ class TokenEmbedding(SequenceLayer):
         if not reverse:
             vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
             return ops.cast(vectors, self.compute_dtype)
-        width = known_width("inputs", inputs.shape)
+        width = self.embedding_dim
+        if inputs.shape[-1] != width:
+            raise ValueError(
+                f"`inputs` must have {width} channels, `embedding_dim`, to become "
+                f"logits. Received: inputs.shape={tuple(inputs.shape)}"
+            )
         vectors = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))
         table = ops.cast(self.embeddings, self.compute_dtype)
         logits = ops.einsum("ne,ve->nv", vectors, table)
@@ -106,7 +110,9 @@ class TokenEmbedding(SequenceLayer):
     def to_logits(self, products):
         """Products (..., V) with the table to logits: float32, and the bias added."""
         logits = ops.cast(products, self.wide_dtype)
-        return logits if self.bias is None else logits + self.bias
+        if self.bias is None:
+            return logits
+        return logits + ops.cast(self.bias, logits.dtype)  # half under pure policies
 
     def output_kernel(self):
         """The table transposed, (E, V) in the compute dtype.
@@ -197,11 +203,10 @@ class PositionEncoding(SequenceLayer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, inputs_shape):
-        check_sequence("inputs", inputs_shape)
+        channels = self._accept(inputs_shape)
         if self.kind == "sinusoidal":
             return
         self._check_length(inputs_shape[1])
-        channels = inputs_shape[-1]
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.max_length, channels),
@@ -216,7 +221,7 @@ class PositionEncoding(SequenceLayer):
         encodings = self._encode(ops.arange(length, dtype="int32"), channels)  # (T, C)
         if mask is None:
             return inputs + encodings
-        mask = ops.cast(mask, "bool")
+        mask = checked_mask("mask", mask, inputs.shape[:2])
         # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")

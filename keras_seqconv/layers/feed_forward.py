@@ -11,9 +11,10 @@ from keras import ops
 from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
 from keras_seqconv.ops.fused import add_and_norm
 from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_number,
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -33,6 +34,8 @@ class FeedForward(SequenceLayer):
             `relu_dropout` of the papers.
         kernel_initializer: of both kernels; biases start at zero.
         seed: seed of the dropout.
+        kernel_regularizer, kernel_constraint: of both kernels.
+        use_bias: whether both maps have biases.
 
     Call arguments:
         inputs: tensor (..., C), as are the outputs.
@@ -46,6 +49,9 @@ class FeedForward(SequenceLayer):
         dropout: float = 0.0,
         kernel_initializer="glorot_uniform",
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -55,16 +61,23 @@ class FeedForward(SequenceLayer):
         self.activation = keras.activations.get(activation)
         self.dropout = check_rate("dropout", dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        if self.kernel_initializer is None:
+            raise ValueError(
+                "`kernel_initializer` must be an initializer. "
+                "Received: kernel_initializer=None"
+            )
         self.seed = seed
+        self.use_bias = check_boolean("use_bias", use_bias)
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
-        known_width("inputs", inputs_shape)
+        width = self._accept(inputs_shape, ndim=None)
         self.intermediate_dense = self._dense(
             self.intermediate_dim, "intermediate_dense", activation=self.activation
         )
         self.intermediate_dense.build(inputs_shape)
-        self.output_dense = self._dense(inputs_shape[-1], "output_dense")
+        self.output_dense = self._dense(width, "output_dense")
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
 
     def _dense(self, units, name, activation=None):
@@ -73,6 +86,8 @@ class FeedForward(SequenceLayer):
             units,
             activation=activation,
             kernel_initializer=self.kernel_initializer.clone(),
+            **self._kernel_options("kernel_"),
+            use_bias=self.use_bias,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -146,11 +161,10 @@ class Residual(SequenceLayer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
             )
-        if isinstance(epsilon, bool) or not epsilon > 0:
-            raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
+        check_number("epsilon", epsilon, "positive", lambda value: value > 0)
         self.layer = layer
         self.dropout = check_rate("dropout", dropout)
-        self.normalize_first = normalize_first
+        self.normalize_first = check_boolean("normalize_first", normalize_first)
         self.epsilon = epsilon
         self.seed = seed
         self.layer_norm = keras.layers.LayerNormalization(
@@ -159,6 +173,7 @@ class Residual(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
+        self._accept(inputs_shape, ndim=None)
         dtype = self.compute_dtype
         shapes = {"value_shape": value_shape, "key_shape": key_shape}
         if not self.layer.built:
@@ -179,6 +194,7 @@ class Residual(SequenceLayer):
                 f"inputs.shape={tuple(inputs_shape)}, outputs of {self.layer.name} "
                 f"with shape {tuple(outputs.shape)}"
             )
+        self.further_widths = getattr(self.layer, "further_widths", {})
         self.layer_norm.build(inputs_shape)
 
     def call(

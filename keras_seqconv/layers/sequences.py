@@ -7,11 +7,12 @@ Calls. `layer(inputs, mask=None, training=None)`: `inputs` is a tensor (B, T, C)
 are the outputs unless a docstring says otherwise; `mask` as below; `training` tells
 whether to apply dropout and DropConnect.
 
-Masks. A mask is boolean (B, T), True for real tokens. What it hides may be
-anything, also NaN: it counts as zero, as if the sequence ended there, so that padding
-on either side changes no result at a real token. Masks that Keras attaches to tensors
-(`Embedding(mask_zero=True)`) arrive by themselves, and outputs carry the mask of
-`inputs` on. What stands at masked positions of the outputs means nothing.
+Masks. A mask is boolean (B, T), or a list of such rows, True for real tokens. What
+it hides may be anything, also NaN: it counts as zero, as if the sequence ended there,
+so that padding on either side changes no result at a real token. Masks that Keras
+attaches to tensors (`Embedding(mask_zero=True)`) arrive by themselves, and outputs
+carry the mask of `inputs` on. What stands at masked positions of the outputs means
+nothing.
 
 Steps. A causal layer also runs position by position, with the results of the full
 pass for any split into chunks:
@@ -40,6 +41,9 @@ from keras_seqconv.ops.fused import dropout
 from keras_seqconv.support.arguments import (
     check_dense,
     check_mask,
+    check_sequence,
+    known_width,
+    plain,
     refuse_names_of_keras,
 )
 
@@ -55,6 +59,39 @@ class SequenceLayer(keras.layers.Layer):
         refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True
+        self.further_widths = {}  # of arguments after the first, by name
+
+    def compute_output_spec(self, *args, **kwargs):
+        # A functional model is built of shapes alone: `call` cannot refuse these.
+        arguments = inspect.signature(self.call).bind(*args, **kwargs).arguments
+        for name, width in self.further_widths.items():
+            if arguments.get(name) is not None:
+                check_sequence(name, arguments[name].shape, width)
+        return super().compute_output_spec(*args, **kwargs)
+
+    def _accept(self, shape, ndim: int | None = 3) -> int:
+        """The channels of inputs of this shape; calls refuse others from here on.
+
+        Without `ndim` any rank of at least 2 is taken.
+        """
+        known_width("inputs", shape)
+        if ndim == 3:
+            check_sequence("inputs", shape)
+        self.input_spec = keras.layers.InputSpec(
+            ndim=ndim, min_ndim=None if ndim else 2, axes={-1: shape[-1]}
+        )
+        return shape[-1]
+
+    def _set_kernel_options(self, regularizer, constraint):
+        self.kernel_regularizer = keras.regularizers.get(regularizer)
+        self.kernel_constraint = keras.constraints.get(constraint)
+
+    def _kernel_options(self, prefix: str = "") -> dict:
+        """What `add_weight` is to know of a kernel, or with "kernel_" a `Dense`."""
+        return {
+            f"{prefix}regularizer": self.kernel_regularizer,
+            f"{prefix}constraint": self.kernel_constraint,
+        }
 
     def _seed_dropout(self, rate, seed):
         if rate > 0:
@@ -144,10 +181,11 @@ def argument_names(layer_class: type) -> list[str]:
 
 
 def _serialized(value):
+    value = plain(value)
     if isinstance(value, tuple):
         return list(value)
-    plain = isinstance(value, (type(None), bool, int, float, str))
-    return value if plain else keras.saving.serialize_keras_object(value)
+    simple = isinstance(value, (type(None), bool, int, float, str))
+    return value if simple else keras.saving.serialize_keras_object(value)
 
 
 def _deserialized(value):
@@ -161,11 +199,19 @@ def zero_masked(inputs, mask, name="mask"):
     A selection, not a product, which would leave NaN.
     """
     check_dense("inputs", inputs)
+    mask = checked_mask(name, mask, inputs.shape[:2])
     if mask is None:
         return inputs
-    check_mask(name, mask, inputs.shape[:2])
-    mask = ops.expand_dims(ops.cast(mask, "bool"), axis=-1)
-    return ops.where(mask, inputs, ops.zeros_like(inputs))
+    return ops.where(mask[..., None], inputs, ops.zeros_like(inputs))
+
+
+def checked_mask(name, mask, sizes):
+    """A mask, also a list, as a boolean tensor of these sizes (or 1); None as it is."""
+    if mask is None:
+        return None
+    mask = ops.cast(mask, "bool")
+    check_mask(name, mask, sizes)
+    return mask
 
 
 def apply_dense(dense, inputs):

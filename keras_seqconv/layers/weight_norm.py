@@ -6,15 +6,19 @@ Letters: B batch, T time, C channels, K kernel.
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import ConvolutionLayer, SequenceLayer
+from keras_seqconv.layers.sequences import (
+    ConvolutionLayer,
+    SequenceLayer,
+    zero_masked,
+)
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
+    check_boolean,
     check_choice,
     check_kernel_size,
     check_number,
     check_positive_integer,
     check_rate,
-    known_width,
 )
 
 
@@ -64,15 +68,18 @@ class _WeightNorm(SequenceLayer):
         kernel_initializer=None,
         bias_initializer="zeros",
         folded: bool = False,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.use_bias = use_bias
+        self.use_bias = check_boolean("use_bias", use_bias)
         if kernel_initializer is None:
             kernel_initializer = ConvS2SInitializer(gain=self.gain)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.folded = folded
+        self.folded = check_boolean("folded", folded)
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self.v = self.g = self.kernel = self.bias = None
 
     def effective_kernel(self):
@@ -128,6 +135,7 @@ class _WeightNorm(SequenceLayer):
             shape=kernel_shape,
             initializer=self.kernel_initializer,
             autocast=False,
+            **self._kernel_options(),
         )
         if self.folded:
             self.kernel = kernel
@@ -168,6 +176,7 @@ class WeightNormDense(_WeightNorm):
         bias_initializer: initializer of the bias.
         folded: True makes the plain form, with one `kernel` and neither v nor g; this
             is what a layer saved after `fold()` comes back as.
+        kernel_regularizer, kernel_constraint: of v (of `kernel` once folded).
 
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.
@@ -181,8 +190,7 @@ class WeightNormDense(_WeightNorm):
         self.units = check_positive_integer("units", units)
 
     def build(self, input_shape):
-        width = known_width("inputs", input_shape)
-        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        width = self._accept(input_shape, ndim=None)
         self._add_weights((width, self.units))
 
     def call(self, inputs, kernel=None):
@@ -202,9 +210,8 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
     `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||` as of `WeightNormDense`, the
     norm over taps and input channels.
 
-    Masks pass through and have no effect: `ConvS2SBlock` zeroes what they hide. The
-    causal layer runs in steps (`layers.sequences`); `step` also takes what
-    `step_kernel` made.
+    Calls, masks and steps: `layers.sequences`; `step` also takes what `step_kernel`
+    made.
 
     Args:
         filters: positive integer, output channels.
@@ -227,12 +234,11 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         self.padding = check_choice("padding", padding, ("same", "causal"))
 
     def build(self, input_shape):
-        width = known_width("inputs", input_shape)
-        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: width})
-        self.channels = width
+        width = self.channels = self._accept(input_shape)
         self._add_weights((self.kernel_size, width, self.filters))
 
-    def call(self, inputs):
+    def call(self, inputs, mask=None):
+        inputs = zero_masked(inputs, mask)
         # Zeros of "same" on every backend: (K - 1) // 2 left, K // 2 right.
         same, kernel = self.padding == "same", self.step_kernel()
         if same and None not in inputs.shape and 0 not in inputs.shape:

@@ -272,6 +272,32 @@ def bucket(length):
     return tf.maximum(length, table[inside])
 
 
+def bilinear(name: str, function: Callable):
+    """A JAX primitive of `function(a, b, **static)`, which is linear in a and in b.
+
+    `jax.interpreters.ad.defbilinear` makes it differentiable, from its transposes.
+    """
+    import jax
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
+
+    def abstract(*tensors, **static):
+        result = jax.eval_shape(functools.partial(function, **static), *tensors)
+        return jax.core.ShapedArray(result.shape, result.dtype)
+
+    def batched(tensors, axes, **static):
+        call = functools.partial(function, **static)
+        return jax.vmap(call, in_axes=axes)(*tensors), 0
+
+    primitive = Primitive(name)
+    primitive.def_impl(function)
+    primitive.def_abstract_eval(abstract)
+    batching.primitive_batchers[primitive] = batched
+    lowering = mlir.lower_fun(function, multiple_results=False)
+    mlir.register_lowering(primitive, lowering)
+    return primitive
+
+
 def with_gradient(function: Callable, gradient: Callable) -> Callable:
     """`function` with `gradient` in place of what autodiff would make of it.
 

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqconv.ops import formulas
 from keras_seqconv.ops.compilation import (
+    bilinear,
     in_save_context,
     in_xla_context,
     run,
@@ -34,8 +35,8 @@ def light_conv(inputs, kernel, padding: str = "same"):
 
     Returns:
         Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
-        float32. Derivatives of any order exist for both arguments. A `KerasTensor`
-        among the arguments gives a `KerasTensor`.
+        float32. Derivatives of any order exist for both arguments, on JAX in forward
+        mode too. A `KerasTensor` among the arguments gives a `KerasTensor`.
 
     Raises:
         ValueError: for other ranks, shapes, dtypes or paddings, symbolic ones included.
@@ -145,6 +146,9 @@ def _check(kind, inputs, kernel):
 
 def _convolve(kind, inputs, kernel, left, inside_xla=False):
     """The convolution with its gradient."""
+    if keras.backend.backend() == "jax":
+        static = {"kind": kind, "left": left, "taps": kernel.shape[-2:]}
+        return _primitives()[0].bind(inputs, kernel, **static)
     inside_xla = inside_xla or in_xla_context()
 
     def convolve(inputs, kernel):
@@ -204,6 +208,58 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     if in_save_context():  # a SavedModel stores first gradients only: autodiff
         return gradients(upstream, inputs, kernel)
     return with_gradient(gradients, gradient)(upstream, inputs, kernel)
+
+
+@functools.cache
+def _primitives():
+    """The convolution and its gradients for inputs and kernel, for JAX.
+
+    Each is linear in both arguments, and the other two are its transposes. So JAX
+    differentiates them forward and backward, to any order.
+    """
+    from jax.interpreters.ad import defbilinear
+
+    def convolution(inputs, kernel, *, kind, left, taps):
+        outputs = run(kind.fused, kind.plain, inputs, kernel, static=(left,))
+        return _heads_joined(outputs, inputs)
+
+    # What a gradient does not depend on may be anything of the right shape.
+    def by_inputs(upstream, kernel, *, kind, left, taps):
+        both = _one_of(kind.fused_gradients, 0), _one_of(kind.plain_gradients, 0)
+        outputs = run(*both, upstream, upstream, kernel, static=(left,))
+        return _heads_joined(outputs, upstream)
+
+    def by_kernel(upstream, inputs, *, kind, left, taps):
+        both = _one_of(kind.fused_gradients, 1), _one_of(kind.plain_gradients, 1)
+        leading = ops.shape(inputs)[:2] if kind is _DYNAMIC else ()
+        kernel = ops.zeros((*leading, *taps), upstream.dtype)
+        return run(*both, upstream, inputs, kernel, static=(left,))
+
+    primitives = y, dx, dk = [
+        bilinear(f"{function.__name__}_of_heads", function)
+        for function in (convolution, by_inputs, by_kernel)
+    ]
+    defbilinear(
+        y,
+        lambda upstream, x, k, **static: dx.bind(upstream, k, **static),
+        lambda upstream, x, k, **static: dk.bind(upstream, x, **static),
+    )
+    defbilinear(
+        dx,
+        lambda upstream, g, k, **static: y.bind(upstream, k, **static),
+        lambda upstream, g, k, **static: dk.bind(g, upstream, **static),
+    )
+    defbilinear(
+        dk,
+        lambda upstream, g, x, **static: y.bind(x, upstream, **static),
+        lambda upstream, g, x, **static: dx.bind(g, upstream, **static),
+    )
+    return primitives
+
+
+@functools.cache
+def _one_of(gradients, number):
+    return lambda *arguments: gradients(*arguments)[number]
 
 
 def _accumulate_in_float32(formula, under_xla):

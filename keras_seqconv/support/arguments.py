@@ -1,12 +1,15 @@
 """Checks of arguments and shapes that all of the package shares."""
 
 import difflib
+import numbers
 import sys
+import types
 from collections.abc import Callable, Iterable
 
 
 def check_integer(name: str, value: int, least: int, most: int | None = None) -> int:
-    """`value`, or ValueError unless it is an int from `least` to `most`."""
+    """`value` as an int, or ValueError unless it is one from `least` to `most`."""
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         rule = "a positive integer" if least == 1 else f"an integer >= {least}"
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
@@ -43,7 +46,8 @@ def check_boolean(name: str, value: bool) -> bool:
 
 
 def is_number(value) -> bool:
-    """Whether it is a finite number, and no bool."""
+    """Whether it is a finite number, also one of NumPy, and no bool."""
+    value = plain(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
 
@@ -57,7 +61,22 @@ def check_number(
     """`value`, or ValueError unless it is a finite number that keeps to the rule."""
     if not (is_number(value) and valid(value)):
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-    return value
+    return plain(value)
+
+
+def plain(value):
+    """A scalar of NumPy as a number of Python; all else as it is."""
+    number = isinstance(value, numbers.Number) and hasattr(value, "item")
+    return value.item() if number else value
+
+
+def public_names(members: dict) -> list[str]:
+    """The names of a package's members for `dir`, without its modules."""
+    return [
+        name
+        for name, member in members.items()
+        if not name.startswith("_") and not isinstance(member, types.ModuleType)
+    ]
 
 
 def near(name: str, names: Iterable[str]) -> str:
@@ -68,7 +87,7 @@ def near(name: str, names: Iterable[str]) -> str:
 
 def known_width(name: str, shape: tuple) -> int:
     """The last axis of the shape of `name`, or ValueError when it is unknown."""
-    if shape[-1] is None:
+    if not shape or shape[-1] is None:
         raise ValueError(
             f"The last axis of `{name}` must have a known size. "
             f"Received: {name}.shape={tuple(shape)}"
@@ -76,16 +95,22 @@ def known_width(name: str, shape: tuple) -> int:
     return shape[-1]
 
 
-def check_sequence(name: str, shape: tuple) -> None:
-    """ValueError unless the shape of `name` is (B, T, C) with known C."""
-    if len(shape) != 3 or shape[-1] is None:
+def check_sequence(name: str, shape: tuple, channels: int | None = None) -> int:
+    """C, or ValueError unless the shape of `name` is (B, T, C), C being `channels`."""
+    known = len(shape) == 3 and shape[-1] is not None
+    if not known or channels not in (None, shape[-1]):
+        wanted = f"{channels} channels" if channels else "known channels"
         raise ValueError(
-            f"`{name}` must have shape (batch, time, channels) with known "
-            f"channels. Received: {name}.shape={shape}"
+            f"`{name}` must have shape (batch, time, channels) with {wanted}. "
+            f"Received: {name}.shape={tuple(shape)}"
         )
+    return shape[-1]
 
 
-_OF_WEIGHTS = "set on a weight after `build`: `layer.weights[0].{} = ...`"
+_OF_WEIGHTS = (
+    "set on a weight after `build`: `layer.weights[0].{} = ...`, and again after the "
+    "layer is loaded or cloned"
+)
 _OURS = {
     "key_dim": "called `head_dim` here",
     "value_dim": "called `head_dim` here",

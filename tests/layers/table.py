@@ -125,8 +125,10 @@ ROWS = {
     ),
     "dense": Row(of("WeightNormDense", 5), 3, 5),
     "dense, folded": Row(of("WeightNormDense", 5, use_bias=False, folded=True), 1, 5),
-    "convolution": Row(of("WeightNormConv1D", 5, 4), 3, 5),
-    "convolution causal": Row(of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **STEPS),
+    "convolution": Row(of("WeightNormConv1D", 5, 4), 3, 5, **MASKED),
+    "convolution causal": Row(
+        of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **MASKED, **STEPS
+    ),
     "convolution, folded": Row(
         of("WeightNormConv1D", 5, 1, folded=True, use_bias=False, **CAUSAL),
         1, 5, **STEPS,
@@ -163,6 +165,7 @@ ROWS = {
         of("FeedForward", 9, activation="gelu", dropout=0.5, seed=1),
         4, seeds=1, **STEPS,
     ),
+    "feed forward, no biases": Row(of("FeedForward", 9, use_bias=False), 2, **STEPS),
     "residual": Row(
         residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **MASKED, **STEPS
     ),
@@ -195,8 +198,9 @@ SLOW = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
     "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
     "query module, compatible", "dense, folded", "convolution", "convolution, folded",
-    "block alone", "scaled residual", "attention to a source", "residual, norm first",
-    "residual, feed forward", "positions of the paper",
+    "block alone", "feed forward, no biases", "scaled residual",
+    "attention to a source", "residual, norm first", "residual, feed forward",
+    "positions of the paper",
 ]  # fmt: skip
 FAST = [name for name in ROWS if name not in SLOW]
 QUICK = all_but(FAST, ROWS)

@@ -13,26 +13,32 @@ CUTOFFS = [(), (5, 5), (7, 3), (0, 3), (1.5, 3), 7, (True, 3), (7, 42)]
 WRONG = {
     "LightConv": {
         "num_heads": [0, True], "kernel_size": [(3, 4)], "weight_dropout": [1.0],
-        "weight_dropout_mask": ["row"],
+        "weight_dropout_mask": ["row"], "kernel_softmax": ["false"], "use_bias": [1],
     },
     "DynamicConv": {
         "kernel_size": [2.0], "padding": ["valid"], "weight_dropout": [-0.1],
         "query_groups": [0],
     },
-    "LightConvModule": {"num_heads": [0], "conv_dim": [0], "input_dropout": [1]},
+    "LightConvModule": {
+        "num_heads": [0], "conv_dim": [0], "input_dropout": [1], "seed": ["x"],
+        "use_glu": [None],
+    },
     "QueryConvModule": {
         "num_heads": [True], "gate": ["relu"], "query_dim": [-1], "query_groups": [0],
     },
     "MultiHeadAttention": {
         "num_heads": [2.0], "head_dim": [0], "output_dim": [-1], "dropout": [1.0],
+        "use_causal_mask": ["false"],
     },
-    "FeedForward": {"intermediate_dim": [0], "dropout": [1.0]},
-    "Residual": {"layer": ["relu"], "dropout": [1.0], "epsilon": [0]},
+    "FeedForward": {
+        "intermediate_dim": [0], "dropout": [1.0], "kernel_initializer": [None],
+    },
+    "Residual": {"layer": ["relu"], "dropout": [1.0], "epsilon": [0, None]},
     "PositionEncoding": {
         "kind": ["rotary"], "layout": ["interleaved"], "max_length": [True],
     },
     "TokenEmbedding": {"vocabulary_size": [0], "embedding_dim": [-1]},
-    "WeightNormDense": {"units": [True]},
+    "WeightNormDense": {"units": [True], "folded": ["no"]},
     "WeightNormConv1D": {"filters": [2.0], "kernel_size": [0], "padding": ["valid"]},
     "ConvS2SBlock": {
         "filters": [0], "kernel_size": [0], "padding": ["valid"], "dropout": [-0.1],
@@ -99,14 +105,28 @@ def test_what_users_of_keras_type(layer):
     """Taken, or an error that says what to do."""
     make = getattr(layers, layer)
     assert make(2, (3,)).get_config()["kernel_size"] == 3
-    for name in ("kernel_regularizer", "bias_constraint"):
-        with pytest.raises(ValueError, match=f"`{name}` is set on a weight.*'l2'"):
-            make(2, 3, **{name: "l2"})
-    light = layers.LightConv(2, 3)
-    light.build((None, None, 4))
-    light.weights[0].regularizer = keras.regularizers.L2(1.0)
-    (loss,) = light.losses
-    np.testing.assert_allclose(loss, np.sum(to_numpy(light.kernel) ** 2), rtol=1e-5)
+    with pytest.raises(ValueError, match="`bias_constraint` is set on a weight.*'l2'"):
+        make(2, 3, bias_constraint="l2")
+
+
+@pytest.mark.parametrize(
+    ("make", "kernels"),
+    [
+        (of("LightConv", 2, 3), 1), (of("DynamicConv", 2, 3), 1),
+        (of("FeedForward", 3), 2), (of("MultiHeadAttention", 2), 4),
+        (of("WeightNormDense", 3), 1), (of("WeightNormConv1D", 3, 2), 1),
+    ],
+)  # fmt: skip
+def test_regularizers_and_constraints_are_saved(make, kernels):
+    options = {"kernel_regularizer": "l2", "kernel_constraint": "non_neg"}
+    layer = make(**options)
+    layer = type(layer).from_config(layer.get_config())
+    layer.build((None, None, 4))
+    found = [w for w in layer.trainable_weights if w.constraint is not None]
+    assert len(found) == kernels
+    expected = [0.01 * np.sum(to_numpy(weight) ** 2) for weight in found]
+    got = [float(loss) for loss in layer.losses]
+    np.testing.assert_allclose(sorted(got), sorted(expected), rtol=1e-5)
 
 
 # Layer, shapes it is built for, and the limit of the uniform distribution of weights.
@@ -197,3 +217,11 @@ def test_initializers_that_are_given():
     padded.build()
     assert not to_numpy(padded.embeddings[0])[1].any()
     assert to_numpy(padded.embeddings[1])[1].any()
+
+
+def test_numbers_of_numpy():
+    layer = layers.DynamicConv(np.int64(2), np.int32(3), weight_dropout=np.float32(0.5))
+    config = layer.get_config()
+    assert type(config["num_heads"]) is int and type(config["weight_dropout"]) is float
+    with pytest.raises(ValueError, match="`num_heads` must be a positive integer"):
+        layers.DynamicConv(np.float32(2), 3)

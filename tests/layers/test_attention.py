@@ -132,6 +132,12 @@ def test_memories_that_do_not_fit():
         free.attend(random(3, 1, CHANNELS), memory)
     with pytest.raises(ValueError, match="use_causal_mask=True"):
         causal.attend(random(2, 1, CHANNELS), memory)
+    with pytest.raises(ValueError, match=f"`key` must .* with {CHANNELS} channels"):
+        free.project_memory(random(2, SOURCE, 2 * CHANNELS))
+    with pytest.raises(ValueError, match=f"`inputs` must .* with {CHANNELS} channels"):
+        free.attend(random(2, 1, CHANNELS // 2), memory)
+    with pytest.raises(ValueError, match="`memory_mask` must have the shape"):
+        free.attend(random(2, 1, CHANNELS), memory, np.ones((2, 1, SOURCE)))
 
 
 @pytest.mark.parametrize(

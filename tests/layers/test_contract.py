@@ -105,7 +105,10 @@ def test_training_moves_every_weight(name):
             assert np.isfinite(moved), weight.path
 
 
-POLICIES = {"mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "float64": 1e-6}
+POLICIES = {
+    "mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "float64": 1e-6, "bfloat16": 4e-2,
+    "float16": 4e-3,
+}  # fmt: skip
 
 
 # JAX has float64 only behind a global switch.
@@ -122,7 +125,7 @@ def test_policies(name, policy):
     outputs = layer(**row.arguments())
     assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
     for weight in layer.trainable_weights:
-        wanted = "float64" if policy == "float64" else "float32"
+        wanted = "float32" if "mixed" in policy else policy
         assert keras.backend.standardize_dtype(weight.dtype) == wanted
     scale = max(1.0, np.abs(expected).max())
     assert np.abs(to_numpy(outputs) - expected).max() <= POLICIES[policy] * scale
@@ -334,11 +337,25 @@ def test_steps_need_weights_and_a_causal_layer(name):
         ROWS[f"{name} causal"].make().get_initial_state(2, max_length=3)
 
 
-@pytest.mark.parametrize("shape", [(B, T - 1), (B + 1, T), (B,), (B, T, 3)])
-@pytest.mark.parametrize(
-    "name", ["light", "dynamic", "block", "attention", "attention to a source",
-             "ConvS2S attention"]
-)  # fmt: skip
+@pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
+def test_shapes_that_a_layer_was_not_built_for(name):
+    """Wider, narrower, of another rank, named when a functional model is built."""
+    row, layer = ROWS[name], built(name)
+    for argument, array in row.arguments().items():
+        named = "expected (axis|ndim|min_ndim)" if argument == "inputs" else argument
+        width, shapes = array.shape[-1], []
+        if name != "scale gradient":
+            shapes += [(None, None, 2 * width), (None, None, 1)]
+        if argument != "inputs" or getattr(layer.input_spec, "ndim", None):
+            shapes += [(None, width), (None, None, 2, width)]
+        for shape in shapes:
+            arguments = symbols(row) | {argument: keras.Input(shape[1:])}
+            with pytest.raises(ValueError, match=named):
+                layer(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(B, T - 1), (B + 1, T), (B,), (B, 1, T)])
+@pytest.mark.parametrize("name", MASKABLE)
 def test_masks_of_wrong_shapes(name, shape):
     row, (mask_name,) = ROWS[name], ROWS[name].masks
     if mask_name != "mask" and shape == (B, T - 1):
@@ -346,6 +363,17 @@ def test_masks_of_wrong_shapes(name, shape):
     with pytest.raises(ValueError, match=f"`{mask_name}` must have the shape") as error:
         row.make()(**row.arguments(), **{mask_name: np.ones(shape, bool)})
     assert f"{mask_name}.shape={shape}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", MASKABLE)
+def test_a_list_is_a_mask(name):
+    (mask_name,) = ROWS[name].masks
+    layer, mask = built(name), MASKS[mask_name]
+    outputs = [
+        to_numpy(layer(**ROWS[name].arguments(), **{mask_name: value}))
+        for value in (mask, mask.tolist())
+    ]
+    np.testing.assert_array_equal(*outputs)
 
 
 @pytest.mark.tensorflow
