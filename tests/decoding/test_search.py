@@ -14,6 +14,7 @@ from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.decoding import reference
 from tests.decoding.fakes import END, PAD, Recurrent, Table
+from tests.decoding.reference import assert_same
 
 ON_JAX = keras.backend.backend() == "jax"  # each search is compiled: fewer examples
 MANY = settings(
@@ -42,25 +43,6 @@ def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
     return decoding.search(
         model.step, state, strategy, constraints, num_steps=steps, num_hypotheses=beams
     )
-
-
-def assert_same(hypotheses, sentence, expected):
-    """Row `sentence` of the `Hypotheses` is the list of a reference."""
-    ids, scores, positional, lengths = (
-        to_numpy(part)[sentence] for part in hypotheses[:4]
-    )
-    for rank in range(len(ids)):
-        if rank >= len(expected):
-            assert (ids[rank] == PAD).all() and lengths[rank] == 0
-            assert scores[rank] == -np.inf and (positional[rank] == 0).all()
-            continue
-        tokens, score, parts = expected[rank]
-        rest = ids.shape[1] - len(tokens)
-        assert ids[rank].tolist() == tokens + [PAD] * rest
-        np.testing.assert_allclose(scores[rank], score, rtol=1e-4, atol=1e-4)
-        padded = np.pad(parts, (0, rest))
-        np.testing.assert_allclose(positional[rank], padded, rtol=1e-4, atol=1e-4)
-        assert lengths[rank] == len(tokens)
 
 
 def test_conformance_vectors_of_fairseq(golden):
