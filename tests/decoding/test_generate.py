@@ -1,5 +1,6 @@
 """The functions that take a model: arguments, caching, ensembles, scoring, export."""
 
+import concurrent.futures
 import gc
 import weakref
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
+from keras_seqconv.decoding import graphs
 from tests.backends import to_numpy
 from tests.cases import quick_and_slow
 from tests.convert.reference import log_softmax
@@ -184,6 +186,19 @@ def test_calls_are_traced_once_and_see_new_weights():
     decoding.beam_search(model, source, 2, max_length=5)
     assert model.traces > traces
     assert {variable.path for variable in model.variables} == names
+    # Other variables make other graphs.
+    model.table.enable_lora(2)
+    for weight in model.table.trainable_weights:
+        weight.assign(4.0 * np.random.default_rng(1).normal(size=weight.shape))
+    other = Trained(12)
+    other.table.set_weights([to_numpy(model.table.embeddings)])
+    for jit_compile in (True, False):
+        calls = [
+            decoding.beam_search(one, source, 3, max_length=5, jit_compile=jit_compile)
+            for one in (model, other)
+        ]
+        assert np.array_equal(calls[0][0], calls[1][0])
+        assert not np.array_equal(calls[0][0], ids)
     dead = weakref.ref(model)
     del model
     gc.collect()
@@ -265,3 +280,35 @@ def test_sentences_that_have_ended_leave_the_batch(options):
     for one, two in zip(found, wanted, strict=True):
         if one is not None:
             np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_few_programs_for_all_lengths(monkeypatch):
+    """Each is made once, although two threads want it."""
+    shapes, call = set(), graphs.Tiered.__call__
+
+    def noted(self, tensors, shape, patience):
+        shapes.add(shape)
+        return call(self, tensors, shape, patience)
+
+    monkeypatch.setattr(graphs.Tiered, "__call__", noted)
+    model, random = Recurrent(20, seed=4), np.random.default_rng(0)
+
+    def search(sources):
+        return decoding.beam_search(
+            model, sources, 2, max_length=4, max_length_ratio=0.9, jit_compile=True
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(search, [[[4, 5, 2]]] * 2)
+    for part, other in zip(one, two, strict=True):
+        assert np.array_equal(part, other)
+    traces = model.traces
+    for length in range(1, 61):
+        search([random.integers(4, 20, length)])
+    assert len(shapes) <= 2
+    assert model.traces <= (2 * traces if ON_JAX else traces)
+    alone = Recurrent(20, seed=4)
+    monkeypatch.undo()
+    model = alone
+    search([[4, 5, 2]])
+    assert alone.traces == traces

@@ -150,3 +150,27 @@ def test_answers_differ(family):
     # Hypotheses that share their first words were one beam, which took other places.
     firsts = [len({tuple(tokens[:2]) for tokens, *_ in row}) for row in found]
     assert sum(first < BEAMS for first in firsts) >= 4, firsts
+
+
+@pytest.mark.parametrize("family", all_but(["light_conv"], FAMILIES))
+def test_samples_belong_to_their_sentence(family):
+    """The same numbers draw the same words, whichever sentences have ended before."""
+    model, ids = answering(family), given(family)
+    uniforms = np.random.default_rng(1).uniform(size=(9, 2, LIMIT + 1))
+
+    def drawn(rows, **options):
+        some = {name: value[rows] for name, value in ids.items()}
+        seed = keras.ops.convert_to_tensor(
+            uniforms[rows].reshape(-1, LIMIT + 1), "float32"
+        )
+        return decoding.sample_hypotheses(
+            model, **some, num_samples=2, max_length=LIMIT, seed=seed, **options
+        )
+
+    together = drawn(slice(None), jit_compile=False)
+    assert len(set(to_numpy(together.lengths).ravel().tolist())) > 3
+    few_places = drawn(slice(None), max_batch_size=2)
+    for one, two in zip(few_places[:4], together[:4], strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(two), atol=1e-4)
+    alone = drawn(slice(4, 5), jit_compile=False)
+    assert np.array_equal(to_numpy(alone.ids)[0], to_numpy(together.ids)[4])
