@@ -1,6 +1,7 @@
 """The functions that take a model: arguments, caching, ensembles, scoring, export."""
 
 import concurrent.futures
+import functools
 import gc
 import weakref
 
@@ -167,23 +168,25 @@ def test_score_of_an_ensemble_and_of_nothing():
 
 def test_calls_are_traced_once_and_see_new_weights():
     """And neither keep a model alive nor disturb it."""
+    # With "auto" it depends on the clock whether a second graph is traced.
+    search = functools.partial(decoding.beam_search, jit_compile=True)
     model = Trained(12)
     names = {variable.path for variable in model.variables}
     source = np.full((2, 3), 5)
-    ids, _ = decoding.beam_search(model, source, 3, max_length=5)
+    ids, _ = search(model, source, 3, max_length=5)
     traces = model.traces
     assert traces <= 2  # a loop may trace its body more than once
     table = np.full((12, 12), -9.0, "float32")
     table[:, 7] = 3.0
     model.table.set_weights([table])
-    again, _ = decoding.beam_search(model, source, 3, max_length=5)
+    again, _ = search(model, source, 3, max_length=5)
     assert model.traces == traces
     assert (to_numpy(again)[:, 0, :3] == 7).all()
     assert not np.array_equal(ids, again)
     if not ON_JAX:  # there each shape is compiled
-        decoding.beam_search(model, np.full((4, 7), 5), 3, max_length=5)
+        search(model, np.full((4, 7), 5), 3, max_length=5)
         assert model.traces == traces
-    decoding.beam_search(model, source, 2, max_length=5)
+    search(model, source, 2, max_length=5)
     assert model.traces > traces
     assert {variable.path for variable in model.variables} == names
     # Other variables make other graphs.
@@ -192,13 +195,8 @@ def test_calls_are_traced_once_and_see_new_weights():
         weight.assign(4.0 * np.random.default_rng(1).normal(size=weight.shape))
     other = Trained(12)
     other.table.set_weights([to_numpy(model.table.embeddings)])
-    for jit_compile in (True, False):
-        calls = [
-            decoding.beam_search(one, source, 3, max_length=5, jit_compile=jit_compile)
-            for one in (model, other)
-        ]
-        assert np.array_equal(calls[0][0], calls[1][0])
-        assert not np.array_equal(calls[0][0], ids)
+    found, wanted = (search(one, source, 3, max_length=5)[0] for one in (model, other))
+    assert np.array_equal(found, wanted) and not np.array_equal(found, again)
     dead = weakref.ref(model)
     del model
     gc.collect()
@@ -305,10 +303,8 @@ def test_few_programs_for_all_lengths(monkeypatch):
     traces = model.traces
     for length in range(1, 61):
         search([random.integers(4, 20, length)])
-    assert len(shapes) <= 2
+    assert len(shapes) == 2  # up to 32 tokens, and up to 64
     assert model.traces <= (2 * traces if ON_JAX else traces)
-    alone = Recurrent(20, seed=4)
-    monkeypatch.undo()
-    model = alone
+    model = Recurrent(20, seed=4)
     search([[4, 5, 2]])
-    assert alone.traces == traces
+    assert model.traces == traces
