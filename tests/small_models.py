@@ -3,6 +3,7 @@
 import functools
 
 import keras
+import numpy as np
 
 import keras_seqconv as ks
 from keras_seqconv.tokenizers import (
@@ -107,3 +108,48 @@ def make_adaptive_language_model():
         adaptive_input=cutoffs,
     )  # fmt: skip
     return ks.LanguageGenerator(decided(model), tokenizer, SEARCH)
+
+
+def _translation_model(**options):
+    return ks.models.EncoderDecoder(
+        14, 14, **{**SMALL, "intermediate_dim": 12}, **options
+    )
+
+
+# Seeds of weights that `answering` has been seen to need.
+ANSWERING = {
+    "light_conv": (3, lambda: _translation_model(mixer="light_conv")),
+    "dynamic_conv": (4, lambda: _translation_model(mixer="dynamic_conv")),
+    "query_conv": (7, lambda: _translation_model(mixer="query_conv")),
+    "attention": (2, lambda: _translation_model(mixer="attention")),
+    "conv_s2s": (7, lambda: ks.models.ConvS2S(
+        14, 14, embedding_dim=8, convolutions="[(6, 3)] * 2", output_dim=5)),
+    "conv_lm": (3, lambda: ks.models.ConvLanguageModel(
+        14, embedding_dim=8, convolutions="[(6, 3)] + [(6, 2, 2)]")),
+    "attention_lm": (8, lambda: ks.models.LanguageModel(
+        14, **{**SMALL_LM, "intermediate_dim": 12}, mixer="attention")),
+}  # fmt: skip
+
+
+@functools.cache
+def answering(family):
+    """A model whose answers differ with the source, in words and in length.
+
+    Weights as in an untrained model write one word to every source. Here the
+    preferences are clear, and the end token has the widest range.
+    """
+    if family == "ensemble":
+        return ks.decoding.Ensemble([answering("dynamic_conv"), answering("conv_s2s")])
+    seed, make = ANSWERING[family]
+    model, random = make(), np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        if len(weight.shape) > 1:
+            values = random.normal(size=weight.shape)
+            if weight.shape[0] != model.target_vocabulary_size:  # no embeddings
+                values *= 2.0 / np.sqrt(np.prod(weight.shape[:-1]))
+            if weight.shape[-1] == model.target_vocabulary_size:
+                values[:, model.end_id] *= 3.0
+            weight.assign(values)
+        elif weight.path.endswith("/g"):
+            weight.assign(np.ones(weight.shape))
+    return model

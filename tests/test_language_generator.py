@@ -54,6 +54,14 @@ def test_generated_texts_begin_with_their_prompts(generator):
         for prompt, text in zip(prompts, found, strict=True):
             assert text.split()[: len(prompt.split())] == prompt.split()
             assert len(text.split()) <= 8
+    for prompt, text in zip(
+        prompts, generator.generate(prompts, max_length=7), strict=True
+    ):
+        prefix = TOKENIZER.tokenize([prompt])[0][:-1] or [generator.model.pad_id]
+        ids, _ = ks.decoding.beam_search(
+            generator.model, prefix_ids=[prefix], num_beams=2, max_length=7
+        )
+        assert text == TOKENIZER.detokenize(keras.ops.convert_to_numpy(ids)[0, :1])[0]
     alone = [generator.generate([prompt])[0] for prompt in prompts]
     small = ks.LanguageGenerator(
         generator.model, TOKENIZER, generator.search,

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from tests.backends import to_numpy
 from tests.convert.reference import log_softmax
 
 PAD, START, END, UNK = 1, 2, 2, 3
@@ -112,3 +113,22 @@ def beam_search(
         results.append((list(tokens), score, positional))
     results.sort(key=lambda one: -one[1])
     return results[:beams]
+
+
+def assert_same(hypotheses, sentence, expected):
+    """Row `sentence` of the `Hypotheses` is the list of a reference."""
+    ids, scores, positional, lengths = (
+        to_numpy(part)[sentence] for part in hypotheses[:4]
+    )
+    for rank in range(len(ids)):
+        if rank >= len(expected):
+            assert (ids[rank] == PAD).all() and lengths[rank] == 0
+            assert scores[rank] == -np.inf and (positional[rank] == 0).all()
+            continue
+        tokens, score, parts = expected[rank]
+        rest = ids.shape[1] - len(tokens)
+        assert ids[rank].tolist() == tokens + [PAD] * rest
+        np.testing.assert_allclose(scores[rank], score, rtol=1e-4, atol=1e-4)
+        padded = np.pad(parts, (0, rest))
+        np.testing.assert_allclose(positional[rank], padded, rtol=1e-4, atol=1e-4)
+        assert lengths[rank] == len(tokens)

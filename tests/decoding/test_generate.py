@@ -1,5 +1,7 @@
 """The functions that take a model: arguments, caching, ensembles, scoring, export."""
 
+import concurrent.futures
+import functools
 import gc
 import weakref
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
+from keras_seqconv.decoding import graphs
 from tests.backends import to_numpy
 from tests.cases import quick_and_slow
 from tests.convert.reference import log_softmax
@@ -165,25 +168,35 @@ def test_score_of_an_ensemble_and_of_nothing():
 
 def test_calls_are_traced_once_and_see_new_weights():
     """And neither keep a model alive nor disturb it."""
+    # With "auto" it depends on the clock whether a second graph is traced.
+    search = functools.partial(decoding.beam_search, jit_compile=True)
     model = Trained(12)
     names = {variable.path for variable in model.variables}
     source = np.full((2, 3), 5)
-    ids, _ = decoding.beam_search(model, source, 3, max_length=5)
+    ids, _ = search(model, source, 3, max_length=5)
     traces = model.traces
     assert traces <= 2  # a loop may trace its body more than once
     table = np.full((12, 12), -9.0, "float32")
     table[:, 7] = 3.0
     model.table.set_weights([table])
-    again, _ = decoding.beam_search(model, source, 3, max_length=5)
+    again, _ = search(model, source, 3, max_length=5)
     assert model.traces == traces
     assert (to_numpy(again)[:, 0, :3] == 7).all()
     assert not np.array_equal(ids, again)
     if not ON_JAX:  # there each shape is compiled
-        decoding.beam_search(model, np.full((4, 7), 5), 3, max_length=5)
+        search(model, np.full((4, 7), 5), 3, max_length=5)
         assert model.traces == traces
-    decoding.beam_search(model, source, 2, max_length=5)
+    search(model, source, 2, max_length=5)
     assert model.traces > traces
     assert {variable.path for variable in model.variables} == names
+    # Other variables make other graphs.
+    model.table.enable_lora(2)
+    for weight in model.table.trainable_weights:
+        weight.assign(4.0 * np.random.default_rng(1).normal(size=weight.shape))
+    other = Trained(12)
+    other.table.set_weights([to_numpy(model.table.embeddings)])
+    found, wanted = (search(one, source, 3, max_length=5)[0] for one in (model, other))
+    assert np.array_equal(found, wanted) and not np.array_equal(found, again)
     dead = weakref.ref(model)
     del model
     gc.collect()
@@ -265,3 +278,33 @@ def test_sentences_that_have_ended_leave_the_batch(options):
     for one, two in zip(found, wanted, strict=True):
         if one is not None:
             np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_few_programs_for_all_lengths(monkeypatch):
+    """Each is made once, although two threads want it."""
+    shapes, call = set(), graphs.Tiered.__call__
+
+    def noted(self, tensors, shape, patience):
+        shapes.add(shape)
+        return call(self, tensors, shape, patience)
+
+    monkeypatch.setattr(graphs.Tiered, "__call__", noted)
+    model, random = Recurrent(20, seed=4), np.random.default_rng(0)
+
+    def search(sources):
+        return decoding.beam_search(
+            model, sources, 2, max_length=4, max_length_ratio=0.9, jit_compile=True
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(search, [[[4, 5, 2]]] * 2)
+    for part, other in zip(one, two, strict=True):
+        assert np.array_equal(part, other)
+    traces = model.traces
+    for length in range(1, 61):
+        search([random.integers(4, 20, length)])
+    assert len(shapes) == 2  # up to 32 tokens, and up to 64
+    assert model.traces <= (2 * traces if ON_JAX else traces)
+    model = Recurrent(20, seed=4)
+    search([[4, 5, 2]])
+    assert model.traces == traces

@@ -14,6 +14,7 @@ from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.decoding import reference
 from tests.decoding.fakes import END, PAD, Recurrent, Table
+from tests.decoding.reference import assert_same
 
 ON_JAX = keras.backend.backend() == "jax"  # each search is compiled: fewer examples
 MANY = settings(
@@ -42,25 +43,6 @@ def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
     return decoding.search(
         model.step, state, strategy, constraints, num_steps=steps, num_hypotheses=beams
     )
-
-
-def assert_same(hypotheses, sentence, expected):
-    """Row `sentence` of the `Hypotheses` is the list of a reference."""
-    ids, scores, positional, lengths = (
-        to_numpy(part)[sentence] for part in hypotheses[:4]
-    )
-    for rank in range(len(ids)):
-        if rank >= len(expected):
-            assert (ids[rank] == PAD).all() and lengths[rank] == 0
-            assert scores[rank] == -np.inf and (positional[rank] == 0).all()
-            continue
-        tokens, score, parts = expected[rank]
-        rest = ids.shape[1] - len(tokens)
-        assert ids[rank].tolist() == tokens + [PAD] * rest
-        np.testing.assert_allclose(scores[rank], score, rtol=1e-4, atol=1e-4)
-        padded = np.pad(parts, (0, rest))
-        np.testing.assert_allclose(positional[rank], padded, rtol=1e-4, atol=1e-4)
-        assert lengths[rank] == len(tokens)
 
 
 def test_conformance_vectors_of_fairseq(golden):
@@ -134,25 +116,37 @@ OURS = {
 }  # fmt: skip
 
 
-def prefixed(prefix, limits, **options):
-    """A case with a prefix that is seldom drawn."""
+def chosen(limits, prefix=None, model=None, **options):
+    """A case that is seldom drawn."""
     defaults = dict(
         beams=3, groups=1, strength=0.0, exponent=1.0, kind="power", normalize=True,
         stopping="first", min_length=1, unk_penalty=0.0, temperature=1.0,
         suppressed=(), ngram=0,
     )  # fmt: skip
-    sources = np.array([[4, 5], [6, 7]])
-    return Recurrent(14, 6), sources, limits, np.array(prefix), {**defaults, **options}
+    sources = np.array([[4, 5], [6, 7], [8, 4]])[: len(limits)]
+    prefix = None if prefix is None else np.array(prefix)
+    model = model or Recurrent(14, 6)
+    return model, sources, limits, prefix, {**defaults, **options}
+
+
+def blocked(seed, **options):
+    """A case whose beams change places often, with a history of their own."""
+    return chosen([7, 7, 5], model=Recurrent(9, seed), **options)
 
 
 @MANY
 @given(searches())
 # At an end token the best beam ends, and is the only result; 0 is a token too; what is
 # forced is taken although suppressed, unknown or repeated; the limit cuts a prefix.
-@example(prefixed([[9, END, 5], [PAD, END, PAD]], [6, 6]))
-@example(prefixed([[9, 0, 0], [0, PAD, 8]], [4, 5], stopping="optimal"))
-@example(prefixed([[13, 4, 4], [9, 3, PAD]], [5, 2], suppressed=(13,), ngram=1,
-                  unk_penalty=2.0))  # fmt: skip
+@example(chosen([6, 6], [[9, END, 5], [PAD, END, PAD]]))
+@example(chosen([4, 5], [[9, 0, 0], [0, PAD, 8]], stopping="optimal"))
+@example(chosen([5, 2], [[13, 4, 4], [9, 3, PAD]], suppressed=(13,), ngram=1,
+                unk_penalty=2.0))  # fmt: skip
+# No n-gram twice, where beams change places.
+@example(blocked(0, ngram=1, beams=2))
+@example(blocked(1, ngram=2, beams=5))
+@example(blocked(2, ngram=3, beams=4, stopping="optimal"))
+@example(blocked(3, ngram=2, beams=4, groups=2, strength=0.5))
 def test_equals_the_reference(case):
     """Lengths, penalties, prefixes, n-grams, groups, both ways of stopping: the rules,
     and which comes before which."""

@@ -1,0 +1,176 @@
+"""Searches with whole models against a reference that has no states.
+
+The reference, in plain Python, calls the whole model on every prefix of one sentence.
+"""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv import decoding
+from tests.backends import modes, to_numpy
+from tests.cases import all_but
+from tests.convert.reference import log_softmax
+from tests.decoding import reference
+from tests.decoding.reference import PAD, START, assert_same
+from tests.models import families
+from tests.small_models import ANSWERING, answering
+
+ON_JAX = keras.backend.backend() == "jax"
+BEAMS, LIMIT = 4, 8
+# Nine sentences of different lengths, in the place of which others wait.
+SOURCES, PREFIXES = np.full((2, 9, 7), PAD)
+for row, length in enumerate([1, 6, 3, 7, 2, 5, 4, 1, 6]):
+    words = np.random.default_rng(row).permutation(np.arange(4, 14))
+    SOURCES[row, : length - 1], SOURCES[row, length - 1] = words[1:length], 2
+    PREFIXES[row, : 1 + length % 3] = words[: 1 + length % 3]
+PREFIXES = PREFIXES[:, :3]
+
+
+def given(family, prefix=False, rows=slice(None)):
+    """Ids of a search: language models go on from what others translate."""
+    ids = {"source_ids": SOURCES[rows], "prefix_ids": PREFIXES[rows]}
+    unused = "source_ids" if family.endswith("_lm") else "" if prefix else "prefix_ids"
+    return {name: ids[name] for name in ids if name != unused}
+
+
+@functools.cache
+def log_probs_of(family):
+    """A function of ids to the log-probabilities (T, V) that the whole model gives."""
+    model = answering(family)
+    members = getattr(model, "models", [model])
+    call = modes(lambda ids: [families.scores(one, ids) for one in members])
+    call = call["xla" if ON_JAX else "graph"]
+
+    def log_probs(ids):
+        each = [to_numpy(one)[0] for one in call(families.tensors(ids))]
+        each = [[np.exp(log_softmax(row)) for row in one] for one in each]
+        return np.log(np.mean(each, axis=0))
+
+    return log_probs
+
+
+@functools.cache
+def expected(family, sentence, stopping="first", ngram=0, prefix=False):
+    """What the reference finds."""
+    given_ids = given(family, prefix, [sentence])
+    prefix = given_ids.pop("prefix_ids", np.empty((1, 0), int))[0].tolist()
+
+    @functools.cache
+    def logits_of(tokens):
+        target = np.full((1, LIMIT + 1), PAD)
+        target[0, : len(tokens) + 1] = START, *tokens
+        ids = {**given_ids, "target_ids": target}
+        return log_probs_of(family)(ids)[len(tokens)]
+
+    return reference.beam_search(
+        logits_of, beams=BEAMS, limit=LIMIT, stopping=stopping, ngram=ngram,
+        prefix=prefix,
+    )  # fmt: skip
+
+
+RULES = {
+    "all": {},
+    "n-grams": {"ngram": 2, "num_hypotheses": 2},
+    "best": {"num_hypotheses": 1},
+    "prefix": {"prefix": True},
+    "optimal": {"stopping": "optimal", "num_hypotheses": 3},
+    "attention": {"return_attention": True},
+}
+# Other sentences take the places of those that have ended, in plain graphs and in
+# compiled ones. Functions are the user's.
+WAYS = {
+    "graph": {"jit_compile": False},
+    "places": {"max_batch_size": 2},
+    "compiled": {"max_batch_size": 4, "jit_compile": True},
+    "function": {},
+    "compiled function": {},
+}
+FAMILIES = [*ANSWERING, "ensemble"]
+
+
+def search(family, way, ngram=0, prefix=False, **options):
+    def run(ids):
+        return decoding.beam_search_hypotheses(
+            answering(family), **ids, num_beams=BEAMS, max_length=LIMIT,
+            no_repeat_ngram_size=ngram, **options, **WAYS[way],
+        )  # fmt: skip
+
+    if way.endswith("function"):
+        of_user = modes(run)
+        run = of_user["xla" if ON_JAX or way.startswith("compiled") else "graph"]
+    return run(families.tensors(given(family, prefix)))
+
+
+@pytest.mark.parametrize(
+    ("family", "rule", "way"),
+    all_but(
+        [
+            ("dynamic_conv", "n-grams", "places"),
+            ("dynamic_conv", "best", "compiled"),
+            ("attention", "all", "places"),
+            ("attention", "optimal", "compiled"),
+            ("conv_s2s", "attention", "places"),
+            ("ensemble", "prefix", "graph"),
+            ("conv_lm", "best", "places"),
+            ("attention_lm", "n-grams", "graph"),
+        ],
+        [
+            (family, list(RULES)[(i + j) % len(RULES)], way)
+            for i, family in enumerate(FAMILIES)
+            for j, way in enumerate(WAYS)
+        ],
+    ),
+)
+def test_search_finds_what_the_reference_finds(family, rule, way):
+    options = dict(RULES[rule])
+    if family.endswith("_lm"):
+        options.pop("return_attention", None)
+    found = search(family, way, **options)
+    of_reference = {
+        k: v for k, v in options.items() if k in ("ngram", "prefix", "stopping")
+    }
+    for sentence in range(len(SOURCES)):
+        assert_same(found, sentence, expected(family, sentence, **of_reference))
+    source = given(family).get("source_ids")
+    again = decoding.score(answering(family), source, found.ids)
+    for name in ("scores", "positional_scores"):
+        wanted = to_numpy(getattr(found, name))
+        np.testing.assert_allclose(to_numpy(getattr(again, name)), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", all_but(["dynamic_conv"], FAMILIES))
+def test_answers_differ(family):
+    """From source to source, in length, and in more than their ends."""
+    found = [expected(family, sentence) for sentence in range(len(SOURCES))]
+    best = [tuple(row[0][0]) for row in found]
+    assert len(set(best)) >= 7 and len(set(map(len, best))) >= 3
+    # Hypotheses that share their first words were one beam, which took other places.
+    firsts = [len({tuple(tokens[:2]) for tokens, *_ in row}) for row in found]
+    assert sum(first < BEAMS for first in firsts) >= 4, firsts
+
+
+@pytest.mark.parametrize("family", all_but(["light_conv"], FAMILIES))
+def test_samples_belong_to_their_sentence(family):
+    """The same numbers draw the same words, whichever sentences have ended before."""
+    model, ids = answering(family), given(family)
+    uniforms = np.random.default_rng(1).uniform(size=(9, 2, LIMIT + 1))
+
+    def drawn(rows, **options):
+        some = {name: value[rows] for name, value in ids.items()}
+        seed = keras.ops.convert_to_tensor(
+            uniforms[rows].reshape(-1, LIMIT + 1), "float32"
+        )
+        return decoding.sample_hypotheses(
+            model, **some, num_samples=2, max_length=LIMIT, seed=seed, **options
+        )
+
+    together = drawn(slice(None), jit_compile=False)
+    assert len(set(to_numpy(together.lengths).ravel().tolist())) > 3
+    few_places = drawn(slice(None), max_batch_size=2)
+    for one, two in zip(few_places[:4], together[:4], strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(two), atol=1e-4)
+    alone = drawn(slice(4, 5), jit_compile=False)
+    assert np.array_equal(to_numpy(alone.ids)[0], to_numpy(together.ids)[4])
