@@ -14,7 +14,6 @@ model.
 """
 
 import collections
-import functools
 import logging
 import threading
 import time
@@ -134,7 +133,7 @@ class Tiered:
     """
 
     def __init__(self, make: Callable, idle: Callable):
-        self._graphs = functools.cache(make)
+        self._make, self._graphs = make, {}
         self._idle, self._compiled, self._begun = idle, set(), set()
         self._seconds = collections.Counter()
 
@@ -152,9 +151,9 @@ class Tiered:
                 compiled; None compiles at once.
         """
         if patience is None or shape in self._compiled:
-            return self._graphs(True)(tensors)
+            return self._graph(True)(tensors)
         start = time.perf_counter()
-        result = self._graphs(False)(tensors)
+        result = self._graph(False)(tensors)
         with _TRACING:
             self._seconds[shape] += time.perf_counter() - start
             begins = self._seconds[shape] > patience and shape not in self._begun
@@ -167,9 +166,16 @@ class Tiered:
             ).start()
         return result
 
+    def _graph(self, jit_compile):
+        if jit_compile not in self._graphs:
+            with _TRACING:
+                if jit_compile not in self._graphs:
+                    self._graphs[jit_compile] = self._make(jit_compile)
+        return self._graphs[jit_compile]
+
     def _compile(self, tensors, shape):
         try:
-            self._graphs(True)(tensors)
+            self._graph(True)(tensors)
         except Exception as error:  # an operation of a user's layer, say
             logging.getLogger(__name__).info("XLA does not compile this: %s", error)
             return

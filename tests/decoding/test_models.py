@@ -83,7 +83,7 @@ RULES = {
 # compiled ones. Functions are the user's.
 WAYS = {
     "graph": {"jit_compile": False},
-    "places": {"max_batch_size": 2},
+    "places": {"max_batch_size": 4},
     "compiled": {"max_batch_size": 4, "jit_compile": True},
     "function": {},
     "compiled function": {},
