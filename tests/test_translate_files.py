@@ -22,6 +22,7 @@ from keras_seqconv.translate_files import merge_shards, translate_file
 from tests.cli.commands import make_translator
 from tests.processes import ROOT
 from tests.small_models import TOKENIZER, WORDS
+from tests.two_tokenizers import make_two_sided
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +187,12 @@ def test_formats(translator):
         assert np.allclose(found[name], getattr(best, name), atol=1e-4)
     assert np.shape(found["attention"]) == (len(best.tokens) + 1, 4)
     assert records[1]["translations"][0]["text"] == ""
+
+
+def test_source_tokens_are_those_of_the_source():
+    options = {"format": "jsonl", "attention": True}
+    text, _ = translated(make_two_sided(), b"w1 w2 w3", **options)
+    assert json.loads(text)["source_tokens"] == ["w1", "w2", "w3", "</s>"]
 
 
 def test_long_lines_are_cut_and_counted():

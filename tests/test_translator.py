@@ -14,6 +14,7 @@ from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, WordTokeni
 from keras_seqconv.translator import Translation
 from tests.cases import quick_and_slow
 from tests.small_models import TOKENIZER, WORDS, encoder_decoder
+from tests.two_tokenizers import make_two_sided
 
 GOLDEN = [
     "ddynamic_2019", "dynamicconv_2019", "dynamicconv_no_glu", "fconv",
@@ -232,9 +233,12 @@ def test_search_options(translator):
         spelling.translate(texts, suppressed_ids=[2])
 
 
-def test_unknowns_are_replaced_by_attention(translator):
+@pytest.mark.parametrize("blank", [" ", ""])
+def test_unknowns_are_replaced_by_attention(translator, blank):
+    """Also of a translator whose target is characters: what replaces them is words."""
     with pytest.raises(TypeError, match="replace_unk'"):
         translator.translate(["w1"], replace_unk=True)
+    translator = translator if blank else make_two_sided()
     # A search that likes unknowns, of words that the source has.
     options = {"unk_penalty": -20.0, "max_length": 4, "min_length": 2}
     texts = ["w1 new w2", "w5 w6 other w7", "", "w3"]
@@ -253,7 +257,7 @@ def test_unknowns_are_replaced_by_attention(translator):
                     token = source[int(best.attention[place].argmax())]
                     token = (alignments or {}).get(token, token)
                 expected.append(token)
-            assert replaced == " ".join(expected)
+            assert replaced == blank.join(expected)
 
 
 # --- Construction ---

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import keras_seqconv as ks
 from keras_seqconv.export import servable
+from tests.small_models import SMALL_LM, decided, make_translator
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.tensorflow
@@ -36,3 +38,29 @@ def test_compiled_shapes_are_the_next_ones():
         (found,) = run(tf.ones(shape, tf.int32))
         np.testing.assert_array_equal(found[:, : shape[1]], np.full(shape, 2))
     assert seen == [(4, 16), (8, 40)]
+
+
+def test_a_target_of_exactly_the_limit_is_scored_whole():
+    translator = make_translator("dictionary", max_length=6)
+    served = servable.Servable(translator, {})
+    assert served.max_target_length == 6
+    source, target = [[5, 6, 2]], [[7, 9, 4, 5, 8, 2]]
+    found = tf.function(served.score)(
+        tf.constant(target), tf.constant([6]), tf.constant(source), tf.constant([3])
+    )
+    penalty = {"length_penalty": 0.6}
+    expected = ks.decoding.score(translator.model, source, target, **penalty)
+    np.testing.assert_allclose(found["score"], expected.scores, rtol=1e-5)
+
+
+def test_a_prompt_of_exactly_the_limit_is_read_whole():
+    learned = {"kind": "learned", "max_length": 6}
+    model = ks.models.LanguageModel(30, **SMALL_LM, kernel_sizes=[3], positions=learned)
+    served = servable.Servable(ks.LanguageGenerator(decided(model)), {"num_beams": 2})
+    assert served.max_source_length == 5
+    prompt = [[7, 9, 4, 5, 8]]
+    found = tf.function(served.search)(tf.constant(prompt), tf.constant([5]))
+    options = {"num_beams": 2, "max_length": 200}
+    expected = ks.decoding.beam_search(model, prefix_ids=prompt, **options)[0]
+    assert found["ids"][0, 0, :5].numpy().tolist() == prompt[0]
+    np.testing.assert_array_equal(found["ids"][0, 0], expected[0, 0])
