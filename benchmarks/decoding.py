@@ -7,8 +7,8 @@
     python benchmarks/decoding.py --scores             # reading the logits, one minute
 
 Models are the `*_iwslt_de_en` presets, or the `*_multi30k` ones, with random weights
-and two vocabularies of 10,000; sources have 32 tokens; minimum and maximum length force 32 target tokens, the
-end token counted. Times are those of the whole call, encoder included, until the ids
+and two vocabularies of 10,000; sources have 32 tokens; minimum and maximum length force
+32 target tokens, the end token counted. Times are those of the whole call, encoder included, until the ids
 are there. A cell is tokens a second (of the best hypotheses only: 32 B), the range of
 them over the repetitions, and milliseconds a step.
 

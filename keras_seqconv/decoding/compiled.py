@@ -28,16 +28,18 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.decoding.graphs import Tiered, cached, description, graph, sizeless
-from keras_seqconv.decoding.next_tokens import NEVER
-from keras_seqconv.decoding.options import SampleOptions
-from keras_seqconv.decoding.search import (
+from keras_seqconv.decoding.hypotheses import (
     NOTHING,
     Ended,
     Hypotheses,
-    begin,
-    best_ended,
     follow,
     hypotheses,
+)
+from keras_seqconv.decoding.next_tokens import NEVER
+from keras_seqconv.decoding.options import SampleOptions
+from keras_seqconv.decoding.search import (
+    begin,
+    best_ended,
     replaced,
     run_steps,
     taken,

@@ -13,9 +13,9 @@ from keras import ops
 
 from keras_seqconv.decoding.compiled import compiled_search
 from keras_seqconv.decoding.graphs import in_place, run_cached
+from keras_seqconv.decoding.hypotheses import Hypotheses
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.search import Hypotheses
 from keras_seqconv.decoding.tasks import limits_of, whole_search
 from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support.arguments import check_choice, check_positive_integer

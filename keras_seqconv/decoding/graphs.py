@@ -139,7 +139,7 @@ class Tiered:
 
     @property
     def plain(self) -> Callable:
-        return self._graphs(False)
+        return self._graph(False)
 
     def __call__(self, tensors, shape, patience: float | None):
         """The result of the graph.

@@ -23,9 +23,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
+from keras_seqconv.decoding.hypotheses import (
+    NOTHING,
+    Ended,
+    Hypotheses,
+    Records,
+    follow_in_graph,
+    hypotheses,
+    shaped_like,
+)
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import Choice
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
@@ -33,30 +41,6 @@ from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
 # state once, which costs less than one step. (Other parts were not tried.)
 _SHRINK_AT = 0.75
-# In the place of what a loop does not carry: None is no loop variable.
-NOTHING = ()
-
-
-class Hypotheses(NamedTuple):
-    """What a search found, best first.
-
-    Attributes:
-        ids: (B, N, L) int32: tokens without start token, the end token, then padding;
-            padding only where fewer than N hypotheses were found.
-        scores: (B, N) float32: sum of the positional scores over the length penalty;
-            -inf where there is no hypothesis.
-        positional_scores: (B, N, L) float32: natural log-probability of each token,
-            penalties included, 0 after the end.
-        lengths: (B, N) int32: tokens, the end token counted; 0 for no hypothesis.
-        attention: (B, N, L, S) float32 or None: what the model looked at when it chose
-            each token, 0 after the end.
-    """
-
-    ids: object
-    scores: object
-    positional_scores: object
-    lengths: object
-    attention: object = None
 
 
 class Task(NamedTuple):
@@ -106,35 +90,6 @@ class Sentences(NamedTuple):
     origins: object
 
 
-class Records(NamedTuple):
-    """What the steps have written down.
-
-    backpointers: (L, b, G) int32: G * token + parent.
-    sums: (L, b, G) float32: the scores.
-    attention: (L, b, G, S + 1) float32 or nothing; a column more, because TensorFlow
-        cannot write to empty rows.
-    """
-
-    backpointers: object
-    sums: object
-    attention: object
-
-
-class Ended(NamedTuple):
-    """The N best complete hypotheses of each sentence, all (b, N).
-
-    scores: sums over the length penalty, best first; -inf where there is none.
-    sums: of log-probabilities.
-    last: int32, the step that chose the end token; -1 for none.
-    beams: int32, the beam that it extended.
-    """
-
-    scores: object
-    sums: object
-    last: object
-    beams: object
-
-
 def search(
     step: Callable,
     state: dict,
@@ -165,7 +120,9 @@ def search(
     else:
         _, _, sentences, records = run_steps(task, common, rows, sentences, num_steps)
         ended = best_ended(task, sentences)
-    tokens, beams = _follow(records.backpointers, ended, strategy.num_beams, num_steps)
+    tokens, beams = follow_in_graph(
+        records.backpointers, ended, strategy.num_beams, num_steps
+    )
     return hypotheses(ops, constraints.model, ended, records, tokens, beams)
 
 
@@ -268,7 +225,7 @@ def run_steps(
         rows_after, after, written = _advance(task, common, rows, before, here)
         records_after = _written(records, ops.reshape(count, (1, 1)), written)
         after = count + 1, rows_after, changing(after), records_after
-        return _shaped_like(after, (count, rows, kept, records))
+        return shaped_like(after, (count, rows, kept, records))
 
     def changing(sentences):
         kept = sentences._asdict()
@@ -317,7 +274,7 @@ def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
             few, leave, lambda: (rows, sentences, places, results)
         )
         after = rows, sentences, places, results, records
-        return _shaped_like(after, before)
+        return shaped_like(after, before)
 
     records = _no_records(task, rows, sentences, num_steps)
     _, sentences, places, results, records = ops.while_loop(
@@ -409,6 +366,19 @@ def _written(records: Records, places, step: Records, whole: bool = True) -> Rec
 # Hypotheses that end
 
 
+def best_ended(task: Task, sentences: Sentences) -> Ended:
+    options, num_beams = task.constraints.options, task.strategy.num_beams
+    divisor = options.length_divisor(sentences.origins // num_beams + 1)
+    scores, best = ops.top_k(sentences.finished / divisor, task.num_hypotheses)
+    origins = ops.take_along_axis(sentences.origins, best, axis=1)
+    return Ended(
+        scores=scores,
+        sums=ops.take_along_axis(sentences.finished, best, axis=1),
+        last=ops.where(scores > NEVER, origins // num_beams, -1),
+        beams=origins % num_beams,
+    )
+
+
 def _finished(sentences, choice: Choice, step, strategy, options) -> tuple:
     """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
     num_beams = strategy.num_beams
@@ -446,90 +416,6 @@ def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses)
     return bound <= worst
 
 
-# From backpointers to hypotheses
-
-
-def best_ended(task: Task, sentences: Sentences) -> Ended:
-    options, num_beams = task.constraints.options, task.strategy.num_beams
-    divisor = options.length_divisor(sentences.origins // num_beams + 1)
-    scores, best = ops.top_k(sentences.finished / divisor, task.num_hypotheses)
-    origins = ops.take_along_axis(sentences.origins, best, axis=1)
-    return Ended(
-        scores=scores,
-        sums=ops.take_along_axis(sentences.finished, best, axis=1),
-        last=ops.where(scores > NEVER, origins // num_beams, -1),
-        beams=origins % num_beams,
-    )
-
-
-def hypotheses(xp, model, ended: Ended, records: Records, tokens, beams) -> Hypotheses:
-    """The hypotheses, given their tokens and the beams these extended, (L, B, N).
-
-    xp: `keras.ops`, or NumPy for arrays.
-    """
-    step = xp.cumsum(xp.ones_like(tokens), axis=0) - 1
-    inside, ends = step < ended.last, step == ended.last
-    ids = xp.where(inside, tokens, xp.where(ends, model.end_id, model.pad_id))
-    # The sum before a step is that of the beam which the step extends.
-    before = xp.take_along_axis(records.sums[:-1], beams[1:], axis=2)
-    none = xp.zeros_like(ended.sums)[None]
-    after = xp.concatenate([before, none], axis=0)
-    before = xp.concatenate([none, before], axis=0)
-    after = xp.where(ends, ended.sums, after)
-    positional = xp.where(inside | ends, after - before, 0.0)
-    attention = None
-    if records.attention is not NOTHING:
-        attention = xp.take_along_axis(records.attention, beams[..., None], axis=2)
-        attention = xp.where((inside | ends)[..., None], attention[..., :-1], 0.0)
-        attention = xp.transpose(attention, (1, 2, 0, 3))
-    return Hypotheses(
-        ids=xp.transpose(ids, (1, 2, 0)),
-        scores=ended.scores,
-        positional_scores=xp.transpose(positional, (1, 2, 0)),
-        lengths=ended.last + 1,
-        attention=attention,
-    )
-
-
-def _follow(backpointers, ended: Ended, num_beams: int, num_steps):
-    """Tokens, and the beams that they were chosen from, (L, B, N)."""
-    last = ended.last
-    by_step = (num_steps, *ops.shape(last))
-    start = (
-        ops.max(last, initial=-1),
-        ended.beams,
-        ops.zeros(by_step, "int32"),
-        ops.zeros(by_step, "int32"),
-    )
-
-    def body(step, beams, tokens, chosen_from):
-        link = ops.take(backpointers, step, axis=0)
-        link = ops.take_along_axis(link, beams, axis=1)
-        # At its last step a hypothesis ended: its origin names the beam.
-        parents = ops.where(step < last, link % num_beams, beams)
-        tokens = _write(tokens, step, link // num_beams)
-        after = (step - 1, parents, tokens, _write(chosen_from, step, parents))
-        return _shaped_like(after, start)
-
-    *_, tokens, chosen_from = ops.while_loop(lambda step, *_: step >= 0, body, start)
-    return tokens, chosen_from
-
-
-def follow(backpointers: np.ndarray, ended: Ended, strategy) -> tuple:
-    """`_follow` for arrays, where no graph is needed."""
-    beams, num_beams = ended.beams, strategy.num_beams
-    chosen_from = np.broadcast_to(beams, (len(backpointers), *beams.shape))
-    if not strategy.reorders:
-        links = np.take_along_axis(backpointers, chosen_from, axis=2)
-        return links // num_beams, chosen_from
-    tokens, chosen_from = np.empty_like(chosen_from), np.empty_like(chosen_from)
-    for step in reversed(range(len(backpointers))):
-        link = np.take_along_axis(backpointers[step], beams, axis=1)
-        beams = np.where(step < ended.last, link % num_beams, beams)
-        tokens[step], chosen_from[step] = link // num_beams, beams
-    return tokens, chosen_from
-
-
 # Rows
 
 
@@ -540,28 +426,8 @@ def _take_rows(tree, places):
     )
 
 
-def _write(buffer, step, values):
-    """`buffer` (L, n, ...) with `values` (n, ...) at `step`; loops do it in place."""
-    return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
-
-
 def _rows_of(sentences, num_beams: int, beams=None):
     """The rows (n * G,) of the beams of sentences (n,), in another order (n, G)."""
     if beams is None:
         beams = ops.arange(num_beams, dtype="int32")
     return ops.reshape(sentences[:, None] * num_beams + beams, (-1,))
-
-
-def _shaped_like(tree, models):
-    """Leaves with the static shapes of `models`, which dynamic shapes may have lost.
-
-    TensorFlow refuses loops whose variables come back with a less known shape.
-    """
-
-    def shaped(value, model):
-        known = tuple(model.shape)
-        if None not in value.shape or known.count(None) > 1:
-            return value
-        return ops.reshape(value, [-1 if size is None else size for size in known])
-
-    return keras.tree.map_structure(shaped, tree, models)

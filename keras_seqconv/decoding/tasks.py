@@ -11,9 +11,10 @@ import functools
 from keras import ops
 
 from keras_seqconv.decoding.ensemble import Ensemble
+from keras_seqconv.decoding.hypotheses import Hypotheses
 from keras_seqconv.decoding.next_tokens import Constraints
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
-from keras_seqconv.decoding.search import Hypotheses, Task, may_resize, search
+from keras_seqconv.decoding.search import Task, may_resize, search
 from keras_seqconv.decoding.strategies import (
     BeamStrategy,
     DiverseBeamStrategy,
