@@ -8,9 +8,9 @@
 
 Models are the `*_iwslt_de_en` presets, or the `*_multi30k` ones, with random weights
 and two vocabularies of 10,000; sources have 32 tokens; minimum and maximum length force
-32 target tokens, the end token counted. Times are those of the whole call, encoder included, until the ids
-are there. A cell is tokens a second (of the best hypotheses only: 32 B), the range of
-them over the repetitions, and milliseconds a step.
+32 target tokens, the end token counted. Times are those of the whole call, encoder
+included, until the ids are there. A cell is tokens a second (of the best hypotheses
+only: 32 B), the range of them over the repetitions, and milliseconds a step.
 
 Rows of one setting are timed in turns within one process, so that a machine that
 changes its speed changes all of them; the last row is the rate of a matrix product,

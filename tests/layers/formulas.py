@@ -94,7 +94,8 @@ def conv_module(layer, inputs, mask=None):
     return dense(layer.output_projection, hidden)
 
 
-def dense_conv(layer, inputs):
+def dense_conv(layer, inputs, mask=None):
+    inputs = zeroed(inputs, mask)
     kernel, time = kernel_of(layer), inputs.shape[1]
     left = oracle.padding_left(len(kernel), layer.padding)
     outputs = np.zeros((*inputs.shape[:2], kernel.shape[-1])) + bias_of(layer)
@@ -113,7 +114,7 @@ def scaled_residual(layer, inputs, skip):
 
 
 def block(layer, inputs, mask=None):
-    outputs = gated(dense_conv(layer.convolution, zeroed(inputs, mask)))
+    outputs = gated(dense_conv(layer.convolution, inputs, mask))
     if not layer.residual:
         return outputs
     return scaled_residual(layer.scaled_residual, outputs, inputs)

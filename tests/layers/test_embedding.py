@@ -153,5 +153,5 @@ class TestBeyondTheTable:
 
 @pytest.mark.parametrize("shape", [(2, 8), (2, 5, None)])
 def test_bad_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match="`inputs` must have shape"):
+    with pytest.raises(ValueError, match="`inputs` must have"):
         PositionEncoding().build(shape)
