@@ -26,14 +26,14 @@ def test_translations_of_the_test_split_are_written_and_scored(
     sources = ["w3 w1 w9 w7", "w1 w2", "w2 w5 w6 w8", "w9"]
     hypotheses = [text.replace("w", "v") for text in sources]
     references = [text.replace("6", "7") for text in hypotheses]
-    corpus = SimpleNamespace(
+    pairs = SimpleNamespace(
         texts=lambda split, side, most: {"source": sources, "target": references}[side]
     )
     translator = SimpleNamespace(
         target_language=language,
         translate=lambda texts: [text.replace("w", "v") for text in texts],
     )
-    recipe, text = SimpleNamespace(scoring=""), SimpleNamespace(corpus=corpus)
+    recipe, text = SimpleNamespace(scoring=""), SimpleNamespace(corpus=pairs)
     run = SimpleNamespace(folder=tmp_path)
     found = _translations(run, recipe, text, translator, "test", str)
     assert (tmp_path / "test.hypotheses").read_text().splitlines() == hypotheses
@@ -48,9 +48,9 @@ def test_translations_of_the_test_split_are_written_and_scored(
 
 
 def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
-    corpus,
+    corpus,  # noqa: F811
     tmp_path,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 

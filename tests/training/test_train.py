@@ -235,32 +235,24 @@ def test_the_best_is_that_of_the_metric_and_its_direction(
     shutil.copytree(finished[1], folder)
     paths = checkpoints.find(folder / "checkpoints")[-4:]
     values = {"val_nll": [1.0, 3.0, 2.0, 4.0], "val_bleu": [1.0, 9.0, 0.0, 5.0]}
-    for n, path in enumerate(paths):
-        note_metrics(path, {name: row[n] for name, row in values.items()})
+    for path, *row in zip(paths, *values.values(), strict=True):
+        note_metrics(path, dict(zip(values, row, strict=True)))
     settings = json.loads((folder / "run.json").read_text())
     settings["options"] |= {"monitor": monitor, "validation_bleu": True}
     (folder / "run.json").write_text(json.dumps(settings))
-    for path in checkpoints.find(folder / "checkpoints")[:-4]:
-        path.unlink()
     done = average_run(folder, tmp_path / "best", "best", 1)
-    best = paths[place]
-    assert (
-        done == f"Averaged 1 checkpoint (best: updates {checkpoints.update_of(best)})"
-    )
-    for weight, stored in zip(
-        weights_of(tmp_path / "best"), weights_in(best), strict=True
-    ):
-        np.testing.assert_array_equal(weight, stored)
+    update = checkpoints.update_of(paths[place])
+    assert done == f"Averaged 1 checkpoint (best: updates {update})"
+    np.testing.assert_equal(weights_of(tmp_path / "best"), weights_in(paths[place]))
 
 
-@pytest.mark.parametrize(("kind", "kept"), [("best", (7, 7)), ("last_epochs", (7, 1))])
+@pytest.mark.parametrize(("kind", "best"), [("best", 7), ("last_epochs", 1)])
 @pytest.mark.parametrize(("monitor", "mode"), [("nll", "min"), ("bleu", "max")])
 def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
-    finished, monkeypatch, kind, kept, monitor, mode
+    finished, monkeypatch, kind, best, monitor, mode
 ):
     run, recipe = read_run(finished[1])
-    changes = {"keep": 2, "early_stopping": 3, "monitor": monitor}
-    changes["validation_bleu"] = True
+    changes = dict(keep=2, early_stopping=3, monitor=monitor, validation_bleu=True)
     run.options = run.options.model_copy(update=changes)
     plateau = {"name": "plateau", "learning_rate": 0.1}
     averaging = {"kind": kind, "count": 7}
@@ -271,7 +263,7 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     made = _callbacks(run, recipe, text, [], None)
     by_name = {type(one).__name__: one for one in made}
     saves = by_name["Checkpoints"]
-    assert (saves.keep_last, saves.keep_best) == kept
+    assert (saves.keep_last, saves.keep_best) == (7, best)
     for name in ("Checkpoints", "ReduceOnPlateau", "EarlyStopping"):
         assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
 
