@@ -156,6 +156,10 @@ class TokenNormalized(keras.optimizers.Optimizer):
         gradient_accumulation_steps: micro-batches of an update. 1 takes no memory.
         name: of the optimizer.
 
+    Raises:
+        ValueError: by `build`: layers are quantized to float8; or there are variables
+            that `optimizer`, built before, does not know.
+
     Attributes: `last_learning_rate`, `last_gradient_norm`: scalar variables, of the
     last update, the norm before clipping (infinite when the update was skipped).
     """
@@ -194,6 +198,12 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 )
             # What is frozen by now goes without a gradient.
             variables = self.innermost._trainable_variables
+        if any(getattr(v, "overwrite_with_gradient", False) for v in variables):
+            raise ValueError(
+                "TokenNormalized makes means of gradients, and so cannot train layers "
+                "quantized to float8, whose scales Keras takes from gradients as they "
+                "are. Received: a quantized model"
+            )
         if self.built:
             return
         if not self.inner_optimizer.built:

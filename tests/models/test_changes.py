@@ -51,6 +51,15 @@ def test_what_is_not_quantized():
         families.conv_s2s().quantize("int8")
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+def test_float8_is_not_trained():
+    model = small_model()
+    model.quantize("float8")
+    model.compile("sgd", jit_compile=UNCOMPILED)
+    with pytest.raises(ValueError, match="cannot train layers quantized to float8"):
+        fit(model)
+
+
 # --- Fine-tuning ---
 
 LABELS = np.array([[5, 6, 7, 2], [21, 0, 2, 1], [9, 2, 1, 1]], "int32")
@@ -84,9 +93,6 @@ def add_lora(model):
             layer.enable_lora(2)
 
 
-CHANGES = [freeze_encoder, unfreeze_decoder, add_lora]
-
-
 def arrays(model):
     return [to_numpy(weight).copy() for weight in model.weights]
 
@@ -95,7 +101,9 @@ def fit(model, **options):
     model.fit(inputs_of(model), LABELS, verbose=0, shuffle=False, **options)
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change", quick_and_slow([add_lora], [freeze_encoder, unfreeze_decoder])
+)
 def test_what_is_trained_after_compile_is_what_keras_trains(change):
     """By Keras' own training of the same graph, which makes a mean of the losses."""
     ours, theirs = small_model(seed=1), small_model(seed=1)
@@ -121,7 +129,9 @@ def test_what_is_trained_after_compile_is_what_keras_trains(change):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change", quick_and_slow([freeze_encoder], [unfreeze_decoder, add_lora])
+)
 def test_going_on_after_a_change(change, tmp_path):
     """From a file of Keras' and from a checkpoint, as if nothing had happened.
 

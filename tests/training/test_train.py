@@ -1,10 +1,12 @@
 """Whole runs on tiny corpora: what they leave behind, resuming, wrong input."""
 
+import dataclasses
 import json
 import random
 import re
 import shutil
 import sys
+import zipfile
 from types import SimpleNamespace
 
 import keras
@@ -18,8 +20,13 @@ from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
 from keras_seqconv.training import TrainingOptions, average_run, train
-from keras_seqconv.training.run import open_corpus_of, sole_run
-from keras_seqconv.training.train import _translations
+from keras_seqconv.training.run import (
+    open_corpus_of,
+    read_run,
+    read_tokenizers,
+    sole_run,
+)
+from keras_seqconv.training.train import _callbacks
 from keras_seqconv_cli import main
 from tests.cli.commands import write
 from tests.processes import run_python
@@ -209,6 +216,58 @@ def test_average_of_other_checkpoints(finished, tmp_path):
         average_run(finished[1], output)
 
 
+def note_metrics(path, metrics):
+    with zipfile.ZipFile(path) as file:
+        records = {name: file.read(name) for name in file.namelist()}
+    header = json.loads(records["header.json"])
+    header["state"]["metrics"] = metrics
+    with zipfile.ZipFile(path, "w") as file:
+        for name, record in {**records, "header.json": json.dumps(header)}.items():
+            file.writestr(name, record)
+
+
+@pytest.mark.parametrize(("monitor", "place"), [("nll", 0), ("bleu", 1)])
+def test_the_best_is_that_of_the_metric_and_its_direction(
+    finished, tmp_path, monitor, place
+):
+    """Neither the newest nor the best of the other metric, or of the other way."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    paths = checkpoints.find(folder / "checkpoints")[-4:]
+    values = {"val_nll": [1.0, 3.0, 2.0, 4.0], "val_bleu": [1.0, 9.0, 0.0, 5.0]}
+    for path, *row in zip(paths, *values.values(), strict=True):
+        note_metrics(path, dict(zip(values, row, strict=True)))
+    settings = json.loads((folder / "run.json").read_text())
+    settings["options"] |= {"monitor": monitor, "validation_bleu": True}
+    (folder / "run.json").write_text(json.dumps(settings))
+    done = average_run(folder, tmp_path / "best", "best", 1)
+    update = checkpoints.update_of(paths[place])
+    assert done == f"Averaged 1 checkpoint (best: updates {update})"
+    np.testing.assert_equal(weights_of(tmp_path / "best"), weights_in(paths[place]))
+
+
+@pytest.mark.parametrize(("kind", "best"), [("best", 7), ("last_epochs", 1)])
+@pytest.mark.parametrize(("monitor", "mode"), [("nll", "min"), ("bleu", "max")])
+def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
+    finished, monkeypatch, kind, best, monitor, mode
+):
+    run, recipe = read_run(finished[1])
+    changes = dict(keep=2, early_stopping=3, monitor=monitor, validation_bleu=True)
+    run.options = run.options.model_copy(update=changes)
+    plateau = {"name": "plateau", "learning_rate": 0.1}
+    averaging = {"kind": kind, "count": 7}
+    recipe = dataclasses.replace(recipe, averaging=averaging, schedule=plateau)
+    monkeypatch.setattr(ks.Translator, "__init__", lambda *given, **options: None)
+    tokenizers = read_tokenizers(run.tokenizers)
+    text = SimpleNamespace(corpus=open_corpus_of(run.options), tokenizers=tokenizers)
+    made = _callbacks(run, recipe, text, [], None)
+    by_name = {type(one).__name__: one for one in made}
+    saves = by_name["Checkpoints"]
+    assert (saves.keep_last, saves.keep_best) == (7, best)
+    for name in ("Checkpoints", "ReduceOnPlateau", "EarlyStopping"):
+        assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
+
+
 def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[1], folder)
@@ -235,53 +294,6 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
         path.unlink()
     done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
     assert done.endswith("(newest, as no epoch is complete: updates 9)")
-
-
-@pytest.mark.parametrize(
-    ("language", "names"),
-    [("de", ["BLEU", "chrF2", "BLEU4"]), ("zh", ["BLEU", "chrF2"]),
-     ("th", ["chrF2", "BLEU"])],
-)  # fmt: skip
-def test_translations_of_the_test_split_are_written_and_scored(
-    tmp_path, language, names
-):
-    """In the order of their sources, and by the words of their language."""
-    sources = ["w3 w1 w9 w7", "w1 w2", "w2 w5 w6 w8", "w9"]
-    hypotheses = [text.replace("w", "v") for text in sources]
-    references = [text.replace("6", "7") for text in hypotheses]
-    corpus = SimpleNamespace(
-        texts=lambda split, side, most: {"source": sources, "target": references}[side]
-    )
-    translator = SimpleNamespace(
-        target_language=language,
-        translate=lambda texts: [text.replace("w", "v") for text in texts],
-    )
-    recipe, text = SimpleNamespace(scoring=""), SimpleNamespace(corpus=corpus)
-    run = SimpleNamespace(folder=tmp_path)
-    found = _translations(run, recipe, text, translator, "test", str)
-    assert (tmp_path / "test.hypotheses").read_text().splitlines() == hypotheses
-    kinds = {"BLEU": "bleu", "chrF2": "chrf", "BLEU4": "tokenized_bleu"}
-    metrics = [kinds[name] for name in names]
-    wanted = ks.evaluation.scores(
-        hypotheses, references, metrics, target_language=language
-    )
-    assert [*found][2:] == names
-    assert [found[name]["line"] for name in names] == [one.line for one in wanted]
-    assert 0 < wanted[0].value < 100
-
-
-def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
-    corpus, tmp_path, monkeypatch
-):
-    from sacrebleu.tokenizers import tokenizer_ja_mecab
-
-    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
-    for path in corpus.glob("*.de"):
-        path.rename(path.with_suffix(".ja"))
-    options = options_for(corpus, tmp_path / "run", target_language="ja")
-    with pytest.raises(ImportError, match=r"of 'ja'.*pip install sacrebleu\[ja\]"):
-        train(options, str)
-    assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
