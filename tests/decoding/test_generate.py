@@ -303,7 +303,7 @@ def test_few_programs_for_all_lengths(monkeypatch):
     traces = model.traces
     for length in range(1, 61):
         search([random.integers(4, 20, length)])
-    assert len(shapes) == 2  # up to 32 tokens, and up to 64
+    assert len(shapes) == 4  # begin and steps, up to 32 tokens and up to 64
     assert model.traces <= (2 * traces if ON_JAX else traces)
     model = Recurrent(20, seed=4)
     search([[4, 5, 2]])
