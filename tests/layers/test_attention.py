@@ -145,7 +145,7 @@ def test_memories_that_do_not_fit():
     [
         ([(2, 5, 9)], "multiple of `num_heads`"),
         ([(2, 8)], "`inputs` must have shape"),
-        ([(2, 5, None)], "`inputs` must have shape"),
+        ([(2, 5, None)], "last axis of `inputs` must have a known size"),
         ([(2, 5, 8), (2, 8)], "`value` must have shape"),
         ([(2, 5, 8), (2, 6, 8), (2, 7, 8)], "same length"),
     ],
