@@ -94,6 +94,16 @@ def test_wrong_arguments_are_named(layer, name, value):
     assert f"{name}={value!r}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(of("MultiHeadAttention", 2), "use_causal_mask"),
+     (of("TokenEmbedding", 9, 4), "reverse")],
+)  # fmt: skip
+def test_booleans_of_calls_are_checked(make, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be True or False.*'false'"):
+        make()(np.ones((1, 2, 4), "float32"), **{name: "false"})
+
+
 def test_learned_positions_need_a_length():
     with pytest.raises(ValueError, match="`max_length` must be given.*=None"):
         layers.PositionEncoding("learned")
