@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_seqconv.ops.compilation import in_xla_context, padded_rows, run
+from keras_seqconv.ops.compilation import (
+    custom_gradient,
+    in_xla_context,
+    padded_rows,
+    run,
+)
 from keras_seqconv.ops.fused import row_sums
 from keras_seqconv.support.arguments import check_choice, check_integer, check_rate
 
@@ -127,7 +132,7 @@ def _cross_entropy(labels, logits, extra, base) -> TokenLosses:
     labels = padded_rows(ops.reshape(labels, (-1,)))
     options = {"inside_xla": in_xla_context()}
 
-    @ops.custom_gradient
+    @custom_gradient
     def function(logits):
         highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
         # Kept for the gradient in place of the logits: exp is the dearest part.

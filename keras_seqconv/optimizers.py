@@ -254,6 +254,13 @@ class TokenNormalized(keras.optimizers.Optimizer):
     def learning_rate(self, learning_rate):
         self.innermost.learning_rate = learning_rate
 
+    def apply(self, grads, trainable_variables=None):
+        raise ValueError(
+            "TokenNormalized takes sums over tokens, and Keras' own models give means: "
+            "compile a model of `keras_seqconv.models` with it, or call `apply_sums` "
+            "in a training loop of one's own. Received: means, in `apply`"
+        )
+
     def scale_loss(self, loss):
         """The sum of token losses, scaled as `apply_sums` wants it."""
         return self.inner_optimizer.scale_loss(loss * self._constant_scale)

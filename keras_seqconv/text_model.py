@@ -201,7 +201,7 @@ def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) ->
     """All options of the class: of `search`, else of `defaults` if it has them."""
     names = {field.name for field in dataclasses.fields(cls)}
     own = {name: value for name, value in defaults.items() if name in names}
-    return dataclasses.asdict(cls(**{**own, **dict(**search, **fixed)}))
+    return dataclasses.asdict(cls.from_names({**own, **dict(**search, **fixed)}))
 
 
 # --- Batches ---

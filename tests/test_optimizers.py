@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
-from tests.backends import to_numpy
+from tests.backends import UNCOMPILED, to_numpy
 
 SETTINGS = [
     {},
@@ -148,6 +148,13 @@ def test_decay_of_all_weights(make):
 
 
 # TokenNormalized ----------------------------------------------------------------------
+
+
+def test_models_of_keras_give_no_sums():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(TokenNormalized("sgd"), "mse", jit_compile=UNCOMPILED)
+    with pytest.raises(ValueError, match="takes sums over tokens.*`apply_sums`"):
+        model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
 
 
 def apply_sums(optimizer, variables, gradients, tokens):

@@ -93,7 +93,7 @@ def beam_search_hypotheses(
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
-    options = BeamOptions(**options)
+    options = BeamOptions.from_names(options)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 
@@ -173,7 +173,7 @@ def sample_hypotheses(
     """
     names = [name for name in _MAY_BE_TENSORS if ops.is_tensor(options.get(name))]
     of_call = {name: options.pop(name) for name in names}
-    options = SampleOptions(**options)
+    options = SampleOptions.from_names(options)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     if ops.is_tensor(seed):
         tensors["uniforms"] = seed

@@ -15,12 +15,23 @@ from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
     check_number,
+    near,
 )
 
 
 def _option(default, check: Callable, *rule):
     """A field that `check(name, value, *rule)` looks at; None where that is default."""
     return dataclasses.field(default=default, metadata={"check": (check, *rule)})
+
+
+def _check_ids(name, ids) -> tuple:
+    """Ids of a list, an array or a tensor."""
+    ids = ops.convert_to_numpy(ids) if ops.is_tensor(ids) else ids
+    if not np.iterable(ids):
+        raise ValueError(
+            f"`{name}` must be a list of integers. Received: {name}={ids!r}"
+        )
+    return tuple(check_integer(name, token, 0) for token in ids)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,23 +81,32 @@ class SearchOptions:
         1.0, check_number, "a positive number", lambda value: value > 0
     )
     no_repeat_ngram_size: int = _option(0, check_integer, 0, 100)
-    suppressed_ids: tuple[int, ...] = ()
+    suppressed_ids: tuple[int, ...] = _option((), _check_ids)
     return_attention: bool = _option(False, check_boolean)
 
     def __post_init__(self):
-        object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))
-        for token in self.suppressed_ids:
-            check_integer("suppressed_ids", token, 0)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if "check" in field.metadata and (value, field.default) != (None, None):
+            if value is not None or field.default is not None:
                 check, *rule = field.metadata["check"]
-                check(field.name, value, *rule)
+                # Numbers of NumPy become those of Python, which JSON can hold.
+                object.__setattr__(self, field.name, check(field.name, value, *rule))
         if self.max_length_ratio == 0 and self.min_length > self.max_length:
             raise ValueError(
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
             )
+
+    @classmethod
+    def from_names(cls, options: dict):
+        """Options by name; TypeError for an unknown one, with names that come near."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in [name for name in options if name not in names]:
+            raise TypeError(
+                f"A search got an unexpected keyword argument '{name}'. "
+                f"{near(name, names)}Received: {name}={options[name]!r}"
+            )
+        return cls(**options)
 
     def length_divisor(self, lengths):
         """What sums of log-probabilities of hypotheses with these lengths go by."""

@@ -152,8 +152,8 @@ class AdaptiveSoftmax(SequenceLayer):
     XLA and on JAX alike: a loop takes blocks of positions, and its hand-written
     gradient makes the block's logits anew. So few logits exist at once (those of a
     block, 2^23 or of 64 positions), and a training step costs 4/3 of the matrix
-    products that it would take with all of them kept. Eagerly on
-    TensorFlow the gradient can be taken twice, elsewhere once.
+    products that it would take with all of them kept. On TensorFlow without XLA the
+    gradient can be taken twice, elsewhere once.
 
     Args:
         vocabulary_size: words V; ids are sorted by falling frequency.

@@ -174,6 +174,7 @@ class MultiHeadAttention(SequenceLayer):
         mask = inputs_mask if mask is None else mask
         inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
         # What `value_mask` hides is zero by now; other masks hide from some queries.
+        check_boolean("use_causal_mask", use_causal_mask)
         causal = self.use_causal_mask or use_causal_mask
         partly = causal or attention_mask is not None
         project = self.project_memory if partly else self._project_memory

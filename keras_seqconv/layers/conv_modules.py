@@ -78,10 +78,17 @@ class _ConvolutionModule(SequenceLayer):
         input_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         weight_dropout_mask: str | None = None,
+        use_bias: bool = True,
+        kernel_initializer=None,
         seed: int | None = None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.use_bias = check_boolean("use_bias", use_bias)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self.num_heads = check_positive_integer("num_heads", num_heads)
         self.kernel_size = check_kernel_size(kernel_size)
         self.padding = padding
@@ -106,6 +113,7 @@ class _ConvolutionModule(SequenceLayer):
             padding=self.padding,
             weight_dropout=self.weight_dropout,
             seed=self.seed,
+            **self._kernel_options("kernel_"),
             dtype=self.dtype_policy,
             name="convolution",
             **options,
@@ -124,12 +132,17 @@ class _ConvolutionModule(SequenceLayer):
     def _projection(self, name, inputs_shape, units, gate=None):
         width, gate = inputs_shape[-1], gate or self._gate
         initializer = "glorot_uniform"
-        if gate == "gau":  # two linear maps of their own in the original
+        if self.kernel_initializer is not None:
+            # A copy: one object gives the same numbers again and again.
+            initializer = self.kernel_initializer.clone()
+        elif gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
             initializer = keras.initializers.RandomUniform(-limit, limit)
         dense = keras.layers.Dense(
             units if gate == "none" else 2 * units,
+            use_bias=self.use_bias,
             kernel_initializer=initializer,
+            **self._kernel_options("kernel_"),
             dtype=self.dtype_policy,
             name=f"{name}_projection",
         )
@@ -185,6 +198,10 @@ class LightConvModule(_ConvolutionModule):
         weight_dropout, seed: see `LightConv`.
         weight_dropout_mask: "shared" or "position"; None is the default of the
             convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
+        use_bias: whether the projections have biases.
+        kernel_initializer: of the projections, Glorot uniform when None.
+        kernel_regularizer, kernel_constraint: of the kernels of the projections and of
+            the convolution.
 
     Calls, masks and steps: `layers.sequences`.
     """
@@ -252,9 +269,12 @@ class QueryConvModule(_ConvolutionModule):
         compat: for P > 1 do as the original: the generator makes P * K numbers per
             head, the softmax runs over all of them and only the first K are used, so
             that kernels sum to less than 1. Needed for its checkpoints.
-        **kwargs: `conv_dim` (channels of the values), `input_dropout` (in front of both
-            projections), `weight_dropout`, `weight_dropout_mask` and `seed` as of
-            `LightConvModule`.
+        conv_dim: channels of the values.
+        input_dropout: rate of a dropout in front of both projections.
+        weight_dropout, weight_dropout_mask, use_bias, seed, kernel_regularizer,
+            kernel_constraint: as of `LightConvModule`.
+        kernel_initializer: of the projections; when None Glorot uniform, with "gau" of
+            each half by itself.
 
     Calls, masks and steps: `layers.sequences`.
     """

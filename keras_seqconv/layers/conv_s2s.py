@@ -70,20 +70,31 @@ class _WeightNormalized(SequenceLayer):
     Args:
         folded: True makes all weights in their plain form, see `WeightNormDense`; this
             is what a layer saved after `fold()` comes back as.
+        kernel_regularizer, kernel_constraint: of v, see `WeightNormDense`.
     """
 
-    def __init__(self, folded: bool = False, **kwargs):
+    def __init__(
+        self,
+        folded: bool = False,
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.folded = check_boolean("folded", folded)
+        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+
+    def _options(self) -> dict:
+        """What the weight-normalised layers take over from this one."""
+        options = self._kernel_options("kernel_")
+        return {**options, "folded": self.folded, "dtype": self.dtype_policy}
 
     def _parts(self) -> list:
         """The weight-normalised layers, and others that have them, as far as built."""
         raise NotImplementedError
 
     def _dense(self, name, inputs_shape, units):
-        dense = WeightNormDense(
-            units, folded=self.folded, dtype=self.dtype_policy, name=name
-        )
+        dense = WeightNormDense(units, **self._options(), name=name)
         dense.build(inputs_shape)
         return dense
 
@@ -109,8 +120,8 @@ class ScaledResidual(_WeightNormalized):
     """Residual connection of ConvS2S, which halves the variance of the sum.
 
     `outputs = (inputs + skip) * sqrt(0.5)` (the paper's Normalization Strategy). A skip
-    tensor of another width goes through a `WeightNormDense` first. Its `folded` is that
-    of `ConvS2SBlock`.
+    tensor of another width goes through a `WeightNormDense` first. Arguments:
+    `folded`, `kernel_regularizer`, `kernel_constraint`, as of `ConvS2SBlock`.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -166,6 +177,8 @@ class ConvS2SBlock(_WeightNormalized):
         residual: whether to add the input.
         seed: seed of the dropout, an integer or None.
         folded: True makes all weights in their plain form, see `WeightNormDense`.
+        kernel_regularizer, kernel_constraint: of v of the convolution and of the
+            projection (of their kernels once folded).
 
     Output shape: (B, T, filters).
 
@@ -204,14 +217,13 @@ class ConvS2SBlock(_WeightNormalized):
             kernel_size,
             padding=padding,
             kernel_initializer=ConvS2SInitializer(dropout=dropout, gain=4.0),
-            folded=folded,
-            dtype=self.dtype_policy,
+            **self._options(),
             name="convolution",
         )
         self.scaled_residual = None
         if residual:
             self.scaled_residual = ScaledResidual(
-                folded=folded, dtype=self.dtype_policy, name="scaled_residual"
+                **self._options(), name="scaled_residual"
             )
         self._seed_dropout(dropout, seed)
 
@@ -273,6 +285,7 @@ class ConvS2SAttention(_WeightNormalized):
 
     Args:
         folded: see `ConvS2SBlock`.
+        kernel_regularizer, kernel_constraint: of v of both projections.
 
     Call arguments:
         inputs: tensor (B * G, T, C), state of the decoder layer.

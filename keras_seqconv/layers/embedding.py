@@ -92,7 +92,7 @@ class TokenEmbedding(SequenceLayer):
             )
 
     def call(self, inputs, reverse: bool = False):
-        if not reverse:
+        if not check_boolean("reverse", reverse):
             vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
             return ops.cast(vectors, self.compute_dtype)
         width = self.embedding_dim

@@ -61,6 +61,12 @@ class SequenceLayer(keras.layers.Layer):
         self.supports_masking = True
         self.further_widths = {}  # of arguments after the first, by name
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            # Complete where `help` and editors look.
+            cls.__init__.__signature__ = inspect.Signature(_parameters(cls))
+
     def compute_output_spec(self, *args, **kwargs):
         # A functional model is built of shapes alone: `call` cannot refuse these.
         arguments = inspect.signature(self.call).bind(*args, **kwargs).arguments
@@ -167,17 +173,24 @@ class ConvolutionLayer(SequenceLayer):
 
 
 def argument_names(layer_class: type) -> list[str]:
+    """The names of `_parameters`."""
+    return [one.name for one in _parameters(layer_class)]
+
+
+def _parameters(layer_class: type) -> list[inspect.Parameter]:
     """What the constructor takes: also what `**kwargs` hand on, down to Keras' own."""
-    names = []
+    found = {}
     for base in layer_class.__mro__:
         if base is keras.layers.Layer:
             break
-        parameters = inspect.signature(base.__init__).parameters
-        names += parameters
-        kinds = {parameter.kind for parameter in parameters.values()}
-        if inspect.Parameter.VAR_KEYWORD not in kinds:
+        parameters = inspect.signature(base.__init__).parameters.values()
+        for one in parameters:
+            if base is not layer_class and one.kind is not one.VAR_KEYWORD:
+                one = one.replace(kind=one.KEYWORD_ONLY)
+            found.setdefault(one.name, one)
+        if all(one.kind is not one.VAR_KEYWORD for one in parameters):
             break
-    return names
+    return sorted(found.values(), key=lambda one: one.kind)
 
 
 def _serialized(value):

@@ -18,6 +18,7 @@ With JAX every call is compiled by `jax.jit` unless it is forbidden.
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 
 import keras
@@ -322,7 +323,7 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
         return differentiable
     import tensorflow as tf
 
-    @tf.custom_gradient
+    @custom_gradient
     def differentiable(*tensors):
         if tf.executing_eagerly():
             # A tape that recorded what runs inside would make TensorFlow compile a
@@ -342,3 +343,37 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
 
     # Keras takes variables for tensors; a custom gradient refuses them.
     return lambda *tensors: differentiable(*map(tf.convert_to_tensor, tensors))
+
+
+def custom_gradient(function: Callable) -> Callable:
+    """`keras.ops.custom_gradient` whose traces die with their graphs on TensorFlow.
+
+    Each trace adds a gradient to a registry of TensorFlow that never forgets it, and
+    with it the graph, which is that of a whole model. Here the registry has a weak
+    reference, and the graph the gradient.
+    """
+    differentiable = keras.ops.custom_gradient(function)
+    if keras.backend.backend() == "jax":
+        return differentiable
+
+    def call(*tensors):
+        results = differentiable(*tensors)
+        if in_graph():
+            _leave_to_graph(results[0] if isinstance(results, tuple) else results)
+        return results
+
+    return call
+
+
+def _leave_to_graph(result):
+    from tensorflow.python.framework import ops
+
+    graph, name = result.graph, result.op.get_attr("_gradient_op_type").decode()
+    gradient = ops.gradient_registry.lookup(name)
+    reference, entries = weakref.ref(gradient), ops.gradient_registry._registry
+    entries[name]["type"] = lambda *arguments: reference()(*arguments)
+    graph._keras_seqconv_gradients = [
+        *getattr(graph, "_keras_seqconv_gradients", ()),
+        gradient,
+    ]
+    weakref.finalize(graph, entries.pop, name, None)

@@ -1,8 +1,10 @@
 """The functions that take a model: arguments, caching, ensembles, scoring, export."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import gc
+import json
 import weakref
 
 import keras
@@ -11,6 +13,7 @@ import pytest
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding import graphs
+from keras_seqconv.decoding.options import BeamOptions
 from tests.backends import to_numpy
 from tests.cases import quick_and_slow
 from tests.convert.reference import log_softmax
@@ -38,6 +41,7 @@ WRONG = [
     ({"no_repeat_ngram_size": 101}, "`no_repeat_ngram_size` must be at most 100"),
     ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
     ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
+    ({"suppressed_ids": 5}, "`suppressed_ids` must be a list of integers"),
     ({"stopping": "never"}, "`stopping` must be one of"),
     ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
     ({"prefix_ids": [4, 5]}, "`prefix_ids` must have two axes"),
@@ -58,8 +62,10 @@ def test_wrong_arguments_are_named():
         decoding.beam_search(model)
     with pytest.raises(ValueError, match="needs `source_ids`"):
         decoding.beam_search(model, batch_size=2, max_length_ratio=1.0)
-    with pytest.raises(TypeError, match="beams"):
+    with pytest.raises(TypeError, match="'beams'. Did you mean num_beams.*beams=3"):
         decoding.beam_search(model, [[4, 2]], beams=3)
+    with pytest.raises(TypeError, match="'max_len'. Did you mean max_length"):
+        decoding.sample(model, [[4, 2]], max_len=3)
     with pytest.raises(ValueError, match="`target_ids` must have shape"):
         decoding.score(Trained(6), [[4, 2]], [4, 2])
     for models, words in (
@@ -67,6 +73,17 @@ def test_wrong_arguments_are_named():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             decoding.Ensemble(models)
+
+
+def test_options_of_numpy_are_those_of_python():
+    ids = ([4, 5], np.array([4, 5]), keras.ops.convert_to_tensor([4, 5]))
+    found = [
+        BeamOptions(num_beams=np.int64(3), temperature=np.float32(2), suppressed_ids=x)
+        for x in ids
+    ]
+    for options in found:
+        assert json.loads(json.dumps(dataclasses.asdict(options)))["num_beams"] == 3
+        assert options == found[0] and options.suppressed_ids == (4, 5)
 
 
 @pytest.mark.parametrize("rule", ["sentence", "batch"])

@@ -113,6 +113,9 @@ ROWS = {
     "dynamic module": Row(
         of("DynamicConvModule", 2, 4, use_glu=False, **CAUSAL), 5, **MASKED, **STEPS
     ),
+    "dynamic module, no biases": Row(
+        of("DynamicConvModule", 2, 4, use_bias=False, **CAUSAL), 3, **MASKED, **STEPS
+    ),
     "query module": Row(
         of("QueryConvModule", 2, 3, conv_dim=8, query_dim=4, gate="gau", query_groups=2,
            permute_channels=True, **CAUSAL),
@@ -197,6 +200,7 @@ ROWS = {
 SLOW = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
     "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
+    "dynamic module, no biases",
     "query module, compatible", "dense, folded", "convolution", "convolution, folded",
     "block alone", "feed forward, no biases", "scaled residual",
     "attention to a source", "residual, norm first", "residual, feed forward",

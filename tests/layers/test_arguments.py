@@ -1,5 +1,7 @@
 """Constructors: wrong arguments are named; first weights; what users of Keras type."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ WRONG = {
     },
     "LightConvModule": {
         "num_heads": [0], "conv_dim": [0], "input_dropout": [1], "seed": ["x"],
-        "use_glu": [None],
+        "use_glu": [None], "use_bias": [0],
     },
     "QueryConvModule": {
         "num_heads": [True], "gate": ["relu"], "query_dim": [-1], "query_groups": [0],
@@ -92,6 +94,16 @@ def test_wrong_arguments_are_named(layer, name, value):
     assert f"{name}={value!r}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(of("MultiHeadAttention", 2), "use_causal_mask"),
+     (of("TokenEmbedding", 9, 4), "reverse")],
+)  # fmt: skip
+def test_booleans_of_calls_are_checked(make, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be True or False.*'false'"):
+        make()(np.ones((1, 2, 4), "float32"), **{name: "false"})
+
+
 def test_learned_positions_need_a_length():
     with pytest.raises(ValueError, match="`max_length` must be given.*=None"):
         layers.PositionEncoding("learned")
@@ -115,6 +127,8 @@ def test_what_users_of_keras_type(layer):
         (of("LightConv", 2, 3), 1), (of("DynamicConv", 2, 3), 1),
         (of("FeedForward", 3), 2), (of("MultiHeadAttention", 2), 4),
         (of("WeightNormDense", 3), 1), (of("WeightNormConv1D", 3, 2), 1),
+        (of("LightConvModule", 2, 3), 3), (of("DynamicConvModule", 2, 3), 3),
+        (of("QueryConvModule", 2, 3), 4), (of("ConvS2SBlock", 6, 3), 2),
     ],
 )  # fmt: skip
 def test_regularizers_and_constraints_are_saved(make, kernels):
@@ -122,6 +136,18 @@ def test_regularizers_and_constraints_are_saved(make, kernels):
     layer = make(**options)
     layer = type(layer).from_config(layer.get_config())
     layer.build((None, None, 4))
+    assert_regularized(layer, kernels)
+
+
+def test_regularizers_of_attention_of_conv_s2s():
+    layer = layers.ConvS2SAttention(
+        kernel_regularizer="l2", kernel_constraint="non_neg"
+    )
+    layer.build(*((None, None, width) for width in (4, 3, 3, 5)))
+    assert_regularized(layer, 2)
+
+
+def assert_regularized(layer, kernels):
     found = [w for w in layer.trainable_weights if w.constraint is not None]
     assert len(found) == kernels
     expected = [0.01 * np.sum(to_numpy(weight) ** 2) for weight in found]
@@ -208,15 +234,38 @@ def test_initializers_that_are_given():
     positions = layers.PositionEncoding("learned", 4, embeddings_initializer="ones")
     feed_forward = layers.FeedForward(3, kernel_initializer="ones")
     light = layers.LightConv(2, 3, kernel_initializer="ones")
-    for layer in (positions, feed_forward, light):
+    module = layers.LightConvModule(2, 3, kernel_initializer="ones")
+    for layer in (positions, feed_forward, light, module):
         layer.build((None, None, 4))
     for weight in (ones.embeddings, positions.embeddings, light.kernel,
-                   feed_forward.output_dense.kernel):  # fmt: skip
+                   feed_forward.output_dense.kernel, module.input_projection.kernel,
+                   module.output_projection.kernel):  # fmt: skip
         assert np.all(to_numpy(weight) == 1)
     padded = layers.AdaptiveInput(30, 8, (10, 20), factor=2.0, pad_id=1)
     padded.build()
     assert not to_numpy(padded.embeddings[0])[1].any()
     assert to_numpy(padded.embeddings[1])[1].any()
+
+
+def test_initializers_of_modules_draw_anew():
+    module = layers.QueryConvModule(2, 3, kernel_initializer="he_normal")
+    module.build((None, None, 4))
+    first, second = (
+        to_numpy(getattr(module, f"{name}_projection").kernel)
+        for name in ("input", "query")
+    )
+    assert np.all(first != second)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(layers) if name[0].isupper()])
+def test_signatures_are_complete(name):
+    """They name what `**kwargs` hand on to layers of this package."""
+    make = getattr(layers, name)
+    named = inspect.signature(make).parameters
+    for base in make.__mro__:
+        if base.__module__.startswith("keras_seqconv"):
+            own = inspect.getfullargspec(base.__init__)
+            assert {*own.args[1:], *own.kwonlyargs} <= set(named)
 
 
 def test_numbers_of_numpy():

@@ -1,5 +1,6 @@
 """LightConv and DynamicConv: published values, DropConnect, half precision."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -65,6 +66,15 @@ def test_softmax_is_computed_in_float32(policy):
     layer.kernel.assign([[100.0, 100.01]])
     kernel = to_numpy(layer.normalized_kernel())
     np.testing.assert_allclose(kernel, softmax(np.array([[100.0, 100.01]])), rtol=1e-5)
+
+
+@pytest.mark.parametrize("renormalize_padding", [False, True])
+def test_softmax_of_made_kernels_is_computed_in_float32(renormalize_padding):
+    layer = DynamicConv(2, 5, renormalize_padding=renormalize_padding, dtype="bfloat16")
+    layer(INPUTS)
+    kernels = layer.kernels(INPUTS)
+    assert keras.backend.standardize_dtype(kernels.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(kernels).sum(-1), 1, atol=1e-6)
 
 
 def test_wrong_shapes_and_combinations():

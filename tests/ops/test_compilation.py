@@ -1,14 +1,17 @@
 """How the ops run: exports without XLA, few compilations, forced choices."""
 
+import gc
 import logging
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import keras
 import numpy as np
 import pytest
 
+from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.ops import (
     convolution,
     dynamic_conv,
@@ -18,6 +21,7 @@ from keras_seqconv.ops import (
     set_jit_compile,
 )
 from keras_seqconv.ops.compilation import BUCKETS, bucket, padded_rows
+from tests.processes import run_python
 from tests.saved_models import compiled_functions
 
 pytestmark = pytest.mark.tensorflow
@@ -115,6 +119,62 @@ def test_one_trace_for_each_of_many_kernels_is_no_retracing(warned):
     for taps in range(41, 49):
         light_conv(np.ones((2, 3, 4), "float32"), np.ones((2, taps), "float32"))
     assert [record.getMessage() for record in warned] == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: light_conv(x, np.ones((2, 3), "float32")),
+        lambda x: LabelSmoothedCrossentropy()(np.ones((2, 3)), x),
+    ],
+)
+def test_graphs_with_gradients_of_ours_die(function):
+    import tensorflow as tf
+
+    def differentiate(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = function(inputs)
+        return tape.gradient(outputs, inputs)
+
+    traced = tf.function(differentiate, autograph=False)
+    graph = weakref.ref(traced.get_concrete_function(tf.ones((2, 3, 4))).graph)
+    del traced
+    gc.collect()
+    assert graph() is None
+
+
+@pytest.mark.slow
+def test_models_leave_little_memory():
+    """Thirty of one shape, fitted and searched, stay within 200 MB, so six in 40."""
+    program = """
+        import gc, keras, numpy as np
+        import keras_seqconv as ks
+
+        def megabytes():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * 4096 / 2**20
+
+        def try_one():
+            model = ks.models.EncoderDecoder(
+                20, 20, hidden_dim=8, intermediate_dim=8, num_heads=2,
+                num_encoder_layers=1, num_decoder_layers=1,
+            )
+            loss = ks.losses.LabelSmoothedCrossentropy()
+            model.compile("adam", loss, jit_compile=False)
+            ids = np.full((2, 4), 5)
+            model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+            ks.decoding.beam_search(model, ids, max_length=3, jit_compile=False)
+
+        for trial in range(8):
+            try_one()
+            keras.backend.clear_session()
+            gc.collect()
+            if trial == 1:
+                before = megabytes()
+        print(megabytes() - before)
+    """
+    assert float(run_python(program).stdout.split()[-1]) < 40
 
 
 @pytest.mark.slow
