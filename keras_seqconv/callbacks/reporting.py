@@ -202,6 +202,12 @@ class Reports(CountingCallback):
         self._written, self._validated = self.update, None
         self._since_time, self._earlier = time.perf_counter() - self._earlier, 0.0
 
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        sums = map(ops.convert_to_numpy, self.unsynced_model.metrics_variables)
+        if not any(map(np.any, sums)):  # else an epoch that is resumed
+            self._before = {}
+
     def on_logs(self, logs, epoch_end):
         self._since_time += float(logs.get("val_seconds", 0.0))  # which do not count
         wanted = epoch_end or self.due(self.every_updates)
@@ -213,8 +219,6 @@ class Reports(CountingCallback):
         if validation and self.update != self._validated:
             self._validated = self.update
             self.write(floats(validation))
-        if epoch_end:
-            self._before = {}
 
     def read(self, logs: Mapping) -> dict[str, float]:
         """Values since the last reading, with the rate and tokens a second."""
