@@ -111,6 +111,9 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         recipe.gradient_accumulation_steps = steps = math.ceil(batches / devices)
         tokens = recipe.tokens_per_batch * batches
         recipe.tokens_per_batch = math.ceil(tokens / (steps * devices))
+    stops = options.early_stopping is not None and options.average_kind is None
+    if stops and recipe.averaging["kind"] == "last_epochs":  # these are no better
+        recipe.averaging = {"kind": "best", "count": options.average or 1}
     if recipe.schedule["name"] == "cosine" and recipe.schedule["period"] is None:
         if recipe.max_updates is None:
             raise ValueError(

@@ -8,7 +8,7 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
 from keras_seqconv.training import train
-from keras_seqconv.training.train import _translations
+from keras_seqconv.training.finish import _translations
 from tests.training.test_train import corpus, options_for  # noqa: F401
 
 pytestmark = pytest.mark.tensorflow

@@ -271,11 +271,8 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
 def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[1], folder)
-    *_, second, last = ends = [
-        path
-        for path in checkpoints.find(folder / "checkpoints")
-        if checkpoints.read_state(path)["epoch_end"]
-    ]
+    *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
+    assert not checkpoints.read_state(last)["epoch_end"]
     second.write_bytes(second.read_bytes()[:-200])
     with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
         done = average_run(folder, tmp_path / "averaged", "last_epochs", len(ends))
@@ -290,10 +287,39 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
         path.write_bytes(b"")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
         average_run(folder, tmp_path / "none", "last_epochs", 2)
-    for path in ends:
-        path.unlink()
-    done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
-    assert done.endswith("(newest, as no epoch is complete: updates 9)")
+
+
+def test_the_end_of_training_is_averaged_and_a_better_checkpoint_named(
+    finished, tmp_path
+):
+    """Also where it ended inside of an epoch, and by an interruption."""
+    corpus, folder = finished[0], tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    first, *_, end = checkpoints.find(folder / "checkpoints")
+    note_metrics(first, {"val_nll": 1e-3})
+    note_metrics(end, {})
+    lines = []
+    train(options_for(corpus, folder, **FINISHED, average=1), lines.append)
+    at = lines.index("Averaged 1 checkpoint (last epochs: updates 9)")
+    nll = checkpoints.read_state(end)["metrics"]["val_nll"]
+    assert lines[at + 1] == (
+        f"val_nll of the model: {nll:.4g}. The checkpoint of update "
+        f"{checkpoints.update_of(first)} has 0.001: `keras-seqconv average {folder} "
+        "--best 1` makes the model of it"
+    )
+
+
+def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
+    changes = dict(early_stopping=2, validate_every=1, learning_rate=1.0)
+    lines, run = [], tmp_path / "run"
+    train(options_for(corpus, run, **changes, max_updates=60), lines.append)
+    records = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
+    best = min(records, key=lambda record: record["val_nll"])
+    end = records[-1]["update"]
+    assert best["update"] == end - 2
+    assert any(f"Training ended at update {end}: val_nll was" in one for one in lines)
+    assert f"Averaged 1 checkpoint (best: updates {end - 2})" in lines
+    assert f"val_nll of the model: {best['val_nll']:.4g}" in lines
 
 
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
