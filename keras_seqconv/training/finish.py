@@ -208,13 +208,27 @@ def average_run(
     else:
         chosen = recipe.averaging
         kind, count = kind or chosen["kind"], count or chosen["count"]
+        if up_to is not None and kind == "best":
+            raise ValueError(
+                "`up_to` must not be given with the best checkpoints, which are of the "
+                f"whole run. Received: {up_to}"
+            )
         done = _average(run, model, kind, count, up_to)
     translator_of(run, recipe, model, *pair).save(output, overwrite)
-    if Path(output).resolve() == run.model.resolve() and run.scores.exists():
-        old = headline(read_json(run.scores))
-        run.scores.unlink()
-        done += f"\nscores.json was of the model before ({old}) and is removed"
+    if Path(output).resolve() == run.model.resolve():
+        done += _remove_results(run)
     return done
+
+
+def _remove_results(run: Run) -> str:
+    """Removes what the model before was found to do; says so."""
+    old = headline(read_json(run.scores)) if run.scores.exists() else ""
+    paths = [run.folder / name for name in ("test.hypotheses", "sample.txt")]
+    removed = [path for path in (run.scores, *paths) if path.exists()]
+    for path in removed:
+        path.unlink()
+    names = ", ".join(path.name for path in removed)
+    return f"\nRemoved, as of the model before: {names} ({old})" if removed else ""
 
 
 def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:

@@ -216,10 +216,10 @@ def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
         made.append(callbacks.Validate(validation, every_updates=every))
     translator = translator_of(run, recipe, model, *text.tokenizers)
     if options.validation_bleu:
-        if recipe.search is None or hosts.shard()[1] > 1:
+        if hosts.shard()[1] > 1:
             raise ValueError(
-                "`validation_bleu` is for translation models, and for one host. "
-                f"Received: preset={options.preset!r}, {hosts.shard()[1]} hosts"
+                "`validation_bleu` must not be given with several hosts. "
+                f"Received: {hosts.shard()[1]} hosts"
             )
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
         made.append(callbacks.ValidationBLEU(translator, *pairs, every_updates=every))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
 import shutil
@@ -173,7 +174,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert main(["average", str(run), "--best", "2"]) == 0
     told = capsys.readouterr().out
     assert "(newest, as none is validated: updates 4); there are no 2" in told
-    assert "scores.json was of the model before" in told
+    assert "Removed, as of the model before: scores.json" in told
     assert not (run / "scores.json").exists()
 
 
@@ -214,6 +215,19 @@ def test_average_of_other_checkpoints(finished, tmp_path):
     assert ks.load(output).model.count_params()
     with pytest.raises(ValueError, match="must be empty"):
         average_run(finished[1], output)
+    with pytest.raises(ValueError, match="`up_to` must not be given with the best"):
+        average_run(finished[1], tmp_path / "best", "best", up_to=8)
+    # What the model before was found to do goes with it.
+    shutil.copytree(finished[1], tmp_path / "run")
+    done = average_run(tmp_path / "run", tmp_path / "run" / "model", overwrite=True)
+    words = r"\nRemoved, as of the model before: scores.json, test.hypotheses \(test BL"
+    assert re.search(words, done)
+    left = {"model", "curves.png", "log.jsonl"}
+    assert left < {*os.listdir(tmp_path / "run")}
+    assert not [
+        *(tmp_path / "run").glob("scores.json"),
+        *(tmp_path / "run").glob("test.*"),
+    ]
 
 
 def note_metrics(path, metrics):
@@ -350,72 +364,6 @@ def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
         (corpus / name).write_bytes(content)  # newer, which is no change
 
 
-@pytest.mark.slow
-def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):
-    options, lines = options_for(
-        corpus, tmp_path / "run", tokenizer="moses_bpe", vocabulary_size=5,
-        truncate_source=3,
-    ), []  # fmt: skip
-    translator = ks.load(train(options, lines.append).folder)
-    said = next(line for line in lines if line.startswith("train: "))
-    assert " sources cut" in said
-    assert "left out" not in said
-    # 27 letters: as many pieces without merges.
-    assert 7 < len(translator.source_tokenizer.split(" ".join(WORDS))) < 27
-    assert translator.max_source_length == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_language_model(corpus, tmp_path, adaptive):
-    lines = []
-    architecture = dict(
-        hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, kernel_sizes=[3],
-        share_embeddings=not adaptive,
-        adaptive_softmax={"cutoffs": [6]} if adaptive else None,
-    )  # fmt: skip
-    result = train(
-        options_for(
-            corpus, tmp_path / "run", preset="dynamic_conv_lm", source_language=None,
-            architecture=architecture, tokens_per_sample=16, precision="float32",
-            gradient_accumulation_steps=2, average=1, max_updates=40,
-            learning_rate=1e-2,
-        ),
-        lines.append,
-    )  # fmt: skip
-    assert lines[-1].startswith("test perplexity ")
-    assert result.scores["perplexity"] < 15  # 8 words and the end
-    assert isinstance(ks.load(result.folder), ks.LanguageGenerator)
-
-
-@pytest.mark.slow
-def test_characters_of_a_text_file(tmp_path, capsys):
-    """A running text whose lines alternate: a model must know where lines end."""
-    write(tmp_path / "text.txt", *["to be", "or not"] * 150)
-    architecture = {"hidden_dim": 32, "intermediate_dim": 32, "num_layers": 2}
-    options = [
-        "train", "--preset", "light_conv_lm_characters", "--workdir", tmp_path / "run",
-        "--dataset", tmp_path / "text.txt", "--validation-share", "0.1",
-        "--architecture", json.dumps(architecture | {"kernel_sizes": [3, 7]}),
-        "--tokens-per-sample", 64, "--tokens-per-batch", 512, "--max-updates", 60,
-        "--warmup-steps", 10, "--learning-rate", "0.02", "--dropout", 0,
-    ]  # fmt: skip
-    assert main([*map(str, options)]) == 0
-    printed = capsys.readouterr().out
-    assert "\nvalidation perplexity 1." in printed
-    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert scores["split"] == "validation" and scores["bits"] < 0.3
-    sample = (tmp_path / "run" / "sample.txt").read_text()
-    assert "to be\nor not\nto be\n" in sample and sample in printed
-    generate = ["generate", str(tmp_path / "run"), "--prompt", "to be\n", "--seed", "1"]
-    assert main([*generate, "--length", "39", "--temperature", "0.1"]) == 0
-    assert capsys.readouterr().out == "to be\nor not\n" * 3 + "\n"
-    evaluate = ["evaluate", str(tmp_path / "run"), "--text", str(tmp_path / "text.txt")]
-    assert main([*evaluate, "--context-window", "32"]) == 0
-    # A line break is a character like any other, and there is no other end.
-    assert "(1,950 characters)" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -518,6 +466,26 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     _, line = begun("deeper", architecture={**TINY, "num_decoder_layers": 2})
     assert re.match(rf"{weights} of \d+ arrays from .*; new are decoder_2_", line)
-    options = {**still, "tokenizer": "characters", "initialize_from": str(run)}
-    with pytest.raises(ValueError, match="`initialize_from` must have the tokenizers"):
-        train(options_for(corpus, tmp_path / "other", **options), str)
+    for changes, words in (
+        ({"tokenizer": "characters"}, "`initialize_from` must have the tokenizers"),
+        ({"vocabulary_size": 500}, "`vocabulary_size` must be that .* 11. Received: 5"),
+        ({"joint_vocabulary": False}, "`joint_vocabulary` must be .*: True. Received"),
+    ):
+        options = {**still, "initialize_from": str(run), **changes}
+        with pytest.raises(ValueError, match=words):
+            train(options_for(corpus, tmp_path / "other", **options), str)
+
+
+def test_a_finished_run_is_left_alone(finished, tmp_path):
+    corpus, folder = finished[0], tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    lines = []
+    reports = dict(keep=3, checkpoint_every=1, jit_compile="auto", tensorboard=True)
+    train(options_for(corpus, folder, **{**FINISHED, **reports}), lines.append)
+    assert len(lines) == 1 and "is finished; its model is" in lines[0]
+    notes = (folder / "run.json").read_text()
+    for name, end in (("max_updates", 8), ("max_epochs", 4)):
+        words = f"`{name}` must be at least {end + 1}, where the run in"
+        with pytest.raises(ValueError, match=words):
+            train(options_for(corpus, folder, **{**FINISHED, name: end}), lines.append)
+    assert (folder / "run.json").read_text() == notes and len(lines) == 1
