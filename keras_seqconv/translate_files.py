@@ -159,9 +159,8 @@ def translate_file(
             ]
             if size and position > first_byte:
                 left = seconds * max(0, size - position) / (position - first_byte)
-                share = min(
-                    100, 100 * position / size
-                )  # of a shard's part it is a guess
+                # The size of a shard's part is a guess.
+                share = 100 * min(position, size) / size
                 parts += [f"{share:.0f} %", f"{clock(left)} left"]
             return ", ".join(parts)
 
