@@ -62,8 +62,10 @@ def finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:
 
     A language model without one is scored on the validation split.
     """
-    say(_average(run, model, recipe.averaging["kind"], recipe.averaging["count"]))
+    done = _average(run, model, recipe.averaging["kind"], recipe.averaging["count"])
+    say(done)
     translator = translator_of(run, recipe, model, *text.tokenizers)
+    translator.trained = _notes(run, done)
     if text.validation is not None:
         say(_beside_best(run, recipe, text, translator))
     translator.save(run.model, overwrite=True)
@@ -214,10 +216,19 @@ def average_run(
                 f"whole run. Received: {up_to}"
             )
         done = _average(run, model, kind, count, up_to)
-    translator_of(run, recipe, model, *pair).save(output, overwrite)
+    translator = translator_of(run, recipe, model, *pair)
+    translator.trained = _notes(run, done)
+    translator.save(output, overwrite)
     if Path(output).resolve() == run.model.resolve():
         done += _remove_results(run)
     return done
+
+
+def _notes(run: Run, averaged: str) -> dict:
+    """What a model directory keeps about its training."""
+    options = run.options
+    notes = {"preset": options.preset, "dataset": options.dataset}
+    return {**notes, "checkpoints": averaged}
 
 
 def _remove_results(run: Run) -> str:

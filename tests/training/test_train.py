@@ -212,7 +212,15 @@ def test_average_of_other_checkpoints(finished, tmp_path):
     output = tmp_path / "averaged"
     done = average_run(finished[1], output, "last_updates", 2)
     assert done == "Averaged 2 checkpoints (last updates: updates 8, 9)"
-    assert ks.load(output).model.count_params()
+    translator = ks.load(output)
+    assert translator.trained == {
+        "preset": "dynamic_conv_phrases", "dataset": str(finished[0]),
+        "checkpoints": done,
+    }  # fmt: skip
+    from keras_seqconv.export.model_card import _scores  # needs TensorFlow
+
+    card = _scores(None, translator.trained)
+    assert "- preset: dynamic_conv_phrases\n" in card and "updates 8, 9" in card
     with pytest.raises(ValueError, match="must be empty"):
         average_run(finished[1], output)
     with pytest.raises(ValueError, match="`up_to` must not be given with the best"):
