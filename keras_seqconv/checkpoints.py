@@ -92,8 +92,16 @@ def last_updates(
 def last_epochs(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints that were written at the end of an epoch."""
-    paths = (path for path, state in states(directory, up_to) if state.get("epoch_end"))
+    """The `count` newest checkpoints of ends of epochs and of the end of training.
+
+    Training may have ended inside of an epoch: its end is the newest checkpoint.
+    """
+    end = latest(directory)
+    paths = (
+        path
+        for path, state in states(directory, up_to)
+        if path == end or state.get("epoch_end")
+    )
     return _first(paths, count, directory, " of a whole epoch")[::-1]
 
 

@@ -5,7 +5,7 @@
 | `config.json`       | `format_version`, `package_version`, `model` (class and        |
 |                     | arguments of its constructor), `folded`, `search`,             |
 |                     | `max_source_length`, `languages`, the folders of the tokenizers|
-|                     | `weights_sha256`                                               |
+|                     | `weights_sha256`, `trained` (notes about the training)         |
 | `model.weights.h5`  | weights, as `keras.Model.save_weights` writes them             |
 | `source_tokenizer/` | if there is one; none for language models                      |
 | `target_tokenizer/` | if there is one and it is not the source's                     |
@@ -97,6 +97,7 @@ def write(
     search: dict,
     max_source_length: int | None = None,
     languages: tuple[str | None, str | None] = (None, None),
+    trained: dict | None = None,
     overwrite: bool = False,
 ) -> None:
     """Writes the folder; it appears complete or not at all.
@@ -136,6 +137,7 @@ def write(
         "search": search,
         "max_source_length": max_source_length,
         "languages": languages,
+        "trained": trained,
         **kept_in,
     }
     with atomic_directory(directory, _is_model if overwrite else None) as folder:
@@ -197,7 +199,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
 
     Returns:
         Arguments of `write`: `model`, the tokenizers, `search`, `max_source_length`,
-        `languages`.
+        `languages`, `trained`.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
@@ -256,6 +258,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         "search": config["search"],
         "max_source_length": config["max_source_length"],
         "languages": config.get("languages", (None, None)),
+        "trained": config.get("trained"),
     }
 
 

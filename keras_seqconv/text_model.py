@@ -40,9 +40,11 @@ class TextModel:
 
     `tokenizers` is a dict: of what is read first, of what is written last; empty in
     models of ids only. `jit_compile` is that of `keras_seqconv.decoding.beam_search`.
+    `trained` has notes about the training, by name, or is None; a saved model keeps it.
     """
 
     jit_compile: bool | str = "auto"
+    trained: dict | None = None
     source_language = target_language = _chosen_length = None
 
     def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
@@ -107,7 +109,8 @@ class TextModel:
             self.search,
             self._chosen_length,
             (self.source_language, self.target_language),
-            overwrite=overwrite,
+            self.trained,
+            overwrite,
         )
 
     @property

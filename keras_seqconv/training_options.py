@@ -213,7 +213,9 @@ class TrainingOptions(pydantic.BaseModel):
         "", "training ends when the rate is not above it"
     )
     early_stopping: Count | None = _recipe(
-        None, "validations without a better score before training ends"
+        None,
+        "validations without a better score before training ends; the model is then "
+        "the best checkpoint, unless --average-kind says otherwise",
     )
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = _recipe(
         "",

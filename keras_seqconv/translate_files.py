@@ -159,7 +159,9 @@ def translate_file(
             ]
             if size and position > first_byte:
                 left = seconds * max(0, size - position) / (position - first_byte)
-                parts += [f"{100 * position / size:.0f} %", f"{clock(left)} left"]
+                # The size of a shard's part is a guess.
+                share = 100 * min(position, size) / size
+                parts += [f"{share:.0f} %", f"{clock(left)} left"]
             return ", ".join(parts)
 
         while texts := list(islice(lines, window)):
@@ -177,6 +179,7 @@ def translate_file(
                 position += _bytes(source)
                 shown.update(status)
             write("".join(records).encode(), report.lines)
+        position = size  # also where lines end with two bytes
         shown.end(status)
         return report
 
@@ -233,7 +236,8 @@ def merge_shards(output: str | os.PathLike, number: int, format: str = "text") -
 
 
 def _bytes(line: str) -> int:
-    return len(line.encode()) + 1
+    """Those of a line of the input; U+FFFD stands for one that was no UTF-8."""
+    return len(line.encode()) - 2 * line.count("\ufffd") + 1
 
 
 def _record(format, number, source, found: list[Translation], translator) -> str:

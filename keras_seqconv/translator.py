@@ -427,12 +427,16 @@ def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGener
         FileNotFoundError, ValueError, ImportError: see `model_directory.read`.
     """
     contents = model_directory.read(directory, dtype)
+    trained = contents.pop("trained")
     path = model_directory.model_folder(directory) / model_directory.CONFIG
     with model_directory.naming_file(path, "does not fit together"):
         if hasattr(contents["model"], "source_embedder"):
-            return Translator(**contents)
-        names = ("model", "target_tokenizer", "search")
-        return LanguageGenerator(*map(contents.get, names))
+            loaded = Translator(**contents)
+        else:
+            names = ("model", "target_tokenizer", "search")
+            loaded = LanguageGenerator(*map(contents.get, names))
+        loaded.trained = None if trained is None else dict(trained)
+        return loaded
 
 
 def load_ensemble(

@@ -34,6 +34,7 @@ COMMANDS = (
 
 def program() -> None:
     """`main` as a process, which does not wait for programs that are compiled."""
+    signals.ends_process()
     status = main()
     if any(thread.name == "keras_seqconv compiles" for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):

@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
 
     folder = model_folder(options.model)
     work_folder = folder.resolve().parent
-    if not (work_folder / "run.json").is_file():
+    # Another model in the folder of a run does not have its scores.
+    if folder.resolve().name != "model" or not (work_folder / "run.json").is_file():
         work_folder = None
     texts = options.warmup_texts
     if texts is not None:

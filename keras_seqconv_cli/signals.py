@@ -8,7 +8,8 @@ every error after a signal counts as that signal, and a thread ends the process 
 the command does not end.
 
 This module is imported first, and until `loaded` Ctrl-C ends the process with one line:
-there is nothing to tidy up yet, and a half-imported Python prints tracebacks.
+there is nothing to tidy up yet, and a half-imported Python prints tracebacks. So it
+does before and after the command of a process (`ends_process`), and when it is ending.
 """
 
 # ruff: noqa: E402
@@ -16,9 +17,9 @@ import _signal  # the built-in part of `signal`, which takes a moment itself
 import os
 
 
-def _end(*_) -> None:
+def _end(number: int, frame) -> None:
     os.write(2, b"\nInterrupted.\n")
-    os._exit(130)
+    os._exit(128 + number)
 
 
 try:
@@ -45,14 +46,21 @@ def loaded() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def ends_process() -> None:
+    """From now on Ctrl-C ends the process with one line."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
 @contextlib.contextmanager
 def endable() -> Iterator[None]:
     """Ctrl-C ends the block as KeyboardInterrupt, SIGTERM as SystemExit with 143.
 
     Where the block has not ended `PATIENCE` seconds after the signal, the process ends
-    with 130 or 143, as if it had been killed. Handlers that are set inside, and a
-    SIGINT that is ignored, as in a background job, keep their meaning. Outside of the
-    main thread, where Python has no signals, nothing is done.
+    with 130 or 143, as if it had been killed; with a second signal, at once. Handlers
+    that are set inside, and a SIGINT that is ignored, as in a background job, keep
+    their meaning. Outside of the main thread, where Python has no signals, nothing is
+    done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,13 +68,16 @@ def endable() -> Iterator[None]:
     received = []
 
     def handle(number, frame):
+        if received:
+            _end(number, frame)
         received.append(number)
         raise _exception(number)
 
+    usual = (signal.default_int_handler, signal.SIG_DFL, _end)
     before = {
         number: signal.signal(number, handle)
         for number in _SIGNALS
-        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+        if signal.getsignal(number) in usual
     }
     try:
         with _watched(handle):

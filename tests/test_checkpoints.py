@@ -241,12 +241,12 @@ def test_selection(tmp_path):
         saved(tmp_path, update, 0.0, state)
     assert updates_of(checkpoints.last_updates(tmp_path, 2)) == [4, 5]
     assert updates_of(checkpoints.last_updates(tmp_path, 2, up_to=3)) == [2, 3]
-    assert updates_of(checkpoints.last_epochs(tmp_path, 2)) == [3, 4]
+    assert updates_of(checkpoints.last_epochs(tmp_path, 2)) == [4, 5]
     assert updates_of(checkpoints.last_epochs(tmp_path, 1, up_to=2)) == [1]
     assert updates_of(checkpoints.best(tmp_path, 3)) == [5, 2, 3]
     assert updates_of(checkpoints.best(tmp_path, 1, mode="max")) == [1]
-    with pytest.warns(UserWarning, match="has 3 checkpoints"):
-        assert updates_of(checkpoints.last_epochs(tmp_path, 5)) == [1, 3, 4]
+    with pytest.warns(UserWarning, match="has 4 checkpoints"):
+        assert updates_of(checkpoints.last_epochs(tmp_path, 5)) == [1, 3, 4, 5]
     with pytest.raises(ValueError, match="no checkpoint with the metric val_bleu"):
         checkpoints.best(tmp_path, 1, monitor="val_bleu")
 

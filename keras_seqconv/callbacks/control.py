@@ -35,12 +35,13 @@ class CountingCallback(keras.callbacks.Callback):
     epoch_end)`, at the end of each batch and of each epoch.
 
     Attributes: `epoch`, from 0; `position`, batches since the start of training;
-    `batches`, those of this epoch in this call of `fit`; `state_names`, of attributes
-    that checkpoints keep.
+    `batches`, those of this epoch in this call of `fit`; `message`, why it has ended
+    training, or None; `state_names`, of attributes that checkpoints keep.
     """
 
     state_names = ()
     epoch = position = batches = 0
+    message = None
     _update, _since, _was_due = 0, 1, 0
 
     def __post_init__(self):
@@ -296,7 +297,11 @@ class StopAtLearningRate(CountingCallback):
     minimum: float
 
     def on_logs(self, logs, epoch_end):
-        if epoch_end and rate_of(self.model) <= self.minimum:
+        if epoch_end and (rate := rate_of(self.model)) <= self.minimum:
+            self.message = (
+                f"Training ended at update {self.update}: the learning rate {rate:.3g} "
+                f"is not above {self.minimum:.3g}."
+            )
             self.model.stop_training = True
 
 
@@ -306,7 +311,8 @@ class EarlyStopping(CountingCallback):
 
     Keras' own counts epochs and forgets its count when training is interrupted; this
     one counts validations and its count is kept by `Checkpoints`. It does not touch the
-    weights: the best ones are those of `checkpoints.best`.
+    weights: the best ones are those of `checkpoints.best`. `message` says why it ended
+    training.
 
     Args:
         patience: validations.
@@ -339,6 +345,11 @@ class EarlyStopping(CountingCallback):
             if is_better(value, self.best, self.mode):
                 self.best, self.bad_validations = value, 0
         if self.bad_validations >= self.patience:
+            best = math.nan if self.best is None else self.best
+            self.message = (
+                f"Training ended at update {self.update}: {self.monitor} was not better"
+                f" than {best:.4g} in {self.bad_validations} validations."
+            )
             self.unsynced_model.stop_training = True
 
 
@@ -361,7 +372,6 @@ class StopOnNaN(CountingCallback):
 
     every: int = 20
     directory: str | os.PathLike | None = None
-    message = None
     MINIMUM_LOSS_SCALE = 1e-4
 
     def on_train_begin(self, logs=None):

@@ -28,7 +28,7 @@ from keras_seqconv.support.progress import clock
 
 
 class Validation(CountingCallback):
-    """When to validate; what that means is `_results`."""
+    """When to validate; what that means is `results`."""
 
     _latest, _validated = {}, None
 
@@ -53,14 +53,15 @@ class Validation(CountingCallback):
             ]
             kept += model.metrics_variables
             values = [ops.convert_to_numpy(variable).copy() for variable in kept]
-            self._latest = self._results()
+            self._latest = self.results()
             for variable, value in zip(kept, values, strict=True):
                 variable.assign(value)
             seconds = time.perf_counter() - start
             logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
         logs.update(self._latest)
 
-    def _results(self) -> dict[str, float]:
+    def results(self) -> dict[str, float]:
+        """Of the model as it is; nothing is brought back afterwards."""
         raise NotImplementedError
 
 
@@ -86,7 +87,7 @@ class Validate(Validation):
         if hasattr(self.data, "once"):
             self.data = self.data.once()
 
-    def _results(self) -> dict[str, float]:
+    def results(self) -> dict[str, float]:
         with warnings.catch_warnings():
             # Of data without a known number of batches. All of it is meant.
             warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -127,7 +128,7 @@ class ValidationBLEU(Validation):
         language = getattr(self.translator, "target_language", None)
         self._metric = metric_of("bleu", target_language=language)
 
-    def _results(self) -> dict[str, float]:
+    def results(self) -> dict[str, float]:
         translate = getattr(self.translator, "translate", self.translator)
         hypotheses = translate(list(self.sources))
         score = self._metric.corpus_score(hypotheses, [list(self.references)])
@@ -202,6 +203,12 @@ class Reports(CountingCallback):
         self._written, self._validated = self.update, None
         self._since_time, self._earlier = time.perf_counter() - self._earlier, 0.0
 
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        sums = map(ops.convert_to_numpy, self.unsynced_model.metrics_variables)
+        if not any(map(np.any, sums)):  # else an epoch that is resumed
+            self._before = {}
+
     def on_logs(self, logs, epoch_end):
         self._since_time += float(logs.get("val_seconds", 0.0))  # which do not count
         wanted = epoch_end or self.due(self.every_updates)
@@ -213,8 +220,6 @@ class Reports(CountingCallback):
         if validation and self.update != self._validated:
             self._validated = self.update
             self.write(floats(validation))
-        if epoch_end:
-            self._before = {}
 
     def read(self, logs: Mapping) -> dict[str, float]:
         """Values since the last reading, with the rate and tokens a second."""

@@ -97,7 +97,7 @@ def model_card(path: Path, translator, servable, signatures: dict, run=None) -> 
         servable=servable,
         options=options,
         model=_model(translator, servable.xla),
-        scores=_scores(run),
+        scores=_scores(run, translator.trained),
         search=_search(options),
         signatures=_signatures(tokenizers, signatures),
         source="source" if translates else "prompt",
@@ -136,13 +136,16 @@ def _model(translator, xla: bool) -> str:
     return "\n".join(lines + ["- search compiled by XLA"] * xla)
 
 
-def _scores(run) -> str:
+def _scores(run, trained: dict | None) -> str:
     record, scores = (Path(run or "", f"{name}.json") for name in ("run", "scores"))
-    if run is None or not record.is_file():
+    known = dict(trained or {})
+    if run is not None and record.is_file():
+        options = read_json(record)["options"]
+        known = {key: options[key] for key in ("preset", "dataset")} | known
+    if not known:
         return "Nothing was recorded about the training of this model."
-    options = read_json(record)["options"]
-    lines = [f"- {key}: {options[key]}" for key in ("preset", "dataset")]
-    if scores.is_file():
+    lines = [f"- {key}: {value}" for key, value in known.items()]
+    if run is not None and scores.is_file():
         scores = read_json(scores)
         lines.append(f"- {scores.pop('split')} split:")
         for name, score in scores.items():  # of a language model they are numbers

@@ -2,10 +2,12 @@
 
 In the order of the work: `keras_seqconv.training_options` (what the user says),
 `recipe` (what that means for model, optimizer, loss and callbacks), `run` (the folder,
-with tokenizers and stores of ids), `train` (the fit, the average and the scores).
+with tokenizers and stores of ids), `train` (the fit), `finish` (the average, the model
+directory and the scores).
 """
 
-from keras_seqconv.training.train import Result, average_run, train
+from keras_seqconv.training.finish import average_run
+from keras_seqconv.training.train import Result, train
 from keras_seqconv.training_options import TrainingOptions
 
 __all__ = ["Result", "TrainingOptions", "average_run", "train"]

@@ -30,6 +30,11 @@ _SCHEDULES = {
     "plateau": {"shrink": 0.1, "patience": 0},
 }
 _EVERY_SCHEDULE = ("learning_rate", "warmup_steps", "warmup_start")
+# What language models have nothing of.
+_OF_PAIRS = (
+    "joint_vocabulary", "min_length", "max_length", "max_ratio", "truncate_source",
+    "validation_bleu",
+)  # fmt: skip
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
 
@@ -84,11 +89,13 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
             number: an update keeps its tokens.
 
     Raises:
-        ValueError: an option that the chosen optimizer or schedule does not have.
+        ValueError: an option that the chosen optimizer, schedule or kind of model does
+            not have.
     """
     # Through JSON, as it is going to be stored: tuples become lists.
     preset = json.loads(json.dumps(PRESETS[options.preset].recipe))
     recipe, given = Recipe.from_json(preset), options.for_recipe()
+    _check_kind(options, recipe, given)
     recipe.optimizer = _of_kind(recipe.optimizer, options.optimizer, _OPTIMIZERS)
     recipe.schedule = _of_kind(recipe.schedule, options.schedule, _SCHEDULES)
     batches = recipe.gradient_accumulation_steps * recipe.num_replicas
@@ -98,19 +105,21 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
             setattr(recipe, key, value)
             continue
         settings = getattr(recipe, part)
-        if settings is not None and key not in settings:
+        if key not in settings:
             raise ValueError(
                 f"`{name}` must not be given with `{part}` {settings['name']!r}, which "
                 f"has only {sorted(set(settings) - {'name'})}. "
                 f"Received: {name}={value!r}"
             )
-        if settings is not None:  # a search for translations, blocks for their models
-            settings[key] = value
+        settings[key] = value
     if "gradient_accumulation_steps" not in given:
         # The same tokens in an update: fewer batches first, then smaller ones.
         recipe.gradient_accumulation_steps = steps = math.ceil(batches / devices)
         tokens = recipe.tokens_per_batch * batches
         recipe.tokens_per_batch = math.ceil(tokens / (steps * devices))
+    stops = options.early_stopping is not None and options.average_kind is None
+    if stops and recipe.averaging["kind"] == "last_epochs":  # these are no better
+        recipe.averaging = {"kind": "best", "count": options.average or 1}
     if recipe.schedule["name"] == "cosine" and recipe.schedule["period"] is None:
         if recipe.max_updates is None:
             raise ValueError(
@@ -131,6 +140,21 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
             "None of them"
         )
     return recipe
+
+
+def _check_kind(options: TrainingOptions, recipe: Recipe, given: dict) -> None:
+    """ValueError for what only the other kind of models has."""
+    parts = {name: part for name, (part, _, _) in given.items() if part}
+    wrong = [name for name, part in parts.items() if getattr(recipe, part) is None]
+    if recipe.search is None:
+        fields = type(options).model_fields
+        wrong += [n for n in _OF_PAIRS if getattr(options, n) != fields[n].default]
+    if wrong:
+        kind = "a translation" if recipe.search is None else "a language"
+        raise ValueError(
+            f"`{wrong[0]}` must not be given, as {options.preset} is not {kind} model. "
+            f"Received: {wrong[0]}={getattr(options, wrong[0])!r}"
+        )
 
 
 def _of_kind(part: dict, kind: str | None, kinds: dict) -> dict:

@@ -45,6 +45,10 @@ _MAY_CHANGE = {
 }  # fmt: skip
 # May differ between the hosts of a run, too, and change nothing of what comes out.
 OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
+# Change nothing of a finished run.
+_ON_THE_WAY = {
+    "keep", "tensorboard", "validation_bleu", "checkpoint_every", "jit_compile",
+}  # fmt: skip
 
 
 class Run:
@@ -74,7 +78,8 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether a run with these options has come to its end, and has its model."""
-        done = read_json(self.settings).get("finished")
+        done = read_json(self.settings).get("finished") or {}
+        done = {name: done[name] for name in done.keys() - _ON_THE_WAY}
         return done == self._what_matters() and self.model.is_dir()
 
     @property
@@ -92,7 +97,7 @@ class Run:
 
     def _what_matters(self) -> dict:
         """The options without those that change nothing of what comes out."""
-        return self.options.model_dump(exclude=OF_A_MACHINE)
+        return self.options.model_dump(exclude=OF_A_MACHINE | _ON_THE_WAY)
 
 
 @contextlib.contextmanager
@@ -355,6 +360,7 @@ def _tokenizers(run: Run, corpus, say) -> tuple:
         given = run.options.tokenizer or run.options.initialize_from
         if given is not None and given not in tokenizers.KINDS:
             pair = read_tokenizers(Path(given))
+            _check_tokenizers(run.options, pair, given)
         else:
             pair = _train_tokenizers(run.options, corpus, say)
         with atomic_directory(run.tokenizers) as folder:
@@ -362,6 +368,22 @@ def _tokenizers(run: Run, corpus, say) -> tuple:
                 if one is not None and not (name == "source" and pair[0] is pair[1]):
                     one.save(folder / name)
     return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
+
+
+def _check_tokenizers(options: TrainingOptions, pair: tuple, folder: str) -> None:
+    """ValueError where the options ask for others than the tokenizers of a folder."""
+    if pair[0].kind == "dictionary":  # which are asked for by their merges
+        return
+    for name, theirs in (
+        ("vocabulary_size", {one.vocabulary_size for one in pair}),
+        ("joint_vocabulary", {pair[0] is pair[1]}),
+    ):
+        value = getattr(options, name)
+        if value is not None and {value} != theirs:
+            raise ValueError(
+                f"`{name}` must be that of the tokenizers of {folder}, or not given: "
+                f"{' and '.join(map(str, theirs))}. Received: {value}"
+            )
 
 
 def read_tokenizers(folder: Path) -> tuple:

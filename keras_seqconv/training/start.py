@@ -40,6 +40,7 @@ def prepare(
 
     def alone():
         stack.enter_context(sole_run(options.workdir))
+        _check_end(Run(options.workdir, options), recipe)
         run = open_run(options, recipe)
         corpus = corpus_of(run)
         return run, None if run.finished else read_text(run, recipe, corpus, say)
@@ -68,6 +69,22 @@ def prepare(
         if newest is not None:
             write_file(run.checkpoints / newest[0], newest[1])
     return run, text
+
+
+def _check_end(run: Run, recipe: Recipe) -> None:
+    """ValueError where a run has gone beyond the end that the options ask for."""
+    _, state = next(checkpoints.states(run.checkpoints), (None, None))
+    if state is None:
+        return
+    begun = state["epoch"] + (not state["epoch_end"])
+    for name, done in (("max_updates", state["update"]), ("max_epochs", begun)):
+        most = getattr(recipe, name)
+        if most is not None and most < done:
+            raise ValueError(
+                f"`{name}` must be at least {done}, where the run in {run.folder} is; "
+                f"`keras-seqconv average {run.folder} --up-to N` makes a model of its "
+                f"earlier checkpoints. Received: {name}={most}"
+            )
 
 
 def _what_is_trained(run: Run, text: Text) -> dict:

@@ -47,21 +47,27 @@ class Tokens(keras.layers.Layer):
 
 
 @pytest.mark.parametrize(
-    "counts", [False, pytest.param(True, marks=pytest.mark.tensorflow)]
+    ("counts", "every"),
+    [
+        (False, 1),
+        pytest.param(True, 4, marks=pytest.mark.tensorflow),
+        # Here the record that a stop adds is one that is written anyway.
+        pytest.param(True, 1, marks=pytest.mark.tensorflow),
+    ],
 )
-def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts):
-    """Killed between two checkpoints, in the middle of epochs, with validation."""
+def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts, every):
+    """Killed or stopped between two checkpoints, in the middle of epochs, validated."""
 
-    def train(folder, *more):
+    def train(folder, *more, updates=13):
         layers = [Tokens()] if counts else []
         model = make_model(None, True, counts, *layers)
         callbacks = [
-            LogFile(folder / "log.jsonl", 4 if counts else 1),
+            LogFile(folder / "log.jsonl", every),
             Checkpoints(folder / "c", every_updates=3, monitor="val_loss"),
             *([] if counts else [Validate(Stream(), every_updates=4)]),
             *more,
         ]
-        history = fit(model, callbacks, updates=13, directory=folder / "c")
+        history = fit(model, callbacks, updates=updates, directory=folder / "c")
         timed = ("seconds", "tokens_per_second", "val_seconds")
         records = [
             {name: record[name] for name in record if name not in timed}
@@ -73,6 +79,8 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts):
     for batches in (4, 5):
         with pytest.raises(Killed):
             train(tmp_path / "parts", Probe(batches, kill))
+    if every == 1 and counts:
+        train(tmp_path / "parts", updates=8)
     model, history, log = train(tmp_path / "parts")
     assert same(model, whole)
     # The sums of the epoch in which it went on came back, too.
@@ -80,7 +88,7 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts):
     losses = whole_history.history["loss"]
     np.testing.assert_array_equal(history.history["loss"], losses[1:])
     trained = [record["update"] for record in log if "loss" in record]
-    assert trained == ([4, 5, 8, 10, 12, 13] if counts else [*range(1, 14)])
+    assert trained == ([4, 5, 8, 10, 12, 13] if every == 4 else [*range(1, 14)])
     if counts:  # means are of all updates since the record before, also those before
         assert log == whole_log
 

@@ -160,6 +160,12 @@ def test_early_stopping_counts_validations():
     history = fit(make_model(), [given, stop], max_epochs=6, stream=Stream(1))
     assert history.epoch == [0, 1, 2, 3, 4]
     assert stop.best == -4.0
+    assert stop.message == (
+        "Training ended at update 5: val_bleu was not better than -4 in 2 validations."
+    )
+    slow = StopAtLearningRate(1.0)
+    fit(make_model(), [slow], max_epochs=2)
+    assert "at update 5: the learning rate 0.05 is not above 1." in slow.message
     again = EarlyStopping(2, "val_bleu")
     again.set_state(stop.get_state())
     assert fit(make_model(), [given, again], max_epochs=6).epoch == []

@@ -99,7 +99,7 @@ def test_bleu():
         ValidationBLEU(translate, sources, references[:2])
     translator = SimpleNamespace(translate=lambda texts: texts, target_language="zh")
     chinese = ValidationBLEU(translator, ["他昨天去了北京大学"], ["他去了北京大学"])
-    assert chinese._results()["val_bleu"] > 10  # as one word it were 0
+    assert chinese.results()["val_bleu"] > 10  # as one word it were 0
 
 
 # --- Log file ---

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.processes import COMMAND
 
 # A command whose work is `work`, without TensorFlow, which takes seconds to load.
 PROGRAM = """
-import hashlib, signal, sys, threading, time
+import atexit, hashlib, signal, sys, threading, time
 import keras_seqconv_cli
 from keras_seqconv_cli import presets, signals
 
@@ -30,7 +31,8 @@ def run(options):
 
 keras_seqconv_cli.load_quietly = lambda: None
 presets.run, signals.PATIENCE = run, {patience}
-sys.exit(keras_seqconv_cli.main(["presets"]))
+sys.argv = ["keras-seqconv", "presets"]
+keras_seqconv_cli.program()
 """
 WAITS = "time.sleep(300)"
 # As TensorFlow does where C++ calls Python and Python C++.
@@ -49,11 +51,24 @@ while True:
 """
 # No Python code runs until it is through, as in the training of a tokenizer.
 COMPUTES = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+# As Python is leaving, where there is much to free.
+LEAVES = "atexit.register(time.sleep, 300); time.sleep(300)"
+# Where what was begun is tidied up, which takes its time.
+TIDIES = """
+try:
+    time.sleep(300)
+finally:
+    print("tidied up", flush=True)
+    time.sleep(300)
+"""
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
-def signalled(work, number, patience=60.0):
-    """Status, output and errors of a process that gets a signal amid its work."""
+def signalled(work, number, patience=60.0, again=False):
+    """Status, output and errors of a process that gets a signal amid its work.
+
+    Another one comes once it has tidied up.
+    """
     work = textwrap.indent(textwrap.dedent(work).strip(), "    ")
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(work=work, patience=patience)],
@@ -61,6 +76,10 @@ def signalled(work, number, patience=60.0):
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
+    if again:
+        assert process.stdout.readline() == "tidied up\n"
+        time.sleep(0.5)
+        process.send_signal(number)
     output, errors = process.communicate(timeout=50)
     return process.returncode, output, errors
 
@@ -71,6 +90,13 @@ def test_ends_as_that_signal_after_tidying_up(work, number):
     status, output, errors = signalled(work, number)
     assert status == 128 + number and output == "tidied up\n"
     assert errors == ("\nInterrupted.\n" if number == signal.SIGINT else "")
+
+
+@pytest.mark.parametrize("work", [LEAVES, TIDIES])
+def test_ctrl_c_again_ends_at_once_without_a_traceback(work):
+    status, output, errors = signalled(work, signal.SIGINT, again=True)
+    assert status == 130 and output == ""
+    assert errors == "\nInterrupted.\n" * (1 + (work == LEAVES))
 
 
 @BOTH

@@ -55,6 +55,11 @@ def test_texts_of_the_command_line_get_their_types():
         # Known once the recipe is.
         ({"momentum": 0.9}, ["`momentum` must not be given with `optimizer` 'adam'"]),
         ({"period": 9}, ["`period` must not be given with `schedule`"]),
+        ({"tokens_per_sample": 9}, ["`tokens_per_sample`", "not a language model"]),
+        *[({"preset": "dynamic_conv_lm", name: value},
+           [f"`{name}` must not be given", "not a translation model", str(value)])
+          for name, value in (("num_beams", 3), ("max_length", 9),
+                              ("validation_bleu", True))],
         ({"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
          ["`beta_1` must not be given with `optimizer` 'nag'"]),
     ],

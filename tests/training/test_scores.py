@@ -1,5 +1,6 @@
-"""How the test split is translated and scored at the end of a run."""
+"""How the test split is translated and scored at the end of a run, by kind of model."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,10 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 import keras_seqconv as ks
 from keras_seqconv.training import train
-from keras_seqconv.training.train import _translations
-from tests.training.test_train import corpus, options_for  # noqa: F401
+from keras_seqconv.training.finish import _translations
+from keras_seqconv_cli import main
+from tests.cli.commands import write
+from tests.training.test_train import WORDS, corpus, options_for  # noqa: F401
 
 pytestmark = pytest.mark.tensorflow
 
@@ -61,3 +64,69 @@ def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
     with pytest.raises(ImportError, match=r"of 'ja'.*pip install sacrebleu\[ja\]"):
         train(options, str)
     assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_language_model(corpus, tmp_path, adaptive):  # noqa: F811
+    lines = []
+    architecture = dict(
+        hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, kernel_sizes=[3],
+        share_embeddings=not adaptive,
+        adaptive_softmax={"cutoffs": [6]} if adaptive else None,
+    )  # fmt: skip
+    result = train(
+        options_for(
+            corpus, tmp_path / "run", preset="dynamic_conv_lm", source_language=None,
+            architecture=architecture, tokens_per_sample=16, precision="float32",
+            gradient_accumulation_steps=2, average=1, max_updates=40,
+            learning_rate=1e-2,
+        ),
+        lines.append,
+    )  # fmt: skip
+    assert lines[-1].startswith("test perplexity ")
+    assert result.scores["perplexity"] < 15  # 8 words and the end
+    assert isinstance(ks.load(result.folder), ks.LanguageGenerator)
+
+
+@pytest.mark.slow
+def test_characters_of_a_text_file(tmp_path, capsys):
+    """A running text whose lines alternate: a model must know where lines end."""
+    write(tmp_path / "text.txt", *["to be", "or not"] * 150)
+    architecture = {"hidden_dim": 32, "intermediate_dim": 32, "num_layers": 2}
+    options = [
+        "train", "--preset", "light_conv_lm_characters", "--workdir", tmp_path / "run",
+        "--dataset", tmp_path / "text.txt", "--validation-share", "0.1",
+        "--architecture", json.dumps(architecture | {"kernel_sizes": [3, 7]}),
+        "--tokens-per-sample", 64, "--tokens-per-batch", 512, "--max-updates", 60,
+        "--warmup-steps", 10, "--learning-rate", "0.02", "--dropout", 0,
+    ]  # fmt: skip
+    assert main([*map(str, options)]) == 0
+    printed = capsys.readouterr().out
+    assert "\nvalidation perplexity 1." in printed
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["split"] == "validation" and scores["bits"] < 0.3
+    sample = (tmp_path / "run" / "sample.txt").read_text()
+    assert "to be\nor not\nto be\n" in sample and sample in printed
+    generate = ["generate", str(tmp_path / "run"), "--prompt", "to be\n", "--seed", "1"]
+    assert main([*generate, "--length", "39", "--temperature", "0.1"]) == 0
+    assert capsys.readouterr().out == "to be\nor not\n" * 3 + "\n"
+    evaluate = ["evaluate", str(tmp_path / "run"), "--text", str(tmp_path / "text.txt")]
+    assert main([*evaluate, "--context-window", "32"]) == 0
+    # A line break is a character like any other, and there is no other end.
+    assert "(1,950 characters)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):  # noqa: F811
+    options, lines = options_for(
+        corpus, tmp_path / "run", tokenizer="moses_bpe", vocabulary_size=5,
+        truncate_source=3,
+    ), []  # fmt: skip
+    translator = ks.load(train(options, lines.append).folder)
+    said = next(line for line in lines if line.startswith("train: "))
+    assert " sources cut" in said
+    assert "left out" not in said
+    # 27 letters: as many pieces without merges.
+    assert 7 < len(translator.source_tokenizer.split(" ".join(WORDS))) < 27
+    assert translator.max_source_length == 3

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
 import shutil
@@ -173,7 +174,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert main(["average", str(run), "--best", "2"]) == 0
     told = capsys.readouterr().out
     assert "(newest, as none is validated: updates 4); there are no 2" in told
-    assert "scores.json was of the model before" in told
+    assert "Removed, as of the model before: scores.json" in told
     assert not (run / "scores.json").exists()
 
 
@@ -211,9 +212,30 @@ def test_average_of_other_checkpoints(finished, tmp_path):
     output = tmp_path / "averaged"
     done = average_run(finished[1], output, "last_updates", 2)
     assert done == "Averaged 2 checkpoints (last updates: updates 8, 9)"
-    assert ks.load(output).model.count_params()
+    translator = ks.load(output)
+    assert translator.trained == {
+        "preset": "dynamic_conv_phrases", "dataset": str(finished[0]),
+        "checkpoints": done,
+    }  # fmt: skip
+    from keras_seqconv.export.model_card import _scores  # needs TensorFlow
+
+    card = _scores(None, translator.trained)
+    assert "- preset: dynamic_conv_phrases\n" in card and "updates 8, 9" in card
     with pytest.raises(ValueError, match="must be empty"):
         average_run(finished[1], output)
+    with pytest.raises(ValueError, match="`up_to` must not be given with the best"):
+        average_run(finished[1], tmp_path / "best", "best", up_to=8)
+    # What the model before was found to do goes with it.
+    shutil.copytree(finished[1], tmp_path / "run")
+    done = average_run(tmp_path / "run", tmp_path / "run" / "model", overwrite=True)
+    words = r"\nRemoved, as of the model before: scores.json, test.hypotheses \(test BL"
+    assert re.search(words, done)
+    left = {"model", "curves.png", "log.jsonl"}
+    assert left < {*os.listdir(tmp_path / "run")}
+    assert not [
+        *(tmp_path / "run").glob("scores.json"),
+        *(tmp_path / "run").glob("test.*"),
+    ]
 
 
 def note_metrics(path, metrics):
@@ -271,11 +293,8 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
 def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[1], folder)
-    *_, second, last = ends = [
-        path
-        for path in checkpoints.find(folder / "checkpoints")
-        if checkpoints.read_state(path)["epoch_end"]
-    ]
+    *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
+    assert not checkpoints.read_state(last)["epoch_end"]
     second.write_bytes(second.read_bytes()[:-200])
     with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
         done = average_run(folder, tmp_path / "averaged", "last_epochs", len(ends))
@@ -290,10 +309,39 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
         path.write_bytes(b"")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
         average_run(folder, tmp_path / "none", "last_epochs", 2)
-    for path in ends:
-        path.unlink()
-    done = average_run(folder, tmp_path / "newest", "last_epochs", 1)
-    assert done.endswith("(newest, as no epoch is complete: updates 9)")
+
+
+def test_the_end_of_training_is_averaged_and_a_better_checkpoint_named(
+    finished, tmp_path
+):
+    """Also where it ended inside of an epoch, and by an interruption."""
+    corpus, folder = finished[0], tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    first, *_, end = checkpoints.find(folder / "checkpoints")
+    note_metrics(first, {"val_nll": 1e-3})
+    note_metrics(end, {})
+    lines = []
+    train(options_for(corpus, folder, **FINISHED, average=1), lines.append)
+    at = lines.index("Averaged 1 checkpoint (last epochs: updates 9)")
+    nll = checkpoints.read_state(end)["metrics"]["val_nll"]
+    assert lines[at + 1] == (
+        f"val_nll of the model: {nll:.4g}. The checkpoint of update "
+        f"{checkpoints.update_of(first)} has 0.001: `keras-seqconv average {folder} "
+        "--best 1` makes the model of it"
+    )
+
+
+def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
+    changes = dict(early_stopping=2, validate_every=1, learning_rate=1.0)
+    lines, run = [], tmp_path / "run"
+    train(options_for(corpus, run, **changes, max_updates=60), lines.append)
+    records = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
+    best = min(records, key=lambda record: record["val_nll"])
+    end = records[-1]["update"]
+    assert best["update"] == end - 2
+    assert any(f"Training ended at update {end}: val_nll was" in one for one in lines)
+    assert f"Averaged 1 checkpoint (best: updates {end - 2})" in lines
+    assert f"val_nll of the model: {best['val_nll']:.4g}" in lines
 
 
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
@@ -322,72 +370,6 @@ def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
             train(options_for(corpus, folder, **FINISHED), str)
     finally:
         (corpus / name).write_bytes(content)  # newer, which is no change
-
-
-@pytest.mark.slow
-def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):
-    options, lines = options_for(
-        corpus, tmp_path / "run", tokenizer="moses_bpe", vocabulary_size=5,
-        truncate_source=3,
-    ), []  # fmt: skip
-    translator = ks.load(train(options, lines.append).folder)
-    said = next(line for line in lines if line.startswith("train: "))
-    assert " sources cut" in said
-    assert "left out" not in said
-    # 27 letters: as many pieces without merges.
-    assert 7 < len(translator.source_tokenizer.split(" ".join(WORDS))) < 27
-    assert translator.max_source_length == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_language_model(corpus, tmp_path, adaptive):
-    lines = []
-    architecture = dict(
-        hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, kernel_sizes=[3],
-        share_embeddings=not adaptive,
-        adaptive_softmax={"cutoffs": [6]} if adaptive else None,
-    )  # fmt: skip
-    result = train(
-        options_for(
-            corpus, tmp_path / "run", preset="dynamic_conv_lm", source_language=None,
-            architecture=architecture, tokens_per_sample=16, precision="float32",
-            gradient_accumulation_steps=2, average=1, max_updates=40,
-            learning_rate=1e-2,
-        ),
-        lines.append,
-    )  # fmt: skip
-    assert lines[-1].startswith("test perplexity ")
-    assert result.scores["perplexity"] < 15  # 8 words and the end
-    assert isinstance(ks.load(result.folder), ks.LanguageGenerator)
-
-
-@pytest.mark.slow
-def test_characters_of_a_text_file(tmp_path, capsys):
-    """A running text whose lines alternate: a model must know where lines end."""
-    write(tmp_path / "text.txt", *["to be", "or not"] * 150)
-    architecture = {"hidden_dim": 32, "intermediate_dim": 32, "num_layers": 2}
-    options = [
-        "train", "--preset", "light_conv_lm_characters", "--workdir", tmp_path / "run",
-        "--dataset", tmp_path / "text.txt", "--validation-share", "0.1",
-        "--architecture", json.dumps(architecture | {"kernel_sizes": [3, 7]}),
-        "--tokens-per-sample", 64, "--tokens-per-batch", 512, "--max-updates", 60,
-        "--warmup-steps", 10, "--learning-rate", "0.02", "--dropout", 0,
-    ]  # fmt: skip
-    assert main([*map(str, options)]) == 0
-    printed = capsys.readouterr().out
-    assert "\nvalidation perplexity 1." in printed
-    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert scores["split"] == "validation" and scores["bits"] < 0.3
-    sample = (tmp_path / "run" / "sample.txt").read_text()
-    assert "to be\nor not\nto be\n" in sample and sample in printed
-    generate = ["generate", str(tmp_path / "run"), "--prompt", "to be\n", "--seed", "1"]
-    assert main([*generate, "--length", "39", "--temperature", "0.1"]) == 0
-    assert capsys.readouterr().out == "to be\nor not\n" * 3 + "\n"
-    evaluate = ["evaluate", str(tmp_path / "run"), "--text", str(tmp_path / "text.txt")]
-    assert main([*evaluate, "--context-window", "32"]) == 0
-    # A line break is a character like any other, and there is no other end.
-    assert "(1,950 characters)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -492,6 +474,26 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     _, line = begun("deeper", architecture={**TINY, "num_decoder_layers": 2})
     assert re.match(rf"{weights} of \d+ arrays from .*; new are decoder_2_", line)
-    options = {**still, "tokenizer": "characters", "initialize_from": str(run)}
-    with pytest.raises(ValueError, match="`initialize_from` must have the tokenizers"):
-        train(options_for(corpus, tmp_path / "other", **options), str)
+    for changes, words in (
+        ({"tokenizer": "characters"}, "`initialize_from` must have the tokenizers"),
+        ({"vocabulary_size": 500}, "`vocabulary_size` must be that .* 11. Received: 5"),
+        ({"joint_vocabulary": False}, "`joint_vocabulary` must be .*: True. Received"),
+    ):
+        options = {**still, "initialize_from": str(run), **changes}
+        with pytest.raises(ValueError, match=words):
+            train(options_for(corpus, tmp_path / "other", **options), str)
+
+
+def test_a_finished_run_is_left_alone(finished, tmp_path):
+    corpus, folder = finished[0], tmp_path / "run"
+    shutil.copytree(finished[1], folder)
+    lines = []
+    reports = dict(keep=3, checkpoint_every=1, jit_compile="auto", tensorboard=True)
+    train(options_for(corpus, folder, **{**FINISHED, **reports}), lines.append)
+    assert len(lines) == 1 and "is finished; its model is" in lines[0]
+    notes = (folder / "run.json").read_text()
+    for name, end in (("max_updates", 8), ("max_epochs", 4)):
+        words = f"`{name}` must be at least {end + 1}, where the run in"
+        with pytest.raises(ValueError, match=words):
+            train(options_for(corpus, folder, **{**FINISHED, name: end}), lines.append)
+    assert (folder / "run.json").read_text() == notes and len(lines) == 1

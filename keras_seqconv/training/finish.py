@@ -1,0 +1,273 @@
+"""After the last update: the average, the model directory, its scores."""
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_seqconv import callbacks, checkpoints, evaluation, plots
+from keras_seqconv.callbacks.control import is_better
+from keras_seqconv.callbacks.reporting import read_log
+from keras_seqconv.data.batches import BatchStream
+from keras_seqconv.model_directory import check_writable
+from keras_seqconv.support.files import read_json, write_file, write_json
+from keras_seqconv.training.recipe import Recipe, make_model
+from keras_seqconv.training.run import (
+    Run,
+    Text,
+    read_run,
+    read_tokenizers,
+    sentences_of,
+)
+from keras_seqconv.translator import LanguageGenerator, Translator
+
+# Sentences of the validation set that are translated at most.
+MOST_TRANSLATED = 2000
+# What a language model writes at the end of its training.
+_SAMPLE = {"temperature": 0.8, "top_k": 40, "max_length": 500}
+
+
+def translator_of(run: Run, recipe: Recipe, model, source_tokenizer, target_tokenizer):
+    """The model with its tokenizers, the recipe's search, and the run's languages."""
+    if source_tokenizer is None:
+        return LanguageGenerator(model, target_tokenizer)
+    return Translator(
+        model,
+        source_tokenizer,
+        target_tokenizer,
+        recipe.search,
+        max_source_length=run.options.truncate_source,
+        languages=languages_of(run),
+    )
+
+
+def languages_of(run: Run) -> tuple:
+    return tuple(read_json(run.settings).get("languages", (None, None)))
+
+
+def batches(run: Run, recipe: Recipe, text: Text, store, **more) -> BatchStream:
+    return BatchStream(
+        store,
+        tokens_per_batch=recipe.tokens_per_batch,
+        max_shapes=run.options.max_shapes,
+        start_id=text.tokenizers[1].start_id,
+        pad_id=text.tokenizers[1].pad_id,
+        **more,
+    )
+
+
+def finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:
+    """Averages, writes the model directory, and scores the test split, if any.
+
+    A language model without one is scored on the validation split.
+    """
+    done = _average(run, model, recipe.averaging["kind"], recipe.averaging["count"])
+    say(done)
+    translator = translator_of(run, recipe, model, *text.tokenizers)
+    translator.trained = _notes(run, done)
+    if text.validation is not None:
+        say(_beside_best(run, recipe, text, translator))
+    translator.save(run.model, overwrite=True)
+    say(f"Written to {run.model}")
+    try:
+        curves = plots.learning_curves({run.folder.name: read_log(run.log)})
+        plots.save(curves, run.folder / "curves.png")
+    except ImportError as error:
+        say(f"No picture of the learning curves: {error}")
+    if recipe.search is None:
+        sample = translator.sample([""], run.options.seed, **_SAMPLE)[0]
+        write_file(run.folder / "sample.txt", f"{sample}\n".encode())
+        say(f"A sample, in {run.folder / 'sample.txt'}:\n\n{sample}\n")
+    split, score = "test", _translations
+    if recipe.search is None:
+        score = _perplexity
+        split = "test" if "test" in text.corpus.splits else "validation"
+    if split not in text.corpus.splits:
+        say("The corpus has no test split, so there is no score.")
+        return {}
+    scores = {"split": split, **score(run, recipe, text, translator, split, say)}
+    write_json(run.scores, scores)
+    say(headline(scores))
+    return scores
+
+
+def _beside_best(run: Run, recipe: Recipe, text: Text, translator) -> str:
+    """The validation's result of a model, and the best checkpoint where it is better.
+
+    It may well be: recipes average the last epochs, whatever one of them does better.
+    """
+    monitor, mode = run.monitor
+    if monitor == "val_bleu":
+        pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
+        validation = callbacks.ValidationBLEU(translator, *pairs)
+    else:
+        validation = callbacks.Validate(batches(run, recipe, text, text.validation))
+    validation.set_model(translator.model)
+    value = validation.results()[monitor]
+    said = f"{monitor} of the model: {value:.4g}"
+    states = dict(checkpoints.states(run.checkpoints))
+    for path in checkpoints.ranked(states, monitor, mode)[:1]:
+        of_best = states[path]["metrics"][monitor]
+        if is_better(of_best, value, mode, 1e-4):
+            said += (
+                f". The checkpoint of update {checkpoints.update_of(path)} has "
+                f"{of_best:.4g}: `keras-seqconv average {run.folder} --best 1` makes "
+                "the model of it"
+            )
+    return said
+
+
+def _translations(run, recipe: Recipe, text: Text, translator, split, say) -> dict:
+    sources, references = sentences_of(text.corpus, split)
+    say(f"Translating {len(sources):,} test sentences ...")
+    start = time.perf_counter()
+    hypotheses = translator.translate(sources)
+    seconds = time.perf_counter() - start
+    lines = "".join(f"{' '.join(line.split())}\n" for line in hypotheses)
+    write_file(run.folder / "test.hypotheses", lines.encode())
+    say(f"{len(sources) / seconds:.0f} sentences a second")
+    # Those of the recipe's field; BLEU by sacreBLEU and by the recipe.
+    language = {"target_language": translator.target_language}
+    kinds, of_recipe = evaluation.usual_metrics(**language), ["tokenized_bleu"]
+    if "ROUGE" in recipe.scoring:
+        kinds, of_recipe = ["rouge"], []
+    elif not evaluation.has_spaces(translator.target_language):
+        of_recipe = []
+    elif "compounds" in recipe.scoring:
+        of_recipe = ["compound_split_bleu"]
+    lowercase = "lower-cased" in recipe.scoring
+    scores = evaluation.scores(hypotheses, references, kinds, **language)
+    scores += evaluation.scores(hypotheses, references, of_recipe, lowercase=lowercase)
+    for score in scores:
+        say(score.line)
+    return {
+        "sentences": len(sources),
+        "seconds": round(seconds, 2),
+        **{score.name: {"score": score.value, "line": score.line} for score in scores},
+    }
+
+
+def _perplexity(run, recipe: Recipe, text: Text, generator, split, say) -> dict:
+    lines = text.corpus.texts(split, "target")
+    measured = evaluation.text_perplexity(generator, lines, **recipe.blocks)
+    for line in measured.lines():
+        say(line)
+    names = ("nll", "bits", "perplexity", "word_perplexity")
+    return {name: getattr(measured, name) for name in names}
+
+
+def headline(scores: dict) -> str:
+    """The first score of `scores.json`, such as "test BLEU 41.3"; "" without one."""
+    if "perplexity" in scores:
+        return f"{scores['split']} perplexity {scores['perplexity']:.2f}"
+    for name, score in scores.items():
+        if isinstance(score, dict):
+            return f"test {name} {score['score']:.1f}"
+    return ""
+
+
+def average_run(
+    folder: str | os.PathLike,
+    output: str | os.PathLike,
+    kind: str | None = None,
+    count: int | None = None,
+    *,
+    files: Sequence[str | os.PathLike] | None = None,
+    up_to: int | None = None,
+    overwrite: bool = False,
+) -> str:
+    """Averages checkpoints of a run and writes a model directory.
+
+    Args:
+        folder: the work folder of `train`.
+        output: the model directory, which `keras_seqconv.load` reads.
+        kind: "last_epochs", "last_updates" or "best"; None: as the run's recipe says.
+            The end of training counts as the end of an epoch.
+        count: how many; None: as the run's recipe says.
+        files: these checkpoints instead.
+        up_to: none of a later update; not with "best".
+        overwrite: replace a model directory.
+
+    Returns:
+        What was averaged, in words.
+
+    Raises:
+        FileNotFoundError: there is no run, or no such checkpoint.
+        ValueError: there are no such checkpoints; one is damaged or of another model;
+            the output is something else.
+    """
+    run, recipe = read_run(folder)
+    check_writable(output, overwrite)
+    if files is None and not checkpoints.find(run.checkpoints):
+        raise ValueError(f"{run.folder} has no checkpoints yet: train first.")
+    pair = read_tokenizers(run.tokenizers)
+    if recipe.search is None:
+        pair = None, pair[1]
+    model = make_model(run.options, recipe.precision, *pair)
+    if files is not None:
+        done = _mean(model, [Path(file) for file in files], "given")
+    else:
+        chosen = recipe.averaging
+        kind, count = kind or chosen["kind"], count or chosen["count"]
+        if up_to is not None and kind == "best":
+            raise ValueError(
+                "`up_to` must not be given with the best checkpoints, which are of the "
+                f"whole run. Received: {up_to}"
+            )
+        done = _average(run, model, kind, count, up_to)
+    translator = translator_of(run, recipe, model, *pair)
+    translator.trained = _notes(run, done)
+    translator.save(output, overwrite)
+    if Path(output).resolve() == run.model.resolve():
+        done += _remove_results(run)
+    return done
+
+
+def _notes(run: Run, averaged: str) -> dict:
+    """What a model directory keeps about its training."""
+    options = run.options
+    notes = {"preset": options.preset, "dataset": options.dataset}
+    return {**notes, "checkpoints": averaged}
+
+
+def _remove_results(run: Run) -> str:
+    """Removes what the model before was found to do; says so."""
+    old = headline(read_json(run.scores)) if run.scores.exists() else ""
+    paths = [run.folder / name for name in ("test.hypotheses", "sample.txt")]
+    removed = [path for path in (run.scores, *paths) if path.exists()]
+    for path in removed:
+        path.unlink()
+    names = ", ".join(path.name for path in removed)
+    return f"\nRemoved, as of the model before: {names} ({old})" if removed else ""
+
+
+def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:
+    """Gives a model the mean of checkpoints of its run; says in words which."""
+    what = kind.replace("_", " ")
+    with warnings.catch_warnings():
+        # That there are fewer is said below; that one is damaged is not.
+        warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
+        try:
+            if kind == "best":
+                paths = checkpoints.best(run.checkpoints, count, *run.monitor)
+            else:
+                paths = getattr(checkpoints, kind)(run.checkpoints, count, up_to)
+        except ValueError:
+            if kind == "last_updates":
+                raise
+            for path in checkpoints.find(run.checkpoints):
+                checkpoints.check(path)  # a damaged one may be what was asked for
+            paths = checkpoints.last_updates(run.checkpoints, 1, up_to)
+            why = "none is validated" if kind == "best" else "no epoch is complete"
+            what = f"newest, as {why}"
+    done = _mean(model, paths, what)
+    return done + (f"; there are no {count}" if len(paths) < count else "")
+
+
+def _mean(model, paths: Sequence[Path], what: str) -> str:
+    checkpoints.average(paths, model)
+    updates = sorted(checkpoints.read_state(path)["update"] for path in paths)
+    noun = "checkpoint" if len(paths) == 1 else "checkpoints"
+    numbers = ", ".join(map(str, updates))
+    return f"Averaged {len(paths)} {noun} ({what}: updates {numbers})"
