@@ -18,9 +18,11 @@ _NO_KERNELS = "none"
 def page(models: dict[str, Translator | LanguageGenerator]):
     """A Gradio page with one or two models side by side, the same text for both.
 
-    Translation models show the n best translations with the score of each token, where
-    the model looked, and the kernels of its convolutions for this sentence; language
-    models continue a text: what `translate_n_best` and `sample` return.
+    Translation models translate each line as a text of its own, as
+    `keras-seqconv translate` does, and show the n best translations with the score of
+    each token; of the first line also where the model looked and the kernels of its
+    convolutions. Language models continue a text: what `translate_n_best` and `sample`
+    return.
 
     Args:
         models: name -> what `keras_seqconv.load` returned, with tokenizers.
@@ -56,7 +58,8 @@ def _translation(gradio, models):
     first = next(iter(models.values()))
     languages = (first.source_language, first.target_language)
     gradio.Markdown(f"## Translate{' {} → {}'.format(*languages) * all(languages)}")
-    text = gradio.Textbox(label="Text", lines=2, max_length=MOST_CHARACTERS)
+    label = "Texts, one a line"
+    text = gradio.Textbox(label=label, lines=2, max_length=MOST_CHARACTERS)
     with gradio.Row():
         default = min(_MOST_BEAMS, first.search["num_beams"])
         beams = gradio.Slider(1, _MOST_BEAMS, default, step=1, label="Beams")
@@ -74,7 +77,7 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
     gradio.Markdown(f"### {name}")
     best = gradio.Textbox(label="Translation", interactive=False)
     hypotheses = gradio.HTML(label="n best")
-    gradio.Markdown("Where it looked")
+    gradio.Markdown("Where it looked (first line)")
     attention = gradio.Plot(show_label=False)
     layers = _layers(translator)
     layer = gradio.Dropdown(
@@ -84,28 +87,31 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
 
     def translate(text, beams, penalty, layer):
         _check(gradio, text)
+        lines = _lines(text)
         try:
             found = translator.translate_n_best(
-                [text], beams, beams, length_penalty=penalty, return_attention=True
-            )[0]
+                lines, beams, beams, length_penalty=penalty, return_attention=True
+            )
         except (ValueError, TypeError) as error:
             raise gradio.Error(str(error), print_exception=False) from error
-        if not found or not found[0].tokens:
+        texts = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
+        if not found[0] or not found[0][0].tokens:
             raise gradio.Error("There is no word to translate.", print_exception=False)
         picture = plots.attention(
-            found[0].attention,
-            inspection.sentence(translator, text, "")[1]["encoder"],
-            [*found[0].tokens, "</s>"],
+            found[0][0].attention,
+            inspection.sentence(translator, lines[0], "")[1]["encoder"],
+            [*found[0][0].tokens, "</s>"],
         )
         # Gradio draws once, and squares need a second pass of the layout.
         picture.draw_without_rendering()
-        drawn = draw_kernels(text, found[0].text, layer)
-        return found[0].text, table(found), picture, drawn
+        drawn = draw_kernels(text, texts[0], layer)
+        return "\n".join(texts), "".join(map(table, found)), picture, drawn
 
     def draw_kernels(text, translation, layer):
         if layer == _NO_KERNELS or not text.strip():
             return None
-        return _kernels(translator, text, translation, layer)
+        first = translation.partition("\n")[0]
+        return _kernels(translator, _lines(text)[0], first, layer)
 
     outputs = [best, hypotheses, attention, kernels]
     gradio.on(
@@ -153,6 +159,11 @@ def _check(gradio, text: str, empty: bool = False):
         raise gradio.Error(words, print_exception=False)
     if not empty and not text.strip():
         raise gradio.Error("Type a text first.", print_exception=False)
+
+
+def _lines(text: str) -> list[str]:
+    """The texts that are typed, one a line; blank lines are none."""
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def table(hypotheses) -> str:

@@ -107,21 +107,23 @@ def values(browser) -> list[str]:
 
 
 def test_a_translation_with_its_scores_and_pictures(serve, folders):
-    """As `translate` finds them; two models stand side by side."""
+    """Of each line, as `translate` finds them; two models stand side by side."""
     page = serve(folders / "translator", folders / "another")
     text = until(page, lambda page: elements(page, "textarea"))[0]
     click(page, "Translate")
     until(page, lambda page: "Type a text first" in page.page_source)
-    text.send_keys("w1 w2 w3")
+    text.send_keys("w1 w2 w3\n\nw4")
     click(page, "Translate")
     # Attention and the kernels of the first layer, of each model.
     until(page, lambda page: len(elements(page, "img[src^='data:image']")) == 4)
-    found = ks.load(folders / "translator").translate_n_best(["w1 w2 w3"], 3)[0]
-    assert values(page)[1:] == [found[0].text] * 2
-    shown = elements(page, "table")[0].text
-    for best in found:
-        assert best.text in shown and f"{best.score:.3f}" in shown
-        assert all(f"{score:.2f}" in shown for score in best.positional_scores)
+    texts = ["w1 w2 w3", "w4"]
+    found = ks.load(folders / "translator").translate_n_best(texts, 3)
+    assert values(page)[1:] == ["\n".join(best[0].text for best in found)] * 2
+    for hypotheses, shown in zip(found, elements(page, "table")[:2], strict=True):
+        for best in hypotheses:
+            assert best.text in shown.text and f"{best.score:.3f}" in shown.text
+            scores = [f"{score:.2f}" for score in best.positional_scores]
+            assert all(score in shown.text for score in scores)
 
 
 def test_a_language_model_continues_a_text(serve, folders):

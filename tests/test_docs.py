@@ -5,7 +5,8 @@ import importlib
 import re
 from pathlib import Path
 
-PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(ROOT.glob("docs/*.md"))
 
 
 def flags() -> set[str]:
@@ -34,17 +35,23 @@ def test_flags_of_the_fairseq_page_exist():
     assert named <= flags()
 
 
-def test_flags_of_the_other_pages_exist():
-    for page in PAGES:
-        commands = r"^    keras-seqconv (.*(?:\\\n.*)*)"
-        for command in re.findall(commands, page.read_text(), re.MULTILINE):
+def test_flags_and_files_of_all_pages_exist():
+    """In blocks and within lines; names of files end those of the repository."""
+    known = "".join(f"{path}\n" for path in ROOT.glob("[!.]*/**/*.py"))
+    more = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("benchmarks/*.md")]
+    commands = r"^    keras-seqconv .*(?:\\\n.*)*|`keras-seqconv [^`]*"
+    for page in [*PAGES, *more]:
+        text = page.read_text()
+        for command in re.findall(commands, text, re.MULTILINE):
             named = set(re.findall(r"--[a-z][\w-]+", command))
             assert named <= flags(), f"{page.name}: {command}"
+        for name in re.findall(r"[`( ]((?:\w+/)*\w+\.py)\b", text):
+            assert f"/{name}\n" in known, f"{page.name}: {name}"
 
 
 def test_the_reference_has_every_public_module():
     import keras_seqconv as ks
 
-    pages = "".join(page.read_text() for page in PAGES[0].parent.glob("reference/*.md"))
+    pages = "".join(page.read_text() for page in ROOT.glob("docs/reference/*.md"))
     for name in set(ks.__all__) - {"__version__", *ks._HOMES}:
         assert f"keras_seqconv.{name}" in pages, name

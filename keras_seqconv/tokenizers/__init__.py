@@ -16,7 +16,7 @@ What all kinds of tokenizers share:
 
 | kind          | class                  | in a graph | any text comes back            |
 |---------------|------------------------|------------|--------------------------------|
-| sentencepiece | SentencePieceTokenizer | yes        | yes, but for U+2581            |
+| sentencepiece | SentencePieceTokenizer | yes        | yes, white space folded        |
 | words         | WordTokenizer          | yes        | known words with single blanks |
 | characters    | CharacterTokenizer     | yes        | if its characters are known    |
 | dictionary    | DictionaryTokenizer    | but Moses  | nearly (blanks change)         |
@@ -25,6 +25,11 @@ Ids are fairseq's: <s> 0, <pad> 1, </s> 2, <unk> 3; sentences start and end with
 Ids outside the vocabulary count as unknown; an unknown token is spelled `<unk>`. Text
 that looks like a special symbol never becomes one. Bytes that are not UTF-8 become
 U+FFFD.
+
+White space between words is no content of "sentencepiece", "words" and "dictionary": a
+run of it counts as one blank, and none at the ends of a text. Words hold what is not
+ASCII (a no-break space); of characters each blank is one. A text of a language model is
+content as it is: `keras-seqconv train` has sentencepiece fold nothing of it.
 """
 
 import itertools

@@ -11,6 +11,7 @@ import io
 import itertools
 import random
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,8 +41,16 @@ NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 MODEL_TYPES = ("bpe", "unigram")
 _MODEL_FILE = "sentencepiece.model"
 _BLANK = "\u2581"
-# normalizer_spec { add_dummy_prefix: false }, merged into that of the model.
-_WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
+# Rules of sentencepiece that make a blank of white space and of the sign for it.
+_FOLDED = "".join(
+    f"{code:x}\t20\n"
+    for code in range(0x3001)
+    if chr(code).isspace() and chr(code) != " " or chr(code) == _BLANK
+)
+# Merged into the normalizer_spec of the model to decode: remove_extra_whitespaces:
+# false, as it would take every blank from the start of a text, and not only the one
+# that the model puts there; in the graph also add_dummy_prefix: false.
+_AS_SPELLED, _WITHOUT_PREFIX = b"\x1a\x02\x20\x00", b"\x1a\x04\x18\x00\x20\x00"
 
 # As sentencepiece decodes: U+FFFD for each byte that is part of no character.
 codecs.register_error(
@@ -53,17 +62,18 @@ codecs.register_error(
 class SentencePieceTokenizer(Tokenizer):
     """Pieces of words, learned from text without any rule of a language.
 
-    A model of `train` gives every text back to the byte, whatever blanks, entities such
-    as `&apos;` or control characters it holds, with two exceptions: U+2581, which is
-    the model's own sign for a blank, comes back as a blank; and without
-    `byte_fallback`, runs of characters that were not learned come back as `<unk>`.
-    With another `normalization` than "identity" it is the normalized text that comes
-    back. Bytes that are not UTF-8 become U+FFFD first, and so does each byte of an
-    incomplete character that ids spell.
+    A model of `train` gives a text back with its white space folded: each run of it is
+    one blank, and none stands at the ends. With `remove_extra_whitespaces` False every
+    text comes back to the byte, whatever blanks, entities such as `&apos;` or control
+    characters it holds, but for U+2581, the model's own sign for a blank, which comes
+    back as a blank. Without `byte_fallback`, runs of characters that were not learned
+    come back as `<unk>`. With another `normalization` than "identity" it is the
+    normalized text that comes back. Bytes that are not UTF-8 become U+FFFD first, and
+    so does each byte of an incomplete character that ids spell.
 
     Args:
         model: content of a model file of sentencepiece with the ids 0 to 3 for bos,
-            pad, eos and unk, `add_dummy_prefix` and without `remove_extra_whitespaces`.
+            pad, eos and unk, and `add_dummy_prefix`.
 
     Raises:
         ValueError: `model` is no such model.
@@ -77,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
     texts = ["the house", "the big house", "a house in the wood"]
     tokenizer = SentencePieceTokenizer.train(texts, 290)
     ids = tokenizer.tokenize(["the  Häuser"])  # two blanks, and letters never seen
-    assert tokenizer.detokenize(ids) == ["the  Häuser"]
+    assert tokenizer.detokenize(ids) == ["the Häuser"]
     ```
     """
 
@@ -86,6 +96,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes):
         self.model = model
         self._processor = _processor(model)
+        self._decoder = _processor(model + _AS_SPELLED)
         indices = range(self._processor.vocab_size())
         super().__init__(map(self._processor.id_to_piece, indices), {})
         # What is not spelled as it is written: <unk>, and bytes such as <0x20>.
@@ -105,6 +116,7 @@ class SentencePieceTokenizer(Tokenizer):
         model_type: str = "bpe",
         *,
         normalization: str = "identity",
+        remove_extra_whitespaces: bool = True,
         character_coverage: float = 0.9995,
         byte_fallback: bool = True,
         max_texts: int = 2_000_000,
@@ -122,6 +134,9 @@ class SentencePieceTokenizer(Tokenizer):
             normalization: sentencepiece's name of what is done to a text first:
                 "identity" (nothing), "nfkc", "nmt_nfkc", and "nfkc_cf", "nmt_nfkc_cf"
                 that also lower-case.
+            remove_extra_whitespaces: fold white space of all kinds (with "nfkc" and
+                "nfkc_cf" not tabs and line breaks); False where it is content, as in
+                the text of a language model.
             character_coverage: share of the characters of `texts` that get an id of
                 their own, 0.98 to 1; the rarest become bytes.
             byte_fallback: spell unknown characters in bytes. Costs 256 ids; without
@@ -149,6 +164,9 @@ class SentencePieceTokenizer(Tokenizer):
             model_type=check_choice("model_type", model_type, MODEL_TYPES),
             normalization_rule_name=check_choice(
                 "normalization", normalization, NORMALIZATIONS
+            ),
+            remove_extra_whitespaces=check_boolean(
+                "remove_extra_whitespaces", remove_extra_whitespaces
             ),
             character_coverage=float(character_coverage),
             byte_fallback=check_boolean("byte_fallback", byte_fallback),
@@ -178,7 +196,7 @@ class SentencePieceTokenizer(Tokenizer):
     def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Texts of rows of ids: up to the end id, without padding."""
         rows = [until_end(row, self.vocabulary_size) for row in ids]
-        return self._processor.decode(rows) if rows else []
+        return self._decoder.decode(rows) if rows else []
 
     def _split(self, text: str) -> list[str]:
         return self._processor.encode(text, out_type=str)
@@ -208,8 +226,6 @@ class SentencePieceTokenizer(Tokenizer):
         import tensorflow as tf
 
         rows = until_end_tensor(ids, self.vocabulary_size)
-        # The op takes every blank from the start of a text, not only the one that the
-        # model put there. So it decodes with a model that puts none.
         texts = self._op(self.model + _WITHOUT_PREFIX).detokenize(rows)
         blank = tf.constant([piece.startswith(_BLANK) for piece in self._symbols])
         first = rows[:, :1].to_tensor(UNK_ID, shape=(None, 1))[:, 0]
@@ -262,11 +278,9 @@ def _processor(model: bytes):
             "`model` must have the ids bos 0, pad 1, eos 2, unk 3 (train it with "
             f"--bos_id=0 --pad_id=1 --eos_id=2 --unk_id=3). Received: {ids}"
         )
-    # One blank before, none taken away, none behind.
-    if processor.normalize(" a") != f"{_BLANK}{_BLANK}a":
+    if processor.normalize("a") != f"{_BLANK}a":
         raise ValueError(
-            "`model` must be trained with --add_dummy_prefix=true "
-            "--remove_extra_whitespaces=false, and without "
+            "`model` must be trained with --add_dummy_prefix=true, and without "
             "--treat_whitespace_as_suffix or --escape_whitespaces=false."
         )
     return processor
@@ -289,33 +303,44 @@ def _drawn(texts: Iterable[str], most: int, seed: int) -> list[str]:
 
 def _learn(texts: list[str], **arguments) -> bytes:
     """The model file; arguments by sentencepiece's names. Empties `texts`."""
-    if not any(text.strip("\0 ") for text in texts):
+    if not any(text.replace("\0", "").strip() for text in texts):
         raise ValueError("`texts` must hold a text. Received: none")
     trainer, model = require("sentencepiece", "mt").SentencePieceTrainer, io.BytesIO()
     # Gives each text away, as sentencepiece keeps a copy of its own.
     texts.append(None)
     texts.reverse()
     try:
-        trainer.train(
-            sentence_iterator=iter(texts.pop, None),
-            model_writer=model,
-            bos_id=BOS_ID,
-            pad_id=PAD_ID,
-            eos_id=END_ID,
-            unk_id=UNK_ID,
-            unk_surface=SPECIAL_SYMBOLS[UNK_ID],
-            add_dummy_prefix=True,
-            remove_extra_whitespaces=False,
-            max_sentence_length=1 << 30,  # it would drop longer ones
-            minloglevel=2,
-            **arguments,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            if (
+                arguments["normalization_rule_name"] == "identity"
+                and arguments["remove_extra_whitespaces"]
+            ):
+                arguments["normalization_rule_tsv"] = f"{folder}/rules.tsv"
+                Path(folder, "rules.tsv").write_text(_FOLDED)
+            trainer.train(
+                sentence_iterator=iter(texts.pop, None),
+                model_writer=model,
+                bos_id=BOS_ID,
+                pad_id=PAD_ID,
+                eos_id=END_ID,
+                unk_id=UNK_ID,
+                unk_surface=SPECIAL_SYMBOLS[UNK_ID],
+                add_dummy_prefix=True,
+                max_sentence_length=1 << 30,  # it would drop longer ones
+                minloglevel=2,
+                **arguments,
+            )
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             "sentencepiece cannot learn `vocabulary_size` pieces from `texts`: "
             f"{_reason(error)} Received: vocabulary_size={arguments['vocab_size']}"
         ) from None
-    return model.getvalue()
+    # Without the name of the file of rules, which differs from call to call.
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    content = ModelProto.FromString(model.getvalue())
+    content.normalizer_spec.ClearField("normalization_rule_tsv")
+    return content.SerializeToString(deterministic=True)
 
 
 def _reason(error: Exception) -> str:

@@ -425,6 +425,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         more = {"languages": languages, "moses": True, "merges": size}
     elif options.vocabulary_size is None and kind.startswith("sentencepiece"):
         more["at_most"] = True  # it was meant for another corpus
+    if single and kind.startswith("sentencepiece"):
+        more["remove_extra_whitespaces"] = False  # of a running text it is content
     sides = "" if joint else "s"
     say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
     targets = corpus.texts("train", "target")

@@ -18,11 +18,11 @@ from keras_seqconv.tokenizers import (
     load_tokenizer,
     train_tokenizers,
 )
-from tests.tokenizers.test_sentencepiece import MODELS, TEXTS
+from tests.tokenizers.test_sentencepiece import FOLDING, MODELS, TEXTS
 
 TOKENIZERS = {
     **{f"{kind}{'+bytes' * fallback}": t for (kind, fallback), t in MODELS.items()},
-    "nmt_nfkc": SentencePieceTokenizer.train(TEXTS, 300, normalization="nmt_nfkc"),
+    **FOLDING,
     "words": WordTokenizer.train([*TEXTS, "\ufffd"]),
     "characters": CharacterTokenizer.train([*TEXTS, "\ufffd \0", "</s><pad_k>"]),
     "dictionary": DictionaryTokenizer(Dictionary([("the", 2), ("\u2003", 1)])),

@@ -211,3 +211,18 @@ def test_damaged_notes_and_those_of_earlier_versions(tmp_path, content, words):
     run.settings.write_text(content)
     with pytest.raises(ValueError, match=words):
         read_run(tmp_path)
+
+
+def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
+    texts = "the house  is\tbig\nthe garden\tis green\n" * 3
+    for name in ("a", "train.en", "train.de"):
+        (tmp_path / name).write_text(texts)
+    sizes = {"tokenizer": "sentencepiece_bpe", "vocabulary_size": 285}
+    for preset, file, expected in (
+        ("dynamic_conv_multi30k", "", "the is"),
+        ("dynamic_conv_lm", "a", " the\t is "),
+    ):
+        given = options(preset=preset, dataset=str(tmp_path / file), **sizes)
+        corpus = runs.open_corpus_of(given)
+        tokenizer = runs._train_tokenizers(given, corpus, print)[1]
+        assert tokenizer.detokenize(tokenizer.tokenize([" the\t is "])) == [expected]
