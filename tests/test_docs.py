@@ -5,6 +5,8 @@ import importlib
 import re
 from pathlib import Path
 
+from keras_seqconv_cli import FAIRSEQ
+
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 
 
@@ -32,6 +34,8 @@ def test_flags_of_the_fairseq_page_exist():
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", " ".join(ours)))
     assert len(named) > 60
     assert named <= flags()
+    for theirs, words in FAIRSEQ.items():
+        assert f"`{theirs}" in text and set(words.split()) <= flags(), theirs
 
 
 def test_flags_of_the_other_pages_exist():

@@ -204,7 +204,10 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
          "not with --sample. Received: num_beams=4"),
         ([model, "--top-p", 0.5], "--top-p needs --sample"),
         ([*given, "--sample", "--top-p", 2], "--top-p must be greater than 0 and"),
-        ([model, "--beams", "3"], "--beams"),
+        ([model, "--beams", "3"], "unknown option --beams. Did you mean --num-beams, "),
+        (["--lenpen=1"], "unknown option --lenpen. Did you mean --length-penalty? "
+         "(`keras-seqconv translate --help` lists"),
+        (["--input", source, "--", "--beam"], "There is no folder --beam"),
         ([], "MODEL"),
     ):  # fmt: skip
         assert words in refused(capsys, "translate", *arguments), arguments
