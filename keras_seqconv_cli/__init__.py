@@ -128,9 +128,9 @@ def load_quietly() -> None:
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
+            # First, as it refuses other backends before TensorFlow is loaded.
+            importlib.import_module("keras_seqconv.registration")
             import tensorflow  # noqa: F401  on JAX too, whose data it reads
-
-            import keras_seqconv.registration  # noqa: F401
         except Exception:
             printed.seek(0)
             os.write(kept, printed.read())
