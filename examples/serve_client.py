@@ -12,9 +12,11 @@ which of Moses' flags, as `--moses en-de --normalize`; they need `sacremoses`.
 """
 
 import argparse
+import contextlib
 import http.client
 import itertools
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -163,8 +165,24 @@ def main() -> int:
     return 0
 
 
+@contextlib.contextmanager
+def without_logs():
+    """Without what TensorFlow prints, past `sys.stderr`, while it is imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def translate_lines(options: argparse.Namespace) -> None:
     if options.grpc:
+        with without_logs():
+            import tensorflow  # noqa: F401
         client = GrpcClient(options.model, options.grpc, options.version)
     else:
         client = RestClient(options.model, options.rest, options.version)

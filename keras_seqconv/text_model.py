@@ -5,6 +5,7 @@ Letters: B texts of a batch.
 
 import dataclasses
 import os
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from keras_seqconv import decoding, model_directory
 from keras_seqconv.decoding.compiled import power_of_two_from
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.devices import available_cores
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
 # Always written down, so that a folder says what its search does.
 _ALWAYS_KEPT = ("num_beams", "length_penalty", "max_length")
@@ -136,13 +137,11 @@ class TextModel:
             )
         return texts
 
-    def _parallel(self) -> int:
-        return self.parallel_batches or default_parallel()
-
-    def _searched(self, function, name, rows, lengths, options, most, parallel):
+    def _searched(self, function, name, rows, lengths, options, most, seeds=None):
         """Pairs of each batch and the hypotheses of a search for it, as arrays.
 
-        `function(model, name=ids, **options)` searches for a batch of `rows` (ids).
+        `function(model, name=ids, **options)` searches for a batch of `rows` (ids), or
+        draws, by the seed of each row.
         """
         jit_compile = self.jit_compile
         # Many texts keep all cores busy without XLA, whose programs share cores badly.
@@ -152,6 +151,8 @@ class TextModel:
 
         def search(batch):
             ids = {name: batch.padded(rows, self.model.pad_id)}
+            if seeds is not None:
+                ids["seed"] = [seeds[index] for index in batch.places]
             hypotheses = function(
                 self.model,
                 **ids,
@@ -164,10 +165,11 @@ class TextModel:
                 for value in hypotheses
             )
 
-        tokens = self.tokens_per_batch // options.get("num_beams", 1)
-        # Attention is large; draws of a seed go by batches.
-        one = options.get("return_attention") or "seed" in options
-        compiled = decoding.is_compiled(jit_compile) and not one
+        parallel = self.parallel_batches or default_parallel()
+        of_each = options.get("num_beams") or options["num_samples"]
+        tokens = self.tokens_per_batch // of_each
+        # Attention is large.
+        compiled = decoding.is_compiled(jit_compile) and not options["return_attention"]
         refills = _REFILLS if compiled else 1
         parts = batches(lengths, tokens, most, parallel, refills)
         return side_by_side(search, parts, parallel)
@@ -190,7 +192,8 @@ class TextModel:
             scored = decoding.score(model, source_ids, target_ids, **{**own, **options})
             return keras.ops.convert_to_numpy(scored.scores)
 
-        scores, parallel = [0.0] * len(targets), self._parallel()
+        scores = [0.0] * len(targets)
+        parallel = self.parallel_batches or default_parallel()
         tokens = _LOGITS // model.target_vocabulary_size // parallel
         tokens = min(self.tokens_per_batch, tokens)
         parts = batches(lengths, tokens, None, parallel)
@@ -217,18 +220,23 @@ class Batch(NamedTuple):
     width: int
     rows: int
 
-    def padded(
-        self, rows: list[list[int]], pad_id: int, most: int | None = None
-    ) -> np.ndarray:
-        """Their ids, (B, width) int32, no wider than `most`.
+    @property
+    def places(self) -> list[int]:
+        """Which text each of the B rows is of.
 
         On JAX, where every shape is compiled, B is a power of two: further rows repeat
         the first one.
         """
-        indices = self.indices
+        more = 0
         if keras.backend.backend() == "jax":
-            more = power_of_two_from(len(indices)) - len(indices)
-            indices = indices + indices[:1] * more
+            more = power_of_two_from(len(self.indices)) - len(self.indices)
+        return self.indices + self.indices[:1] * more
+
+    def padded(
+        self, rows: list[list[int]], pad_id: int, most: int | None = None
+    ) -> np.ndarray:
+        """Their ids, (B, width) int32, no wider than `most`."""
+        indices = self.places
         width = self.width if most is None else min(self.width, most)
         padded = np.full((len(indices), width), pad_id, "int32")
         for row, index in zip(padded, indices, strict=True):
@@ -311,6 +319,14 @@ def default_parallel() -> int:
 
     gpu = tf.config.list_physical_devices("GPU")
     return 1 if gpu else min(available_cores(), _PARALLEL)
+
+
+def seeds_of(seed: int | None, numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Seeds of texts, by what they are numbered; None for one by Python's `random`."""
+    if seed is None:
+        seed = random.getrandbits(32)
+    check_integer("seed", seed, 0)
+    return [(seed, number) for number in numbers]
 
 
 def check_lengths(name: str, rows: list[list[int]], most: int | None):

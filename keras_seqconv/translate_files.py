@@ -109,7 +109,8 @@ def translate_file(
         shard: (i, n), 0 <= i < n: only every n-th line, from number i + 1 on, as one of
             n processes. `output` is then a file, named `shard_path(output, shard)`;
             `merge_shards` puts all together.
-        **options: of `Translator.translate_n_best`.
+        **options: of `Translator.translate_n_best`. With `sample`, the draws for a
+            line depend on the `seed` and on its number.
 
     Raises:
         ValueError: for wrong options; a line that is not UTF-8 or has more than 16 MiB,
@@ -165,11 +166,13 @@ def translate_file(
             return ", ".join(parts)
 
         while texts := list(islice(lines, window)):
-            first = report.lines + 1
+            first = 1 + shard[0] + shard[1] * report.lines
+            numbers = range(first, first + shard[1] * len(texts), shard[1])
             records = [""] * len(texts)
-            for place, best, cut in translator.each_n_best(texts, n_best, **options):
-                number = 1 + shard[0] + shard[1] * (first - 1 + place)
-                source = texts[place]
+            for place, best, cut in translator.each_n_best(
+                texts, n_best, numbers=numbers, **options
+            ):
+                source, number = texts[place], numbers[place]
                 records[place] = _record(format, number, source, best, translator)
                 report.lines += 1
                 report.tokens += len(best[0].positional_scores) if best else 0

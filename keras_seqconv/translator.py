@@ -8,13 +8,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from keras_seqconv import decoding, model_directory
 from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
-from keras_seqconv.text_model import TextModel, check_lengths
+from keras_seqconv.text_model import TextModel, check_lengths, seeds_of
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 
 # ASCII white space, what `tf.strings.strip` takes away in an export.
@@ -144,9 +143,15 @@ class Translator(TextModel):
 
         Args:
             texts: any number of texts; one text is a list of one.
-            n: at most `num_beams`. A text gets fewer where the search found fewer; one
-                without a token gets one translation, "" with score 0.
+            n: at most `num_beams`, or any number of draws. A text gets fewer where the
+                search found fewer; one without a token gets one translation, "" with
+                score 0.
             num_beams: instead of the default of this translator.
+            sample (False): draw the translations instead of searching for them, as
+                `keras_seqconv.decoding.sample` does, by its options `temperature`,
+                `top_k`, `top_p` ..., in the place of those of a beam search.
+            seed (1): of these draws, an int of at least 0. With the same seed the draws
+                for a text depend on its place among `texts` alone.
             **options: other options of `keras_seqconv.decoding.beam_search`, instead of
                 the defaults of this translator; `return_attention` (False);
                 `replace_unknowns` (False): put the source token with the most attention
@@ -171,11 +176,16 @@ class Translator(TextModel):
         n_best: int,
         num_beams: int | None = None,
         *,
+        sample: bool = False,
+        seed: int = 1,
+        numbers: Iterable[int] | None = None,
         replace_unknowns: bool = False,
         alignment_dictionary: Mapping[str, str] | None = None,
         **search,
     ) -> Iterator[tuple[int, list[Translation], bool]]:
         """As `translate_n_best`, text by text as they are done, the longest first.
+
+        `numbers` are those of the texts, by which `sample` draws: by default from 1.
 
         Yields:
             The place of a text among `texts`, its translations, and whether it was cut
@@ -185,14 +195,20 @@ class Translator(TextModel):
         if num_beams is not None:
             search["num_beams"] = num_beams
         check_positive_integer("n_best", n_best)
-        options = self.search_options(search, num_hypotheses=None)
-        num_beams, attention = options["num_beams"], options["return_attention"]
-        if n_best > num_beams:
-            raise ValueError(
-                "`n_best` must be at most `num_beams`. "
-                f"Received: n_best={n_best}, num_beams={num_beams}"
-            )
-        options["num_hypotheses"] = n_best
+        if sample:
+            function = decoding.sample_hypotheses
+            seeds = seeds_of(seed, numbers or range(1, len(texts) + 1))
+            options = self.search_options(search, SampleOptions, num_samples=n_best)
+        else:
+            function, seeds = decoding.beam_search_hypotheses, None
+            options = self.search_options(search, num_hypotheses=None)
+            num_beams, options["num_hypotheses"] = options["num_beams"], n_best
+            if n_best > num_beams:
+                raise ValueError(
+                    "`n_best` must be at most `num_beams`. "
+                    f"Received: n_best={n_best}, num_beams={num_beams}"
+                )
+        attention = options["return_attention"]
         options["return_attention"] = attention or replace_unknowns
         sources, cut = self._sources(texts)
         lengths = [
@@ -203,9 +219,9 @@ class Translator(TextModel):
             if not length:
                 yield index, [Translation("", 0.0)], False
 
-        function, most = decoding.beam_search_hypotheses, self.max_source_length
+        most = self.max_source_length
         for batch, hypotheses in self._searched(
-            function, "source_ids", sources, lengths, options, most, self._parallel()
+            function, "source_ids", sources, lengths, options, most, seeds
         ):
             for place, index in enumerate(batch.indices):
                 best = self._read(hypotheses, place, lengths[index])
@@ -301,8 +317,7 @@ class LanguageGenerator(TextModel):
     Args:
         model: `LanguageModel`, `ConvLanguageModel` or an `Ensemble` of such.
         tokenizer: text to ids and back, or None for a model of ids only.
-        search, tokens_per_batch, parallel_batches: see `Translator`. Samples are drawn
-            one batch after the other, or a seed would not say what is drawn.
+        search, tokens_per_batch, parallel_batches: see `Translator`.
 
     Raises:
         ValueError: tokenizer and model differ in the size of the vocabulary or in
@@ -360,8 +375,8 @@ class LanguageGenerator(TextModel):
         if num_beams is not None:
             search["num_beams"] = num_beams
         options = self.search_options(search, num_hypotheses=1)
-        run = decoding.beam_search_hypotheses
-        return self._continued(prompts, run, options, self._parallel())
+        prompts = self._texts("prompts", prompts)
+        return self._continued(prompts, decoding.beam_search_hypotheses, options)
 
     def sample(
         self,
@@ -377,20 +392,19 @@ class LanguageGenerator(TextModel):
         Args:
             prompts, **search: see `generate`.
             seed, temperature, top_k, top_p: see `keras_seqconv.decoding.sample`. With
-                a seed, the same prompts in the same order give the same texts.
+                a seed, the draws for a prompt depend on its place among them alone.
 
         Returns, Raises:
             see `generate`.
         """
         search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = self.search_options(search, SampleOptions, num_samples=1)
-        # One for all batches, or each would draw the same numbers.
-        options["seed"] = keras.random.SeedGenerator(seed)
-        return self._continued(prompts, decoding.sample_hypotheses, options, 1)
-
-    def _continued(self, prompts, search: Callable, options: dict, parallel: int):
-        """The best text of each prompt, of those that `search` finds."""
         prompts = self._texts("prompts", prompts)
+        seeds = seeds_of(seed, range(1, len(prompts) + 1))
+        return self._continued(prompts, decoding.sample_hypotheses, options, seeds)
+
+    def _continued(self, prompts, search: Callable, options: dict, seeds=None):
+        """The best text of each prompt, of those that `search` finds."""
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
         most = options["max_length"]
         if self.model.max_target_length is not None:
@@ -401,7 +415,7 @@ class LanguageGenerator(TextModel):
 
         results, most = [""] * len(prompts), max(1, most)
         for batch, hypotheses in self._searched(
-            search, "prefix_ids", prefixes, lengths, options, most, parallel
+            search, "prefix_ids", prefixes, lengths, options, most, seeds
         ):
             for place, index in enumerate(batch.indices):
                 ids = hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]]

@@ -14,6 +14,7 @@ from keras_seqconv_cli import signals
 # isort: split
 import argparse
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -128,9 +129,9 @@ def load_quietly() -> None:
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
+            # First, as it refuses other backends before TensorFlow is loaded.
+            importlib.import_module("keras_seqconv.registration")
             import tensorflow  # noqa: F401  on JAX too, whose data it reads
-
-            import keras_seqconv.registration  # noqa: F401
         except Exception:
             printed.seek(0)
             os.write(kept, printed.read())
@@ -140,12 +141,65 @@ def load_quietly() -> None:
             os.close(kept)
 
 
+# Options of fairseq and what they are here (docs/fairseq.md), where the words differ.
+FAIRSEQ = {
+    "--arch": "--preset", "--save-dir": "--workdir",
+    "--restore-file": "--config --initialize-from",
+    "--lr": "--learning-rate", "--lr-scheduler": "--schedule",
+    "--warmup-updates": "--warmup-steps", "--warmup-init-lr": "--warmup-start",
+    "--lr-period-updates": "--period", "--t-mult": "--period-growth",
+    "--lr-shrink": "--shrink", "--lr-patience": "--patience",
+    "--min-lr": "--stop-learning-rate", "--stop-min-lr": "--stop-learning-rate",
+    "--adam-betas": "--beta-1 --beta-2", "--adam-eps": "--epsilon",
+    "--clip-norm": "--global-clipnorm", "--max-tokens": "--tokens-per-batch",
+    "--max-sentences": "--tokens-per-batch", "--batch-size": "--tokens-per-batch",
+    "--update-freq": "--gradient-accumulation-steps",
+    "--fp16": "--precision --dtype", "--bf16": "--precision --dtype",
+    "--sample-break-mode": "--break-mode", "--keep-last-epochs": "--keep",
+    "--save-interval-updates": "--checkpoint-every",
+    "--validate-interval-updates": "--validate-every",
+    "--eval-bleu": "--validation-bleu", "--best-checkpoint-metric": "--monitor",
+    "--gen-subset": "--split", "--beam": "--num-beams", "--nbest": "--n-best",
+    "--lenpen": "--length-penalty", "--unnormalized": "--not-normalized",
+    "--unkpen": "--unk-penalty", "--max-len-a": "--max-length-ratio",
+    "--max-len-b": "--max-length", "--min-len": "--min-length",
+    "--no-early-stop": "--stopping", "--diverse-beam-groups": "--num-groups",
+    "--diverse-beam-strength": "--diversity-strength", "--sampling": "--sample",
+    "--sampling-topk": "--top-k", "--sampling-topp": "--top-p",
+    "--replace-unk": "--replace-unknowns", "--print-alignment": "--attention",
+    "--buffer-size": "--window", "--sacrebleu": "--metrics", "--scoring": "--metrics",
+    "--shard-id": "--shard",
+}  # fmt: skip
+
+
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Says what is wrong in one line, and what unknown options are called here."""
 
     def __init__(self, **options):
         # `--work` for `--workdir` would break when another flag begins so.
         super().__init__(**options, allow_abbrev=False)
+
+    def parse_known_args(self, args=None, namespace=None):
+        # Here, as those of a command are else told without its help, and after what is
+        # missing.
+        if self._subparsers is None and args is not None:
+            for word in itertools.takewhile(lambda word: word != "--", args):
+                name = word.partition("=")[0]
+                if re.fullmatch(r"--\w[\w-]*", name):
+                    self._check_name(name)
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+    def _check_name(self, name: str):
+        from keras_seqconv.support.arguments import near
+
+        names = self._option_string_actions
+        if name not in names:
+            ours = [one for one in FAIRSEQ.get(name, "").split() if one in names]
+            hint = f"Did you mean {', '.join(ours)}? " if ours else near(name, names)
+            self.error(f"unknown option {name}. {hint}".strip())
 
     def error(self, message: str):
         self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")

@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import sys
 import time
 from itertools import islice
@@ -90,7 +91,10 @@ def check(options: argparse.Namespace) -> None:
     model, given, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
     references = options.reference
+    files = [path for path in model if os.path.isfile(path)]
     mistakes = {
+        f"{' '.join(files)} is a file, no MODEL: each of several references needs a "
+        "`reference` before it.": files and references,
         "Give a MODEL, or translations by `hypotheses`.": not (model or given),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
             model and given and not perplexity

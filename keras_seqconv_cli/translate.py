@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 
 from keras_seqconv_cli import check_files, check_models, positive_integer
 
@@ -30,6 +31,9 @@ SEARCH = (
     ("diversity_strength", float, "how much groups avoid each other's tokens"),
     ("stopping", str, '"first" (fairseq) or "optimal"'),
 )
+# What goes without, and what only with --sample.
+OF_BEAMS = ("num_beams", "num_groups", "diversity_strength", "stopping")
+OF_SAMPLES = ("top_k", "top_p", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", default="-", metavar="FILE", help="default: standard output (-)")
     add(
         "--n-best", type=int, default=1, metavar="N",
-        help="translations of each line, at most --num-beams (default 1)",
+        help="translations of each line, at most --num-beams without --sample "
+        "(default 1)",
     )  # fmt: skip
     add(
         "--format",
@@ -73,6 +78,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(flag, action="store_true", help=text)
     add_shard_arguments(parser)
     add_search_arguments(parser)
+    add = parser.add_argument_group("draws, instead of a beam search").add_argument
+    add(
+        "--sample", action="store_true",
+        help="draw from the model's distribution, by --temperature and these options",
+    )  # fmt: skip
+    add("--top-k", type=positive_integer, metavar="N", help="of the N likeliest tokens")
+    add("--top-p", type=float, metavar="X", help="of the likeliest of this probability")
+    add(
+        "--seed", type=int, metavar="N",
+        help="with the same seed a line has the same draws (default 1)",
+    )  # fmt: skip
 
 
 def add_shard_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,9 +147,9 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", help="dtype or policy of the models, such as bfloat16")
 
 
-def search_options(options: argparse.Namespace) -> dict:
-    """What was given of the search, by name."""
-    names = [*(name for name, _, _ in SEARCH), "normalize", "suppressed_ids"]
+def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dict:
+    """What was given of the search, and of `more` options, by name."""
+    names = [*(name for name, _, _ in SEARCH), "normalize", "suppressed_ids", *more]
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -175,6 +191,16 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("standard input is closed: `input` must be given.")
     if options.format == "text" and options.scores:
         raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
+    rule = (
+        "is of the beam search: not with `sample`"
+        if options.sample
+        else ("needs `sample`")
+    )
+    for name in OF_BEAMS if options.sample else OF_SAMPLES:
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"`{name}` {rule}. Received: {name}={getattr(options, name)}"
+            )
     check_models(*options.model)
     check_files(options.input, options.alignment_dictionary)
 
@@ -221,7 +247,8 @@ def run(options: argparse.Namespace) -> int:
             alignment_dictionary=dictionary,
             progress=None if options.quiet or typed else sys.stderr,
             shard=(options.shard or 0, options.num_shards),
-            **search_options(options),
+            sample=options.sample,
+            **search_options(options, OF_SAMPLES),
         )
     except (KeyboardInterrupt, SystemExit):
         if options.output != "-":

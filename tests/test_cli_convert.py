@@ -191,7 +191,7 @@ def test_wrong_inputs(archive, capsys, tmp_path):
         ("must hold dict.None.txt of the source", archive),
         ("it holds dict.s.txt, dict.t.txt", archive, "--source-language", "de"),
         ("Give --target-language or", archive, "--source-language", "s"),
-        ("unrecognized arguments: --beam 3", archive, "--beam", "3"),
+        ("unknown option --beam. (", archive, "--beam", "3"),
         ("required: CHECKPOINT",),
     ]:
         check(words, *arguments)

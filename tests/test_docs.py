@@ -5,6 +5,8 @@ import importlib
 import re
 from pathlib import Path
 
+from keras_seqconv_cli import FAIRSEQ
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(ROOT.glob("docs/*.md"))
 
@@ -33,6 +35,8 @@ def test_flags_of_the_fairseq_page_exist():
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", " ".join(ours)))
     assert len(named) > 60
     assert named <= flags()
+    for theirs, words in FAIRSEQ.items():
+        assert f"`{theirs}" in text and set(words.split()) <= flags(), theirs
 
 
 def test_flags_and_files_of_all_pages_exist():

@@ -24,6 +24,8 @@ from tests.processes import ROOT
 from tests.small_models import TOKENIZER, WORDS
 from tests.two_tokenizers import make_two_sided
 
+DRAWN = {"sample": True, "temperature": 2.0, "top_k": 9, "seed": 3}
+
 
 @pytest.fixture(scope="module")
 def translator():
@@ -90,12 +92,17 @@ def names(folder):
 
 
 @pytest.mark.parametrize(
-    "format, n_best, count", (("text", 1, 3), ("tsv", 2, 2), ("jsonl", 1, 4))
+    "format, n_best, count, options",
+    (
+        ("text", 1, 3, DRAWN),
+        ("tsv", 2, 2, {}),
+        ("jsonl", 1, 4, {}),
+    ),
 )
 def test_shards_together_are_the_whole(
-    translator, known, tmp_path, format, n_best, count
+    translator, known, tmp_path, format, n_best, count, options
 ):
-    options = {"format": format, "n_best": n_best, "window": 2}
+    options = {"format": format, "n_best": n_best, "window": 2, **options}
     source = write(tmp_path / "in.txt", known[0][:11])
     translate_file(translator, source, tmp_path / "whole", **options)
     output = tmp_path / "out.gz"
@@ -141,6 +148,22 @@ def test_order_and_blank_lines(translator, known, tmp_path, window, suffix):
     assert (report.lines, report.resumed, report.cut) == (len(lines), 0, 0)
     assert report.tokens >= sum(len(text.split()) for text in expected)
     assert names(tmp_path) == [source.name, target.name]
+
+
+def test_draws_depend_on_the_seed_and_the_line(translator, known):
+    lines = [*known[0], *["w1 w2"] * 9]
+    expected = translator.translate(lines, **DRAWN)
+    assert len(set(expected[-9:])) > 3
+    assert expected != translator.translate(lines, **{**DRAWN, "seed": 4})
+    small = {"tokens_per_batch": 32, "parallel_batches": 3}
+    small = ks.Translator(
+        translator.model, TOKENIZER, TOKENIZER, translator.search, **small
+    )
+    content = "\n".join(lines).encode()
+    text, _ = translated(small, content, window=7, **DRAWN)
+    assert text.splitlines() == expected
+    with pytest.raises(ValueError, match="`seed` must be an integer >= 0"):
+        translated(translator, content, sample=True, seed=-1)
 
 
 def test_streams_and_odd_lines(translator):
@@ -220,7 +243,11 @@ def test_a_window_is_read_at_a_time(translator):
 
 @pytest.mark.parametrize(
     "suffix, options",
-    (("", {}), (".gz", {"format": "tsv", "n_best": 2}), ("", {"format": "jsonl"})),
+    (
+        ("", {}),
+        (".gz", {"format": "tsv", "n_best": 2, **DRAWN}),
+        ("", {"format": "jsonl"}),
+    ),
 )
 def test_resumed_runs_end_with_the_same_file(
     translator, known, tmp_path, suffix, options

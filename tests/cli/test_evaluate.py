@@ -156,6 +156,8 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--reference", right], "--source is missing"),
         ([model, "--source", right], "--reference is missing"),
         ([model, *scored, right], "Give a MODEL or --hypotheses, not both"),
+        ([*scored, right, short], "short is a file, no MODEL: each of several"),
+        (["--references", right, short], "option --references. Did you mean --refe"),
         ([model, *source, "--reference", short], "source and"),
         ([language, *source, "--reference", right], "language model"),
         ([model, "--text", right], "--text is for language models"),

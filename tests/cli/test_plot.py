@@ -104,6 +104,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         (["curves", tmp_path / "none"], "none does not exist"),
         (["curves", folder / "broken.jsonl"], "jsonl, line 1: must be"),
         (["curves", folder / "bare.jsonl"], "records with an update"),
+        (["curves", one, "--lr"], "(`keras-seqconv plot curves --help` lists"),
         (["curves", one, one], "different names: give --names"),
         (["curves", one, "--names", "a", "b"], "Received: 2 and 1"),
         (["attention"], "Give a MODEL and --text"),

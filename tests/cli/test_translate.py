@@ -9,11 +9,11 @@ import sys
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translator import load_ensemble
-from keras_seqconv_cli.translate import SEARCH
+from keras_seqconv_cli.translate import OF_BEAMS, OF_SAMPLES, SEARCH
 from tests.cli.commands import (
     call,
     loaded_once,  # noqa: F401
@@ -47,9 +47,16 @@ def translator(folder, loaded_once):  # noqa: F811
 
 
 def test_every_search_option_has_a_flag():
-    names = {field.name for field in dataclasses.fields(BeamOptions)}
-    elsewhere = {"num_hypotheses", "return_attention", "normalize", "suppressed_ids"}
-    assert {name for name, _, _ in SEARCH} == names - elsewhere
+    beams, samples = (
+        {field.name for field in dataclasses.fields(options)} - elsewhere
+        for options, elsewhere in (
+            (BeamOptions, {"num_hypotheses"}), (SampleOptions, {"num_samples"})
+        )
+    )  # fmt: skip
+    elsewhere = {"return_attention", "normalize", "suppressed_ids"}
+    assert {name for name, _, _ in SEARCH} == beams - elsewhere
+    assert set(OF_BEAMS) == beams - samples
+    assert set(OF_SAMPLES) == {"seed", *samples} - beams
 
 
 class Binary:
@@ -193,10 +200,28 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--alignment-dictionary", source], "needs --replace-unknowns"),
         ([folder / "language"], "is a language model, which has no source"),
         ([model, "--target-language", "en"], "--target-language must be that of"),
-        ([model, "--beams", "3"], "--beams"),
+        ([model, "--sample", "--num-beams", 4], "--num-beams is of the beam search: "
+         "not with --sample. Received: num_beams=4"),
+        ([model, "--top-p", 0.5], "--top-p needs --sample"),
+        ([*given, "--sample", "--top-p", 2], "--top-p must be greater than 0 and"),
+        ([model, "--beams", "3"], "unknown option --beams. Did you mean --num-beams, "),
+        (["--lenpen=1"], "unknown option --lenpen. Did you mean --length-penalty? "
+         "(`keras-seqconv translate --help` lists"),
+        (["--input", source, "--", "--beam"], "There is no folder --beam"),
         ([], "MODEL"),
     ):  # fmt: skip
         assert words in refused(capsys, "translate", *arguments), arguments
+
+
+def test_draws(folder, translator, tmp_path, capsys):
+    source, output = write(tmp_path / "in", *LINES * 5), tmp_path / "out"
+    for options in ({"top_k": 9, "top_p": 0.9, "temperature": 2.0, "seed": 5}, {}):
+        flags = [f"--{n.replace('_', '-')}={value}" for n, value in options.items()]
+        call(capsys, "translate", folder / "model", "--input", source, "--output",
+             output, "--sample", *flags)  # fmt: skip
+        expected = translator.translate(LINES * 5, sample=True, **options)
+        assert output.read_text().split("\n")[:-1] == expected
+    assert len(set(expected)) > len(LINES)
 
 
 def test_generate(folder, capsys):
