@@ -1,4 +1,4 @@
-"""`keras-seqconv export`: a model for TensorFlow Serving."""
+"""`keras-seqconv export`: a model for TensorFlow Serving or ONNX Runtime."""
 
 import argparse
 import json
@@ -7,13 +7,15 @@ from pathlib import Path
 
 from keras_seqconv_cli import check_files, check_models, positive_integer
 
-HELP = "write a SavedModel that TensorFlow Serving serves, text in and text out"
+HELP = "write a model for TensorFlow Serving, text in and text out, or ONNX Runtime"
 DESCRIPTION = (
     "Write the next version of a model for TensorFlow Serving: tokenizer, search and "
     "detokenizer inside, with requests to warm up with, a model card and example "
     "configurations. A version appears complete or not at all, and none is ever "
-    "overwritten."
+    "overwritten. With --format onnx: graphs of the encoder and of one step of the "
+    "decoder, the tokenizers and the search options, for a search in any language."
 )
+FORMATS = ("saved_model", "onnx")
 # Options of `saved_model` that are integers.
 _INTEGERS = {
     "num_beams": "beams of the search",
@@ -30,10 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model directory, or a run with `model` in it")
     add(
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help="saved_model (the default) or onnx, which needs the extra onnx",
+    )
+    add(
         "--output",
         metavar="DIR",
         help="the folder of versions (default saved_models/NAME, NAME that of the "
-        "model directory or run); its last part is the model's name on the server",
+        "model directory or run); its last part is the model's name on the server. Of "
+        "onnx: the folder to write, which must not exist",
     )
     for name, text in _INTEGERS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -55,9 +64,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> None:
     check_models(options.model)
     check_files(options.warmup_texts)
+    if options.format == "onnx":
+        if options.output is None:
+            raise ValueError("`output` must be given with --format onnx.")
+        names = {*_INTEGERS, "xla", "warmup_texts"} - {"num_beams", "max_length"}
+        for name in sorted(names):
+            if getattr(options, name):
+                raise ValueError(
+                    f"`{name}` is an option of SavedModels, not of --format onnx. "
+                    f"Received: {name}={getattr(options, name)}"
+                )
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.format == "onnx":
+        return _run_onnx(options)
     from keras_seqconv.export import saved_model
     from keras_seqconv.model_directory import model_folder
     from keras_seqconv.translator import load
@@ -86,6 +107,23 @@ def run(options: argparse.Namespace) -> int:
         **{name: getattr(options, name) for name in _INTEGERS},
     )
     print(_summary(path, translator))
+    return 0
+
+
+def _run_onnx(options: argparse.Namespace) -> int:
+    from keras_seqconv.export.onnx import onnx_model
+    from keras_seqconv.translator import load
+
+    path = onnx_model(
+        load(options.model),
+        options.output,
+        num_beams=options.num_beams,
+        length_penalty=options.length_penalty,
+        max_length=options.max_length,
+    )
+    print(f"written to  {path}")
+    print("Try it:")
+    print(f"  echo '...' | python examples/onnx_translate.py {shlex.quote(str(path))}")
     return 0
 
 
