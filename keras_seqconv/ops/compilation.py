@@ -123,23 +123,29 @@ def _jitted(formula, static):
     return jax.jit(lambda *tensors: formula(*tensors, *static))
 
 
-# Modules that trace a function in order to write it down for another runtime.
-_EXPORTERS = ("keras.src.export", "keras_seqconv.export", "tf2onnx", "jax2onnx", "tensorflow.lite", "openvino")
+# Modules that trace a function in order to write it down. TensorFlow tells it of a
+# SavedModel; the exporters to other formats tell nothing.
+_EXPORTERS = ("keras.src.export", "keras_seqconv.export", "tf2onnx", "openvino")
+
+
+def in_save_context() -> bool:
+    """Whether TensorFlow is tracing what goes into a SavedModel."""
+    if keras.backend.backend() == "jax":
+        return False
+    from tensorflow.python.saved_model import save_context
+
+    return save_context.in_save_context()
 
 
 def in_export() -> bool:
-    """Whether what is traced leaves for a runtime that may know stock operations only.
+    """Whether what is traced is for a runtime that has stock operations only."""
+    return in_save_context() or leaves_tensorflow()
 
-    TensorFlow tells it of a SavedModel. The exporters to other formats tell nothing:
-    they are found among the callers.
-    """
-    if keras.backend.backend() == "tensorflow":
-        from tensorflow.python.saved_model import save_context
 
-        if save_context.in_save_context():
-            return True
-        if not in_graph():
-            return False
+def leaves_tensorflow() -> bool:
+    """Whether an exporter is among the callers of what is traced, as for ONNX files."""
+    if keras.backend.backend() == "jax" or not in_graph() or in_save_context():
+        return False
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(_EXPORTERS):

@@ -19,7 +19,7 @@ benchmarks/README.md).
 import keras
 from keras import ops
 
-from keras_seqconv.ops.compilation import on_cpu
+from keras_seqconv.ops.compilation import leaves_tensorflow, on_cpu
 
 # Products of at least this many rows keep the matrix units busy; blocks much longer
 # than K only add zeros to the band.
@@ -114,7 +114,7 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
-    if on_gpu:
+    if on_gpu or leaves_tensorflow():  # other runtimes are spared the loop
         return outputs
     # Zeros beside a band times what is not finite are NaN, in every row of the block.
     # (Wide, as a sum of many float16 would overflow.)
@@ -132,7 +132,7 @@ def _convolve_in_a_loop(inputs, kernel, left):
 
     def add(tap, total):
         shifted = ops.slice(padded, (0, tap, 0, 0), ops.shape(rows))
-        return total + ops.take(kernel, tap, axis=-1)[..., None] * shifted
+        return total + ops.take(kernel, [tap], axis=-1) * shifted
 
     total = ops.fori_loop(0, taps, add, ops.zeros_like(rows))
     return ops.reshape(total, ops.shape(inputs))
