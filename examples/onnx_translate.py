@@ -48,7 +48,9 @@ class Translator:
         most = self.longest_source
         rows = [self.source.encode(text) if text.strip() else [] for text in texts]
         rows = [row[: most - 1] if most else row for row in rows]
-        order = sorted((n for n, row in enumerate(rows) if row), key=lambda n: len(rows[n]))
+        order = sorted(
+            (n for n, row in enumerate(rows) if row), key=lambda n: len(rows[n])
+        )
         found = [""] * len(rows)
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
@@ -90,7 +92,9 @@ class Translator:
             full = [len(ended[n]) == beams for n in sentences]
             left = np.flatnonzero(alive & ~np.array(full))
             rows = (np.arange(len(sentences))[:, None] * beams + parents)[left].ravel()
-            state = taken({n[5:]: x for n, x in after.items() if n[:5] == "next_"}, rows)
+            state = taken(
+                {n[5:]: x for n, x in after.items() if n[:5] == "next_"}, rows
+            )
             if len(left) < len(sentences):
                 shared = taken(shared, left)
             tokens = np.take_along_axis(tokens[left], parents[left, :, None], axis=1)
@@ -101,7 +105,7 @@ class Translator:
         return [tokens.tolist() for tokens in best]
 
     def choose(self, scores, after):
-        """Scores (B, G), parents and tokens of what goes on, scores, parents of ends."""
+        """What goes on: scores (B, G), parents, tokens. What ends: scores, parents."""
         batch, beams = scores.shape
         count = after["token_ids"].shape[1]
         totals = scores[:, :, None] + after["log_probs"].reshape(batch, beams, count)

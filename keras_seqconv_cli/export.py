@@ -13,9 +13,10 @@ DESCRIPTION = (
     "detokenizer inside, with requests to warm up with, a model card and example "
     "configurations. A version appears complete or not at all, and none is ever "
     "overwritten. With --format onnx: graphs of the encoder and of one step of the "
-    "decoder, the tokenizers and the search options, for a search in any language."
+    "decoder, the tokenizers and the search options, for a search in any language. With "
+    "--format web: these and a page that translates in the visitor's browser."
 )
-FORMATS = ("saved_model", "onnx")
+FORMATS = ("saved_model", "onnx", "web")
 # Options of `saved_model` that are integers.
 _INTEGERS = {
     "num_beams": "beams of the search",
@@ -35,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help="saved_model (the default) or onnx, which needs the extra onnx",
+        help="saved_model (the default), onnx or web, which need the extra onnx",
     )
     add(
         "--output",
         metavar="DIR",
         help="the folder of versions (default saved_models/NAME, NAME that of the "
-        "model directory or run); its last part is the model's name on the server. Of "
-        "onnx: the folder to write, which must not exist",
+        "model directory or run); its last part is the model's name on the server. Of the "
+        "other formats: the folder to write, which must not exist",
     )
     for name, text in _INTEGERS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -64,21 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> None:
     check_models(options.model)
     check_files(options.warmup_texts)
-    if options.format == "onnx":
+    if options.format != "saved_model":
         if options.output is None:
-            raise ValueError("`output` must be given with --format onnx.")
+            raise ValueError(f"`output` must be given with --format {options.format}.")
         names = {*_INTEGERS, "xla", "warmup_texts"} - {"num_beams", "max_length"}
         for name in sorted(names):
             if getattr(options, name):
                 raise ValueError(
-                    f"`{name}` is an option of SavedModels, not of --format onnx. "
+                    f"`{name}` is an option of --format saved_model alone. "
                     f"Received: {name}={getattr(options, name)}"
                 )
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.format == "onnx":
-        return _run_onnx(options)
+    if options.format != "saved_model":
+        return _run_graphs(options)
     from keras_seqconv.export import saved_model
     from keras_seqconv.model_directory import model_folder
     from keras_seqconv.translator import load
@@ -110,20 +111,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_onnx(options: argparse.Namespace) -> int:
-    from keras_seqconv.export.onnx import onnx_model
+def _run_graphs(options: argparse.Namespace) -> int:
+    from keras_seqconv.export import onnx_model, web_page
     from keras_seqconv.translator import load
 
-    path = onnx_model(
-        load(options.model),
-        options.output,
-        num_beams=options.num_beams,
-        length_penalty=options.length_penalty,
-        max_length=options.max_length,
-    )
+    write = web_page if options.format == "web" else onnx_model
+    names = ("num_beams", "length_penalty", "max_length")
+    search = {name: getattr(options, name) for name in names}
+    path = write(load(options.model), options.output, **search)
+    quoted = shlex.quote(str(path))
     print(f"written to  {path}")
-    print("Try it:")
-    print(f"  echo '...' | python examples/onnx_translate.py {shlex.quote(str(path))}")
+    if options.format == "web":
+        print(f"Open http://localhost:8000 after: python -m http.server -d {quoted}")
+    else:
+        print(f"Try it: echo '...' | python examples/onnx_translate.py {quoted}")
     return 0
 
 

@@ -9,8 +9,9 @@
 
 R = B * G rows of beams. Parts of the state are called `shared_0`, ... (B rows, they
 stay as they are) and `beams_0`, ... (B rows at first, R in the steps, or rank 0; the
-outputs of a step are `next_beams_0`, ...). The state of a convolution has one size at every position; the keys and values that
-attention as a mixer keeps grow by one position a step.
+outputs of a step are `next_beams_0`, ...). The state of a convolution has one size at
+every position; the keys and values that attention as a mixer keeps grow by one position
+a step.
 
 The next tokens are `token_ids` and `log_probs` (R, k), the k best but the end token,
 and `end_log_probs` (R,). All rules of `decoding/next_tokens.py` are in the graph.
@@ -55,6 +56,18 @@ def onnx_model(
         ValueError: for a wrong argument; on the JAX backend.
         ImportError: the extra `onnx` is not installed.
     """
+    search = {
+        "num_beams": num_beams, "length_penalty": length_penalty,
+        "max_length": max_length,
+    }  # fmt: skip
+    model, options = prepared(translator, search)
+    with atomic_directory(directory) as folder:
+        write(translator, model, options, folder)
+    return Path(directory)
+
+
+def prepared(translator, search: dict) -> tuple:
+    """The model and `BeamOptions` to write; raises as `onnx_model`."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "ONNX files are made on the TensorFlow backend: save the model as a "
@@ -62,26 +75,23 @@ def onnx_model(
             "KERAS_BACKEND=tensorflow. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
-    if not getattr(translator, "source_tokenizer", None):
+    model = getattr(translator, "model", None)
+    if not getattr(translator, "source_tokenizer", None) or hasattr(model, "models"):
         raise ValueError(
-            "`translator` must be a Translator with tokenizers. "
-            f"Received: {type(translator).__name__}"
+            "`translator` must be a Translator of one model, with tokenizers. "
+            f"Received: {type(translator).__name__} of {type(model).__name__}"
         )
     require("tf2onnx", "onnx")
     from keras_seqconv.export.servable import folded
 
-    search = {
-        "num_beams": num_beams, "length_penalty": length_penalty,
-        "max_length": max_length,
-    }  # fmt: skip
     search = {name: value for name, value in search.items() if value is not None}
-    options = BeamOptions(**translator.search_options(search))
-    model = folded(translator.model)
-    with atomic_directory(directory) as folder:
-        _write_graphs(model, options, folder)
-        write_json(folder / GENERATION, _generation(translator, options, folder))
-    return Path(directory)
+    return folded(model), BeamOptions(**translator.search_options(search))
 
+
+def write(translator, model, options: BeamOptions, folder: Path) -> None:
+    """Graphs, settings and tokenizers, into a folder."""
+    _write_graphs(model, options, folder)
+    write_json(folder / GENERATION, _generation(translator, options, folder))
 
 
 def _write_graphs(model, options, folder: Path) -> None:
@@ -110,10 +120,7 @@ def _write_graphs(model, options, folder: Path) -> None:
             **_named({"next_beams": state["beams"]}),
         }  # fmt: skip
 
-    def spec(name, *shape):
-        return tf.TensorSpec(shape, "int32", name)
-
-    _write_graph(encode, [spec("source_ids", None, None)], folder / ENCODER)
+    write_graph(encode, [spec("source_ids", None, None)], folder / ENCODER)
     history = None
     if options.no_repeat_ngram_size:
         history = spec("history", None, None)
@@ -122,7 +129,7 @@ def _write_graphs(model, options, folder: Path) -> None:
         for name, leaf in _named(parts).items()
     }
     arguments = [spec("ids", None, 1), spec("step"), spec("limits", None)]
-    _write_graph(step, [*arguments, history, state], folder / STEP)
+    write_graph(step, [*arguments, history, state], folder / STEP)
 
 
 def _named(parts: dict) -> dict:
@@ -139,11 +146,31 @@ def _open_shape(leaf) -> list:
     return [None, *leaf.shape[1:]] if len(leaf.shape) else []
 
 
-def _write_graph(function, signature: list, path: Path) -> None:
+def spec(name: str, *shape: int | None):
+    """An int32 tensor of a signature."""
+    import tensorflow as tf
+
+    return tf.TensorSpec(shape, "int32", name)
+
+
+def write_graph(function, signature: list, path: Path) -> None:
+    """The ONNX file of a function; its outputs are a dict of tensors by name.
+
+    Raises:
+        ValueError: it has an operation that ONNX does not have.
+    """
+    import onnx
     import tensorflow as tf
     import tf2onnx
+
     graph = tf.function(function, autograph=False)
     tf2onnx.convert.from_function(graph, signature, output_path=str(path))
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        raise ValueError(
+            f"The model has an operation without a form in ONNX: {error}"
+        ) from error
 
 
 def _generation(translator, options, folder: Path) -> dict:

@@ -238,7 +238,9 @@ class PositionEncoding(SequenceLayer):
         inputs = ops.cast(inputs, self.compute_dtype)
         length, channels = ops.shape(inputs)[1], inputs.shape[-1]
         self._check_length(length)
-        positions = ops.arange(length, dtype="int32") + ops.expand_dims(state["position"], -1)
+        positions = ops.arange(length, dtype="int32") + ops.expand_dims(
+            state["position"], -1
+        )
         encodings = self._encode(ops.reshape(positions, (-1,)), channels)
         encodings = ops.reshape(encodings, (-1, length, channels))
         return inputs + encodings, {"position": state["position"] + length}
