@@ -4,7 +4,7 @@
     python examples/onnx_translate.py DIR < source.txt > hypotheses.txt
 
 The hypotheses are those of `keras-seqconv translate` in float32. The graphs are
-described in keras_seqconv/export/onnx.py. B sentences have G beams each.
+described in keras_seqconv/export/onnx.py. B: sentences, G: beams of each.
 """
 
 import argparse
@@ -26,7 +26,7 @@ class Translator:
         self.options, self.special = settings["search"], settings["special_ids"]
         if self.options["num_groups"] > 1 or self.options["stopping"] != "first":
             sys.exit(f"{folder}: neither diverse beams nor `stopping` 'optimal'.")
-        self.longest_source = settings["max_source_length"]
+        self.longest_source = settings["max_source_length"] or 10**6
         self.longest_target = settings["max_target_length"] or 10**6
         session = onnxruntime.SessionOptions()
         # Threads that wait actively take the cores from those that compute.
@@ -35,22 +35,20 @@ class Translator:
             onnxruntime.InferenceSession(folder / f"{name}.onnx", session)
             for name in ("encoder", "step")
         )
-        files = [
-            folder / settings["tokenizers"][side] / "sentencepiece.model"
-            for side in ("source", "target")
-        ]
+        sides = settings["tokenizers"]
         self.source, self.target = (
-            sentencepiece.SentencePieceProcessor(model_file=str(file)) for file in files
+            sentencepiece.SentencePieceProcessor(
+                model_file=str(folder / sides[side] / "sentencepiece.model")
+            )
+            for side in ("source", "target")
         )
 
     def translate(self, texts, batch_size=64):
         """The best translation of each text."""
-        most = self.longest_source
         rows = [self.source.encode(text) if text.strip() else [] for text in texts]
-        rows = [row[: most - 1] if most else row for row in rows]
-        order = sorted(
-            (n for n, row in enumerate(rows) if row), key=lambda n: len(rows[n])
-        )
+        rows = [row[: self.longest_source - 1] for row in rows]
+        order = [n for n, row in enumerate(rows) if row]
+        order.sort(key=lambda n: len(rows[n]))
         found = [""] * len(rows)
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
@@ -92,9 +90,8 @@ class Translator:
             full = [len(ended[n]) == beams for n in sentences]
             left = np.flatnonzero(alive & ~np.array(full))
             rows = (np.arange(len(sentences))[:, None] * beams + parents)[left].ravel()
-            state = taken(
-                {n[5:]: x for n, x in after.items() if n[:5] == "next_"}, rows
-            )
+            after = {n[5:]: x for n, x in after.items() if n.startswith("next_")}
+            state = taken(after, rows)
             if len(left) < len(sentences):
                 shared = taken(shared, left)
             tokens = np.take_along_axis(tokens[left], parents[left, :, None], axis=1)
@@ -115,22 +112,20 @@ class Translator:
         ends = scores + after["end_log_probs"].reshape(batch, beams)
         end_parents = np.argsort(-ends, axis=1, kind="stable")
         ends = np.take_along_axis(ends, end_parents, axis=1)
-        # Only an end among the best of all candidates counts.
         better = (going_on[:, None, :] > ends[:, :, None]).sum(axis=-1)
-        ends[np.arange(beams) + better >= beams] = -np.inf
+        ends[np.arange(beams) + better >= beams] = -np.inf  # not among the best
         tokens = after["token_ids"].reshape(batch, -1)
         tokens = np.take_along_axis(tokens, places, axis=1)
         return going_on, places // count, tokens, ends, end_parents
 
     def limit(self, length):
         """Tokens of the longest hypothesis of a source, its end not counted."""
-        options = self.options
-        most = int(options["max_length_ratio"] * length + options["max_length"])
-        return min(most, self.longest_target - 1)
+        ratio, offset = (self.options[n] for n in ("max_length_ratio", "max_length"))
+        return min(int(ratio * length + offset), self.longest_target - 1)
 
     def divisor(self, length):
         if not self.options["normalize"]:
-            return 1.0
+            return 1
         if self.options["length_penalty_kind"] == "gnmt":
             length = (5 + length) / 6
         return np.float32(length) ** np.float32(self.options["length_penalty"])

@@ -13,8 +13,8 @@ DESCRIPTION = (
     "detokenizer inside, with requests to warm up with, a model card and example "
     "configurations. A version appears complete or not at all, and none is ever "
     "overwritten. With --format onnx: graphs of the encoder and of one step of the "
-    "decoder, the tokenizers and the search options, for a search in any language. With "
-    "--format web: these and a page that translates in the visitor's browser."
+    "decoder, the tokenizers and the search options, for a search in any language. "
+    "With --format web: these and a page that translates in the visitor's browser."
 )
 FORMATS = ("saved_model", "onnx", "web")
 # Options of `saved_model` that are integers.
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="DIR",
         help="the folder of versions (default saved_models/NAME, NAME that of the "
-        "model directory or run); its last part is the model's name on the server. Of the "
+        "model directory or run); its last part is the model's name on the server. Of "
         "other formats: the folder to write, which must not exist",
     )
     for name, text in _INTEGERS.items():
