@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV = .venv
 BIN = $(VENV)/bin
 # The extras that the tests, the quickstart and the linter use.
-EXTRAS = mt,tfds,jax,plot,rouge,serve,test
+EXTRAS = mt,tfds,jax,plot,rouge,serve,onnx,test
 # For tests XLA leaves out what only makes code faster, but for the slow ones of the ops.
 QUICK = XLA_FLAGS=--xla_backend_optimization_level=0
 # Compiled functions stay on disk: most of JAX's time goes into compiling, often the same.

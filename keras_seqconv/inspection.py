@@ -93,6 +93,37 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     Raises:
         ValueError: there are none.
     """
+    layers, mix = _collecting(model)
+
+    def attend(attention, x):
+        return attention(x, value=memory, value_mask=mask)
+
+    if hasattr(model, "encoder_blocks"):
+        source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
+        mask = ops.not_equal(source_ids, model.pad_id)
+        layers += encoder_kernels(model, source_ids)
+        memory, _ = model.encode(source_ids)
+    target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
+    stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix, attend)
+    return [
+        layer._replace(values=ops.convert_to_numpy(layer.values)) for layer in layers
+    ]
+
+
+def encoder_kernels(model, source_ids) -> list[LayerKernels]:
+    """The encoder's part of `dynamic_conv_kernels`, as tensors, in a graph too.
+
+    source_ids: (B, S) int32. ValueError where no layer of the model is a DynamicConv.
+    """
+    layers, mix = _collecting(model)
+    mask = ops.not_equal(source_ids, model.pad_id)
+    x = model.source_embedder(source_ids, mask)
+    stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
+    return layers
+
+
+def _collecting(model) -> tuple:
+    """A list, and a function that calls a mixer and appends the kernels it makes."""
     known = {id(mixer): more for mixer, *more in _convolutions(model, DynamicConv)}
     layers = []
 
@@ -101,21 +132,10 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
             name, left = known[id(mixer)]
             normalized = mixer.layer_norm(x) if mixer.normalize_first else x
             values = mixer.layer.kernels(normalized, mask=mask)
-            layers.append(LayerKernels(name, ops.convert_to_numpy(values), left))
+            layers.append(LayerKernels(name, values, left))
         return mixer(x, mask=mask)
 
-    def attend(attention, x):
-        return attention(x, value=memory, value_mask=mask)
-
-    if hasattr(model, "encoder_blocks"):
-        source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
-        mask = ops.not_equal(source_ids, model.pad_id)
-        x = model.source_embedder(source_ids, mask)
-        stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
-        memory, _ = model.encode(source_ids)
-    target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
-    stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix, attend)
-    return layers
+    return layers, mix
 
 
 def _convolutions(model, kind: type) -> list[tuple]:

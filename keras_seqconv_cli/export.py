@@ -1,4 +1,4 @@
-"""`keras-seqconv export`: a model for TensorFlow Serving."""
+"""`keras-seqconv export`: a model for TensorFlow Serving or ONNX Runtime."""
 
 import argparse
 import json
@@ -7,13 +7,16 @@ from pathlib import Path
 
 from keras_seqconv_cli import check_files, check_models, positive_integer
 
-HELP = "write a SavedModel that TensorFlow Serving serves, text in and text out"
+HELP = "write a model for TensorFlow Serving, text in and text out, or ONNX Runtime"
 DESCRIPTION = (
     "Write the next version of a model for TensorFlow Serving: tokenizer, search and "
     "detokenizer inside, with requests to warm up with, a model card and example "
     "configurations. A version appears complete or not at all, and none is ever "
-    "overwritten."
+    "overwritten. With --format onnx: graphs of the encoder and of one step of the "
+    "decoder, the tokenizers and the search options, for a search in any language. "
+    "With --format web: these and a page that translates in the visitor's browser."
 )
+FORMATS = ("saved_model", "onnx", "web")
 # Options of `saved_model` that are integers.
 _INTEGERS = {
     "num_beams": "beams of the search",
@@ -30,10 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model directory, or a run with `model` in it")
     add(
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help="saved_model (the default), onnx or web, which need the extra onnx",
+    )
+    add(
         "--output",
         metavar="DIR",
         help="the folder of versions (default saved_models/NAME, NAME that of the "
-        "model directory or run); its last part is the model's name on the server",
+        "model directory or run); its last part is the model's name on the server. Of "
+        "other formats: the folder to write, which must not exist",
     )
     for name, text in _INTEGERS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -55,9 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> None:
     check_models(options.model)
     check_files(options.warmup_texts)
+    if options.format != "saved_model":
+        if options.output is None:
+            raise ValueError(f"`output` must be given with --format {options.format}.")
+        names = {*_INTEGERS, "xla", "warmup_texts"} - {"num_beams", "max_length"}
+        for name in sorted(names):
+            if getattr(options, name):
+                raise ValueError(
+                    f"`{name}` is an option of --format saved_model alone. "
+                    f"Received: {name}={getattr(options, name)}"
+                )
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.format != "saved_model":
+        return _run_graphs(options)
     from keras_seqconv.export import saved_model
     from keras_seqconv.model_directory import model_folder
     from keras_seqconv.translator import load
@@ -87,6 +109,23 @@ def run(options: argparse.Namespace) -> int:
         **{name: getattr(options, name) for name in _INTEGERS},
     )
     print(_summary(path, translator))
+    return 0
+
+
+def _run_graphs(options: argparse.Namespace) -> int:
+    from keras_seqconv.export import onnx_model, web_page
+    from keras_seqconv.translator import load
+
+    write = web_page if options.format == "web" else onnx_model
+    names = ("num_beams", "length_penalty", "max_length")
+    search = {name: getattr(options, name) for name in names}
+    path = write(load(options.model), options.output, **search)
+    quoted = shlex.quote(str(path))
+    print(f"written to  {path}")
+    if options.format == "web":
+        print(f"Open http://localhost:8000 after: python -m http.server -d {quoted}")
+    else:
+        print(f"Try it: echo '...' | python examples/onnx_translate.py {quoted}")
     return 0
 
 

@@ -252,9 +252,9 @@ class Blocks(NamedTuple):
             sums = ops.sum(ops.exp(logits - largest[:, None]), axis=-1)
             return ops.log(sums) + largest
         # It is in the block with the largest logit.
-        block = ops.argmax(self.maxima, axis=-1)
+        _, block = ops.top_k(self.maxima, 1)
         shares = ops.reshape(ops.softmax(logits, axis=-1), (-1, size))
-        share = ops.max(self._take(block[:, None], shares), axis=(1, 2))
+        share = ops.max(self._take(block, shares), axis=(1, 2))
         return largest - ops.log(share)
 
     def _take(self, chosen, values):

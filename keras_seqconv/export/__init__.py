@@ -1,5 +1,7 @@
-"""Models for TensorFlow Serving: text in, text out, nothing of Python in between."""
+"""Models for other runtimes: TensorFlow Serving, text in and out, and ONNX Runtime."""
 
+from keras_seqconv.export.onnx import onnx_model
+from keras_seqconv.export.web_page import web_page
 from keras_seqconv.export.writing import saved_model
 
-__all__ = ["saved_model"]
+__all__ = ["onnx_model", "saved_model", "web_page"]

@@ -104,7 +104,7 @@ class Servable:
         prompt = min(longest, self.max_target_length - 1)
         most = getattr(translator, "max_source_length", prompt)
         self.max_source_length = min(max_source_length, most or max_source_length)
-        self.model = _folded(translator.model)
+        self.model = folded(translator.model)
         models = getattr(self.model, "models", [self.model])
         weights = {id(weight): weight for member in models for weight in member.weights}
         self._weights = list(weights.values())
@@ -292,10 +292,10 @@ class Servable:
         return ids, tf.minimum(lengths, most)
 
 
-def _folded(model):
+def folded(model):
     """The model without weight normalisation; the one that is given stays as it is."""
     if isinstance(model, decoding.Ensemble):
-        return decoding.Ensemble([_folded(member) for member in model.models])
+        return decoding.Ensemble([folded(member) for member in model.models])
     if not hasattr(model, "fold") or model.get_config().get("folded"):
         return model
     copy = type(model).from_config(model.get_config())

@@ -434,7 +434,7 @@ def _known(*sizes):
 
 def _key_mask(mask):
     """(B, S) -> (B, 1, 1, S)."""
-    return None if mask is None else ops.cast(mask, "bool")[:, None, None, :]
+    return None if mask is None else ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
 
 def _memory_mask(mask, keys):

@@ -226,7 +226,7 @@ class PositionEncoding(SequenceLayer):
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")
         encodings = ops.take(encodings, tokens_before, axis=0)  # (B, T, C)
-        return inputs + ops.where(mask[..., None], encodings, 0.0)
+        return inputs + ops.where(ops.expand_dims(mask, -1), encodings, 0.0)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """{"position": 0}; ValueError when `max_length` exceeds the learned table."""
@@ -238,7 +238,9 @@ class PositionEncoding(SequenceLayer):
         inputs = ops.cast(inputs, self.compute_dtype)
         length, channels = ops.shape(inputs)[1], inputs.shape[-1]
         self._check_length(length)
-        positions = ops.arange(length, dtype="int32") + state["position"][..., None]
+        positions = ops.arange(length, dtype="int32") + ops.expand_dims(
+            state["position"], -1
+        )
         encodings = self._encode(ops.reshape(positions, (-1,)), channels)
         encodings = ops.reshape(encodings, (-1, length, channels))
         return inputs + encodings, {"position": state["position"] + length}

@@ -215,7 +215,7 @@ def zero_masked(inputs, mask, name="mask"):
     mask = checked_mask(name, mask, inputs.shape[:2])
     if mask is None:
         return inputs
-    return ops.where(mask[..., None], inputs, ops.zeros_like(inputs))
+    return ops.where(ops.expand_dims(mask, -1), inputs, ops.zeros_like(inputs))
 
 
 def checked_mask(name, mask, sizes):

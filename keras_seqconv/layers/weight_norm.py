@@ -248,6 +248,8 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         row, position = _one_for_none(batch), _one_for_none(length)
         left = 0 if same else self.kernel_size - 1
         padded = ops.pad(inputs, [(0, row), (left, position), (0, 0)])
+        # The channels, which TensorFlow forgets here, for exports to LiteRT.
+        padded = ops.reshape(padded, (*ops.shape(padded)[:2], self.channels))
         outputs = self._convolve(padded, kernel, "same" if same else "valid")
         return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 

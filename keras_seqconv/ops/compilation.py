@@ -18,6 +18,7 @@ With JAX every call is compiled by `jax.jit` unless it is forbidden.
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -100,7 +101,7 @@ def run(
             return plain(*tensors, *static)
         return _jitted(fused, static)(*tensors)
     inside_xla = inside_xla or in_xla_context()
-    if in_save_context():
+    if in_export():
         return (fused if inside_xla else plain)(*tensors, *static)
     plainly = _jit_compile is False or (_jit_compile == "auto" and prefer_plain)
     if plainly and not inside_xla:
@@ -123,6 +124,11 @@ def _jitted(formula, static):
     return jax.jit(lambda *tensors: formula(*tensors, *static))
 
 
+# Modules that trace a function in order to write it down. TensorFlow tells it of a
+# SavedModel; the exporters to other formats tell nothing.
+_EXPORTERS = ("keras.src.export", "keras_seqconv.export", "tf2onnx", "openvino")
+
+
 def in_save_context() -> bool:
     """Whether TensorFlow is tracing what goes into a SavedModel."""
     if keras.backend.backend() == "jax":
@@ -130,6 +136,23 @@ def in_save_context() -> bool:
     from tensorflow.python.saved_model import save_context
 
     return save_context.in_save_context()
+
+
+def in_export() -> bool:
+    """Whether what is traced is for a runtime that has stock operations only."""
+    return in_save_context() or leaves_tensorflow()
+
+
+def leaves_tensorflow() -> bool:
+    """Whether an exporter is among the callers of what is traced, as for ONNX files."""
+    if keras.backend.backend() == "jax" or not in_graph() or in_save_context():
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_EXPORTERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def in_graph() -> bool:
@@ -206,7 +229,7 @@ def padded_rows(tensor):
 
     Gradients and what is cut back to N (a view) go through by themselves.
     """
-    if compiled_by_xla() or in_save_context() or _jit_compile is False:
+    if compiled_by_xla() or in_export() or _jit_compile is False:
         return tensor
     _, extra = _size_and_extra(tensor, axis=0)
     known = isinstance(extra, int) and extra == 0

@@ -11,7 +11,7 @@ from keras import ops
 from keras_seqconv.ops import formulas
 from keras_seqconv.ops.compilation import (
     bilinear,
-    in_save_context,
+    in_export,
     in_xla_context,
     run,
     with_gradient,
@@ -205,7 +205,7 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
         by_upstream = by_upstream + _convolve(kind, inputs, v, left, inside_xla)
         return (by_upstream, *_gradients(kind, upstream, u, v, left, inside_xla))
 
-    if in_save_context():  # a SavedModel stores first gradients only: autodiff
+    if in_export():  # a SavedModel stores first gradients only: autodiff
         return gradients(upstream, inputs, kernel)
     return with_gradient(gradients, gradient)(upstream, inputs, kernel)
 

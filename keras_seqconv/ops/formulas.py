@@ -19,7 +19,7 @@ benchmarks/README.md).
 import keras
 from keras import ops
 
-from keras_seqconv.ops.compilation import on_cpu
+from keras_seqconv.ops.compilation import leaves_tensorflow, on_cpu
 
 # Products of at least this many rows keep the matrix units busy; blocks much longer
 # than K only add zeros to the band.
@@ -114,7 +114,7 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
     outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
-    if on_gpu:
+    if on_gpu or leaves_tensorflow():  # other runtimes are spared the loop
         return outputs
     # Zeros beside a band times what is not finite are NaN, in every row of the block.
     # (Wide, as a sum of many float16 would overflow.)
@@ -132,7 +132,7 @@ def _convolve_in_a_loop(inputs, kernel, left):
 
     def add(tap, total):
         shifted = ops.slice(padded, (0, tap, 0, 0), ops.shape(rows))
-        return total + ops.take(kernel, tap, axis=-1)[..., None] * shifted
+        return total + ops.take(kernel, [tap], axis=-1) * shifted
 
     total = ops.fori_loop(0, taps, add, ops.zeros_like(rows))
     return ops.reshape(total, ops.shape(inputs))
@@ -313,10 +313,15 @@ def _heads_first(inputs, heads):
     return ops.transpose(_split_heads(inputs, heads), (0, 2, 1, 3))
 
 
+def _blocks_in(length, block):
+    """N. (In ONNX files negative numbers have another remainder.)"""
+    return (length + block - 1) // block
+
+
 def _blocks(tensor, block):
     """(B, H, T, ...) -> (B, H, N, L, ...), zeros after T."""
-    length = ops.shape(tensor)[2]
-    tensor = ops.pad(tensor, [(0, 0), (0, 0), (0, -length % block), (0, 0)])
+    extra = _blocks_in(ops.shape(tensor)[2], block) * block - ops.shape(tensor)[2]
+    tensor = ops.pad(tensor, [(0, 0), (0, 0), (0, extra), (0, 0)])
     batch, heads, padded, last = ops.shape(tensor)
     return ops.reshape(tensor, (batch, heads, padded // block, block, last))
 
@@ -327,10 +332,11 @@ def _windows(inputs, heads, left, taps, block):
     Position w of window n is position n * L + w - P of the inputs.
     """
     length = ops.shape(inputs)[1]
-    after = -length % block + taps - 1 - left
+    count = _blocks_in(length, block)
+    after = count * block - length + taps - 1 - left
     heads_first = _heads_first(inputs, heads)
     padded = ops.pad(heads_first, [(0, 0), (0, 0), (left, after), (0, 0)])
-    starts = ops.arange((length + block - 1) // block) * block
+    starts = ops.arange(count) * block
     return padded, starts[:, None] + ops.arange(block + taps - 1)[None]
 
 

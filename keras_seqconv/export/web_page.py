@@ -1,0 +1,133 @@
+"""A page that translates on its visitor's own machine, by ONNX Runtime for browsers.
+
+Beside what `onnx.py` writes:
+
+| file                                      | content                                 |
+|-------------------------------------------|-----------------------------------------|
+| `index.html`, `translate.js`              | the page; tokenizer and search          |
+| `source_pieces.json`, `target_pieces.json`| pieces, scores and kinds                |
+| `kernels.onnx`                            | source_ids -> the kernels that dynamic  |
+|                                           | convolutions of the encoder make        |
+| `ort/`                                    | ONNX Runtime, fetched by npm            |
+
+Any server of files will do; nothing is fetched from elsewhere when the page is used.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from keras_seqconv import inspection
+from keras_seqconv.export import onnx
+from keras_seqconv.layers import DynamicConv
+from keras_seqconv.support.files import atomic_directory, write_json
+from keras_seqconv.tokenizers import SentencePieceTokenizer
+
+_RUNTIME = "onnxruntime-web@1.30.0"
+_RUNTIME_FILES = (
+    "ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm",
+)  # fmt: skip
+
+
+def web_page(translator, directory: str | os.PathLike, **search) -> Path:
+    """Writes a folder of static files with a page that translates.
+
+    Args:
+        translator: a `Translator` of one model, with SentencePiece tokenizers that
+            leave the letters of a text as they are.
+        directory: appears complete or not at all; it must not exist, or be empty.
+        **search: as of `onnx_model`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: for a wrong argument; on the JAX backend.
+        ImportError: the extra `onnx` is not installed.
+        FileNotFoundError: there is no npm.
+        OSError: npm cannot fetch the runtime.
+    """
+    model, options = onnx.prepared(translator, search)
+    for side, tokenizer in translator.tokenizers.items():
+        if not isinstance(tokenizer, SentencePieceTokenizer):
+            raise ValueError(
+                f"`{side}_tokenizer` must be a SentencePieceTokenizer, which browsers "
+                f"can run. Received: {type(tokenizer).__name__}"
+            )
+    pieces = {side: _pieces(side, one) for side, one in translator.tokenizers.items()}
+    with (
+        tempfile.TemporaryDirectory() as fetched,
+        atomic_directory(directory) as folder,
+    ):
+        runtime = _fetched(Path(fetched))
+        onnx.write(translator, model, options, folder)
+        settings = json.loads((folder / onnx.GENERATION).read_text("utf-8"))
+        settings["kernels"] = _write_kernels(model, folder / "kernels.onnx")
+        write_json(folder / onnx.GENERATION, settings)
+        for side, content in pieces.items():
+            write_json(folder / f"{side}_pieces.json", content)
+        (folder / "ort").mkdir()
+        for name in _RUNTIME_FILES:
+            shutil.copy(runtime / name, folder / "ort" / name)
+        for file in resources.files(__package__).joinpath("page").iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+    return Path(directory)
+
+
+def _fetched(folder: Path) -> Path:
+    """The folder with the files of the runtime, after npm has run."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError(
+            "A page needs npm, which fetches ONNX Runtime: install Node.js."
+        )
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", _RUNTIME]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise OSError(f"npm cannot fetch {_RUNTIME}: {reason}")
+    return folder / "node_modules" / "onnxruntime-web" / "dist"
+
+
+def _pieces(side: str, tokenizer) -> dict:
+    """What `translate.js` needs of a SentencePiece model."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    normalizer = model.normalizer_spec
+    if normalizer.precompiled_charsmap:
+        raise ValueError(
+            f"`{side}_tokenizer` must be without normalization of letters, which "
+            f"browsers do not have. Received: normalization={normalizer.name!r}"
+        )
+    return {
+        "model_type": "unigram" if model.trainer_spec.model_type == 1 else "bpe",
+        "byte_fallback": model.trainer_spec.byte_fallback,
+        "folds_blanks": normalizer.remove_extra_whitespaces,
+        "pieces": [piece.piece for piece in model.pieces],
+        "scores": [piece.score for piece in model.pieces],
+        "kinds": [piece.type for piece in model.pieces],
+    }
+
+
+def _write_kernels(model, path: Path) -> list[str]:
+    """Names of the layers whose kernels the graph returns; or none, and no graph."""
+    blocks = getattr(model, "encoder_blocks", [])
+    layers = [getattr(getattr(block, "mixer", None), "layer", None) for block in blocks]
+    if not any(
+        isinstance(getattr(one, "convolution", None), DynamicConv) for one in layers
+    ):
+        return []
+    names = []
+
+    def kernels(source_ids):
+        found = inspection.encoder_kernels(model, source_ids)
+        names.extend(layer.name.replace(" ", "_") for layer in found)
+        return dict(zip(names, (layer.values for layer in found), strict=True))
+
+    onnx.write_graph(kernels, [onnx.spec("source_ids", None, None)], path)
+    return names

@@ -1,0 +1,173 @@
+"""Layers and models in ONNX Runtime and LiteRT, and generation outside of Keras."""
+
+import importlib.util
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv import layers, models
+from tests.small_models import TEXTS, make_language_model, make_translator
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tf2onnx", reason="needs the extra onnx")
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:You are using a softmax over axis"),
+    pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated"),
+]
+
+CHANNELS, SIZE = 8, 30
+SHAPES = [(2, 5), (1, 1), (3, 40), (2, 70)]  # of one block and of several
+SMALL = dict(
+    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
+    num_decoder_layers=1, dropout=0.0,
+)  # fmt: skip
+
+
+def of_layer(layer):
+    inputs = keras.Input((None, CHANNELS))
+    model = keras.Model(inputs, layer(inputs))
+    return model, lambda rng, b, t: [rng.normal(size=(b, t, CHANNELS)).astype("f")]
+
+
+def ids(rng, b, t):
+    return rng.integers(4, SIZE, (b, t)).astype("int32")
+
+
+def of_translator(make=models.EncoderDecoder, **options):
+    model = make(SIZE, SIZE, **options)
+    return model, lambda rng, b, t: [ids(rng, b, t), ids(rng, b, t + 2)]
+
+
+def of_language_model(make, **options):
+    return make(SIZE, dropout=0.0, **options), lambda rng, b, t: [ids(rng, b, t)]
+
+
+CASES = {
+    "dynamic_conv": lambda: of_layer(layers.DynamicConv(2, 3)),
+    "dynamic_conv_long": lambda: of_layer(layers.DynamicConv(2, 37, padding="causal")),
+    "light_conv": lambda: of_layer(layers.LightConv(2, 4)),
+    "glu": lambda: of_layer(layers.GLU()),
+    "attention": lambda: of_layer(layers.MultiHeadAttention(2)),
+    "position_encoding": lambda: of_layer(layers.PositionEncoding()),
+    "weight_norm_conv": lambda: of_layer(layers.WeightNormConv1D(6, 3, "causal")),
+    "weight_norm_dense": lambda: of_layer(layers.WeightNormDense(6)),
+    "feed_forward": lambda: of_layer(layers.FeedForward(6)),
+    "dynamic_conv_module": lambda: of_layer(layers.DynamicConvModule(2, 3)),
+    "light_conv_module": lambda: of_layer(layers.LightConvModule(2, 3)),
+    "query_conv_module": lambda: of_layer(layers.QueryConvModule(2, 3)),
+    "conv_s2s_block": lambda: of_layer(layers.ConvS2SBlock(6, 3)),
+    **{
+        mixer: lambda mixer=mixer: of_translator(mixer=mixer, **SMALL)
+        for mixer in ("dynamic_conv", "light_conv", "query_conv", "attention")
+    },
+    "conv_s2s": lambda: of_translator(
+        models.ConvS2S, embedding_dim=8, convolutions="[(8, 3)] * 2", output_dim=8,
+        dropout=0.0, max_length=128,
+    ),
+    "language_model": lambda: of_language_model(
+        models.LanguageModel, hidden_dim=8, intermediate_dim=8, num_heads=2,
+        num_layers=1,
+    ),
+    "conv_language_model": lambda: of_language_model(
+        models.ConvLanguageModel, embedding_dim=8, convolutions="[(8, 3)] * 2",
+    ),
+}  # fmt: skip
+
+
+def in_onnx(model, path):
+    model.export(f"{path}.onnx", format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(f"{path}.onnx")
+    names = [one.name for one in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+def in_litert(model, path):
+    builtins = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}  # no Flex
+    model.export(f"{path}.tflite", format="litert", verbose=False, target_spec=builtins)
+
+    def run(inputs):
+        interpreter = tf.lite.Interpreter(f"{path}.tflite")
+        details = sorted(interpreter.get_input_details(), key=lambda one: one["name"])
+        for one, value in zip(details, inputs, strict=True):
+            interpreter.resize_tensor_input(one["index"], value.shape)
+        interpreter.allocate_tensors()
+        for one, value in zip(details, inputs, strict=True):
+            interpreter.set_tensor(one["index"], value)
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+    return run
+
+
+def as_called(inputs):
+    if len(inputs) == 1:
+        return inputs[0]
+    return dict(zip(("source_ids", "target_ids"), inputs, strict=True))
+
+
+def assert_equal_outside(case, to_format, path):
+    keras.utils.set_random_seed(1)
+    model, inputs_of = CASES[case]()
+    rng = np.random.default_rng(0)
+    batches = [inputs_of(rng, *shape) for shape in SHAPES]
+    # The first call records what Keras exports.
+    with ks.ops.jit_scope(False):  # of many shapes
+        expected = [np.asarray(model(as_called(inputs))) for inputs in batches]
+    run = to_format(model, path)
+    for inputs, outputs in zip(batches, expected, strict=True):
+        np.testing.assert_allclose(run(inputs), outputs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_convolution_runs_in_onnx(tmp_path):
+    assert_equal_outside("dynamic_conv", in_onnx, tmp_path / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to_format", [in_onnx, in_litert])
+@pytest.mark.parametrize("case", CASES)
+def test_layers_and_models(case, to_format, tmp_path):
+    assert_equal_outside(case, to_format, tmp_path / "model")
+
+
+def example():
+    path = Path(__file__).parents[2] / "examples/onnx_translate.py"
+    spec = importlib.util.spec_from_file_location("onnx_translate", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mixer", "search"),
+    [
+        ("dynamic_conv", {"num_beams": 3}),
+        ("light_conv", {"num_beams": 1, "max_length": 7}),
+        ("attention", {"num_beams": 2, "no_repeat_ngram_size": 2, "min_length": 3}),
+    ],
+)
+def test_a_search_in_numpy_finds_the_same(mixer, search, tmp_path):
+    translator = make_translator("pieces", mixer=mixer)
+    kept = dict(translator.search)
+    translator.search.update(search)
+    try:
+        ks.export.onnx_model(translator, tmp_path / "onnx")
+        outside = example().Translator(tmp_path / "onnx")
+        texts = [*TEXTS, "", "tea", "a  wood, a house and an old garden for two"]
+        assert outside.translate(texts) == translator.translate(texts)
+        assert outside.translate(texts[:1]) == translator.translate(texts[:1])
+    finally:
+        translator.search.clear()
+        translator.search.update(kept)
+
+
+def test_what_cannot_be_exported(tmp_path):
+    with pytest.raises(ValueError, match="`translator` must be a Translator"):
+        ks.export.onnx_model(make_language_model(), tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
