@@ -93,7 +93,7 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     Raises:
         ValueError: there are none.
     """
-    layers, mix = _collecting(model)
+    layers, mix = _collecting(_convolutions(model, DynamicConv))
 
     def attend(attention, x):
         return attention(x, value=memory, value_mask=mask)
@@ -113,19 +113,21 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
 def encoder_kernels(model, source_ids) -> list[LayerKernels]:
     """The encoder's part of `dynamic_conv_kernels`, as tensors, in a graph too.
 
-    source_ids: (B, S) int32. ValueError where no layer of the model is a DynamicConv.
+    source_ids: (B, S) int32. The list is empty where there is no such layer.
     """
-    layers, mix = _collecting(model)
+    convolutions = _found(model, DynamicConv)
+    if not convolutions:
+        return []
+    layers, mix = _collecting(convolutions)
     mask = ops.not_equal(source_ids, model.pad_id)
     x = model.source_embedder(source_ids, mask)
     stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
     return layers
 
 
-def _collecting(model) -> tuple:
+def _collecting(convolutions) -> tuple:
     """A list, and a function that calls a mixer and appends the kernels it makes."""
-    known = {id(mixer): more for mixer, *more in _convolutions(model, DynamicConv)}
-    layers = []
+    known, layers = {id(mixer): more for mixer, *more in convolutions}, []
 
     def mix(mixer, x, mask=None):
         if id(mixer) in known:
@@ -139,25 +141,29 @@ def _collecting(model) -> tuple:
 
 
 def _convolutions(model, kind: type) -> list[tuple]:
-    """Mixer, name and P of each block with a convolution of this kind."""
-    found = []
-    encoder = getattr(model, "encoder_blocks", [])
+    """Mixer, name and P of each block with a convolution of this kind; not none."""
+    found = _found(model, kind)
+    if not found:
+        raise ValueError(
+            f"`model` must have a {kind.__name__} layer. Received: "
+            f"{type(model).__name__} without one"
+        )
+    return found
+
+
+def _found(model, kind: type) -> list[tuple]:
+    found, encoder = [], getattr(model, "encoder_blocks", [])
     sides = (
         ("encoder", encoder),
         ("decoder" if encoder else "layer", model.decoder_blocks),
     )
     for side, blocks in sides:
+        # ConvS2S has stacks of another kind under some of these names.
         for number, block in enumerate(blocks, 1):
-            # ConvS2S has stacks of another kind under some of these names.
             layer = getattr(getattr(block, "mixer", None), "layer", None)
             convolution = getattr(layer, "convolution", None)
             if isinstance(convolution, kind):
                 taps, causal = convolution.kernel_size, convolution.padding == "causal"
                 left = taps - 1 if causal else (taps - 1) // 2
                 found.append((block.mixer, f"{side} {number}", left))
-    if not found:
-        raise ValueError(
-            f"`model` must have a {kind.__name__} layer. Received: "
-            f"{type(model).__name__} without one"
-        )
     return found

@@ -70,7 +70,7 @@ ALLOWED = {
     "plots": set(),
     "demo": {"inspection", "plots", "translator"},
     "inspection": {"layers", "models", "translator"},
-    "export": {"decoding", "ops", "version"},
+    "export": {"decoding", "inspection", "ops", "version"},
     "translate_files": {"model_directory", "translator", "version"},
 }  # fmt: skip
 # Needed by no one who only imports the package.

@@ -24,10 +24,10 @@ from pathlib import Path
 import keras
 
 from keras_seqconv.decoding.options import BeamOptions
-from keras_seqconv.models.stacks import SPECIAL_IDS
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_directory, write_json
 
+_SPECIAL = ("pad", "start", "end", "unk")
 GENERATION, ENCODER, STEP = "generation.json", "encoder.onnx", "step.onnx"
 
 
@@ -182,7 +182,7 @@ def _generation(translator, options, folder: Path) -> dict:
         tokenizer.save(folder / folders[side])
     return {
         "search": dataclasses.asdict(options),
-        "special_ids": {n: getattr(model, f"{n}_id") for n in SPECIAL_IDS},
+        "special_ids": {n: getattr(model, f"{n}_id") for n in _SPECIAL},
         "max_source_length": translator.max_source_length,
         "max_target_length": model.max_target_length,
         "languages": [translator.source_language, translator.target_language],

@@ -21,11 +21,11 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
+
 from keras_seqconv import inspection
 from keras_seqconv.export import onnx
-from keras_seqconv.layers import DynamicConv
 from keras_seqconv.support.files import atomic_directory, write_json
-from keras_seqconv.tokenizers import SentencePieceTokenizer
 
 _RUNTIME = "onnxruntime-web@1.30.0"
 _RUNTIME_FILES = (
@@ -53,9 +53,9 @@ def web_page(translator, directory: str | os.PathLike, **search) -> Path:
     """
     model, options = onnx.prepared(translator, search)
     for side, tokenizer in translator.tokenizers.items():
-        if not isinstance(tokenizer, SentencePieceTokenizer):
+        if tokenizer.kind != "sentencepiece":
             raise ValueError(
-                f"`{side}_tokenizer` must be a SentencePieceTokenizer, which browsers "
+                f"`{side}_tokenizer` must be a SentencePieceTokenizer, which the page "
                 f"can run. Received: {type(tokenizer).__name__}"
             )
     pieces = {side: _pieces(side, one) for side, one in translator.tokenizers.items()}
@@ -95,19 +95,25 @@ def _fetched(folder: Path) -> Path:
 
 def _pieces(side: str, tokenizer) -> dict:
     """What `translate.js` needs of a SentencePiece model."""
-    from sentencepiece import sentencepiece_model_pb2
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
-    normalizer = model.normalizer_spec
-    if normalizer.precompiled_charsmap:
+    processor = SentencePieceProcessor(model_proto=tokenizer.model)
+    letters = [chr(code) for code in range(1, 1 << 16) if not 0xD800 <= code < 0xE000]
+    # Of each letter, without the blank and the letter in front and the one behind.
+    normalized = [one[2:-1] for one in processor.normalize([f"a{c}a" for c in letters])]
+    pairs = list(zip(letters, normalized, strict=True))
+    changed = "".join(c for c, one in pairs if one not in (c, "\u2581"))
+    if changed:
         raise ValueError(
-            f"`{side}_tokenizer` must be without normalization of letters, which "
-            f"browsers do not have. Received: normalization={normalizer.name!r}"
+            f"`{side}_tokenizer` must be without normalization of letters, which the "
+            f"page does not have. Received: one that changes {changed[:10]!r}"
         )
     return {
         "model_type": "unigram" if model.trainer_spec.model_type == 1 else "bpe",
         "byte_fallback": model.trainer_spec.byte_fallback,
-        "folds_blanks": normalizer.remove_extra_whitespaces,
+        "blanks": [c for c, one in pairs if one == "\u2581"],
+        "folds_blanks": model.normalizer_spec.remove_extra_whitespaces,
         "pieces": [piece.piece for piece in model.pieces],
         "scores": [piece.score for piece in model.pieces],
         "kinds": [piece.type for piece in model.pieces],
@@ -116,18 +122,12 @@ def _pieces(side: str, tokenizer) -> dict:
 
 def _write_kernels(model, path: Path) -> list[str]:
     """Names of the layers whose kernels the graph returns; or none, and no graph."""
-    blocks = getattr(model, "encoder_blocks", [])
-    layers = [getattr(getattr(block, "mixer", None), "layer", None) for block in blocks]
-    if not any(
-        isinstance(getattr(one, "convolution", None), DynamicConv) for one in layers
-    ):
-        return []
-    names = []
 
     def kernels(source_ids):
         found = inspection.encoder_kernels(model, source_ids)
-        names.extend(layer.name.replace(" ", "_") for layer in found)
-        return dict(zip(names, (layer.values for layer in found), strict=True))
+        return {layer.name.replace(" ", "_"): layer.values for layer in found}
 
-    onnx.write_graph(kernels, [onnx.spec("source_ids", None, None)], path)
+    names = list(kernels(np.array([[model.end_id]], "int32")))
+    if names:
+        onnx.write_graph(kernels, [onnx.spec("source_ids", None, None)], path)
     return names

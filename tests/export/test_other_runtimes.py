@@ -1,6 +1,10 @@
 """Layers and models in ONNX Runtime and LiteRT, and generation outside of Keras."""
 
+import functools
+import http.server
 import importlib.util
+import shutil
+import threading
 from pathlib import Path
 
 import keras
@@ -165,6 +169,65 @@ def test_a_search_in_numpy_finds_the_same(mixer, search, tmp_path):
     finally:
         translator.search.clear()
         translator.search.update(kept)
+
+
+@pytest.fixture
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    driver = shutil.which("chromedriver")
+    if driver is None or shutil.which("npm") is None:
+        pytest.skip("needs Debian's chromium-driver and npm")
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+        options.add_argument(argument)
+    service = webdriver.ChromeService(driver)
+    with webdriver.Chrome(options=options, service=service) as browser:
+        yield browser
+
+
+def served(folder):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+
+@pytest.mark.slow
+def test_a_page_translates_without_a_server(browser, tmp_path):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    translator = make_translator("pieces")
+    try:
+        ks.export.web_page(translator, tmp_path / "page")
+    except OSError as error:
+        pytest.xfail(f"npm has no network: {error}")
+    texts = [*TEXTS, "", " tea\tfor \u3000two", "Über ½ 😀 straße", "a\x00b", "日本"]
+    tokenizer = translator.source_tokenizer
+    with served(tmp_path / "page") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
+        WebDriverWait(browser, 60).until(
+            lambda one: one.execute_script("return !!window.translator")
+        )
+        encode = "return arguments[0].map(text => translator.source.encode(text))"
+        ids = browser.execute_script(encode, texts)
+        assert ids == [row[:-1] for row in tokenizer.tokenize(texts)]
+        decode = "return arguments[0].map(ids => translator.target.decode(ids))"
+        assert browser.execute_script(decode, ids) == tokenizer.detokenize(ids)
+        translate = (
+            "const [texts, done] = arguments;"
+            "(async () => {const all = [];"
+            "for (const text of texts) all.push(await translator.translate(text));"
+            "done(all)})()"
+        )
+        assert browser.execute_async_script(translate, texts) == (
+            translator.translate(texts)
+        )
+        browser.find_element("id", "source").send_keys(texts[0])
+        WebDriverWait(browser, 60).until(
+            lambda one: one.find_element("id", "canvas").is_displayed()
+        )
+        written = browser.find_element("id", "target").text
+        assert written == translator.translate(texts[:1])[0]
+        server.shutdown()
 
 
 def test_what_cannot_be_exported(tmp_path):

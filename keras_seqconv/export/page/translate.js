@@ -10,8 +10,9 @@ const BLANK = "\u2581";
 // SentencePiece, from pieces and scores. `kinds`: 1 normal, 2 unknown, 3 control,
 // 4 user-defined, 5 unused, 6 byte.
 export class Pieces {
-  constructor({ pieces, scores, kinds, model_type, folds_blanks, byte_fallback }) {
+  constructor({ pieces, scores, kinds, model_type, blanks, folds_blanks, byte_fallback }) {
     Object.assign(this, { pieces, scores, kinds, foldsBlanks: folds_blanks });
+    this.blanks = new Set(blanks);
     this.isUnigram = model_type === "unigram";
     this.bytesOfUnknown = byte_fallback;
     this.ids = new Map();
@@ -25,7 +26,8 @@ export class Pieces {
   }
 
   encode(text) {
-    if (this.foldsBlanks) text = text.trim().replace(/ +/g, " ");
+    text = [...text].map((letter) => (this.blanks.has(letter) ? " " : letter)).join("");
+    if (this.foldsBlanks) text = text.replace(/ +/g, " ").replace(/^ | $/g, "");
     if (!text) return [];
     const letters = [...(BLANK + text.replaceAll(" ", BLANK))];
     const found = this.isUnigram ? this.best(letters) : this.merged(letters);
