@@ -145,6 +145,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "its own memory (default: on a CPU the number of cores, at most 8)",
     )  # fmt: skip
     add("--dtype", help="dtype or policy of the models, such as bfloat16")
+    add(
+        "--quantize", choices=("int8", "int4", "float8"),
+        help="quantize the `Dense` layers of the models first, by Keras",
+    )  # fmt: skip
 
 
 def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dict:
@@ -170,6 +174,9 @@ def load_translator(options: argparse.Namespace):
             " `keras-seqconv evaluate --text` tells its perplexity, "
             "`keras-seqconv generate` writes with it."
         )
+    if options.quantize is not None:
+        for model in getattr(translator.model, "models", [translator.model]):
+            model.quantize(options.quantize)
     for name in ("source_language", "target_language"):
         given, known = getattr(options, name), getattr(translator, name)
         if None not in (given, known) and given != known:

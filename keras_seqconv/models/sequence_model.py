@@ -1,6 +1,7 @@
 """What all models of the package have in common: special ids, configuration, steps."""
 
 import json
+import warnings
 
 import keras
 from keras import ops
@@ -325,6 +326,12 @@ class SequenceModel(keras.Model):
         if self.adaptive_softmax is not None:
             return self.adaptive_softmax.loss(outputs, labels, real, training)
         return -ops.sum(ops.where(real, self.log_prob(outputs, labels), 0.0))
+
+    def quantize(self, *args, **kwargs) -> None:
+        """As of Keras, but no warnings name the layers that stay as they are."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* does not have a `quantize` method")
+            super().quantize(*args, **kwargs)
 
     def _update_config(self, **arguments) -> None:
         """Note arguments that would make the model as it is now."""

@@ -147,28 +147,30 @@ def example():
     return module
 
 
+def fresh_translator(**options):
+    return make_translator.__wrapped__("pieces", **options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mixer", "search"),
+    ("mixer", "search", "quantized"),
     [
-        ("dynamic_conv", {"num_beams": 3}),
-        ("light_conv", {"num_beams": 1, "max_length": 7}),
-        ("attention", {"num_beams": 2, "no_repeat_ngram_size": 2, "min_length": 3}),
+        ("dynamic_conv", {"num_beams": 3}, None),
+        ("query_conv", {"num_beams": 2}, "int8"),
+        ("light_conv", {"num_beams": 1, "max_length": 7}, None),
+        ("attention", {"no_repeat_ngram_size": 2, "min_length": 3}, None),
     ],
 )
-def test_a_search_in_numpy_finds_the_same(mixer, search, tmp_path):
-    translator = make_translator("pieces", mixer=mixer)
-    kept = dict(translator.search)
+def test_a_search_in_numpy_finds_the_same(mixer, search, quantized, tmp_path):
+    translator = fresh_translator(mixer=mixer)
     translator.search.update(search)
-    try:
-        ks.export.onnx_model(translator, tmp_path / "onnx")
-        outside = example().Translator(tmp_path / "onnx")
-        texts = [*TEXTS, "", "tea", "a  wood, a house and an old garden for two"]
-        assert outside.translate(texts) == translator.translate(texts)
-        assert outside.translate(texts[:1]) == translator.translate(texts[:1])
-    finally:
-        translator.search.clear()
-        translator.search.update(kept)
+    if quantized:
+        translator.model.quantize(quantized)
+    ks.export.onnx_model(translator, tmp_path / "onnx")
+    outside = example().Translator(tmp_path / "onnx")
+    texts = [*TEXTS, "", "tea", "a  wood, a house and an old garden for two"]
+    assert outside.translate(texts) == translator.translate(texts)
+    assert outside.translate(texts[:1]) == translator.translate(texts[:1])
 
 
 @pytest.fixture
