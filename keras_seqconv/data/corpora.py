@@ -31,6 +31,17 @@ _PROBLEMS = {
 }
 
 
+class WrongLanguages(ValueError):
+    """Languages that a corpus does not have, or that nothing chooses.
+
+    `languages` are those to choose from, empty where columns have no names.
+    """
+
+    def __init__(self, message: str, languages: Sequence[str] = ()):
+        super().__init__(message)
+        self.languages = languages
+
+
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """Where the text of a model comes from; made by `open_corpus`.
@@ -268,9 +279,10 @@ def _direction(
                 for a, b in (names, names[::-1])
             )
             listed += f". Nothing says which is translated: give {' or '.join(ways)}"
-        raise ValueError(
+        raise WrongLanguages(
             "`source_language` and `target_language` must be two languages of "
-            f"{what}: {listed}. Received: {source!r} and {target!r}"
+            f"{what}: {listed}. Received: {source!r} and {target!r}",
+            names,
         )
     return source, target
 
@@ -329,6 +341,11 @@ def _open_files(name, path, source, target, variant, skip) -> Corpus:
         language = "tsv" if ".tsv" in path.suffixes[-2:] else target or "text"
         layout = {("train", "", language): path}
     variants = sorted({other for stem, other, _ in layout if _SPLIT.fullmatch(stem)})
+    if len(variants) > 1 and {language for *_, language in layout} == {"txt"}:
+        raise ValueError(
+            f"Files of {path} must be named by split and language, such as train.de "
+            f"or de.train.txt. Received: {_names(layout)}"
+        )
     if variant is None and ("" in variants or len(variants) == 1):
         variant = variants[0]  # "" is the first
     elif variant not in variants:
@@ -344,10 +361,17 @@ def _open_files(name, path, source, target, variant, skip) -> Corpus:
     if languages == ["tsv"]:
         columns = languages
         if source is None or target is None or source == target:
-            raise ValueError(
+            raise WrongLanguages(
                 "`source_language` and `target_language` must name the two columns of "
                 f"{path}. Received: {source!r}, {target!r}"
             )
+    elif len(languages) == 1 and source is not None:
+        csv = ", and no .csv," * ("csv" in path.suffix + languages[0])
+        raise ValueError(
+            f"{path} must hold a text of each language, such as train.de and train.en, "
+            f"or be or hold .tsv files{csv} of two columns, for a model that "
+            f"translates. Received: {_names(layout)}"
+        )
     else:
         default = re.split(r"[-_]", variant)  # fairseq's train.de-en.de
         default = default if sorted(default) == languages else ()
@@ -393,6 +417,10 @@ def _layout(folder: Path) -> dict:
             f"holds: {', '.join(sorted(os.listdir(folder))[:8]) or 'nothing'}"
         )
     return layout
+
+
+def _names(layout) -> str:
+    return ", ".join([path.name for path in layout.values()][:8])
 
 
 def _splits(folder: Path, layout, columns) -> dict[str, list[list[Path]]]:

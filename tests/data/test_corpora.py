@@ -132,8 +132,11 @@ def test_text_of_a_language_model(folder):
         assert corpus.source_language is None
         assert rows_of(corpus) == [(line,) for line in text.split("\n")[:-1]]
     assert open_corpus(path, target_language="en").splits == ("train", "validation")
-    for source, target in ((None, "de"), ("de", "en")):
-        with pytest.raises(ValueError, match="two languages of .*: en. Received"):
+    for source, target, words in (
+        (None, "de", "two languages of .*: en. Received"),
+        ("de", "en", r"a text of each language.*: train\.en, valid\.en\.gz"),
+    ):
+        with pytest.raises(ValueError, match=words):
             open_corpus(path, source_language=source, target_language=target)
     with pytest.raises(ValueError, match="`side` must be one of"):
         open_corpus(path).texts("train", "source")
