@@ -395,7 +395,8 @@ def test_characters_of_a_text_file(tmp_path, capsys):
     [
         ({"dataset": "/nowhere/at/all"}, "/nowhere/at/all"),
         ({"source_language": "fr"}, "fr"),
-        ({"architecture": {"hiden_dim": 3}}, "hidden_dim"),
+        ({"architecture": {"hiden_dim": 3}}, "^`architecture` must .* hidden_dim"),
+        ({"architecture": {"num_heads": 3}}, "^`architecture` must .*`num_heads`"),
         ({"devices": 100_000}, "`devices` must be at most"),
         ({"hosts": "auto"}, "`hosts` needs the JAX backend"),
         ({"tokenizer": "spaces"}, "`tokenizer` must be one of"),
@@ -404,6 +405,7 @@ def test_characters_of_a_text_file(tmp_path, capsys):
 def test_wrong_input_is_named(corpus, tmp_path, changes, words):
     with pytest.raises((ValueError, OSError), match=words):
         train(options_for(corpus, tmp_path / "run", **changes), str)
+    assert not (tmp_path / "run" / "data").exists()
 
 
 @pytest.mark.slow
