@@ -280,6 +280,12 @@ def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
         pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
         example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
         say(f"{direction}, for example {example}")
+    others = [s for s in corpus.splits if s not in ("train", "validation", "test")]
+    if others:
+        say(
+            f"Training reads the splits train, validation and test of {corpus.name}, "
+            f"and not {', '.join(others)}."
+        )
     if "validation" not in corpus.splits and recipe.averaging["kind"] == "best":
         recipe.averaging["kind"] = "last_epochs"
         say(
@@ -310,6 +316,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
         "data_dir": options.data_dir,
         "manual_dir": options.manual_dir,
         "variant": options.variant,
+        "tsv_header": options.tsv_header,
         "on_error": "skip" if options.skip_bad_lines else "raise",
     }
 

@@ -257,3 +257,14 @@ def test_the_preset_completes_one_language(tmp_path):
     for dataset in (tmp_path, tmp_path / "one.tsv"):
         found = runs.open_corpus_of(options(dataset=str(dataset), source_language="fr"))
         assert (found.source_language, found.target_language) == ("fr", "de")
+
+
+def test_splits_that_training_does_not_read_are_named(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    for name in ("tst.en", "tst.de", "val2.en", "val2.de"):
+        (corpus / name).write_text("a\n")
+    changes = {"dataset": str(corpus), "tokenizer": "words", "source_language": "en"}
+    given, said = options(workdir=str(tmp_path / "run"), **changes), []
+    run = start(given)
+    runs.read_text(run, resolve_recipe(given), corpus_of(run), said.append)
+    assert any(line.endswith("and not tst, val2.") for line in said)
