@@ -109,6 +109,10 @@ class TrainingOptions(pydantic.BaseModel):
     variant: str | None = _text(
         "middle part of file names, lc.norm.tok for train.lc.norm.tok.de"
     )
+    tsv_header: bool | None = _text(
+        "whether line 1 of a .tsv file names its columns and is left out (asked about "
+        "where it looks so)"
+    )
     data_dir: str | None = _text("where TFDS keeps its data sets")
     manual_dir: str | None = _text(
         "where files are that TFDS cannot download by itself"

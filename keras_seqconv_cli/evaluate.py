@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--split", default="test", help="of the dataset (default test)")
     add("--data-dir", metavar="DIR", help="of TensorFlow Datasets")
+    add("--tsv-header", choices=("true", "false"), help="as of `train`")
     add("--limit", type=int, metavar="N", help="use the first N sentences only")
     add(
         "--metrics", metavar="A,B",
@@ -201,6 +202,7 @@ def _texts(options) -> tuple:
             source_language=options.source_language,
             target_language=options.target_language,
             data_dir=options.data_dir,
+            tsv_header={"true": True, "false": False}.get(options.tsv_header),
         )
         options.target_language = corpus.target_language
         references = [[*corpus.texts(options.split, "target", most)]]

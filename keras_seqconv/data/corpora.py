@@ -11,24 +11,28 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from keras_seqconv.data import tfds
+from keras_seqconv.data.rows import checked, read_parallel, read_tsv
 from keras_seqconv.support.arguments import check_choice
-from keras_seqconv.support.files import iterate_lines
 
 _VALIDATION = ("validation", "valid", "dev", "val")
 _TRAINING = re.compile(r"train\d*")
 _SPLIT = re.compile(r"(train|validation|valid|dev|val|test)[\w-]*")
 _NAME = re.compile(r"([\w-]+)\.(?:(.+)\.)?([\w-]+)")
-_ROWS_AT_ONCE = 8192
-# What is wrong with a text, as a key of the counts -> in words.
-_PROBLEMS = {
-    "empty": "has no text",
-    "invalid_utf8": "is not valid UTF-8",
-    "nul": "holds a NUL character",
-}
+
+
+class WrongLanguages(ValueError):
+    """Languages that a corpus does not have, or that nothing chooses.
+
+    `languages` are those to choose from, empty where columns have no names.
+    """
+
+    def __init__(self, message: str, languages: Sequence[str] = ()):
+        super().__init__(message)
+        self.languages = languages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +47,9 @@ class Corpus:
         splits: names that `blocks` takes.
         counts: split -> counter of rows "kept" and, by reason, left out, in the last
             complete pass over that split: "empty" (either side without text),
-            "invalid_utf8", "nul", "unpaired" (lines beyond the end of the shorter file:
-            look at these, the files may be shifted), "untranslated" (of tfds).
+            "invalid_utf8", "nul", "no_tab", "unpaired" (lines beyond the end of the
+            shorter file: look at these, the files may be shifted), "untranslated"
+            (of tfds).
     """
 
     name: str
@@ -118,6 +123,7 @@ def open_corpus(
     variant: str | None = None,
     on_error: str = "raise",
     manual_dir: str | os.PathLike | None = None,
+    tsv_header: bool | None = None,
 ) -> Corpus:
     """Opens a corpus by name; TensorFlow Datasets downloads it where it must.
 
@@ -137,7 +143,8 @@ def open_corpus(
               only: text for language models.
             - a folder in the layout of tfds' TranslateFolder: `de.train.txt`, ...
             - a folder with `train.tsv`, ..., or one such file: the first column is the
-              source, the second the target, others are left out.
+              source, the second the target. A warning tells of others, which are left
+            out, and of quotes around cells, which are text.
             - any other text file: the `train` split of a language model.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
               "cnn_dailymail", or of a prepared data set in `data_dir`.
@@ -153,6 +160,8 @@ def open_corpus(
         on_error: "raise", or "skip" and count rows that cannot be used. Lines without
             text are rows like others for a language model.
         manual_dir: for tfds, a folder with downloads made by hand.
+        tsv_header: whether line 1 of each .tsv file names its columns and is left out.
+            None: it does not, and is an error if it looks as if it did.
 
     Raises:
         ValueError: an unknown name; a language that is not there, or none where nothing
@@ -176,7 +185,7 @@ def open_corpus(
         if languages == (None, None):
             languages = "en", "de"
     if name and folder.exists():
-        return _open_files(name, folder, *languages, variant, skip)
+        return _open_files(name, folder, *languages, variant, skip, tsv_header)
     if not name or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
     if variant is not None:
@@ -193,7 +202,7 @@ def open_corpus(
 
     def read(split, counts):
         rows = tfds.read_split(builder, split, wanted, counts)
-        return _checked(rows, skip, False, counts)
+        return checked(rows, skip, False, counts)
 
     def digests(splits):
         return {
@@ -268,67 +277,29 @@ def _direction(
                 for a, b in (names, names[::-1])
             )
             listed += f". Nothing says which is translated: give {' or '.join(ways)}"
-        raise ValueError(
+        raise WrongLanguages(
             "`source_language` and `target_language` must be two languages of "
-            f"{what}: {listed}. Received: {source!r} and {target!r}"
+            f"{what}: {listed}. Received: {source!r} and {target!r}",
+            names,
         )
     return source, target
-
-
-def _checked(
-    rows: Iterable[tuple], skip: bool, keep_empty: bool, counts: collections.Counter
-) -> Iterator[list[list[str]]]:
-    """The columns of the rows that can be used; counts them, and those left out.
-
-    `rows` are parts of (columns, what each column is, number of each row); what is not
-    UTF-8 stands as lone surrogates in the texts.
-    """
-    for columns, names, numbers in rows:
-        bad = {}
-        for name, texts in zip(names, columns, strict=True):
-            # All at once, which is much faster than text by text.
-            filled = keep_empty or all(map(str.strip, texts))
-            if filled and _problem("".join(texts)) is None:
-                continue
-            for row, text in enumerate(texts):
-                empty = not keep_empty and not text.strip()
-                problem = _problem(text) or ("empty" if empty else None)
-                if problem is not None and not skip:
-                    raise ValueError(
-                        f"{name} {numbers[row]:,}, {_PROBLEMS[problem]}. Correct it, "
-                        "or leave out such rows (`on_error`='skip')."
-                    )
-                if problem is not None:
-                    bad.setdefault(row, problem)
-        if bad:
-            counts.update(bad.values())
-            columns = [
-                [text for row, text in enumerate(texts) if row not in bad]
-                for texts in columns
-            ]
-        counts["kept"] += len(columns[0])
-        if columns[0]:
-            yield columns
-
-
-def _problem(text: str) -> str | None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # lone surrogates
-        return "invalid_utf8"
-    return "nul" if "\0" in text else None
 
 
 # --- Files ---
 
 
-def _open_files(name, path, source, target, variant, skip) -> Corpus:
+def _open_files(name, path, source, target, variant, skip, header) -> Corpus:
     if path.is_dir():
         layout = _layout(path)
     else:
         language = "tsv" if ".tsv" in path.suffixes[-2:] else target or "text"
         layout = {("train", "", language): path}
     variants = sorted({other for stem, other, _ in layout if _SPLIT.fullmatch(stem)})
+    if len(variants) > 1 and {language for *_, language in layout} == {"txt"}:
+        raise ValueError(
+            f"Files of {path} must be named by split and language, such as train.de "
+            f"or de.train.txt. Received: {_names(layout)}"
+        )
     if variant is None and ("" in variants or len(variants) == 1):
         variant = variants[0]  # "" is the first
     elif variant not in variants:
@@ -344,10 +315,17 @@ def _open_files(name, path, source, target, variant, skip) -> Corpus:
     if languages == ["tsv"]:
         columns = languages
         if source is None or target is None or source == target:
-            raise ValueError(
+            raise WrongLanguages(
                 "`source_language` and `target_language` must name the two columns of "
                 f"{path}. Received: {source!r}, {target!r}"
             )
+    elif len(languages) == 1 and source is not None:
+        csv = ", and no .csv," * ("csv" in path.suffix + languages[0])
+        raise ValueError(
+            f"{path} must hold a text of each language, such as train.de and train.en, "
+            f"or be or hold .tsv files{csv} of two columns, for a model that "
+            f"translates. Received: {_names(layout)}"
+        )
     else:
         default = re.split(r"[-_]", variant)  # fairseq's train.de-en.de
         default = default if sorted(default) == languages else ()
@@ -362,8 +340,11 @@ def _open_files(name, path, source, target, variant, skip) -> Corpus:
                 f"splits are for TensorFlow Datasets). Received: split={split!r}"
             )
         for paths in splits[split]:
-            rows = _read_files(paths, languages == ["tsv"], skip, counts)
-            yield from _checked(rows, skip, source is None, counts)
+            if languages == ["tsv"]:
+                rows = read_tsv(*paths, {source, target}, header)
+            else:
+                rows = read_parallel(paths, skip, counts)
+            yield from checked(rows, skip, source is None, counts)
 
     def digests(chosen):
         digests = {}
@@ -395,6 +376,10 @@ def _layout(folder: Path) -> dict:
     return layout
 
 
+def _names(layout) -> str:
+    return ", ".join([path.name for path in layout.values()][:8])
+
+
 def _splits(folder: Path, layout, columns) -> dict[str, list[list[Path]]]:
     """Name of the split -> for each of its parts the files of the columns."""
     splits: dict = {}
@@ -417,39 +402,3 @@ def _splits(folder: Path, layout, columns) -> dict[str, list[list[Path]]]:
         splits["test"] = splits.pop(tests[0])
     first = [name for name in ("train", "validation", "test") if name in splits]
     return {name: splits[name] for name in first + sorted({*splits} - {*first})}
-
-
-def _read_files(
-    paths: Sequence[Path], tsv: bool, skip: bool, counts: collections.Counter
-) -> Iterator[tuple]:
-    """The rows of parallel files, or of the first two columns of one, for `_checked`.
-
-    Lines beyond the end of the shortest file are an error, or counted as "unpaired".
-    """
-    readers = [iterate_lines(path, "keep") for path in paths]
-    names = [f"{path}, line" for path in paths] * (2 if tsv else 1)
-    done = 0  # rows
-    while True:
-        columns = [[*itertools.islice(one, _ROWS_AT_ONCE)] for one in readers]
-        common = min(map(len, columns))
-        texts = [lines[:common] for lines in columns]
-        if tsv:
-            rows = [line.split("\t", 2) for line in texts[0]]
-            texts = [[row[0] for row in rows], ["".join(row[1:2]) for row in rows]]
-        if common:
-            yield texts, names, range(done + 1, done + common + 1)
-        done += common
-        if common < _ROWS_AT_ONCE:
-            break
-    more = [
-        len(lines) - common + sum(1 for _ in reader)
-        for lines, reader in zip(columns, readers, strict=True)
-    ]
-    if any(more) and not skip:
-        sizes = zip(paths, more, strict=True)
-        raise ValueError(
-            "Parallel files must have the same number of lines: "
-            + ", ".join(f"{path} has {done + number:,}" for path, number in sizes)
-            + f". Line {done + 1:,} of {paths[more.index(max(more))]} has no partner."
-        )
-    counts["unpaired"] += max(more)

@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+import types
 from collections.abc import Iterator
 
 import keras
@@ -185,6 +186,23 @@ def make_model(
     finally:
         keras.config.set_dtype_policy(policy)
         random.setstate(state)
+
+
+def check_architecture(options: TrainingOptions, precision: str) -> None:
+    """Makes a model, if only for its errors to come before the text is read."""
+    if not options.architecture:
+        return
+    preset = PRESETS[options.preset]
+    sizes = [size for name, size in preset.parameters.items() if name != "count"]
+    size = options.vocabulary_size or max(sizes, default=1 << 15)
+    tokenizer = types.SimpleNamespace(vocabulary_size=size)
+    source = None if preset.is_language_model else tokenizer
+    try:
+        make_model(options, precision, source, tokenizer)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`architecture` must hold arguments that {preset.model} takes. {error}"
+        ) from error
 
 
 def warm_start(model, folder: str, tokenizers) -> str:

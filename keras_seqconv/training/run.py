@@ -16,7 +16,7 @@ from typing import NamedTuple
 import keras
 
 from keras_seqconv import checkpoints, tokenizers
-from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
+from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import (
@@ -285,6 +285,12 @@ def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
         pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
         example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
         say(f"{direction}, for example {example}")
+    others = [s for s in corpus.splits if s not in ("train", "validation", "test")]
+    if others:
+        say(
+            f"Training reads the splits train, validation and test of {corpus.name}, "
+            f"and not {', '.join(others)}."
+        )
     if "validation" not in corpus.splits and recipe.averaging["kind"] == "best":
         recipe.averaging["kind"] = "last_epochs"
         say(
@@ -311,22 +317,43 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
     """
     preset = PRESETS[options.preset]
     given = (options.source_language, options.target_language)
-    source, target = given if any(given) else preset.languages or given
     settings = {
         "data_dir": options.data_dir,
         "manual_dir": options.manual_dir,
         "variant": options.variant,
+        "tsv_header": options.tsv_header,
         "on_error": "skip" if options.skip_bad_lines else "raise",
     }
+
+    def opened(source: str | None, target: str | None) -> Corpus:
+        languages = {"source_language": source, "target_language": target}
+        return open_corpus(options.dataset, **languages, **settings)
+
+    completed = [
+        one or (default if default not in given else None)
+        for one, default in zip(given, preset.languages or given, strict=True)
+    ]
     try:
-        corpus = open_corpus(
-            options.dataset, source_language=source, target_language=target, **settings
-        )
-    except ValueError:
-        if (source, target) != given:
-            # Its error names the languages, where those of the preset are wrong.
-            open_corpus(options.dataset, **settings)
-        raise
+        # Of two languages one says the other; the preset says what is left open.
+        corpus = opened(*given if any(given) else completed)
+    except WrongLanguages as error:
+        if preset.is_language_model and not any(given) and error.languages:
+            raise ValueError(
+                f"`target_language` must name the text that {options.preset}, a "
+                f"language model, learns of {options.dataset}: one of "
+                f"{', '.join(error.languages)}. Received: None"
+            ) from None
+        try:
+            corpus = opened(*completed if any(given) else given)
+        except WrongLanguages as other:
+            raise (error if any(given) else other) from None
+        if not any(given):
+            raise ValueError(
+                "`source_language` and `target_language` must be given: "
+                f"{options.preset} translates {' to '.join(preset.languages)}, and "
+                f"{options.dataset} has {corpus.source_language} and "
+                f"{corpus.target_language}. Received: None and None"
+            ) from None
     if "train" not in corpus.splits:
         raise ValueError(
             f"`dataset` must have a split 'train'. Received: {options.dataset} with "

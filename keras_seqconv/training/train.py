@@ -22,6 +22,7 @@ from keras_seqconv.training.finish import (
 )
 from keras_seqconv.training.recipe import (
     Recipe,
+    check_architecture,
     make_loss,
     make_model,
     make_optimizer,
@@ -116,6 +117,7 @@ def _warnings_as_lines(say):
 def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
+    check_architecture(options, recipe.precision)
     if "ROUGE" in recipe.scoring:
         require("rouge_score", "rouge")
     elif recipe.search is not None:

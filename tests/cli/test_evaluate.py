@@ -126,6 +126,12 @@ def test_dataset(folder, tmp_path, capsys):
     assert done.output.splitlines()[-1] == "test BLEU 100.0"
     message = refused(capsys, *scored, "--source-language", "xx")
     assert f"--source-language must be that of {tmp_path / 'run'}, en." in message
+    rows = zip(SOURCES, (folder / "right").read_text().splitlines(), strict=True)
+    table = write(tmp_path / "table.tsv", "en\txx", *map("\t".join, rows))
+    scored[3:4] = [table, "--split", "train"]
+    assert "error: --tsv-header must say whether line 1" in refused(capsys, *scored)
+    done = call(capsys, *scored, "--tsv-header", "true")
+    assert done.output.splitlines()[-1] == "train BLEU 100.0"
 
 
 def test_shards_are_scored_when_merged(folder, tmp_path, capsys):

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from keras_seqconv.data import corpora
+from keras_seqconv.data import rows as data_rows
 from keras_seqconv.data.corpora import hold_out, open_corpus
 from keras_seqconv.support import files
 from tests.conftest import SHARED
@@ -132,8 +132,11 @@ def test_text_of_a_language_model(folder):
         assert corpus.source_language is None
         assert rows_of(corpus) == [(line,) for line in text.split("\n")[:-1]]
     assert open_corpus(path, target_language="en").splits == ("train", "validation")
-    for source, target in ((None, "de"), ("de", "en")):
-        with pytest.raises(ValueError, match="two languages of .*: en. Received"):
+    for source, target, words in (
+        (None, "de", "two languages of .*: en. Received"),
+        ("de", "en", r"a text of each language.*: train\.en, valid\.en\.gz"),
+    ):
+        with pytest.raises(ValueError, match=words):
             open_corpus(path, source_language=source, target_language=target)
     with pytest.raises(ValueError, match="`side` must be one of"):
         open_corpus(path).texts("train", "source")
@@ -162,15 +165,32 @@ def test_tsv(tmp_path):
     expected = [("Go.", "Geh."), ("Hi.", "Hallo!")]
     corpus = open_corpus(path, **options)
     assert corpus.splits == ("train",)
-    assert rows_of(corpus) == expected
+    with pytest.warns(UserWarning, match="third on are left out, such as 'CC-BY 2.0'"):
+        assert rows_of(corpus) == expected
+    path.write_text('Go.\t"Geh."\n"Hi."\t"Hallo!"\nA "b"\t"\n')
+    with pytest.warns(UserWarning, match=r"pairs\.tsv: 3 cells stand in quotes"):
+        assert rows_of(open_corpus(path, **options))[1] == ('"Hi."', '"Hallo!"')
+    for line in ("en\tde", "English\tDeutsch (de)", '"Source"\t"target_text"\tid'):
+        path.write_text(f"{line}\nGo.\tGeh.\nHi.\tHallo!\n")
+        with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
+            rows_of(open_corpus(path, **options))
+        assert rows_of(open_corpus(path, **options, tsv_header=True)) == expected
+    path.write_text("en\tde\n\tGeh.\n")
+    assert not open_corpus(path, **options, tsv_header=False).counts
+    with pytest.raises(ValueError, match="line 2, has no text"):
+        rows_of(open_corpus(path, **options, tsv_header=True))
+    path.write_text("Go.\tGeh.\nHi.\tHallo!\n")
     for name in ("train.tsv", "valid.tsv"):
         (tmp_path / name).write_bytes(path.read_bytes())
     assert rows_of(open_corpus(tmp_path, **options), "validation") == expected
     with pytest.raises(ValueError, match="must name the two columns"):
         open_corpus(path, source_language="en")
     path.write_text("Go.\tGeh.\nHi.\n")
-    with pytest.raises(ValueError, match=r"pairs\.tsv, line 2, has no text"):
+    with pytest.raises(ValueError, match=r"pairs\.tsv, line 2, has no tab between"):
         rows_of(open_corpus(path, **options))
+    corpus = open_corpus(path, **options, on_error="skip")
+    assert rows_of(corpus) == expected[:1]
+    assert corpus.counts["train"] == {"kept": 1, "no_tab": 1}
 
 
 def test_a_part_is_held_out_for_validation(tmp_path):
@@ -264,7 +284,7 @@ def test_line_ends_marks_and_separators_compressed_whatever_the_name(read):
 
 
 def test_several_blocks_and_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "_ROWS_AT_ONCE", 512)
+    monkeypatch.setattr(data_rows, "_ROWS_AT_ONCE", 512)
     expected = []
     for name, number in (("train", 2000), ("train1", 1), ("train2", 1024)):
         rows = [(f"s{name} {i}", f"t{name} {i}" * (1 + i % 3)) for i in range(number)]
@@ -310,6 +330,7 @@ def test_wrong_texts(read, monkeypatch):
     for contents, message in (
         ((b"\n".join(wrong), b"y\n" * 20_000), "de, line 17,655, is not valid UTF-8"),
         ((b"a\n" * 9_000, b"b\n" * 30_001), "has 9,000, .* has 30,001. Line 9,001 of"),
+        ((b"a\rb\rc", b"1\n"), "de must end with LF or CRLF. It .* 2 times CR alone"),
         ((b"", b""), "split train, must hold at least one row.*: none"),
         ((archive[:999], b"1\n"), r"de is damaged or cut off after line \d+ "),
         ((archive[:40] + b"\0" * 40 + archive[80:], b"1\n"), "de is damaged or cut"),

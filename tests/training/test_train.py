@@ -377,7 +377,8 @@ def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
     [
         ({"dataset": "/nowhere/at/all"}, "/nowhere/at/all"),
         ({"source_language": "fr"}, "fr"),
-        ({"architecture": {"hiden_dim": 3}}, "hidden_dim"),
+        ({"architecture": {"hiden_dim": 3}}, "^`architecture` must .* hidden_dim"),
+        ({"architecture": {"num_heads": 3}}, "^`architecture` must .*`num_heads`"),
         ({"devices": 100_000}, "`devices` must be at most"),
         ({"hosts": "auto"}, "`hosts` needs the JAX backend"),
         ({"tokenizer": "spaces"}, "`tokenizer` must be one of"),
@@ -386,6 +387,7 @@ def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
 def test_wrong_input_is_named(corpus, tmp_path, changes, words):
     with pytest.raises((ValueError, OSError), match=words):
         train(options_for(corpus, tmp_path / "run", **changes), str)
+    assert not (tmp_path / "run" / "data").exists()
 
 
 @pytest.mark.slow
