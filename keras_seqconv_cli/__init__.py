@@ -121,21 +121,22 @@ def keep_memory(options: argparse.Namespace) -> None:
 def load_quietly() -> None:
     """Imports the package without the lines that TensorFlow's libraries print.
 
-    They go to the file descriptor, past `sys.stderr` and past every setting. When the
-    import fails they are shown after all.
+    They go to the file descriptor, past `sys.stderr` and past every setting. When
+    Keras or TensorFlow cannot be imported they are shown after all.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     kept = os.dup(2)
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
-            # First, as it refuses other backends before TensorFlow is loaded.
-            importlib.import_module("keras_seqconv.registration")
-            import tensorflow  # noqa: F401  on JAX too, whose data it reads
-        except Exception:
-            printed.seek(0)
-            os.write(kept, printed.read())
-            raise
+            try:
+                import keras  # noqa: F401
+                import tensorflow  # noqa: F401  on JAX too, whose data it reads
+            except Exception:
+                printed.seek(0)
+                os.write(kept, printed.read())
+                raise
+            import keras_seqconv.registration  # noqa: F401
         finally:
             os.dup2(kept, 2)
             os.close(kept)

@@ -83,7 +83,7 @@ def test_an_error_is_the_only_line(tmp_path, monkeypatch, command, environment, 
     done = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path / "model", capture_output=True, text=True, input="w1\n",
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and words in line
