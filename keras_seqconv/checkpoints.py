@@ -49,20 +49,9 @@ def update_of(path: str | os.PathLike) -> int:
 
 
 def find(directory: str | os.PathLike) -> list[Path]:
-    """The checkpoints in a folder, oldest update first; none where it is missing.
-
-    Raises:
-        ValueError: the folder has checkpoints of an earlier version, `update-*.h5`.
-    """
-    folder = Path(directory)
-    for path in folder.glob("update-*.h5"):
-        raise _wrong(
-            path,
-            "it is of an earlier version of keras_seqconv, whose checkpoints cannot be "
-            "read any more; finish the training with that version, or start anew in "
-            "another folder",
-        )
-    paths = [path for path in folder.glob("*.npz") if _NAME.fullmatch(path.name)]
+    """The checkpoints in a folder, oldest update first; none where it is missing."""
+    paths = Path(directory).glob("*.npz")
+    paths = [path for path in paths if _NAME.fullmatch(path.name)]
     return sorted(paths, key=update_of)
 
 

@@ -10,10 +10,7 @@ from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
 from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import (
-    SIDES,
     SPECIAL_IDS,
-    maker,
-    of_side,
 )
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
@@ -346,7 +343,7 @@ class SequenceModel(keras.Model):
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         changes = config.pop("changes", {})
-        model = cls(**current_arguments(config))
+        model = cls(**config)
         repeat(changes, model)
         return model
 
@@ -395,64 +392,3 @@ def constructor_arguments(variables: dict) -> dict:
     if keras.dtype_policies.get(policy.name) == policy:
         config["dtype"] = policy.name
     return config
-
-
-# --- Configurations of earlier versions ---
-
-# Options of all mixers, which were arguments of the models once.
-_ONCE_ARGUMENTS = (
-    "num_conv_heads", "conv_dim", "query_dim", "gate", "query_groups",
-    "permute_channels", "compat", "kernel_softmax", "weight_dropout_mask",
-    "input_dropout",
-)  # fmt: skip
-
-
-def current_arguments(config: dict) -> dict:
-    """A model's configuration, also of a file of an older version, in today's words.
-
-    Options of the mixers stood beside `mixer` (and `use_glu` and `gate` were one),
-    `max_length` beside `positions`, and special ids were four arguments.
-    """
-    config = dict(config)
-    ids = {k: config.pop(f"{k}_id") for k in SPECIAL_IDS if f"{k}_id" in config}
-    if ids:
-        config["special_ids"] = ids
-    if "convolutions" in config:
-        return config
-    options = {key: config.pop(key) for key in _ONCE_ARGUMENTS if key in config}
-    max_length = config.pop("max_length", None)
-
-    sides = SIDES if "source_vocabulary_size" in config else (None,)
-
-    def mixer_of(side):
-        chosen = {key: of_side(key, value, side) for key, value in options.items()}
-        mixer = of_side("mixer", config.get("mixer", "dynamic_conv"), side)
-        if isinstance(mixer, (list, tuple)):
-            return [_with_options(kind, chosen) for kind in mixer]
-        return _with_options(mixer, chosen)
-
-    def positions_of(side):
-        kind = of_side("positions", config["positions"], side)
-        length = of_side("max_length", max_length, side)
-        return {"kind": kind, "max_length": length} if kind == "learned" else kind
-
-    for name, is_old, value_of in (
-        ("mixer", options, mixer_of),
-        ("positions", max_length is not None and "positions" in config, positions_of),
-    ):
-        if is_old:
-            first, *rest = values = [value_of(side) for side in sides]
-            same = all(value == first for value in rest)
-            config[name] = first if same else dict(zip(sides, values, strict=True))
-    return config
-
-
-def _with_options(kind, options):
-    """A mixer with those of the options that it knows."""
-    if kind == "attention":
-        return kind
-    options = {"gate": "glu", **options, "num_heads": options.get("num_conv_heads")}
-    options["use_glu"] = options["gate"] == "glu"
-    _, names = maker(kind, kind)
-    known = {k: v for k, v in options.items() if k in names and v is not None}
-    return {"kind": kind, **known}

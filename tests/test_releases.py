@@ -1,8 +1,8 @@
-"""What the version before the rebuilt house wrote is read forever.
+"""Files of each release are read by all later ones.
 
-`files/version_before.tar.xz`: the model directory and the export of one small
-translator, and directories of models of other classes and arguments (ids only), written
-at ccd8bc0; `version_before.json`: what they said then.
+`files/release_0.1.0.tar.xz`: the model directory and the export of one small
+translator, and directories of models of other classes and arguments (ids only);
+`release_0.1.0.json`: texts, translations and scores.
 """
 
 import json
@@ -16,14 +16,14 @@ import pytest
 import keras_seqconv as ks
 
 FILES = Path(__file__).parent / "files"
-EXPECTED = json.loads((FILES / "version_before.json").read_text("utf-8"))
+EXPECTED = json.loads((FILES / "release_0.1.0.json").read_text("utf-8"))
 TEXTS = EXPECTED["texts"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("before")
-    with tarfile.open(FILES / "version_before.tar.xz") as archive:
+    folder = tmp_path_factory.mktemp("release")
+    with tarfile.open(FILES / "release_0.1.0.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder
 
