@@ -72,14 +72,14 @@ def main():
         if lines_of(path) > LONGEST and path.name != "presets.py"
     ]
     rows = [
-        ("library and command line, lines", sum(map(lines_of, paths)), 18_000),
-        ("library and command line, files", len(paths), 85),
+        ("library and command line, lines", sum(map(lines_of, paths)), 24_000),
+        ("library and command line, files", len(paths), 95),
         (f"files above {LONGEST} lines but presets.py", len(long), 0),
-        ("`def` and `class`, nested ones counted", sum(map(definitions, paths)), 1_200),
-        ("tests, lines", sum(map(lines_of, tests)), 14_000),
+        ("`def` and `class`, nested ones counted", sum(map(definitions, paths)), 1_330),
+        ("tests, lines", sum(map(lines_of, tests)), 19_000),
         ("modules in an import cycle", len(cycles), 0),
         ("modules from text to the op in `training`", len(way), 30),
-        ("README, lines", len((ROOT / "README.md").read_text().splitlines()), 180),
+        ("README, lines", len((ROOT / "README.md").read_text().splitlines()), 150),
     ]
     print(f"| {'':52} |    now | at most |\n|{'-' * 54}|-------:|--------:|")
     for name, value, most in rows:
