@@ -1,5 +1,6 @@
 """A page to try models on, in the browser. Needs the extra `demo` (Gradio)."""
 
+import functools
 import html
 import math
 import os
@@ -87,25 +88,43 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
 
     def translate(text, beams, penalty, layer):
         _check(gradio, text)
+<<<<<<< HEAD
         lines = _lines(text)
+=======
+        if not text.strip():
+            # An error would mark each of the outputs.
+            gradio.Warning("Type a text first.")
+            return gradio.skip()
+>>>>>>> h-c
         try:
             found = translator.translate_n_best(
                 lines, beams, beams, length_penalty=penalty, return_attention=True
             )
         except (ValueError, TypeError) as error:
             raise gradio.Error(str(error), print_exception=False) from error
+<<<<<<< HEAD
         texts = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
         if not found[0] or not found[0][0].tokens:
             raise gradio.Error("There is no word to translate.", print_exception=False)
+=======
+        if not found or not found[0].tokens:
+            gradio.Warning("There is no word to translate.")
+            return gradio.skip()
+>>>>>>> h-c
         picture = plots.attention(
             found[0][0].attention,
             inspection.sentence(translator, lines[0], "")[1]["encoder"],
             [*found[0][0].tokens, "</s>"],
         )
+<<<<<<< HEAD
         # Gradio draws once, and squares need a second pass of the layout.
         picture.draw_without_rendering()
         drawn = draw_kernels(text, texts[0], layer)
         return "\n".join(texts), "".join(map(table, found)), picture, drawn
+=======
+        drawn = draw_kernels(text, found[0].text, layer)
+        return found[0].text, table(found), _whole(picture), drawn
+>>>>>>> h-c
 
     def draw_kernels(text, translation, layer):
         if layer == _NO_KERNELS or not text.strip():
@@ -138,7 +157,7 @@ def _generation(gradio, models):
             output = gradio.Textbox(label=name, lines=12, interactive=False)
 
             def sample(prompt, length, temperature, top_k, seed, generator=generator):
-                _check(gradio, prompt, empty=True)
+                _check(gradio, prompt)
                 options = {"temperature": temperature, "top_k": top_k or None}
                 try:
                     texts = generator.sample(
@@ -152,13 +171,11 @@ def _generation(gradio, models):
             button.click(sample, inputs, output, api_name=False)
 
 
-def _check(gradio, text: str, empty: bool = False):
+def _check(gradio, text: str):
     # The box bounds it too, but not what a program sends.
     if len(text) > MOST_CHARACTERS:
         words = f"At most {MOST_CHARACTERS:,} characters, please; {len(text):,} came."
         raise gradio.Error(words, print_exception=False)
-    if not empty and not text.strip():
-        raise gradio.Error("Type a text first.", print_exception=False)
 
 
 def _lines(text: str) -> list[str]:
@@ -204,4 +221,10 @@ def _kernels(translator, text: str, translation: str, name: str):
     layers = inspection.dynamic_conv_kernels(translator.model, inputs)
     layer = next(layer for layer in layers if layer.name == name)
     side = tokens[name.partition(" ")[0]]
-    return plots.dynamic_conv_kernels(layer.values[0], side, layer.left, name)
+    return _whole(plots.dynamic_conv_kernels(layer.values[0], side, layer.left, name))
+
+
+def _whole(figure):
+    """The figure as `plots.save` writes it: Gradio's `savefig` cuts labels off."""
+    figure.savefig = functools.partial(figure.savefig, bbox_inches="tight")
+    return figure

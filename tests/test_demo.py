@@ -1,5 +1,6 @@
 """The demo page, as a browser shows it."""
 
+import io
 import re
 import shutil
 import socket
@@ -7,9 +8,11 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import keras_seqconv as ks
+from keras_seqconv import demo, plots
 from tests.processes import COMMAND
 from tests.small_models import TOKENIZER, encoder_decoder, make_language_model
 
@@ -112,6 +115,7 @@ def test_a_translation_with_its_scores_and_pictures(serve, folders):
     text = until(page, lambda page: elements(page, "textarea"))[0]
     click(page, "Translate")
     until(page, lambda page: "Type a text first" in page.page_source)
+    assert not elements(page, ".error")  # none of the outputs is marked
     text.send_keys("w1 w2 w3\n\nw4")
     click(page, "Translate")
     # Attention and the kernels of the first layer, of each model.
@@ -124,6 +128,19 @@ def test_a_translation_with_its_scores_and_pictures(serve, folders):
             assert best.text in shown.text and f"{best.score:.3f}" in shown.text
             scores = [f"{score:.2f}" for score in best.positional_scores]
             assert all(score in shown.text for score in scores)
+
+
+@pytest.mark.parametrize("rows, columns", [(15, 1), (1, 13)])
+def test_pictures_have_whole_labels(rows, columns):
+    """As Gradio saves them: no ink at the edges."""
+    image = pytest.importorskip("matplotlib.image", reason="needs the extra plot")
+    tokens = ["m" * 22] * rows, ["m" * 20] * columns
+    picture = plots.attention(np.full((rows, columns), 0.1), *tokens[::-1])
+    file = io.BytesIO()
+    demo._whole(picture).savefig(file, format="png")
+    file.seek(0)
+    ink = image.imread(file)[..., :3].min(axis=-1) < 0.8
+    assert not (ink[[0, -1]].any() or ink[:, [0, -1]].any())
 
 
 def test_a_language_model_continues_a_text(serve, folders):

@@ -468,8 +468,14 @@ def _graph(function, *names: str):
         dtype = tf.string if name in ("text", "translation", "prompt") else tf.int32
         dtype = tf.float32 if name == "temperature" else dtype
         specs.append(tf.TensorSpec(shape, dtype, name))
+
     # Without what the function has defaults for.
-    traced = tf.function(lambda *inputs: function(*inputs), autograph=False)
+    def checked(*inputs):
+        # A server compares no shapes: this names the input and its shape.
+        pairs = zip(inputs, specs, strict=True)
+        return function(*(tf.ensure_shape(x, spec.shape) for x, spec in pairs))
+
+    traced = tf.function(checked, autograph=False)
     return traced.get_concrete_function(*specs)
 
 

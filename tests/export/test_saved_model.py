@@ -230,6 +230,14 @@ def test_inputs_of_other_sizes(request, kind):
                 inputs = tensors(2, 3) | {name: tensors(rows, 3)[name]}
                 with pytest.raises(tf.errors.InvalidArgumentError, match="one row for"):
                     function(**inputs)
+        for name in of_rows:  # an axis too many
+            inputs = tensors(2, 3)
+            inputs[name] = inputs[name][..., None]
+            shape = (
+                rf"tensor {name} \[{','.join(map(str, inputs[name].shape))}\] is not"
+            )
+            with pytest.raises(tf.errors.InvalidArgumentError, match=shape):
+                function(**inputs)
 
 
 # --- The files ---
