@@ -88,43 +88,28 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
 
     def translate(text, beams, penalty, layer):
         _check(gradio, text)
-<<<<<<< HEAD
-        lines = _lines(text)
-=======
         if not text.strip():
             # An error would mark each of the outputs.
             gradio.Warning("Type a text first.")
             return gradio.skip()
->>>>>>> h-c
+        lines = _lines(text)
         try:
             found = translator.translate_n_best(
                 lines, beams, beams, length_penalty=penalty, return_attention=True
             )
         except (ValueError, TypeError) as error:
             raise gradio.Error(str(error), print_exception=False) from error
-<<<<<<< HEAD
         texts = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
         if not found[0] or not found[0][0].tokens:
-            raise gradio.Error("There is no word to translate.", print_exception=False)
-=======
-        if not found or not found[0].tokens:
             gradio.Warning("There is no word to translate.")
             return gradio.skip()
->>>>>>> h-c
         picture = plots.attention(
             found[0][0].attention,
             inspection.sentence(translator, lines[0], "")[1]["encoder"],
             [*found[0][0].tokens, "</s>"],
         )
-<<<<<<< HEAD
-        # Gradio draws once, and squares need a second pass of the layout.
-        picture.draw_without_rendering()
         drawn = draw_kernels(text, texts[0], layer)
-        return "\n".join(texts), "".join(map(table, found)), picture, drawn
-=======
-        drawn = draw_kernels(text, found[0].text, layer)
-        return found[0].text, table(found), _whole(picture), drawn
->>>>>>> h-c
+        return "\n".join(texts), "".join(map(table, found)), _whole(picture), drawn
 
     def draw_kernels(text, translation, layer):
         if layer == _NO_KERNELS or not text.strip():
