@@ -17,13 +17,14 @@ JAX_TESTS = ops $(addprefix layers/test_,attention.py contract.py formulas.py) m
   test_copy_task.py test_inspection.py test_language_generator.py test_losses.py \
   test_metrics.py test_optimizers.py test_schedules.py test_translator.py
 
-.PHONY: help quickstart test test-slow test-all lint format size mutants bench torch demo \
+.PHONY: help quickstart test test-slow test-jax test-all lint format size mutants bench torch demo \
   docs clean
 
 help:
 	@echo "make quickstart  set up .venv and train, score and use a small model"
 	@echo "make test        set up .venv and run the quick tests (about 4 minutes on two cores)"
-	@echo "make test-slow   the tests that take minutes, and those on JAX"
+	@echo "make test-slow   the tests that take minutes"
+	@echo "make test-jax    the tests of JAX"
 	@echo "make lint        ruff check and ruff format --check"
 	@echo "make size        lines, files, definitions and imports, beside their goals"
 	@echo "make docs        run the pages of docs/ and build the site (minutes)"
@@ -52,10 +53,12 @@ test-slow: $(VENV)/stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow tests/ops/test_convolution.py
 	$(QUICK) $(BIN)/python -m pytest -n auto --dist worksteal -m slow \
 	  --ignore tests/ops/test_convolution.py
+
+test-jax: $(VENV)/stamp
 	$(QUICK) $(JAX) $(BIN)/python -m pytest -n auto --dist worksteal \
 	  -m "not tensorflow and (jax or not slow)" $(addprefix tests/,$(JAX_TESTS))
 
-test-all: test test-slow
+test-all: test test-slow test-jax
 
 lint: $(VENV)/stamp
 	$(BIN)/ruff check .
