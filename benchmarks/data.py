@@ -34,7 +34,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from machine import machine
 
-MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
+MULTI30K = Path(os.environ.get("KERAS_SEQCONV_DATA", ""), "multi30k")
 LANGUAGES = ("de", "en")
 PAIRS = 4_500_000
 # What the small presets train at on the machine of benchmarks/README.md.

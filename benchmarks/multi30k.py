@@ -34,7 +34,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPOSITORY = Path(__file__).resolve().parents[1]
 KEPT = Path(__file__).with_suffix("")
 HYPOTHESES = "test2016.hypotheses"
-CORPUS = REPOSITORY.parent / "shared/data/multi30k"
+CORPUS = Path(os.environ.get("KERAS_SEQCONV_DATA", ""), "multi30k")
 SPACY = REPOSITORY / "runs/multi30k/spacy"
 
 

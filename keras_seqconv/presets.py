@@ -26,8 +26,7 @@ the recipe. Its `recipe` has exactly these keys:
 | sources | dict: keys whose values come from elsewhere ("ours": chosen by us) |
 | notes | tuple of str: deviations and doubts |
 
-"[recalled]" marks numbers of papers that were not at hand when this was written. "spec"
-is the specification that the package was written from, section by section.
+"from memory" marks numbers of papers that were not compared with the paper.
 """  # noqa: E501
 
 import copy
@@ -159,7 +158,7 @@ def _plateau(learning_rate: float, shrink: float) -> dict:
 
 
 def _search(num_beams: int, length_penalty: float, **changes) -> dict:
-    """With fairseq's limits: 200 tokens, whatever the source (spec 9.1)."""
+    """With fairseq's limits: 200 tokens, whatever the source."""
     return {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
@@ -206,16 +205,16 @@ _IWSLT_DATA = (
     "IWSLT'14 German-English: Moses tokens, lower-cased, length ratio at most 1.5 and "
     "1 to 175 words, 10,000 BPE merges learnt on both sides together, dictionaries "
     "apart (8,848 German, 6,632 English); every 23rd training line validates; test is "
-    "dev2010 + dev2012 + tst2010 to tst2012, 6,750 sentences (spec 8.4)"
+    "dev2010 + dev2012 + tst2010 to tst2012, 6,750 sentences"
 )
 _IWSLT_SCORING = "tokenized BLEU, lower-cased, after joining BPE pieces"
 _WMT_EN_DE_DATA = (
     "WMT'16 English-German as prepared by Google: joint BPE of 32k, one dictionary of "
-    "32,768; validation newstest2013, test newstest2014 (spec 8.4)"
+    "32,768; validation newstest2013, test newstest2014"
 )
 _WMT_EN_FR_DATA = (
     "WMT'14 English-French: punctuation normalised, Moses tokens, case kept, 40,000 "
-    "joint BPE merges, every 1,333rd line validates; test newstest2014 (spec 8.4)"
+    "joint BPE merges, every 1,333rd line validates; test newstest2014"
 )
 _COMPOUND = "tokenized BLEU with compounds split, not comparable with other BLEU"
 _TOKENIZED = "tokenized BLEU, cased"
@@ -238,7 +237,7 @@ IWSLT = _recipe(
     search=_search(4, 1.0),
     scoring=_IWSLT_SCORING,
     data=_IWSLT_DATA,
-    source="fairseq examples/pay_less_attention_paper (spec 8.1)",
+    source="fairseq examples/pay_less_attention_paper",
 )
 WMT_EN_DE_BIG = _recipe(
     schedule=_cosine(20000, 1e-3, warmup_steps=10000),
@@ -251,7 +250,7 @@ WMT_EN_DE_BIG = _recipe(
     search=_search(5, 0.5),
     scoring=_COMPOUND,
     data=_WMT_EN_DE_DATA,
-    source="fairseq examples/pay_less_attention_paper (spec 8.1)",
+    source="fairseq examples/pay_less_attention_paper",
     notes=(
         "the best checkpoint is evaluated, though the last ten were kept",
         "the length penalty may need tuning on the validation set, says the README",
@@ -268,7 +267,7 @@ WMT_EN_FR_BIG = _recipe(
     sources={"max_updates": "ours: warm-up and one whole period"},
     notes=(
         "the README stops at update 30,000, where the rate is still 8.1e-4; almost "
-        "certainly left over from the en-de recipe (spec 13, number 14)",
+        "certainly left over from the en-de recipe",
         "an author says a larger batch was used, 5,120 tokens on a device as in the "
         "scaling NMT paper (fairseq issue 1303)",
     ),
@@ -305,10 +304,10 @@ TRANSFORMER_BASE = _recipe(
         "schedule": "customary for fairseq's Transformer (issue 3); the paper: 7e-4",
         "tokens_per_batch": "ours: 32,768 tokens an update, the paper about 25,000",
         "num_replicas": "ours, as the paper's 8 GPUs",
-        "stop_learning_rate": "as fairseq's other recipes (spec 8.1)",
+        "stop_learning_rate": "as fairseq's other recipes",
         "averaging": "ours: the paper averages 5 checkpoints written every 10 minutes",
-        "data": "fairseq (spec 8.4); the paper's BPE has 37,000 entries",
-        "scoring": "fairseq (spec 8.5)",
+        "data": "fairseq; the paper's BPE has 37,000 entries",
+        "scoring": "fairseq",
     },
     notes=("length penalty of the paper is GNMT's formula with 0.6, here the power",),
 )
@@ -324,7 +323,7 @@ TRANSFORMER_BIG = _recipe(
         "schedule": "ours: 5e-4 is what fairseq's readme uses without large batches",
         "tokens_per_batch": "ours, what fitted on 16 GB in half precision",
         "max_updates": "Vaswani et al. 2017, section 5.2",
-        "averaging": "Ott et al. 2018 by spec 8.3 average 10",
+        "averaging": "Ott et al. 2018 average 10",
         "precision": "ours",
     },
     precision="mixed_float16",
@@ -336,17 +335,17 @@ LIGHT_CONV_BASE = _recipe(TRANSFORMER_BASE, source=_BASE_OURS)
 TRANSFORMER_IWSLT = _recipe(
     IWSLT,
     source="customary for fairseq's transformer_iwslt_de_en, by issue 3; the rest as "
-    "the LightConv recipe (spec 8.1), so that they compare",
+    "the LightConv recipe, so that they compare",
 )
 DEV6 = _recipe(
     IWSLT,
     max_updates=80000,
-    source="choyi0521's post, SEED 000 (spec 6.4)",
-    sources={"averaging": "SEED 000 averages ten, though it keeps all"},
+    source="choyi0521's post on query-projected DynamicConv",
+    sources={"averaging": "the post averages ten, though it keeps all"},
     notes=(
         "80,000 updates against 50,000 of the stock recipe: scores do not compare",
         "the printed evaluation path contains the directory of the stock recipe, so "
-        "35.44 may belong to the baseline (spec 6.5)",
+        "35.44 may belong to the baseline",
     ),
 )
 CONV_S2S_IWSLT = _recipe(
@@ -359,7 +358,7 @@ CONV_S2S_IWSLT = _recipe(
     search=_search(5, 1.0),
     scoring=_IWSLT_SCORING,
     data=_IWSLT_DATA,
-    source="fairseq getting started (spec 4.9)",
+    source="fairseq getting started",
     notes=(
         "today's command line gives scheduler `fixed`, which would never decay; this "
         "is what the command meant in 2017: decay on a plateau, patience 0, factor "
@@ -377,9 +376,9 @@ CONV_S2S_WMT_EN_DE = _recipe(
     data=(
         "WMT'14 or '17 English-German: punctuation normalised, Moses tokens, case "
         "kept, length ratio at most 1.5 and 1 to 250 pieces, 40,000 joint BPE merges, "
-        "every 100th line validates; test newstest2014 (spec 8.4)"
+        "every 100th line validates; test newstest2014"
     ),
-    source="fairseq examples/translation (spec 4.9)",
+    source="fairseq examples/translation",
     sources={"stop_learning_rate": "ours: fairseq's recipe names no end"},
     notes=("from epoch 50 on the rate shrinks to a tenth every epoch",),
 )
@@ -395,7 +394,7 @@ CONV_S2S_WMT_EN_RO = _recipe(
         "WMT'16 English-Romanian, Moses tokens, 40,000 joint BPE merges; test "
         "newstest2016"
     ),
-    source="Gehring et al. 2017, section 4.2 (SEED 002, spec 4.9)",
+    source="Gehring et al. 2017, section 4.2",
     sources={
         "tokens_per_batch": "ours; the paper takes 64 sentences",
         "data": "ours: fairseq has no script for en-ro",
@@ -437,9 +436,9 @@ ADAPTIVE_WIKITEXT = _recipe(
     stop_learning_rate=1e-9,
     precision="float32",
     blocks={"tokens_per_sample": 3072, "break_mode": "none", "context_window": 2560},
-    source="fairseq examples/language_model, adaptive inputs (spec 7.2)",
+    source="fairseq examples/language_model, adaptive inputs",
     sources={
-        "num_replicas": "Baevski and Auli 2019, section 4.3 [recalled]",
+        "num_replicas": "Baevski and Auli 2019, section 4.3, from memory",
         "blocks": "fairseq examples/language_model, adaptive inputs",
     },
 )
@@ -452,7 +451,7 @@ ADAPTIVE_BILLION = _recipe(
     data=_BILLION,
     source="ours, after fairseq's WikiText-103 recipe: there is none for Billion Word "
     "(fairseq issues 729 and 898)",
-    sources={"num_replicas": "ours, after Wu et al. 2019 [recalled]"},
+    sources={"num_replicas": "ours, after Wu et al. 2019, from memory"},
 )
 CONV_LM_WIKITEXT = _recipe(
     LANGUAGE_MODEL,
@@ -465,7 +464,7 @@ CONV_LM_WIKITEXT = _recipe(
     max_epochs=35,
     precision="float32",
     blocks={"tokens_per_sample": 1024, "break_mode": "none", "context_window": 0},
-    source="fairseq examples/language_model, README.conv.md (spec 7.2)",
+    source="fairseq examples/language_model, README.conv.md",
 )
 CONV_LM_BILLION = _recipe(
     CONV_LM_WIKITEXT,
@@ -513,7 +512,7 @@ CNN_DAILYMAIL = _recipe(
         "CNN/DailyMail, anonymised, articles cut to 400 tokens (end token kept), joint "
         "BPE of 30k"
     ),
-    source="an author in fairseq issues 534 and 576 (spec 7.4)",
+    source="an author in fairseq issues 534 and 576",
     sources={
         "optimizer": "ours, as the WMT recipes",
         "schedule": "warm-up by the author; the decay after it is ours",
@@ -538,7 +537,7 @@ GIGAWORD = _recipe(
     search=_search(5, 1.0, max_length=50),
     scoring="ROUGE-1, -2 and -L F1 on Gigaword; ROUGE recall on DUC-2004",
     data="Gigaword headlines, words, 30,000 entries on each side",
-    source="an author in fairseq issue 9 (spec 7.4); Gehring et al. 2017, section 4.2",
+    source="an author in fairseq issue 9; Gehring et al. 2017, section 4.2",
     sources={
         "tokens_per_batch": "ours; the paper takes 64 sentences",
         "search": "ours",
@@ -573,7 +572,7 @@ MULTI30K = _recipe(
     search=_search(5, 1.0),
     scoring="tokenized BLEU, lower-cased (sacrebleu --tokenize none)",
     data=_MULTI30K_TEXT.format("10,000"),
-    source="Wu et al. 2021, Revisit-MMT, README-baseline (spec users 3.2)",
+    source="Wu et al. 2021, Revisit-MMT, README-baseline",
     sources={
         "schedule": "Revisit-MMT with 5e-3 for 8,192 tokens, by the square root of the "
         "tokens; the start of the warm-up is fairseq's custom",
@@ -605,10 +604,10 @@ CONV_S2S_MULTI30K = _recipe(
     data=_MULTI30K_TEXT.format("6,000"),
     source="ours",
     sources={
-        "optimizer": "Gehring et al. 2017, section 4.2 (SEED 002)",
+        "optimizer": "Gehring et al. 2017, section 4.2",
         "schedule": "ours: the 0.25 of the paper is too little for few updates "
         "(benchmarks/multi30k.md)",
-        "global_clipnorm": "Gehring et al. 2017, section 4.2 (SEED 002)",
+        "global_clipnorm": "Gehring et al. 2017, section 4.2",
         "data": "as the other Multi30k presets; 10,000 entries were not tried",
         "search": "as the other Multi30k presets",
     },
@@ -650,7 +649,6 @@ _30K = {"source_vocabulary_size": 30000, "target_vocabulary_size": 30000}
 # LightConv and DynamicConv: translation -----------------------------------------------
 
 _COUNTS = {
-    # spec 3.5, for the options below
     "light_conv": {"base": 60_655_704, "iwslt": 38_139_436, "big": 208_867_504},
     "dynamic_conv": {"base": 61_747_200, "iwslt": 38_685_184, "big": 213_237_760},
 }
@@ -658,16 +656,16 @@ _SCORES = {
     "light_conv": {
         "iwslt": "34.8 BLEU (Wu et al. 2019)",
         "en_de": "28.9 BLEU (Wu et al. 2019)",
-        "en_fr": "43.1 BLEU (Wu et al. 2019) [recalled]",
-        "zh_en": "24.3 BLEU (Wu et al. 2019) [recalled]",
-        "cnn": "ROUGE 39.52/15.97/36.51 (Wu et al. 2019) [recalled]",
+        "en_fr": "43.1 BLEU (Wu et al. 2019), from memory",
+        "zh_en": "24.3 BLEU (Wu et al. 2019), from memory",
+        "cnn": "ROUGE 39.52/15.97/36.51 (Wu et al. 2019), from memory",
     },
     "dynamic_conv": {
         "iwslt": "35.2 BLEU (Wu et al. 2019)",
         "en_de": "29.7 BLEU (Wu et al. 2019)",
         "en_fr": "43.2 BLEU (Wu et al. 2019)",
-        "zh_en": "24.4 BLEU (Wu et al. 2019) [recalled]",
-        "cnn": "ROUGE 39.84/16.25/36.73 (Wu et al. 2019) [R-2, R-L recalled]",
+        "zh_en": "24.4 BLEU (Wu et al. 2019), from memory",
+        "cnn": "ROUGE 39.84/16.25/36.73 (Wu et al. 2019) (R-2, R-L from memory)",
     },
 }
 
@@ -685,7 +683,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             },
             recipe=LIGHT_CONV_BASE,
             task="WMT'16 en-de",
-            source=f"fairseq lightconv{_suffix} (spec 3.5); sharing as its WMT recipes",
+            source=f"fairseq lightconv{_suffix}; sharing as its WMT recipes",
             description=f"{_paper}, base: fairseq's architecture lightconv{_suffix} "
             f"with convolutions of type {_type}",
             parameters={**_JOINT, "count": _COUNTS[_kind]["base"]},
@@ -703,8 +701,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             IWSLT, notes=("fairseq's bare architecture has dropout 0.1, not 0.3",)
         ),
         task="IWSLT'14 de-en",
-        source="fairseq lightconv_iwslt_de_en (spec 3.5), dropout of the recipe "
-        "(spec 8.1)",
+        source="fairseq lightconv_iwslt_de_en, dropout of the recipe",
         description=f"{_paper} without GLU, three separate tables: fairseq's "
         f"architecture lightconv_iwslt_de_en with convolutions of type {_type}",
         parameters={**_IWSLT_SIZES, "count": _COUNTS[_kind]["iwslt"]},
@@ -729,7 +726,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             architecture=_arguments,
             recipe=_big_recipe,
             task=_task,
-            source=f"fairseq lightconv_{_pair}_big (spec 3.5)",
+            source=f"fairseq lightconv_{_pair}_big",
             description=f"{_paper}, big, {_sharing}: fairseq's architecture "
             f"lightconv_{_pair}_big with convolutions of type {_type}",
             parameters=(
@@ -752,7 +749,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
         ),
         task="CNN/DailyMail",
         source="Wu et al. 2019, section 5.2; sizes concluded from fairseq issues 576 "
-        "and 594 (spec 7.4)",
+        "and 594",
         description=f"{_paper}, base width, for summaries; fairseq has no such name",
         parameters={
             **_30K,
@@ -793,10 +790,10 @@ for _suffix, _mixer, _count, _text in (
         },
         recipe=DEV6,
         task="IWSLT'14 de-en",
-        source="choyi0521's fairseq fork, branch dev6, and SEED 000 (spec 6.4, 6.5)",
+        source="choyi0521's fairseq fork, branch dev6, and their post",
         description=f"DynamicConv whose kernels come from a projection: {_text}",
         parameters={**_IWSLT_SIZES, "count": _count},
-        reference="35.44 BLEU (SEED 000; not like for like, see notes)",
+        reference="35.44 BLEU (choyi0521's post; not like for like, see notes)",
     )
 
 # Transformer --------------------------------------------------------------------------
@@ -808,7 +805,7 @@ for _suffix in ("", "_wmt_en_de"):
         architecture={**_TRANSFORMER, **_dropouts(0.1, 0.0), "share_embeddings": "all"},
         recipe=TRANSFORMER_BASE,
         task="WMT'16 en-de",
-        source=f"fairseq transformer{_suffix} (spec 5.1)",
+        source=f"fairseq transformer{_suffix}",
         description=f"Transformer, base: fairseq's transformer{_suffix}",
         parameters={**_JOINT, "count": 60_915_712},
         reference="27.3 BLEU (Vaswani et al. 2017)",
@@ -827,7 +824,7 @@ _add(
         notes=("fairseq's bare architecture has dropout 0.1, not 0.3",),
     ),
     task="IWSLT'14 de-en",
-    source="fairseq transformer_iwslt_de_en (spec 5.1), dropout of the recipe",
+    source="fairseq transformer_iwslt_de_en, dropout of the recipe",
     description="Transformer, the decoder's two tables shared: fairseq's "
     "transformer_iwslt_de_en",
     parameters={**_IWSLT_SIZES, "count": 39_469_056},
@@ -879,13 +876,13 @@ for _name, _task, _rates, _more, _score in (
                 TRANSFORMER_BIG,
                 data=_WMT_EN_FR_DATA,
                 scoring=_TOKENIZED,
-                sources={"data": "fairseq (spec 8.4)", "scoring": "fairseq (spec 8.5)"},
+                sources={"data": "fairseq", "scoring": "fairseq"},
             )
             if _french
             else TRANSFORMER_BIG
         ),
         task=_task,
-        source=f"fairseq {_name} (spec 5.1)",
+        source=f"fairseq {_name}",
         description=f"Transformer, big: fairseq's {_name}",
         # Pre-norm adds a normalization at the end of each side.
         parameters={**_JOINT, "count": 209_911_808 + (4 * 1024 if _more else 0)},
@@ -905,7 +902,7 @@ _add(
     },
     recipe=_recipe(TRANSFORMER_IWSLT, source="ours: fairseq uses it in tests only"),
     task="tests",
-    source="fairseq transformer_tiny (spec 5.1)",
+    source="fairseq transformer_tiny",
     description="Transformer for tests: fairseq's transformer_tiny",
 )
 
@@ -923,11 +920,11 @@ _add(
     architecture={"convolutions": "[(512, 3)] * 20", "dropout": 0.1},
     recipe=_recipe(
         CONV_S2S_WMT_EN_DE,
-        source="fairseq examples/translation for its WMT models (spec 4.9); applied to "
+        source="fairseq examples/translation for its WMT models; applied to "
         "this architecture: ours",
     ),
     task="WMT'14 en-de",
-    source="fairseq fconv (spec 4.8)",
+    source="fairseq fconv",
     description="ConvS2S with 20 layers on each side: fairseq's fconv",
 )
 _add(
@@ -942,7 +939,7 @@ _add(
         CONV_S2S_IWSLT, notes=("fairseq's bare architecture has dropout 0.1, not 0.2",)
     ),
     task="IWSLT'14 de-en",
-    source="fairseq fconv_iwslt_de_en (spec 4.8), dropout of the recipe (spec 4.9)",
+    source="fairseq fconv_iwslt_de_en, dropout of the recipe",
     description="ConvS2S, small: fairseq's fconv_iwslt_de_en",
     parameters={**_IWSLT_SIZES, "count": 9_618_384},
 )
@@ -952,7 +949,7 @@ _add(
     architecture={"convolutions": "[(512, 3)] * 20", "output_dim": 512, "dropout": 0.1},
     recipe=CONV_S2S_WMT_EN_RO,
     task="WMT'16 en-ro",
-    source="fairseq fconv_wmt_en_ro (spec 4.8)",
+    source="fairseq fconv_wmt_en_ro",
     description="ConvS2S with 20 layers on each side: fairseq's fconv_wmt_en_ro",
     reference="30.02 BLEU (Gehring et al. 2017)",
 )
@@ -970,7 +967,7 @@ _add(
         notes=("fairseq's bare architecture has dropout 0.1, not 0.2",),
     ),
     task="WMT'14 en-de",
-    source="fairseq fconv_wmt_en_de (spec 4.8), dropout of the recipe (spec 4.9)",
+    source="fairseq fconv_wmt_en_de, dropout of the recipe",
     description="ConvS2S with 15 layers on each side: fairseq's fconv_wmt_en_de",
     reference="25.16 BLEU (Gehring et al. 2017)",
 )
@@ -985,7 +982,7 @@ _add(
     },
     recipe=CONV_S2S_WMT_EN_FR,
     task="WMT'14 en-fr",
-    source="fairseq fconv_wmt_en_fr (spec 4.8)",
+    source="fairseq fconv_wmt_en_fr",
     description="ConvS2S with 15 layers on each side: fairseq's fconv_wmt_en_fr",
     parameters={
         "source_vocabulary_size": 44206,
@@ -1005,8 +1002,8 @@ _add(
     },
     recipe=GIGAWORD,
     task="Gigaword headlines",
-    source="fairseq issue 9: width 256 (spec 7.4); six layers of kernel 3 and dropout "
-    "0.1 [recalled]",
+    source="fairseq issue 9: width 256; six layers of kernel 3 and dropout "
+    "0.1, from memory",
     description="ConvS2S for headlines; fairseq has no such name",
     reference="ROUGE 35.88/17.48/33.29 (Gehring et al. 2017)",
 )
@@ -1039,7 +1036,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             ),
         ),
         task="WikiText-103",
-        source="fairseq lightconv_lm (spec 7.1)",
+        source="fairseq lightconv_lm",
         description=f"{_paper} language model: fairseq's lightconv_lm",
         parameters={
             **_WORDS_WIKITEXT,
@@ -1071,7 +1068,7 @@ for _kind, _paper in (("light_conv", "LightConv"), ("dynamic_conv", "DynamicConv
             ),
         ),
         task="Billion Word",
-        source="fairseq lightconv_lm_gbw (spec 7.1)",
+        source="fairseq lightconv_lm_gbw",
         description=f"{_paper} language model: fairseq's lightconv_lm_gbw",
         parameters={
             **_WORDS_BILLION,
@@ -1103,7 +1100,7 @@ _add(
     ),
     task="Billion Word",
     source="Wu et al. 2019, section 5.2: width 1,024, 17 blocks, kernels 15 x 2, "
-    "31 x 4, 63 x 11, adaptive input and softmax [recalled] (spec 7.1)",
+    "31 x 4, 63 x 11, adaptive input and softmax, from memory",
     description="DynamicConv language model of the paper; fairseq has no such name",
     parameters={**_WORDS_BILLION, "count": 339_130_304},
     reference="perplexity 26.67 (Wu et al. 2019)",
@@ -1146,7 +1143,7 @@ _add(
     description="Transformer language model of Baevski and Auli 2019: fairseq's "
     "transformer_lm_wiki103",
     parameters={**_WORDS_WIKITEXT, "count": 246_933_504},
-    reference="perplexity 18.7 (Baevski and Auli 2019) [recalled]",
+    reference="perplexity 18.7 (Baevski and Auli 2019), from memory",
 )
 _add(
     "transformer_lm_gbw_paper",
@@ -1163,12 +1160,12 @@ _add(
     },
     recipe=ADAPTIVE_BILLION,
     task="Billion Word",
-    source="Baevski and Auli 2019, and the baseline of Wu et al. 2019: 331M parameters "
-    "[recalled]",
+    source="Baevski and Auli 2019, and the baseline of Wu et al. 2019: 331M "
+    "parameters, from memory",
     description="Transformer language model, baseline of dynamic_conv_lm_gbw_paper; "
     "near fairseq's transformer_lm_gbw, which has 12 layers of width 512",
     parameters={**_WORDS_BILLION, "count": 330_500_032},
-    reference="perplexity 26.73 (Wu et al. 2019) [recalled]",
+    reference="perplexity 26.73 (Wu et al. 2019), from memory",
 )
 _add(
     "conv_lm",
@@ -1179,7 +1176,7 @@ _add(
         source="ours, after fairseq's recipe for fconv_lm_dauphin_wikitext103",
     ),
     task="WikiText-103",
-    source="fairseq fconv_lm (spec 4.8)",
+    source="fairseq fconv_lm",
     description="Gated convolutional language model, sees 40 words: fairseq's fconv_lm",
     parameters={**_WORDS_WIKITEXT, "count": 236_684_984},
 )
@@ -1198,12 +1195,11 @@ _add(
         notes=("fairseq's bare architecture has dropout 0.1, not 0.2",),
     ),
     task="WikiText-103",
-    source="fairseq fconv_lm_dauphin_wikitext103 (spec 4.8), dropout and cutoffs of "
-    "the recipe (spec 7.2)",
+    source="fairseq fconv_lm_dauphin_wikitext103, dropout and cutoffs of the recipe",
     description="Gated convolutional language model of Dauphin et al. 2017, sees 47 "
     "words: fairseq's fconv_lm_dauphin_wikitext103",
     parameters={**_WORDS_WIKITEXT, "count": 229_305_428},
-    reference="perplexity 37.2 (Dauphin et al. 2017) [recalled]",
+    reference="perplexity 37.2 (Dauphin et al. 2017), from memory",
 )
 _add(
     "conv_lm_gbw",
@@ -1220,7 +1216,7 @@ _add(
     },
     recipe=CONV_LM_BILLION,
     task="Billion Word",
-    source="fairseq fconv_lm_dauphin_gbw (spec 4.8)",
+    source="fairseq fconv_lm_dauphin_gbw",
     description="Gated convolutional language model of Dauphin et al. 2017 with "
     "bottlenecks, sees 57 words: fairseq's fconv_lm_dauphin_gbw",
     parameters={**_WORDS_BILLION, "count": 428_382_016},
@@ -1321,7 +1317,9 @@ for _kind, _paper, _count in (
             "target_vocabulary_size": 8000,
             "count": _count,
         },
-        reference=("ROUGE 15.04/7.39/14.93 (PEGASUS paper, 223M parameters) [recalled]")
+        reference=(
+            "ROUGE 15.04/7.39/14.93 (PEGASUS paper, 223M parameters), from memory"
+        )
         * (not _convolutions),
     )
 
@@ -1362,7 +1360,7 @@ for _kind, _paper, _more, _count in (
         },
         recipe=MULTI30K,
         task="Multi30k en-de",
-        source="ours, after the Transformer-tiny of Wu et al. 2021 (spec users 3.2)",
+        source="ours, after the Transformer-tiny of Wu et al. 2021",
         description=f"{_paper} of width 128, 4 layers on each side, one table",
         parameters={**_10K, "count": _count},
         reference="" if _convolutions else "41.02 BLEU (Wu et al. 2021, Revisit-MMT)",

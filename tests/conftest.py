@@ -1,4 +1,4 @@
-"""What all tests share: quiet logs, strict skips, where the shared material lies."""
+"""What all tests share: quiet logs, strict skips, reference outputs and real text."""
 
 import gc
 import os
@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pytest
 
-SHARED = Path(__file__).parents[2] / "shared"
+GOLDEN = Path(__file__).parent / "golden"
 
 # Jobs in the background ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -46,13 +46,18 @@ def pytest_sessionfinish(session, exitstatus):
         session.exitstatus = 1
 
 
+def corpus_folder(name: str) -> Path:
+    """A corpus of docs/data.md; skips where it is missing."""
+    data = os.environ.get("KERAS_SEQCONV_DATA")
+    if not data or not Path(data, name).is_dir():
+        pytest.skip(f"needs the corpus {name}: KERAS_SEQCONV_DATA={data}")
+    return Path(data, name)
+
+
 @pytest.fixture
 def golden():
-    """The folder of reference outputs; skips where it is missing."""
-    folder = SHARED / "golden"
-    if not folder.is_dir():
-        pytest.skip(f"reference outputs are missing: {folder}")
-    return folder
+    """The folder of fairseq's outputs."""
+    return GOLDEN
 
 
 @pytest.fixture(autouse=True)

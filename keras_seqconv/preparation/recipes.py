@@ -303,7 +303,7 @@ def wmt14(
         source, target: "en" and "de", or "en" and "fr", in either order.
         news_commentary: with German "v12", fairseq's default (its `wmt17_en_de`), or
             "v9" (fairseq's `--icml17`, the data of ConvS2S); with French only "v9".
-        joined: one dictionary, as tables that are shared need (spec 8.1).
+        joined: one dictionary, as tables that are shared need.
     """
     _check_languages(source, target, ("de", "fr"))
     other = target if source == "en" else source

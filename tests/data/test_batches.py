@@ -25,7 +25,7 @@ from keras_seqconv.data.batches import (
     size_of_epoch,
 )
 from keras_seqconv.data.ids import IdStore
-from tests.conftest import SHARED
+from tests.conftest import corpus_folder
 from tests.processes import ROOT
 
 
@@ -174,9 +174,7 @@ def test_how_rows_fill_batches():
 
 
 def multi30k():
-    folder = SHARED / "data" / "multi30k"
-    if not folder.is_dir():
-        pytest.skip(f"Multi30k is missing: {folder}")
+    folder = corpus_folder("multi30k")
     texts = (folder / f"train.lc.norm.tok.{language}" for language in ("de", "en"))
     sides = [text.read_text("utf-8").splitlines() for text in texts]
     return np.array(

@@ -11,7 +11,7 @@ import pytest
 from keras_seqconv.data import rows as data_rows
 from keras_seqconv.data.corpora import hold_out, open_corpus
 from keras_seqconv.support import files
-from tests.conftest import SHARED
+from tests.conftest import corpus_folder
 from tests.processes import run_python
 
 from_german = functools.partial(open_corpus, source_language="de")
@@ -240,9 +240,7 @@ def test_wrong_folders_and_arguments(folder, tmp_path):
 
 
 def test_multi30k():
-    path = SHARED / "data" / "multi30k"
-    if not path.is_dir():
-        pytest.skip(f"the corpus is missing: {path}")
+    path = corpus_folder("multi30k")
     corpus = from_german(path)
     sizes = {split: len(rows_of(corpus, split)) for split in corpus.splits}
     assert sizes == {"train": 29_000, "validation": 1_014, "test": 1_000}

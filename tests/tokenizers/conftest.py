@@ -7,15 +7,13 @@ import textwrap
 
 import pytest
 
-from tests.conftest import SHARED
+from tests.conftest import corpus_folder
 
 
 @pytest.fixture
 def multi30k():
     """Lines of a file of Multi30k by its name; skips where it is missing."""
-    folder = SHARED / "data" / "multi30k"
-    if not folder.is_dir():
-        pytest.skip(f"the corpus is missing: {folder}")
+    folder = corpus_folder("multi30k")
     return lambda name: (folder / name).read_bytes().decode().split("\n")[:-1]
 
 
