@@ -120,7 +120,7 @@ def _translation_model(**options):
 ANSWERING = {
     "light_conv": (3, lambda: _translation_model(mixer="light_conv")),
     "dynamic_conv": (4, lambda: _translation_model(mixer="dynamic_conv")),
-    "query_conv": (7, lambda: _translation_model(mixer="query_conv")),
+    "query_conv": (4, lambda: _translation_model(mixer="query_conv")),
     "attention": (2, lambda: _translation_model(mixer="attention")),
     "conv_s2s": (7, lambda: ks.models.ConvS2S(
         14, 14, embedding_dim=8, convolutions="[(6, 3)] * 2", output_dim=5)),

@@ -163,9 +163,9 @@ def sample_hypotheses(
         seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
             None for Keras' own. A function that is to be exported needs one of the
             first two, and must track the generator's state; or the numbers to draw by,
-            a tensor (B * N, L) uniform in [0, 1). A list of B seeds of
-            `numpy.random.default_rng`, in eager calls: the draws of a sentence depend
-            on its own seed, not on the other sentences.
+            a tensor (B * N, L) uniform in [0, 1). A list of B seeds,
+            pairs of integers, in eager calls: the draws of a sentence depend on its own
+            seed, not on the other sentences.
         **options: those of `SampleOptions`. Of these `temperature`, `top_k` and
             `max_length` may be scalar tensors, so that one graph serves all values
             (unchecked, with `max_length_ratio` 0 and without a limit of the model);
@@ -185,16 +185,22 @@ def sample_hypotheses(
         draws, length = options.num_samples, longest + 1
         # Drawn outside of the cached graph: another seed needs no other graph.
         if isinstance(seed, list):
-            uniforms = [
-                # The steps first: a longer limit changes no draw.
-                np.random.default_rng(one).random((int(length), draws), "float32").T
-                for one in seed
-            ]
+            # The steps first: a longer limit changes no draw.
+            uniforms = [_uniforms(one, (int(length), draws)).T for one in seed]
             tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(uniforms))
         else:
             shape = ops.shape(limits)[0] * draws, length
             tensors["uniforms"] = keras.random.uniform(shape, seed=seed)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
+
+
+def _uniforms(seed: tuple[int, int], shape: tuple) -> np.ndarray:
+    """Numbers in [0, 1), on TensorFlow by an op that exports have, too."""
+    if keras.backend.backend() == "jax":
+        return np.random.default_rng(seed).random(shape, "float32")
+    import tensorflow as tf
+
+    return tf.random.stateless_uniform(shape, tf.constant(seed, "int64")).numpy()
 
 
 class TargetScores(NamedTuple):

@@ -186,10 +186,14 @@ class Servable:
         length = tf.clip_by_value(length, 1, most)
         ids, lengths = ids[:, :length], tf.clip_by_value(lengths, 1, length)
         rows = tf.shape(ids)[0]
-        # One number for each draw, whatever chunk it is in; as Keras draws them.
-        uniforms = tf.random.stateless_uniform([rows, length + 1], tf.stack([seed, 0]))
-        order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-        uniforms = tf.gather(uniforms, tf.argsort(order))
+        # By the seed and the place of a prompt, as `LanguageGenerator.sample` draws.
+        uniforms = tf.map_fn(
+            lambda place: tf.random.stateless_uniform(
+                [length + 1], tf.cast(tf.stack([seed, place]), tf.int64)
+            ),
+            tf.range(1, rows + 2),  # never nothing
+            fn_output_signature=tf.float32,
+        )
         size = self.model.target_vocabulary_size
         shared = {
             field.name: getattr(self.options, field.name)
