@@ -144,7 +144,7 @@ def open_corpus(
             - a folder in the layout of tfds' TranslateFolder: `de.train.txt`, ...
             - a folder with `train.tsv`, ..., or one such file: the first column is the
               source, the second the target. A warning tells of others, which are left
-            out, and of quotes around cells, which are text.
+              out, and of quotes around cells, which are text.
             - any other text file: the `train` split of a language model.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
               "cnn_dailymail", or of a prepared data set in `data_dir`.

@@ -271,8 +271,8 @@ class QueryConvModule(_ConvolutionModule):
             that kernels sum to less than 1. Needed for its checkpoints.
         conv_dim: channels of the values.
         input_dropout: rate of a dropout in front of both projections.
-        weight_dropout, weight_dropout_mask, use_bias, seed, kernel_regularizer,
-            kernel_constraint: as of `LightConvModule`.
+        weight_dropout, weight_dropout_mask, use_bias, seed: as of `LightConvModule`.
+        kernel_regularizer, kernel_constraint: likewise.
         kernel_initializer: of the projections; when None Glorot uniform, with "gau" of
             each half by itself.
 
