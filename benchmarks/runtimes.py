@@ -73,7 +73,11 @@ def export(model: Path, exported: Path) -> None:
     ks.export.onnx_model(ks.load(model), exported / "onnx")
     subprocess.run(["cp", "-r", exported / "onnx", exported / "onnx_int8"], check=True)
     for name in ("encoder.onnx", "step.onnx"):
-        quantize_dynamic(exported / "onnx" / name, exported / "onnx_int8" / name)
+        quantize_dynamic(
+            exported / "onnx" / name,
+            exported / "onnx_int8" / name,
+            op_types_to_quantize=["MatMul"],
+        )
 
 
 def main() -> None:

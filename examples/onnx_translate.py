@@ -86,9 +86,8 @@ class Translator:
                     if score > -np.inf and len(ended[sentence]) < beams:
                         divided = score / self.divisor(step + 1)
                         ended[sentence].append((divided, tokens[n, parent, :step]))
-            alive = (scores > -np.inf).any(axis=1)
-            full = [len(ended[n]) == beams for n in sentences]
-            left = np.flatnonzero(alive & ~np.array(full))
+            full = np.array([len(ended[n]) == beams for n in sentences])
+            left = np.flatnonzero((scores > -np.inf).any(axis=1) & ~full)
             rows = (np.arange(len(sentences))[:, None] * beams + parents)[left].ravel()
             after = {n[5:]: x for n, x in after.items() if n.startswith("next_")}
             state = taken(after, rows)
@@ -98,7 +97,8 @@ class Translator:
             tokens[:, :, step] = last = last[left]
             sentences, limits, scores = sentences[left], limits[left], scores[left]
             step += 1
-        best = [max(found, key=lambda one: one[0])[1] for found in ended]
+        none = 0, np.zeros(0, int)
+        best = [max(f, key=lambda one: one[0], default=none)[1] for f in ended]
         return [tokens.tolist() for tokens in best]
 
     def choose(self, scores, after):
