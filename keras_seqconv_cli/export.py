@@ -118,7 +118,8 @@ def _run_graphs(options: argparse.Namespace) -> int:
 
     write = web_page if options.format == "web" else onnx_model
     names = ("num_beams", "length_penalty", "max_length")
-    search = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in names}
+    search = {name: value for name, value in given.items() if value is not None}
     path = write(load(options.model), options.output, **search)
     quoted = shlex.quote(str(path))
     print(f"written to  {path}")

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         f"  echo '{_SENTENCE}' | keras-seqconv translate {result.folder}\n"
         "Look into it in the browser (pip install 'keras-seqconv[demo]'):\n"
         f"  keras-seqconv demo {result.folder}\n"
-        "Or make a page of it that needs no server (keras-seqconv[onnx], npm):\n"
+        "Or make a page that translates in the browser (keras-seqconv[onnx], npm):\n"
         f"  keras-seqconv export {result.folder} --format web --output page"
     )
     print(f"test BLEU {result.scores['BLEU']['score']:.1f}")

@@ -146,7 +146,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--dtype", help="dtype or policy of the models, such as bfloat16")
     add(
-        "--quantize", choices=("int8", "int4", "float8"),
+        "--quantize", choices=("int8",),
         help="quantize the `Dense` layers of the models first, by Keras",
     )  # fmt: skip
 
@@ -198,12 +198,10 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("standard input is closed: `input` must be given.")
     if options.format == "text" and options.scores:
         raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
-    rule = (
-        "is of the beam search: not with `sample`"
-        if options.sample
-        else ("needs `sample`")
-    )
-    for name in OF_BEAMS if options.sample else OF_SAMPLES:
+    names, rule = OF_SAMPLES, "needs `sample`"
+    if options.sample:
+        names, rule = OF_BEAMS, "is of the beam search: not with `sample`"
+    for name in names:
         if getattr(options, name) is not None:
             raise ValueError(
                 f"`{name}` {rule}. Received: {name}={getattr(options, name)}"

@@ -163,9 +163,8 @@ def sample_hypotheses(
         seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
             None for Keras' own. A function that is to be exported needs one of the
             first two, and must track the generator's state; or the numbers to draw by,
-            a tensor (B * N, L) uniform in [0, 1). A list of B seeds,
-            pairs of integers, in eager calls: the draws of a sentence depend on its own
-            seed, not on the other sentences.
+            a tensor (B * N, L) uniform in [0, 1). A list of B pairs of integers, in
+            eager calls: the draws of a sentence depend on its own pair alone.
         **options: those of `SampleOptions`. Of these `temperature`, `top_k` and
             `max_length` may be scalar tensors, so that one graph serves all values
             (unchecked, with `max_length_ratio` 0 and without a limit of the model);

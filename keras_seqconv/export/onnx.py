@@ -24,6 +24,7 @@ from pathlib import Path
 import keras
 
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.export.writing import require_tensorflow
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_directory, write_json
 
@@ -31,14 +32,7 @@ _SPECIAL = ("pad", "start", "end", "unk")
 GENERATION, ENCODER, STEP = "generation.json", "encoder.onnx", "step.onnx"
 
 
-def onnx_model(
-    translator,
-    directory: str | os.PathLike,
-    *,
-    num_beams: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
-) -> Path:
+def onnx_model(translator, directory: str | os.PathLike, **search) -> Path:
     """Writes a `Translator` as graphs that ONNX Runtime runs, with its tokenizers.
 
     A search around them, as in `examples/onnx_translate.py`, needs neither Keras nor
@@ -47,19 +41,16 @@ def onnx_model(
     Args:
         translator: a `Translator` of one model. It stays as it is.
         directory: appears complete or not at all; it must not exist, or be empty.
-        num_beams, length_penalty, max_length: of the search, instead of its own.
+        **search: options of `keras_seqconv.decoding.beam_search`, instead of those of
+            the translator.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: for a wrong argument; on the JAX backend.
+        ValueError, TypeError: for a wrong argument; on the JAX backend.
         ImportError: the extra `onnx` is not installed.
     """
-    search = {
-        "num_beams": num_beams, "length_penalty": length_penalty,
-        "max_length": max_length,
-    }  # fmt: skip
     model, options = prepared(translator, search)
     with atomic_directory(directory) as folder:
         write(translator, model, options, folder)
@@ -68,13 +59,7 @@ def onnx_model(
 
 def prepared(translator, search: dict) -> tuple:
     """The model and `BeamOptions` to write; raises as `onnx_model`."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "ONNX files are made on the TensorFlow backend: save the model as a "
-            "directory (`save`), and export it in a process with "
-            "KERAS_BACKEND=tensorflow. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
+    require_tensorflow()
     model = getattr(translator, "model", None)
     if not getattr(translator, "source_tokenizer", None) or hasattr(model, "models"):
         raise ValueError(
@@ -84,7 +69,6 @@ def prepared(translator, search: dict) -> tuple:
     require("tf2onnx", "onnx")
     from keras_seqconv.export.servable import folded
 
-    search = {name: value for name, value in search.items() if value is not None}
     return folded(model), BeamOptions(**translator.search_options(search))
 
 

@@ -46,12 +46,18 @@ def web_page(translator, directory: str | os.PathLike, **search) -> Path:
         The folder.
 
     Raises:
-        ValueError: for a wrong argument; on the JAX backend.
+        ValueError, TypeError: for a wrong argument; on the JAX backend.
         ImportError: the extra `onnx` is not installed.
         FileNotFoundError: there is no npm.
         OSError: npm cannot fetch the runtime.
     """
     model, options = onnx.prepared(translator, search)
+    for name, value in (("num_groups", 1), ("stopping", "first")):
+        if getattr(options, name) != value:
+            raise ValueError(
+                f"`{name}` must be {value!r}, as the page searches. "
+                f"Received: {name}={getattr(options, name)!r}"
+            )
     for side, tokenizer in translator.tokenizers.items():
         if tokenizer.kind != "sentencepiece":
             raise ValueError(

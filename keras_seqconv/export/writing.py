@@ -91,13 +91,7 @@ def saved_model(
         ImportError: a tokenizer needs a package that is not installed.
         OSError: names the folder that cannot be written.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel is made on the TensorFlow backend: save the model as a "
-            "directory (`save`), and load and export it in a process with "
-            "KERAS_BACKEND=tensorflow. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
+    require_tensorflow()
     # They need TensorFlow.
     from keras_seqconv.export.model_card import model_card
     from keras_seqconv.export.servable import Servable, make_signatures
@@ -145,6 +139,17 @@ def saved_model(
         config = _MODELS % {"name": parent.name, "version": int(path.name)}
         write_file(parent / "models.config", config.encode())
     return path
+
+
+def require_tensorflow() -> None:
+    """ValueError on another backend."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "An export is made on the TensorFlow backend: save the model as a "
+            "directory (`save`), and load and export it in a process with "
+            "KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
 
 
 def _next_version(folder: Path) -> int:

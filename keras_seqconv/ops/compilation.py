@@ -126,7 +126,7 @@ def _jitted(formula, static):
 
 # Modules that trace a function in order to write it down. TensorFlow tells it of a
 # SavedModel; the exporters to other formats tell nothing.
-_EXPORTERS = ("keras.src.export", "keras_seqconv.export", "tf2onnx", "openvino")
+_EXPORTERS = ("keras.src.export", "tf2onnx", "openvino")
 
 
 def in_save_context() -> bool:

@@ -1,9 +1,9 @@
 """Training runs: a corpus and a preset in, a trained and scored model directory out.
 
 In the order of the work: `keras_seqconv.training_options` (what the user says),
-`recipe` (what that means for model, optimizer, loss and callbacks), `run` (the folder,
-with tokenizers and stores of ids), `train` (the fit), `finish` (the average, the model
-directory and the scores).
+`recipe` (what that means for model, optimizer, loss and callbacks), `run` (the folder
+with stores of ids), `run_tokenizers`, `train` (the fit), `finish` (the average, the
+model directory and the scores).
 """
 
 from keras_seqconv.training.finish import average_run

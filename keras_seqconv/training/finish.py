@@ -17,9 +17,9 @@ from keras_seqconv.training.run import (
     Run,
     Text,
     read_run,
-    read_tokenizers,
     sentences_of,
 )
+from keras_seqconv.training.run_tokenizers import read_tokenizers
 from keras_seqconv.translator import LanguageGenerator, Translator
 
 # Sentences of the validation set that are translated at most.

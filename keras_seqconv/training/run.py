@@ -15,26 +15,24 @@ from typing import NamedTuple
 
 import keras
 
-from keras_seqconv import checkpoints, tokenizers
+from keras_seqconv import checkpoints
 from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.support.files import (
-    atomic_directory,
     locked,
     read_json,
     remove_parts,
     write_json,
 )
 from keras_seqconv.training.recipe import Recipe
+from keras_seqconv.training.run_tokenizers import tokenizers_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
 # That a killed run may have been writing.
 _FILES = r"(run\.json|log\.jsonl|scores\.json|sample\.txt|test\.hypotheses|curves\.png)"
-# In folders of tokenizers: of runs and prepared corpora, and of models.
-_FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
 # May differ between a run and its continuation: they say when it ends and what it
 # reports, and change no update.
 _MAY_CHANGE = {
@@ -299,7 +297,7 @@ def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
         )
     recipe.data = f"{options.dataset}, {direction}"
     run.note(languages=languages, recipe=recipe.to_json())
-    pair = _tokenizers(run, corpus, say)
+    pair = tokenizers_of(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)
         for split in ("train", "validation")
@@ -378,98 +376,6 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
                 f"Received: {name}={value!r}"
             )
     return corpus
-
-
-def _tokenizers(run: Run, corpus, say) -> tuple:
-    if run.tokenizers.exists():
-        pair = read_tokenizers(run.tokenizers)
-    else:
-        given = run.options.tokenizer or run.options.initialize_from
-        if given is not None and given not in tokenizers.KINDS:
-            pair = read_tokenizers(Path(given))
-            _check_tokenizers(run.options, pair, given)
-        else:
-            pair = _train_tokenizers(run.options, corpus, say)
-        with atomic_directory(run.tokenizers) as folder:
-            for name, one in zip(_FOLDERS[0], pair, strict=True):
-                if one is not None and not (name == "source" and pair[0] is pair[1]):
-                    one.save(folder / name)
-    return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
-
-
-def _check_tokenizers(options: TrainingOptions, pair: tuple, folder: str) -> None:
-    """ValueError where the options ask for others than the tokenizers of a folder."""
-    if pair[0].kind == "dictionary":  # which are asked for by their merges
-        return
-    for name, theirs in (
-        ("vocabulary_size", {one.vocabulary_size for one in pair}),
-        ("joint_vocabulary", {pair[0] is pair[1]}),
-    ):
-        value = getattr(options, name)
-        if value is not None and {value} != theirs:
-            raise ValueError(
-                f"`{name}` must be that of the tokenizers of {folder}, or not given: "
-                f"{' and '.join(map(str, theirs))}. Received: {value}"
-            )
-
-
-def read_tokenizers(folder: Path) -> tuple:
-    """Source and target of a folder, the same object where only one is there.
-
-    Raises:
-        ValueError: it is no folder of tokenizers, a run, a prepared corpus or a model.
-    """
-    for place in (folder, folder / "tokenizers", folder / "model"):
-        for names in _FOLDERS:
-            found = [place / name for name in names if (place / name).is_dir()]
-            if found:
-                pair = [tokenizers.load_tokenizer(one) for one in found]
-                return pair[0], pair[-1]
-    raise ValueError(
-        f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, or the folder of a "
-        f"run, a prepared corpus or a model. Received: {folder}"
-    )
-
-
-def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
-    preset = PRESETS[options.preset]
-    kind = options.tokenizer or preset.tokenizer
-    single = preset.is_language_model
-    joint = single or options.joint_vocabulary
-    if joint is None:
-        joint = preset.architecture.get("share_embeddings") == "all"
-    sizes = [size for name, size in preset.parameters.items() if name != "count"]
-    size = options.vocabulary_size or max(sizes, default=None)
-    if size is None and kind not in ("words", "characters"):
-        raise ValueError(
-            "`vocabulary_size` must be given: the preset names none. Received: None"
-        )
-    more, unit = {"vocabulary_size": size}, "entries"
-    if kind == "moses_bpe":
-        # As in the papers' recipes: merges are given, entries follow from them.
-        source = corpus.source_language or corpus.target_language
-        languages, unit = (source, corpus.target_language), "merges"
-        more = {"languages": languages, "moses": True, "merges": size}
-    elif options.vocabulary_size is None and kind.startswith("sentencepiece"):
-        more["at_most"] = True  # it was meant for another corpus
-    if single and kind.startswith("sentencepiece"):
-        more["remove_extra_whitespaces"] = False  # of a running text it is content
-    sides = "" if joint else "s"
-    say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
-    targets = corpus.texts("train", "target")
-    if single and kind == "characters":  # line breaks are characters too
-        targets = (f"{line}\n" for line in targets)
-    pair = tokenizers.train_tokenizers(
-        kind,
-        () if single else corpus.texts("train", "source"),
-        targets,
-        joint=joint,
-        **more,
-    )
-    found = [one.vocabulary_size for one in pair]
-    if "at_most" in more and min(found) < size:
-        say(f"The texts have no more than {' and '.join(map(str, {*found}))} entries")
-    return pair
 
 
 def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import shutil
 import subprocess
 import sys
 
@@ -222,6 +223,17 @@ def test_draws(folder, translator, tmp_path, capsys):
         expected = translator.translate(LINES * 5, sample=True, **options)
         assert output.read_text().split("\n")[:-1] == expected
     assert len(set(expected)) > len(LINES)
+
+
+@pytest.mark.slow
+def test_a_model_is_quantized_before_it_translates(folder, tmp_path, capsys):
+    model, output = tmp_path / "model", tmp_path / "out.txt"
+    shutil.copytree(folder / "model", model)
+    call(capsys, "translate", model, "--quantize", "int8", "--input",
+         folder / "in.txt", "--output", output, "--quiet")  # fmt: skip
+    used = ks.load(str(model))
+    assert used.model.get_config()["changes"]["quantized"]
+    assert output.read_text("utf-8").splitlines() == used.translate(LINES)
 
 
 def test_generate(folder, capsys):

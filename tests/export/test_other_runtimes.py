@@ -236,4 +236,10 @@ def test_a_page_translates_without_a_server(browser, tmp_path):
 def test_what_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="`translator` must be a Translator"):
         ks.export.onnx_model(make_language_model(), tmp_path / "onnx")
+    with pytest.raises(ValueError, match="`stopping` must be 'first', as the page"):
+        ks.export.web_page(
+            make_translator("pieces"), tmp_path / "onnx", stopping="optimal"
+        )
+    with pytest.raises(TypeError, match="Did you mean num_beams"):
+        ks.export.onnx_model(make_translator("pieces"), tmp_path / "onnx", num_beam=2)
     assert not (tmp_path / "onnx").exists()

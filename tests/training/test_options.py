@@ -9,6 +9,7 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training import run as runs
+from keras_seqconv.training import run_tokenizers
 from keras_seqconv.training.recipe import make_optimizer, resolve_recipe
 from keras_seqconv.training.run import corpus_of, read_run, sole_run
 from keras_seqconv.training_options import TrainingOptions, read_options
@@ -224,7 +225,7 @@ def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
     ):
         given = options(preset=preset, dataset=str(tmp_path / file), **sizes)
         corpus = runs.open_corpus_of(given)
-        tokenizer = runs._train_tokenizers(given, corpus, print)[1]
+        tokenizer = run_tokenizers._train_tokenizers(given, corpus, print)[1]
         assert tokenizer.detokenize(tokenizer.tokenize([" the\t is "])) == [expected]
 
 

@@ -21,12 +21,8 @@ from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
 from keras_seqconv.training import TrainingOptions, average_run, train
-from keras_seqconv.training.run import (
-    open_corpus_of,
-    read_run,
-    read_tokenizers,
-    sole_run,
-)
+from keras_seqconv.training.run import open_corpus_of, read_run, sole_run
+from keras_seqconv.training.run_tokenizers import read_tokenizers
 from keras_seqconv.training.train import _callbacks
 from keras_seqconv_cli import main
 from tests.cli.commands import write

@@ -83,8 +83,7 @@ export class Pieces {
     for (const id of ids) {
       if (this.kinds[id] === 6) bytes.push(parseInt(this.pieces[id].slice(3, 5), 16));
       else if (this.kinds[id] !== 3) {
-        const piece = this.kinds[id] === 2 ? " \u2047 " : this.pieces[id];
-        bytes.push(...new TextEncoder().encode(piece.replaceAll(BLANK, " ")));
+        bytes.push(...new TextEncoder().encode(this.pieces[id].replaceAll(BLANK, " ")));
       }
     }
     const text = new TextDecoder().decode(new Uint8Array(bytes));
