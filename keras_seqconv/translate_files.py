@@ -33,8 +33,8 @@ from keras_seqconv.support.progress import Progress, clock
 from keras_seqconv.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
-# What some programs take for the end of a line, besides "\n".
-_BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
+# Ends of lines, besides "\n", and of texts to some programs; corpora refuse the last.
+_BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
 
 
 @dataclasses.dataclass

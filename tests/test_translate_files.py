@@ -174,10 +174,10 @@ def test_streams_and_odd_lines(translator):
     assert translated(translator, b"")[0] == ""
 
 
-def test_translations_hold_no_line_breaks(translator):
+def test_translations_hold_no_line_breaks_and_no_nul(translator):
     class Breaking(DictionaryTokenizer):
         def detokenize(self, ids):
-            return [f"a\nb\u2028\tc {len(row)}" for row in ids]
+            return [f"a\nb\u2028\tc\0 {len(row)}" for row in ids]
 
     breaking = ks.Translator(
         translator.model, TOKENIZER, Breaking(TOKENIZER.dictionary), translator.search
@@ -185,6 +185,7 @@ def test_translations_hold_no_line_breaks(translator):
     for format, tabs in (("text", 1), ("tsv", 2)):
         text, _ = translated(breaking, b"w1\nw2\n", format=format)
         assert len(text.splitlines()) == 2 and text.count("\t") == 2 * tabs
+        assert "\0" not in text
 
 
 def test_formats(translator):

@@ -118,6 +118,6 @@ assert main([*train, "--dataset", corpus, "--workdir", output, "--devices", "2"]
     done = run_python(program, run, corpus, tmp_path / "output", KERAS_BACKEND="jax")
     assert done.stdout.splitlines() == lines_of(run / "test.hypotheses")
     export, devices = done.stderr.splitlines()
-    assert export.startswith("error: A SavedModel is made on the TensorFlow backend: ")
+    assert export.startswith("error: An export is made on the TensorFlow backend: ")
     assert devices.startswith("error: --devices must be at most 1, as many devices of ")
     assert not (tmp_path / "output").exists()
