@@ -144,7 +144,7 @@ def score(options) -> None:
     from keras_seqconv.callbacks.reporting import read_log
     from keras_seqconv.devices import share_cores
     from keras_seqconv.support.files import write_file
-    from keras_seqconv.text_model import default_parallel
+    from keras_seqconv.translation.text_model import default_parallel
 
     share_cores(default_parallel())  # as `keras-seqconv translate` does
     run, kept = run_folder(options), kept_folder(options.row)

@@ -13,17 +13,14 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         convert,
         data,
         decoding,
-        demo,
         evaluation,
         export,
-        inspection,
         layers,
         losses,
         metrics,
         models,
         ops,
         optimizers,
-        plots,
         preparation,
         presets,
         schedules,
@@ -31,33 +28,36 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         training,
     )
     from keras_seqconv.devices import keep_freed_memory  # noqa: F401
+    from keras_seqconv.evaluation import demo, inspection, plots  # noqa: F401
     from keras_seqconv.fitting import fit_stream  # noqa: F401
-    from keras_seqconv.translator import (  # noqa: F401
+    from keras_seqconv.translation.translator import (  # noqa: F401
         LanguageGenerator,
         Translator,
         load,
     )
 
 _MODULES = (
-    "callbacks", "checkpoints", "convert", "data", "decoding", "demo", "evaluation",
-    "export", "inspection", "layers", "losses", "metrics", "models", "ops",
-    "optimizers", "plots", "preparation", "presets", "schedules", "tokenizers",
-    "training",
+    "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
+    "layers", "losses", "metrics", "models", "ops", "optimizers", "preparation",
+    "presets", "schedules", "tokenizers", "training",
 )  # fmt: skip
+_VIEWS = ("demo", "inspection", "plots")
 _HOMES = {
     "fit_stream": "fitting",
-    "LanguageGenerator": "translator",
+    "LanguageGenerator": "translation.translator",
     "keep_freed_memory": "devices",
-    "Translator": "translator",
-    "load": "translator",
+    "Translator": "translation.translator",
+    "load": "translation.translator",
 }
-__all__ = ["__version__", *_HOMES, *_MODULES]
+__all__ = ["__version__", *_HOMES, *_MODULES, *_VIEWS]
 
 
 def __getattr__(name: str):
     try:
         if name in _MODULES:
             return importlib.import_module(f"keras_seqconv.{name}")
+        if name in _VIEWS:
+            return importlib.import_module(f"keras_seqconv.evaluation.{name}")
         if name in _HOMES:
             home = importlib.import_module(f"keras_seqconv.{_HOMES[name]}")
             globals()[name] = getattr(home, name)

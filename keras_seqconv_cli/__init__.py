@@ -229,7 +229,7 @@ def one_line(error: Exception, options: argparse.Namespace) -> str:
 
 def check_models(*paths: str) -> None:
     """FileNotFoundError where there is no model directory, nor a run with one."""
-    from keras_seqconv.model_directory import model_folder
+    from keras_seqconv.translation.model_directory import model_folder
 
     for path in paths:
         model_folder(path)

@@ -64,7 +64,7 @@ def check(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.convert import translator_from_fairseq
-    from keras_seqconv.model_directory import check_writable
+    from keras_seqconv.translation.model_directory import check_writable
 
     arguments = dict(vars(options))
     for name in ("command", "positional", "flags", "output", "overwrite", "bpe_codes"):

@@ -30,8 +30,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv import demo
-    from keras_seqconv.translator import load
+    from keras_seqconv.evaluation import demo
+    from keras_seqconv.translation.translator import load
 
     blocks = demo.page({name: load(name) for name in options.model})
     print(f"http://{options.host}:{options.port}  (Ctrl-C ends it)", flush=True)

@@ -222,7 +222,7 @@ def _texts(options) -> tuple:
 
 def _translated(translator, sources, options, result, lines) -> list[str]:
     from keras_seqconv.support.files import read_lines, write_file
-    from keras_seqconv.translate_files import merge_shards, translate_file
+    from keras_seqconv.translation.translate_files import merge_shards, translate_file
     from keras_seqconv_cli.translate import search_options
 
     if sources is None:
@@ -282,7 +282,7 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
 def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.files import iterate_lines
-    from keras_seqconv.translator import load_ensemble
+    from keras_seqconv.translation.translator import load_ensemble
 
     generator = load_ensemble(options.model, options.dtype)
     if not hasattr(generator, "tokenizer"):

@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
     if options.format != "saved_model":
         return _run_graphs(options)
     from keras_seqconv.export import saved_model
-    from keras_seqconv.model_directory import model_folder
-    from keras_seqconv.translator import load
+    from keras_seqconv.translation.model_directory import model_folder
+    from keras_seqconv.translation.translator import load
 
     folder = model_folder(options.model)
     work_folder = folder.resolve().parent
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_graphs(options: argparse.Namespace) -> int:
     from keras_seqconv.export import onnx_model, web_page
-    from keras_seqconv.translator import load
+    from keras_seqconv.translation.translator import load
 
     write = web_page if options.format == "web" else onnx_model
     names = ("num_beams", "length_penalty", "max_length")

@@ -34,7 +34,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.translator import load
+    from keras_seqconv.translation.translator import load
 
     generator = load(options.model)
     if not hasattr(generator, "tokenizer"):

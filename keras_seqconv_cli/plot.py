@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    from keras_seqconv.plots import FORMATS
+    from keras_seqconv.evaluation.plots import FORMATS
 
     if Path(options.output).suffix.lower() not in FORMATS:
         raise ValueError(
@@ -73,7 +73,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv import plots
+    from keras_seqconv.evaluation import plots
 
     plots.save(options.draw(options), options.output)
     print(options.output)
@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _curves(options):
-    from keras_seqconv import plots
     from keras_seqconv.callbacks.reporting import read_log
+    from keras_seqconv.evaluation import plots
 
     files = [_log(run) for run in options.runs]
     stems = [f.parent.name if f.name == "log.jsonl" else f.stem for f in files]
@@ -120,7 +120,8 @@ def _names(options, what: str, default: list[str]) -> list[str]:
 def _attention(options):
     from keras import ops
 
-    from keras_seqconv import inspection, load, plots
+    from keras_seqconv import load
+    from keras_seqconv.evaluation import inspection, plots
     from keras_seqconv.support.files import read_lines
 
     from_model = options.model is not None and options.text is not None
@@ -155,14 +156,16 @@ def _attention(options):
 
 
 def _kernels(options):
-    from keras_seqconv import inspection, load, plots
+    from keras_seqconv import load
+    from keras_seqconv.evaluation import inspection, plots
 
     model = load(options.model).model
     return plots.light_conv_kernels(inspection.light_conv_kernels(model))
 
 
 def _dynamic_kernels(options):
-    from keras_seqconv import inspection, load, plots
+    from keras_seqconv import load
+    from keras_seqconv.evaluation import inspection, plots
 
     loaded = load(options.model)
     inputs, tokens = inspection.sentence(loaded, options.text, options.translation)
@@ -179,8 +182,7 @@ def _dynamic_kernels(options):
 
 
 def _bleu_by_length(options):
-    from keras_seqconv import plots
-    from keras_seqconv.evaluation import bleu_by_length
+    from keras_seqconv.evaluation import bleu_by_length, plots
     from keras_seqconv.support.files import read_lines
 
     stems = [Path(file).stem for file in options.hypotheses]

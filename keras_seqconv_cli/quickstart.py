@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 def _show_translations(folder: Path, options) -> None:
     """Some of the test split, by the model directory as a user would load it."""
     from keras_seqconv.training.run import open_corpus_of, sentences_of
-    from keras_seqconv.translator import load
+    from keras_seqconv.translation.translator import load
 
     sources, references = sentences_of(open_corpus_of(options), "test")
     chosen = range(0, len(sources), max(1, len(sources) // _SHOWN))[:_SHOWN]
@@ -90,7 +90,7 @@ def _show_translations(folder: Path, options) -> None:
 def _serve(folder: Path, workdir: Path) -> None:
     """Exports, and asks the export in a process that knows nothing of this package."""
     from keras_seqconv import export
-    from keras_seqconv.translator import load
+    from keras_seqconv.translation.translator import load
 
     print("\nExporting for TensorFlow Serving ...")
     version = export.saved_model(

@@ -161,8 +161,8 @@ def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dic
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     from keras_seqconv.devices import share_cores
-    from keras_seqconv.text_model import default_parallel
-    from keras_seqconv.translator import load_ensemble
+    from keras_seqconv.translation.text_model import default_parallel
+    from keras_seqconv.translation.translator import load_ensemble
 
     parallel = options.parallel_batches or default_parallel()
     # Before TensorFlow starts, which loading a model does.
@@ -213,7 +213,7 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.devices import bfloat16_advice
     from keras_seqconv.tokenizers import read_alignment_dictionary
-    from keras_seqconv.translate_files import merge_shards, translate_file
+    from keras_seqconv.translation.translate_files import merge_shards, translate_file
 
     dictionary = options.alignment_dictionary
     if dictionary is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv import demo, plots
+from keras_seqconv.evaluation import demo, plots
 from tests.processes import COMMAND
 from tests.small_models import TOKENIZER, encoder_decoder, make_language_model
 

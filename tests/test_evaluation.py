@@ -8,15 +8,19 @@ import pytest
 from keras import ops
 
 import keras_seqconv as ks
-from keras_seqconv import evaluation
 from keras_seqconv.decoding import Ensemble
 from keras_seqconv.evaluation import (
+    COMPARABLE,
+    METRICS,
     Perplexity,
     bleu_by_length,
+    corpus_scores,
+    has_spaces,
     paired_bootstrap,
     scores,
     text_perplexity,
     translation_perplexity,
+    usual_metrics,
 )
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from tests.backends import to_numpy
@@ -84,7 +88,7 @@ def test_compound_split():
         ("größer-weiß 1-2", "größer # weiß 1 # 2"),
     ):  # fmt: skip
         split = (split or text).replace("#", "##AT##-##AT##")
-        columns = evaluation._columns([text], [text], "compound_split_bleu")
+        columns = corpus_scores._columns([text], [text], "compound_split_bleu")
         assert columns == [[split], [split]]
     # "well-read" against "well-known": now one part of two matches, and the dash.
     texts, references = ["a b well-read c"], ["a b well-known c"]
@@ -146,8 +150,8 @@ def test_words_are_found_as_sacrebleu_does_for_the_language(language):
 
 def test_what_is_published_first():
     usual = {None: "bleu", "de": "bleu", "zh_TW": "bleu", "th": "chrf", "my-MM": "chrf"}
-    assert {code: evaluation.usual_metrics(code)[0] for code in usual} == usual
-    assert [evaluation.has_spaces(x) for x in (None, "ko", "zh-TW", "th")] == [
+    assert {code: usual_metrics(code)[0] for code in usual} == usual
+    assert [has_spaces(x) for x in (None, "ko", "zh-TW", "th")] == [
         True, True, False, False,
     ]  # fmt: skip
 
@@ -155,7 +159,7 @@ def test_what_is_published_first():
 def test_rouge_and_all_metrics_at_once():
     pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     texts = sentences(8, 12)
-    found = scores(texts, texts, evaluation.METRICS)
+    found = scores(texts, texts, METRICS)
     assert [one.name for one in found] == [
         "BLEU", "chrF2", "TER", "BLEU4", "compound-split BLEU4", "ROUGE-1", "ROUGE-2",
         "ROUGE-L",
@@ -240,7 +244,7 @@ def test_bootstrap_by_hand():
     less = paired_bootstrap(["a b"] * 4, ["c d"] * 4, ["a b"] * 4, "ter")
     assert less.difference == -100 and less.better == 1
     texts, options = ["A B C D E"] * 3, dict(num_samples=5, lowercase=True)
-    for metric in evaluation.COMPARABLE:
+    for metric in COMPARABLE:
         found = paired_bootstrap(texts, texts, ["a b c d e"] * 3, metric, **options)
         assert found.score == pytest.approx(0 if metric == "ter" else 100)
 

@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 import keras_seqconv as ks
-from keras_seqconv.inspection import dynamic_conv_kernels, light_conv_kernels
+from keras_seqconv.evaluation.inspection import dynamic_conv_kernels, light_conv_kernels
 from keras_seqconv.layers import convolution
 from tests.models.families import encoder_decoder, language_model
 

@@ -23,10 +23,9 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
-        "demo", "evaluation", "export", "fitting", "inspection", "layers",
-        "losses", "metrics", "models", "ops", "optimizers",
-        "plots", "preparation", "presets", "schedules", "tokenizers", "training",
-        "translator", "version",
+        "evaluation", "export", "fitting", "layers", "losses", "metrics", "models",
+        "ops", "optimizers", "preparation", "presets", "schedules", "tokenizers",
+        "training", "translation", "version",
     },
     # Leaves
     "devices": set(),
@@ -48,30 +47,21 @@ ALLOWED = {
     "models": {"layers", "losses", "metrics", "optimizers", "presets"},
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
-    "model_directory": {"models", "tokenizers", "version"},
-    "text_model": {"devices", "decoding", "model_directory"},
-    "translator": {"decoding", "model_directory", "text_model", "tokenizers"},
-    "convert": {"models", "tokenizers", "translator"},
+    "translation": {"decoding", "devices", "models", "tokenizers", "version"},
+    "convert": {"models", "tokenizers", "translation"},
     # Text, training
     "data": set(),
     "preparation": {"tokenizers"},
     "checkpoints": set(),
+    "evaluation": {"data", "decoding", "layers", "models", "tokenizers", "translation"},
     "callbacks": {"checkpoints", "data", "evaluation", "hosts"},
     "fitting": {"callbacks"},
     "training": {
-        "callbacks", "checkpoints", "devices", "data", "evaluation", "hosts",
-        "fitting", "losses",
-        "model_directory", "models", "optimizers", "plots", "presets",
-        "schedules", "tokenizers", "training_options", "translator", "version",
+        "callbacks", "checkpoints", "devices", "data", "evaluation", "fitting",
+        "hosts", "losses", "models", "optimizers", "presets", "schedules",
+        "tokenizers", "training_options", "translation", "version",
     },
-    # After training
-    "evaluation": {"perplexity"},
-    "perplexity": {"data", "decoding", "text_model", "tokenizers"},
-    "plots": set(),
-    "demo": {"inspection", "plots", "translator"},
-    "inspection": {"layers", "models", "translator"},
-    "export": {"decoding", "inspection", "ops", "version"},
-    "translate_files": {"model_directory", "translator", "version"},
+    "export": {"decoding", "evaluation", "ops", "version"},
 }  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [

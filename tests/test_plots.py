@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="needs the extra plot (matplotlib)")
 
-from keras_seqconv import plots
+from keras_seqconv.evaluation import plots
 
 
 def texts_of(labels):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from keras_seqconv.text_model import Batch, batches, side_by_side
+from keras_seqconv.translation.text_model import Batch, batches, side_by_side
 
 
 def test_an_error_in_one_batch_ends_the_others():

@@ -18,7 +18,7 @@ import keras_seqconv as ks
 from keras_seqconv.support import progress
 from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
-from keras_seqconv.translate_files import merge_shards, translate_file
+from keras_seqconv.translation.translate_files import merge_shards, translate_file
 from tests.cli.commands import make_translator
 from tests.processes import ROOT
 from tests.small_models import TOKENIZER, WORDS

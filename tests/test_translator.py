@@ -11,7 +11,7 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.convert import from_fairseq
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, WordTokenizer
-from keras_seqconv.translator import Translation
+from keras_seqconv.translation.translator import Translation
 from tests.cases import quick_and_slow
 from tests.small_models import TOKENIZER, WORDS, encoder_decoder
 from tests.two_tokenizers import make_two_sided

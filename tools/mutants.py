@@ -40,7 +40,7 @@ AREAS = {
         ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_checkpointing.py"],
     ),
     "batches": (
-        ["text_model.py", "data/batches.py", "data/ids.py"],
+        ["translation/text_model.py", "data/batches.py", "data/ids.py"],
         [
             "test_text_model.py", "data/test_batches.py", "data/test_ids.py",
             "test_language_generator.py",

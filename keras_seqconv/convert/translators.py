@@ -11,7 +11,7 @@ from pathlib import Path
 from keras_seqconv.convert.checkpoint import read_checkpoint
 from keras_seqconv.convert.fairseq import from_fairseq
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-from keras_seqconv.translator import LanguageGenerator, Translator
+from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 _CODES = re.compile(r"bpecodes|codes?|codes\..+")
 _GIVE_CODES = "Give `source_bpe_codes` and `target_bpe_codes`"

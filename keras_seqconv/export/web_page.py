@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv import inspection
+from keras_seqconv.evaluation import inspection
 from keras_seqconv.export import onnx
 from keras_seqconv.support.files import atomic_directory, write_json
 

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_seqconv import callbacks, checkpoints, evaluation, plots
+from keras_seqconv import callbacks, checkpoints, evaluation
 from keras_seqconv.callbacks.control import is_better
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.batches import BatchStream
-from keras_seqconv.model_directory import check_writable
+from keras_seqconv.evaluation import plots
 from keras_seqconv.support.files import read_json, write_file, write_json
 from keras_seqconv.training.recipe import Recipe, make_model
 from keras_seqconv.training.run import (
@@ -20,7 +20,8 @@ from keras_seqconv.training.run import (
     sentences_of,
 )
 from keras_seqconv.training.run_tokenizers import read_tokenizers
-from keras_seqconv.translator import LanguageGenerator, Translator
+from keras_seqconv.translation.model_directory import check_writable
+from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 # Sentences of the validation set that are translated at most.
 MOST_TRANSLATED = 2000

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
-from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.models import from_preset
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.training_options import TrainingOptions
-from keras_seqconv.translator import load
+from keras_seqconv.translation.model_directory import tokenizer_fingerprint
+from keras_seqconv.translation.translator import load
 
 # What an optimizer or schedule has that is not the preset's, beside the learning rate.
 _OPTIMIZERS = {

@@ -8,7 +8,6 @@ import numpy as np
 
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.data.ids import IdStore
-from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.support.files import read_json, write_file
 from keras_seqconv.training.recipe import Recipe
 from keras_seqconv.training.run import (
@@ -22,6 +21,7 @@ from keras_seqconv.training.run import (
     versions_here,
 )
 from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
 
 def prepare(

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import keras
 
-from keras_seqconv import callbacks, checkpoints, evaluation, hosts, plots
+from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.devices import Devices, bfloat16_advice, find_devices
+from keras_seqconv.evaluation import plots
 from keras_seqconv.fitting import fit_stream
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
@@ -33,7 +34,7 @@ from keras_seqconv.training.recipe import (
 from keras_seqconv.training.run import Run, Text, sentences_of
 from keras_seqconv.training.start import prepare
 from keras_seqconv.training_options import TrainingOptions
-from keras_seqconv.translator import Translator
+from keras_seqconv.translation.translator import Translator
 
 # Sentences of the validation set whose attention goes to TensorBoard.
 _PICTURES = 2

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv import translator
+from keras_seqconv.translation import translator
 from keras_seqconv_cli import main
 from tests import small_models
 from tests.small_models import SMALL_LM, TOKENIZER

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_seqconv import plots
+from keras_seqconv.evaluation import plots
 from tests.cli.commands import (
     call,
     loaded_once,  # noqa: F401

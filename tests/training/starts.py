@@ -16,10 +16,11 @@ import numpy as np
 import tensorflow  # noqa: F401
 
 import keras_seqconv.training  # noqa: F401
-from keras_seqconv import callbacks, checkpoints, model_directory
+from keras_seqconv import callbacks, checkpoints
 from keras_seqconv.data import ids
 from keras_seqconv.support import files
 from keras_seqconv.tokenizers import WordTokenizer
+from keras_seqconv.translation import model_directory
 from keras_seqconv_cli import main
 
 # Where a start dies: before a call of this function, or after it.

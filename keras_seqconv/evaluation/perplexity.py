@@ -116,7 +116,7 @@ def text_perplexity(
     from keras import ops
 
     from keras_seqconv.decoding.graphs import run_cached
-    from keras_seqconv.text_model import batches, check_lengths
+    from keras_seqconv.translation.text_model import batches, check_lengths
 
     if generator.tokenizer is None:
         raise ValueError("This model has no tokenizer.")

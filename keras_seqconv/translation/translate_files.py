@@ -18,7 +18,6 @@ from typing import BinaryIO, TextIO
 
 import keras
 
-from keras_seqconv.model_directory import tokenizer_fingerprint
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import (
     atomic_file,
@@ -30,7 +29,8 @@ from keras_seqconv.support.files import (
     write_json,
 )
 from keras_seqconv.support.progress import Progress, clock
-from keras_seqconv.translator import Translation, Translator
+from keras_seqconv.translation.model_directory import tokenizer_fingerprint
+from keras_seqconv.translation.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
 # Ends of lines, besides "\n", and of texts to some programs; corpora refuse the last.

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_seqconv import decoding, model_directory
+from keras_seqconv import decoding
 from keras_seqconv.decoding.compiled import power_of_two_from
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.translation import model_directory
 
 # Always written down, so that a folder says what its search does.
 _ALWAYS_KEPT = ("num_beams", "length_penalty", "max_length")

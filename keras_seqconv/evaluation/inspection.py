@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.models import stacks
-from keras_seqconv.translator import Translator
+from keras_seqconv.translation.translator import Translator
 
 
 class LayerKernels(NamedTuple):

@@ -1,4 +1,4 @@
-"""How good texts are: BLEU, chrF, TER, ROUGE, paired bootstrap, perplexity of models.
+"""Scores of a corpus: BLEU, chrF, TER, ROUGE, paired bootstrap.
 
 Scores are in percent, and carry what they are (the signature), as numbers of different
 signatures must not be compared. All but ROUGE are computed by sacreBLEU (extra `mt`).
@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.perplexity import Perplexity as Perplexity
-from keras_seqconv.perplexity import text_perplexity as text_perplexity
-from keras_seqconv.perplexity import translation_perplexity as translation_perplexity
 from keras_seqconv.support.arguments import check_choice, check_integer
 from keras_seqconv.support.extras import require
 

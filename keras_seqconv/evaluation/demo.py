@@ -5,9 +5,9 @@ import html
 import math
 import os
 
-from keras_seqconv import inspection, plots
+from keras_seqconv.evaluation import inspection, plots
 from keras_seqconv.support.extras import require
-from keras_seqconv.translator import LanguageGenerator, Translator
+from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 # Longer texts would keep others waiting.
 MOST_CHARACTERS = 1000

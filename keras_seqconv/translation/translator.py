@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv import decoding, model_directory
+from keras_seqconv import decoding
 from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
-from keras_seqconv.text_model import TextModel, check_lengths, seeds_of
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
+from keras_seqconv.translation import model_directory
+from keras_seqconv.translation.text_model import TextModel, check_lengths, seeds_of
 
 # ASCII white space, what `tf.strings.strip` takes away in an export.
 _BLANKS = " \t\n\v\f\r"

@@ -1,0 +1,29 @@
+"""Scores of texts and models, and views into trained models.
+
+`plots`, `inspection` and `demo` are imported where they are used: they need extras or
+Keras.
+"""
+
+from keras_seqconv.evaluation.corpus_scores import (
+    COMPARABLE,
+    METRICS,
+    Comparison,
+    Score,
+    bleu_by_length,
+    has_spaces,
+    metric_of,
+    paired_bootstrap,
+    scores,
+    usual_metrics,
+)
+from keras_seqconv.evaluation.perplexity import (
+    Perplexity,
+    text_perplexity,
+    translation_perplexity,
+)
+
+__all__ = [
+    "COMPARABLE", "METRICS", "Comparison", "Perplexity", "Score",
+    "bleu_by_length", "has_spaces", "metric_of", "paired_bootstrap", "scores",
+    "text_perplexity", "translation_perplexity", "usual_metrics",
+]  # fmt: skip
