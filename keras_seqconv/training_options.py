@@ -148,9 +148,9 @@ class TrainingOptions(pydantic.BaseModel):
     tokens_per_sample: Count | None = _text(
         "tokens of a block of a language model", place="blocks"
     )
-    break_mode: (
-        Literal["none", "complete", "complete_doc", "sentence", "eos"] | None
-    ) = _text("how lines become blocks of a language model", place="blocks")
+    break_mode: Literal["none", "sentence"] | None = _text(
+        "how lines become blocks of a language model", place="blocks"
+    )
     context_window: Natural | None = _text(
         "tokens before a block that a language model sees when scored", place="blocks"
     )

@@ -22,7 +22,6 @@ SEARCH = (
     ("length_penalty_kind", str, '"power" or "gnmt"'),
     ("max_length", int, "most tokens of a translation"),
     ("max_length_ratio", float, "tokens that each token of the source adds to that"),
-    ("max_length_rule", str, '"sentence" or "batch" (as fairseq: of the padded width)'),
     ("min_length", int, "fewest tokens of a translation"),
     ("unk_penalty", float, "taken from the log-probability of unknown tokens"),
     ("temperature", float, "divides the logits"),

@@ -315,13 +315,10 @@ def test_running_text(generator, length, context):
 
 
 def test_lines_alone(generator):
-    found = text_perplexity(generator, LINES, break_mode="eos")
+    found = text_perplexity(generator, LINES, break_mode="sentence")
     known = generator.score(LINES, normalize=False)
     assert found.nll == pytest.approx(-sum(known) / 17, rel=1e-5)
     assert (found.tokens, found.words) == (17, 17)
-    # The empty line divides documents, and is not scored.
-    found = text_perplexity(generator, LINES, break_mode="complete_doc")
-    assert (found.tokens, found.words) == (16, 16)
 
 
 def test_ensemble_and_adaptive_softmax():
@@ -386,7 +383,7 @@ def test_refused_texts(generator):
         (generator, [], {}, "holds none"),
         (generator, LINES, {"context_window": 512}, "=512, tokens_per_sample=512"),
         (generator, LINES, {"break_mode": "doc"}, "`break_mode`"),
-        (short, ["w1", "w1 w2 w3 w4"], {"break_mode": "eos"},
+        (short, ["w1", "w1 w2 w3 w4"], {"break_mode": "sentence"},
          "at most 4 .*: lines.1. with 5"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):

@@ -27,8 +27,7 @@ _LENGTHS = {
     "too_long": "with a side longer than `max_length`",
     "ratio": "with a ratio of their lengths above `max_ratio`",
 }
-# "eos" is fairseq's name of "sentence".
-BREAK_MODES = ("none", "complete", "complete_doc", "sentence", "eos")
+BREAK_MODES = ("none", "sentence")
 
 
 def encode(
@@ -113,14 +112,11 @@ def blocks(
     Break modes:
 
     - "none": pieces of `tokens_per_sample` tokens, the last one shorter.
-    - "complete": as many whole lines as fit into `tokens_per_sample`.
-    - "complete_doc": likewise, and a piece ends where a document ends. Documents are
-      divided by empty lines (the end token alone), which are left out.
-    - "sentence" (or "eos"): each line a piece, whatever `tokens_per_sample` is.
+    - "sentence" (fairseq's "eos"): each line a piece, whatever its length.
 
     With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
     preceded by the last w tokens of input before it (fewer at the start, and before a
-    long line), across lines and documents. Their labels are padding: not scored.
+    long line), across lines. Their labels are padding: not scored.
 
     Args:
         lines: token ids of lines, each with its end: the end token, or a line break
@@ -161,7 +157,6 @@ def blocks(
 def _pieces(lines, size: int, mode: str, pad_id: int):
     """The stream in pieces, int32."""
     waiting, length, number = [], 0, 0
-    limit = 0 if mode in ("sentence", "eos") else size
     for number, line in enumerate(lines, 1):
         line = np.asarray(line, np.int32)
         if not line.size or (line == pad_id).any():
@@ -170,14 +165,12 @@ def _pieces(lines, size: int, mode: str, pad_id: int):
                 f"id {pad_id}. "
                 f"Received: line {number:,} = {line[:20].tolist()}"
             )
-        divides = mode == "complete_doc" and len(line) == 1
-        if mode != "none" and length and (divides or length + len(line) > limit):
-            yield np.concatenate(waiting)
-            waiting, length = [], 0
-        if not divides:
-            waiting.append(line)
-            length += len(line)
-        if mode == "none" and length >= size:
+        if mode == "sentence":
+            yield line
+            continue
+        waiting.append(line)
+        length += len(line)
+        if length >= size:
             tokens, end = np.concatenate(waiting), length - length % size
             yield from np.split(tokens[:end], range(size, end, size))
             waiting, length = [tokens[end:]], length - end

@@ -80,9 +80,7 @@ def compiled_search(
     arrays, scalars = _padded(model, tensors, np.asarray(limits))
     uniforms = arrays.pop("uniforms", None)
     # The limits are tensors here, so that one graph serves all lengths.
-    options = dataclasses.replace(
-        options, max_length=10**6, max_length_ratio=0.0, max_length_rule="sentence"
-    )
+    options = dataclasses.replace(options, max_length=10**6, max_length_ratio=0.0)
     graphs = _graphs(model, options, size, arrays, scalars)
     places = min(power_of_two_from(count), power_of_two_from(places))
     patience = None if at_once else _PATIENCE if places > 1 else 0.0

@@ -44,9 +44,7 @@ class SearchOptions:
             most 10^6.
         max_length_ratio: a; the longest hypothesis of a sentence has
             int(a * S + b) tokens, but no more than the model's `max_target_length`
-            allows.
-        max_length_rule: "sentence": S is the length of the sentence, end token counted,
-            padding not; "batch": S is the width of `source_ids` (fairseq).
+            allows. S is the length of its source, end token counted, padding not.
         length_penalty: exponent a of what sums of log-probabilities are divided by;
             above 1 it favours long hypotheses, below 1 short ones.
         length_penalty_kind: "power" for L**a (fairseq), "gnmt" for ((5 + L) / 6)**a (Wu
@@ -72,7 +70,6 @@ class SearchOptions:
     max_length_ratio: float = _option(
         0.0, check_number, "a number from 0 to 1000", lambda value: 0 <= value <= 1000
     )
-    max_length_rule: str = _option("sentence", check_choice, ("sentence", "batch"))
     length_penalty: float = _option(1.0, check_number)
     length_penalty_kind: str = _option("power", check_choice, ("power", "gnmt"))
     normalize: bool = _option(True, check_boolean)

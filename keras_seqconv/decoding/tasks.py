@@ -27,8 +27,6 @@ def limits_of(model, options, tensors: dict) -> tuple:
     ids = _of_sentences(tensors)
     width = ops.shape(ids)[1]
     lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
-    if options.max_length_rule == "batch":
-        lengths = ops.zeros_like(lengths) + width
     if (most := tensors.get("max_length")) is not None:
         return ops.zeros_like(lengths) + most, most
     return options.length_limits(lengths, width, model.max_target_length)

@@ -127,12 +127,7 @@ def text_perplexity(
         nonlocal words
         rest = iter(lines)
         while part := list(itertools.islice(rest, 1000)):
-            # Empty lines that divide documents are not scored.
-            words += sum(
-                len(text.split()) + 1
-                for text in part
-                if text.strip() or break_mode != "complete_doc"
-            )
+            words += sum(len(text.split()) + 1 for text in part)
             yield from generator.tokenizer.tokenize_lines(part)
 
     rows = blocks(

@@ -80,13 +80,7 @@ class Servable:
         xla: bool = False,
     ):
         self.xla = check_boolean("xla", xla)
-        options = translator.search_options(search)
-        if options["max_length_rule"] == "batch":
-            raise ValueError(
-                "`max_length_rule` must be 'sentence' in an export: a server puts the "
-                "requests of strangers into one batch. Received: 'batch'"
-            )
-        self.options = BeamOptions(**options)
+        self.options = BeamOptions(**translator.search_options(search))
         if tokens_per_batch is None:
             tokens_per_batch = translator.tokens_per_batch
         self.tokens_per_batch = check_positive_integer(

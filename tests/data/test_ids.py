@@ -148,14 +148,9 @@ def blocks_of(*arguments, **options):
     [
         (LINES, 5, "none", 0, cut(STREAM, 5, 5, 2)),
         (LINES, 100, "none", 0, cut(STREAM, 12)),
-        (LINES, 4, "complete", 0, cut(STREAM, 3, 3, 4, 2)),
-        (
-            [[2], *LINES, [2], [2], [12, 2]], 6, "complete_doc", 0,
-            cut([5, 6, 2, 7, 2, 8, 9, 10, 2, 11, 2, 12, 2], 5, 6, 2),
-        ),
-        (LINES, 3, "eos", 0, [([2, *line[:-1]], line) for line in LINES]),
+        (LINES, 3, "sentence", 0, [([2, *line[:-1]], line) for line in LINES]),
         (LINES, 5, "none", 2, CONTEXT),
-        (LONG, 6, "complete", 3, LONG_LINES),
+        (LONG, 6, "sentence", 3, LONG_LINES),
     ],
 )  # fmt: skip
 def test_blocks_of_each_mode(lines, size, mode, window, expected):
@@ -167,19 +162,7 @@ def slow_pieces(lines, size, mode):
     if mode == "none":
         stream = [token for line in lines for token in line]
         return [stream[i : i + size] for i in range(0, len(stream), size)]
-    if mode in ("eos", "sentence"):
-        return lines
-    pieces = []
-    open_piece = False
-    for line in lines:
-        if mode == "complete_doc" and line == [2]:
-            open_piece = False
-        elif open_piece and len(pieces[-1]) + len(line) <= size:
-            pieces[-1] = pieces[-1] + line
-        else:
-            pieces.append(line)
-            open_piece = True
-    return pieces
+    return lines
 
 
 some_lines = st.lists(
@@ -192,7 +175,6 @@ some_lines = st.lists(
 @given(some_lines, st.integers(1, 9), st.integers(0, 7), st.sampled_from(BREAK_MODES))
 def test_every_token_is_scored_once(lines, size, window, mode):
     found = blocks_of(lines, size + window, break_mode=mode, context_window=window)
-    kept = [line for line in lines if mode != "complete_doc" or line != [2]]
     scored = []
     for inputs, labels in found:
         known = labels.count(1)
@@ -204,7 +186,7 @@ def test_every_token_is_scored_once(lines, size, window, mode):
         room = size + window - (len(labels) - known)
         assert known == max(0, min(window, len(scored), room))
         scored += labels[known:]
-    assert scored == sum(kept, [])
+    assert scored == sum(lines, [])
     pieces = [[label for label in labels if label != 1] for _, labels in found]
     assert pieces == slow_pieces(lines, size, mode)
     endless = blocks(itertools.cycle(lines + [[3, 2]]), 9, break_mode=mode)

@@ -32,7 +32,6 @@ WRONG = [
     ({"max_length": 3.0}, "`max_length` must be an integer >= 0"),
     ({"max_length": 10**9}, "`max_length` must be at most 1000000"),
     ({"max_length_ratio": 1e9}, "`max_length_ratio` must be a number from 0 to"),
-    ({"max_length_rule": "mean"}, "`max_length_rule` must be one of"),
     ({"length_penalty": float("nan")}, "`length_penalty` must be a finite"),
     ({"length_penalty": 10**400}, "`length_penalty` must be a finite"),
     ({"length_penalty_kind": "wu"}, "`length_penalty_kind` must be one of"),
@@ -86,8 +85,7 @@ def test_options_of_numpy_are_those_of_python():
         assert options == found[0] and options.suppressed_ids == (4, 5)
 
 
-@pytest.mark.parametrize("rule", ["sentence", "batch"])
-def test_limits_are_those_of_the_sentence_or_of_the_batch(rule):
+def test_limits_are_those_of_the_sentence():
     """Nothing but the limit ends a hypothesis here."""
     model = Recurrent(9, max_target_length=9)
     model.output[:, END] = 0
@@ -97,12 +95,15 @@ def test_limits_are_those_of_the_sentence_or_of_the_batch(rule):
     for row, length in enumerate((1, 3, 5, 7)):
         sources[row, :length] = 5
     found = decoding.beam_search_hypotheses(
-        model, sources, num_beams=1, max_length=2, max_length_ratio=1.2,
-        max_length_rule=rule,
-    )  # fmt: skip
+        model,
+        sources,
+        num_beams=1,
+        max_length=2,
+        max_length_ratio=1.2,
+    )
     lengths = to_numpy(found.lengths)[:, 0].tolist()
     # int(1.2 S + 2) and the end token, but no more than the model has positions.
-    assert lengths == ([4, 6, 9, 9] if rule == "sentence" else [9] * 4)
+    assert lengths == [4, 6, 9, 9]
     assert found.ids.shape[-1] == 9
 
 

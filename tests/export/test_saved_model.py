@@ -359,8 +359,6 @@ def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
         (make_conv_s2s, {"tokens_per_batch": 0}, "`tokens_per_batch`"),
         (make_conv_s2s, {"version": 0}, "`version`"),
         (lambda: make_translator().model, {}, "`translator` must be a Translator"),
-        (lambda: ks.Translator(bare().model, search={"max_length_rule": "batch"}), {},
-         "strangers"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(tmp_path, make, changes, words):
