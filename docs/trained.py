@@ -18,6 +18,12 @@ def phrases() -> Path:
     return _run("dynamic_conv_phrases", max_updates=300, warmup_steps=100)
 
 
+def link() -> None:
+    """`runs/phrases` of the working directory, as commands on the pages name it."""
+    Path("runs").mkdir(exist_ok=True)
+    Path("runs/phrases").symlink_to(phrases().resolve())
+
+
 def conv_s2s() -> Path:
     """The same of a ConvS2S."""
     return _run("conv_s2s_multi30k", max_updates=500, period=500)

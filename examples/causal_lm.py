@@ -1,15 +1,15 @@
-"""A language model with an adaptive softmax: trained, scored, and sampled from.
+"""Train, score and sample a language model with an adaptive softmax.
 
-Shows: lines to blocks, `model.fit` on them, a softmax that computes rare words only
-where they occur, perplexity with a context window, and two ways of sampling: a loop of
-one's own around `model.step`, and `decoding.sample`.
+Shows: blocks of lines, `model.fit`, a softmax that computes rare words only where they
+occur, perplexity with a context window, and two ways of sampling: a custom loop around
+`model.step`, and `decoding.sample`.
 
     python examples/causal_lm.py                              # the embedded corpus
     python examples/causal_lm.py --dataset data/wikitext-103  # a folder with train.en,
                                                               # valid.en and test.en
 
-The first takes about a minute on two cores. Prints Keras' progress, the perplexity of
-the test split for a word, and sampled sentences.
+The first command takes about a minute on two cores. Prints Keras' progress, the
+perplexity per word of the test split, and sampled sentences.
 """
 
 import argparse
@@ -37,11 +37,11 @@ def sample_by_hand(model, tokenizer, number, length, temperature=1.0):
     ids = keras.ops.full((number, 1), model.start_id, dtype="int32")
     state = model.get_initial_state(number, max_length=length)
     for _ in range(length):
-        # The state holds what the model remembers: it sees only the last ids.
+        # The model sees only the last ids: the state holds the past.
         logits, state = model.step(ids[:, -1:], state)
         following = keras.random.categorical(logits / temperature, 1)
         ids = keras.ops.concatenate([ids, following], axis=1)
-    # Each up to its first end token.
+    # Each row up to its first end token.
     return tokenizer.detokenize(keras.ops.convert_to_numpy(ids[:, 1:]).tolist())
 
 
@@ -59,7 +59,7 @@ def main(arguments=None):
     ks.keep_freed_memory()  # much faster on a CPU of Linux
     keras.utils.set_random_seed(1)
 
-    # An adaptive softmax needs ids in the order of their frequency: this one's are.
+    # An adaptive softmax needs ids sorted by frequency, as this tokenizer's are.
     corpus = ks.data.open_corpus(options.dataset, data_dir=options.data_dir)
     tokenizer = ks.tokenizers.WordTokenizer.train(corpus.texts("train", "target"))
     size = tokenizer.vocabulary_size
@@ -68,7 +68,7 @@ def main(arguments=None):
         for split in ("train", "validation")
     )
 
-    # The frequent tenth of the words costs full width, the others less and less.
+    # The most frequent tenth of the words has the full width, rarer words have less.
     model = ks.models.LanguageModel(
         size,
         hidden_dim=options.width,
@@ -80,14 +80,14 @@ def main(arguments=None):
         adaptive_input={"cutoffs": [size // 10, size // 2]},
         tie_adaptive_weights=True,
     )
-    # Without a loss: the model's own, -log p, for which no logits are made.
+    # Without a loss, the model uses its own, -log p, and makes no logits.
     model.compile(ks.optimizers.AdamW(options.learning_rate, global_clipnorm=1.0))
     model.fit(
         train.dataset(),
         steps_per_epoch=train.batches_per_epoch(),
         epochs=options.epochs,
         validation_data=validation.once(),
-        shuffle=False,  # the stream has done it
+        shuffle=False,  # the stream shuffles
         verbose=2,
     )
 

@@ -1,16 +1,16 @@
-"""A loop of one's own with `tf.GradientTape`, on a `tf.data` pipeline of one's own.
+"""Train with a custom loop of `tf.GradientTape` and a custom `tf.data` pipeline.
 
 Shows: a tokenizer in the graph of a pipeline that batches by length, updates of
-several micro-batches in which every target token counts the same
+several micro-batches in which every target token has the same weight
 (`TokenNormalized.apply_sums`), the package's loss as a sum, a validation loss, and
-checkpoints from which the loop goes on at the right batch.
+checkpoints from which the loop resumes at the right batch.
 
     python examples/custom_training_loop.py
 
-Learns to reverse sequences, in less than a minute on two cores. Prints the loss as it
-falls, the loss on sequences that were not trained on, and how many of those the
-model reverses without a mistake. Interrupted, it goes on from the last checkpoint.
-(`ks.data.BatchStream` has less padding, and resumes without reading what was before.)
+The model learns to reverse sequences in less than a minute on two cores. Prints the
+training loss, the loss on new sequences, and the share of these that the model reverses
+without a mistake. An interrupted program resumes from the last checkpoint.
+(`ks.data.BatchStream` has less padding, and resumes without reading earlier batches.)
 
 On JAX a step is a function of all values: `TokenNormalized.stateless_apply_sums`.
 """
@@ -48,7 +48,7 @@ def pipeline(texts, tokenizer, tokens_per_batch, seed=None):
         starts = tf.fill([tf.shape(targets)[0], 1], tokenizer.start_id)
         return ids[0], tf.concat([starts, ids[1][:, :-1]], axis=1), ids[1]
 
-    def plain(*row):  # a ragged row is a vector in all but name
+    def plain(*row):  # a ragged row is a vector
         return tuple(tf.identity(ids) for ids in row)
 
     widths = (6, 9, 13)  # with the end id; each shape of batches is compiled once
@@ -123,7 +123,7 @@ def main(arguments=None):
     def test_step(inputs, labels):
         return plain_loss(labels, model(inputs)), count(labels)
 
-    # Go on where the last checkpoint was written.
+    # Resume from the last checkpoint.
     position = 0  # batches since the start
     latest = ks.checkpoints.latest(options.workdir)
     if latest is not None:

@@ -29,7 +29,7 @@ class Translator:
         self.longest_source = settings["max_source_length"] or 10**6
         self.longest_target = settings["max_target_length"] or 10**6
         session = onnxruntime.SessionOptions()
-        # Threads that wait actively take the cores from those that compute.
+        # Spinning threads take the cores from threads that compute.
         session.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.encoder, self.step = (
             onnxruntime.InferenceSession(folder / f"{name}.onnx", session)
@@ -67,7 +67,7 @@ class Translator:
         state = {name: x for name, x in state.items() if name.startswith("beams")}
         state = taken(state, np.repeat(np.arange(len(sources)), beams))
         limits = np.array([self.limit(len(row)) for row in sources], "int32")
-        sentences = np.arange(len(sources))  # those that have not ended
+        sentences = np.arange(len(sources))  # unfinished sentences
         scores = np.full((len(sources), beams), -np.inf, "float32")
         scores[:, 0] = 0
         tokens = np.full((len(sources), beams, limits.max() + 1), self.special["pad"])
@@ -102,7 +102,7 @@ class Translator:
         return [tokens.tolist() for tokens in best]
 
     def choose(self, scores, after):
-        """What goes on: scores (B, G), parents, tokens. What ends: scores, parents."""
+        """Continued scores (B, G), parents, tokens; ended scores, parents."""
         batch, beams = scores.shape
         count = after["token_ids"].shape[1]
         totals = scores[:, :, None] + after["log_probs"].reshape(batch, beams, count)

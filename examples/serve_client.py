@@ -3,12 +3,11 @@
     echo "Anna called." | python examples/serve_client.py phrases
     echo "Anna called." | python examples/serve_client.py phrases --grpc localhost:8500
 
-REST needs nothing but Python; gRPC needs `pip install 'keras-seqconv[serve]'`. Import
-`RestClient` and `GrpcClient` for your own programs: each is one connection that many
-threads can use.
+REST needs Python only, gRPC needs `pip install 'keras-seqconv[serve]'`. Programs can
+import `RestClient` and `GrpcClient`: each is one connection for many threads.
 
-A model of fairseq's with Moses takes and gives tokenised text. Its model card says with
-which of Moses' flags, as `--moses en-de --normalize`; they need `sacremoses`.
+A converted fairseq model with Moses takes and returns tokenized text. Its model card
+names the flags, for example `--moses en-de --normalize`, which need `sacremoses`.
 """
 
 import argparse
@@ -59,7 +58,7 @@ class RestClient:
             raise ConnectionError(
                 f"No server answers at {self.url}: {error}"
             ) from error
-        # With a single output the server leaves out its name.
+        # The server omits the name of a single output.
         return outputs if isinstance(outputs, dict) else {"output": outputs}
 
     def translate(self, texts: list[str]) -> list[str]:
@@ -196,7 +195,7 @@ def translate_lines(options: argparse.Namespace) -> None:
         for translation in client.translate(batch):
             if moses:
                 translation = moses.detokenize(translation)
-            # A text is a line here, whatever is in it.
+            # One line for each text, even with line breaks in it.
             print(" ".join(translation.splitlines()), flush=True)
 
 

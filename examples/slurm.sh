@@ -7,12 +7,12 @@
 #SBATCH --time=48:00:00
 #SBATCH --signal=TERM@120
 # A signal two minutes before the end: the run writes a checkpoint, and the same
-# script goes on with it.
+# script resumes from it.
 
 set -euo pipefail
 
 export KERAS_BACKEND=jax
-# All GPUs of a node belong to its one process; left to itself JAX takes one of them.
+# The one process of a node uses all its GPUs; by default JAX takes one of them.
 export JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7
 
 srun --kill-on-bad-exit=1 keras-seqconv train \

@@ -1,7 +1,7 @@
 """Summaries of news: CNN/DailyMail through TFDS, scored by ROUGE.
 
-Shows: a corpus whose two texts are no languages, sources cut to a number of tokens, a
-search that says no trigram twice and nothing too short, and ROUGE.
+Shows: a corpus of two texts that are no languages, sources cut to a number of tokens, a
+search without repeated trigrams and with a minimum length, and ROUGE.
 
     python examples/summarize.py --dataset cnn_dailymail \
         --preset dynamic_conv_cnn_dailymail --vocabulary-size 30000 \
@@ -10,11 +10,11 @@ search that says no trigram twice and nothing too short, and ROUGE.
     python examples/summarize.py --dataset FOLDER    # with train.article and
                           # train.highlights, validation.article, test.article, ...
 
-TFDS downloads the data. In papers' tables ROUGE-L is that of sentences; here, as the
-corpus has a summary in one line, it is that of the whole text, which is lower. Prints
-progress, some summaries beside the references, and ROUGE-1, -2 and -L.
-Training on CNN/DailyMail is for a GPU; two cores are enough for a FOLDER
-of a few short texts, which is what the tests run.
+TFDS downloads the data. Papers report ROUGE-L of sentences. Here a summary is one
+line, so ROUGE-L is that of the whole text, which is lower. Prints progress,
+some summaries with their references, and ROUGE-1, -2 and -L.
+Training on CNN/DailyMail needs a GPU; for a FOLDER of a few short texts, as in the
+tests, two cores are enough.
 """
 
 import argparse

@@ -1,17 +1,16 @@
-"""A classifier of text with dynamic convolutions, in a Keras model of one's own.
+"""Classify text with dynamic convolutions in a Keras model.
 
-Shows: `DynamicConv` and `GLU` as layers like any other between `keras.layers`, and the
-mask of an `Embedding` that reaches them, so that padding changes no answer.
+Shows: `DynamicConv` and `GLU` between layers of `keras.layers`, and the mask of an
+`Embedding` that reaches them, so that padding changes no answer.
 
     python examples/text_classifier.py                        # made-up reviews
     python examples/text_classifier.py --dataset imdb_reviews --epochs 3   # from TFDS
 
-The first takes less than a minute on two cores. Prints Keras' progress, some answers,
-by how much padding changes them (by rounding errors), and the accuracy on texts that
-were not trained on.
+The first command takes less than a minute on two cores. Prints Keras' progress, some
+answers, their change by padding (rounding errors), and the accuracy on new texts.
 
-The made-up reviews need the order of words: "the food was not bad but the wine was
-poor" is a bad one, and its words in another order may be a good one.
+The made-up reviews depend on the order of words: "the food was not bad but the wine was
+poor" is a bad review, and the same words in a different order may be a good one.
 """
 
 import argparse
@@ -67,7 +66,7 @@ def make_model(vocabulary_size, width=64):
         y = ks.layers.GLU()(y)
         y = ks.layers.DynamicConv(num_heads=4, kernel_size=kernel_size)(y)
         y = layers.Dense(width)(y)
-        # `x + y` would compute the same, but lose the mask.
+        # `x + y` would lose the mask.
         x = layers.Add()([x, layers.Dropout(0.1)(y)])
     x = layers.GlobalAveragePooling1D()(x)  # over real words
     return keras.Model(ids, layers.Dense(1)(x))
@@ -104,7 +103,7 @@ def main(arguments=None):
         batches(train.shuffle(10_000, seed=1)),
         validation_data=batches(test),
         epochs=options.epochs,
-        shuffle=False,  # done above
+        shuffle=False,  # shuffled above
         verbose=2,
     )
 

@@ -1,10 +1,10 @@
-"""Translation from a TFDS corpus to BLEU with `model.fit`, without the command line.
+"""Train a translation model on a TFDS corpus and score its BLEU, in Python.
 
 Shows: a corpus by name, a joint SentencePiece vocabulary, ids on disk, batches of few
-shapes, a preset's model, the loss and schedule of the Transformer papers, training that
-goes on where it was interrupted, the mean of the last checkpoints, a model directory,
+shapes, a preset's model, the loss and schedule of the Transformer papers, a training
+that resumes after an interruption, the mean of the last checkpoints, a model directory,
 BLEU.
-`keras-seqconv train` does all of this in one line; here each step can be changed.
+`keras-seqconv train` does the same in one line; here each step can be changed.
 
     python examples/train_wmt_tfds.py --dataset wmt14_translate/de-en \
         --preset dynamic_conv_wmt_en_de --vocabulary-size 32768 --accumulation 8 \
@@ -13,9 +13,9 @@ BLEU.
         --checkpoint-every 1000 --workdir runs/wmt         # for a GPU
     python examples/train_wmt_tfds.py                    # the embedded corpus
 
-The second takes some minutes on two cores. Both print progress, some translations
-of the test split, and its BLEU with sacreBLEU's signature. The same command again goes
-on from the last checkpoint.
+The second command takes some minutes on two cores. Both print progress, some
+translations of the test split, and its BLEU with sacreBLEU's signature. The same
+command resumes from the last checkpoint.
 """
 
 import argparse
@@ -72,12 +72,12 @@ def main(arguments=None):
     tokenizer = train_tokenizer(corpus, options.vocabulary_size, workdir / "tokenizer")
     train_ids = write_ids(corpus, "train", tokenizer, workdir / "train")
     validation_ids = write_ids(corpus, "validation", tokenizer, workdir / "validation")
-    # Each shape of a batch is compiled once: few for a short training.
+    # Each shape of a batch is compiled once: few shapes for a short training.
     shapes = {"max_shapes": options.max_shapes}
     stream = ks.data.BatchStream(train_ids, options.tokens_per_batch, **shapes)
     validation = ks.data.BatchStream(validation_ids, options.tokens_per_batch, **shapes)
 
-    # The model, and how it learns.
+    # Model, loss and optimizer.
     model = ks.models.from_preset(
         options.preset,
         source_vocabulary_size=tokenizer.vocabulary_size,
@@ -117,7 +117,7 @@ def main(arguments=None):
     )
     translator.save(workdir / "model", overwrite=True)
 
-    # BLEU, of the model as anybody would load it.
+    # BLEU of the loaded model.
     translator = ks.load(workdir / "model")
     sources, references = (
         list(corpus.texts("test", side, options.test_sentences))
