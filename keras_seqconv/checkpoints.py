@@ -1,4 +1,4 @@
-"""Checkpoints of training: everything that the next update depends on, in one file.
+"""Checkpoints of a training: its whole state, in one file.
 
 `update-00001234.npz` is a zip archive, as of `numpy.savez`: `header.json`, and one
 array for each variable, `model/0.npy`, ... and `optimizer/0.npy`, ..., in the order of
@@ -39,7 +39,7 @@ def path_of(directory: str | os.PathLike, update: int) -> Path:
 
 
 def update_of(path: str | os.PathLike) -> int:
-    """The update in the name of a checkpoint; ValueError where it has another name."""
+    """Returns the update in a checkpoint's name; ValueError for other names."""
     match = _NAME.fullmatch(Path(path).name)
     if match is None:
         raise ValueError(
@@ -49,14 +49,14 @@ def update_of(path: str | os.PathLike) -> int:
 
 
 def find(directory: str | os.PathLike) -> list[Path]:
-    """The checkpoints in a folder, oldest update first; none where it is missing."""
+    """Lists the checkpoints in a folder, oldest first; none if it is missing."""
     paths = Path(directory).glob("*.npz")
     paths = [path for path in paths if _NAME.fullmatch(path.name)]
     return sorted(paths, key=update_of)
 
 
 def latest(directory: str | os.PathLike) -> Path | None:
-    """The newest checkpoint that is whole; None where there is none.
+    """Returns the newest undamaged checkpoint, or None.
 
     A damaged file is left where it is, and a warning names it.
     """
@@ -69,7 +69,7 @@ def latest(directory: str | os.PathLike) -> Path | None:
 def last_updates(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints, oldest first, none after the update `up_to`.
+    """Lists the `count` newest checkpoints up to update `up_to`, oldest first.
 
     Here and in `last_epochs` and `best`, a damaged file is skipped with a warning that
     names it, and the next one takes its place. ValueError where there is none.
@@ -81,7 +81,7 @@ def last_updates(
 def last_epochs(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints of ends of epochs and of the end of training.
+    """Lists the `count` newest checkpoints of ends of epochs and of training.
 
     Training may have ended inside of an epoch: its end is the newest checkpoint.
     """
@@ -100,7 +100,7 @@ def best(
     monitor: str = "val_nll",
     mode: str = "min",
 ) -> list[Path]:
-    """The `count` checkpoints with the best value of a metric, best first.
+    """Lists the `count` checkpoints with the best value of a metric, best first.
 
     Args:
         directory: the folder.
@@ -113,7 +113,7 @@ def best(
 
 
 def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
-    """Those of the checkpoints, given newest first, that have a metric, best first."""
+    """Sorts the checkpoints that have a metric, best first; given newest first."""
     sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
     scores = {}
     for path, state in states.items():
@@ -124,14 +124,14 @@ def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
 
 
 def remove_parts(directory: str | os.PathLike) -> None:
-    """Removes what a killed process left of files it was writing."""
+    """Removes incomplete files of a killed process."""
     remove_parts_of(directory, _NAME.pattern)
 
 
 def states(
     directory: str | os.PathLike, up_to: int | None = None
 ) -> Iterator[tuple[Path, dict]]:
-    """Checkpoints and their states, newest first; a warning names damaged ones."""
+    """Yields checkpoints and states, newest first; warns about damaged ones."""
     for path in reversed(find(directory)):
         wanted = up_to is None or update_of(path) <= up_to
         if wanted and (state := _tried(read_state, path)) is not None:
@@ -166,7 +166,7 @@ def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]
 
 
 def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
-    """Writes a checkpoint; `path` is as it was until the new file is on the disk.
+    """Writes a checkpoint; `path` is unchanged until the new file is complete.
 
     Args:
         path: the file; missing folders are made.
@@ -202,7 +202,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
 
 
 def read_state(path: str | os.PathLike) -> dict:
-    """The state that a checkpoint was saved with. Reads no array.
+    """Returns the state of a checkpoint without reading its arrays.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -213,13 +213,13 @@ def read_state(path: str | os.PathLike) -> dict:
 
 
 def check(path: str | os.PathLike) -> dict:
-    """Reads a checkpoint whole, see `read_state`."""
+    """Reads a whole checkpoint; see `read_state`."""
     with _opened(path) as file:
         return file.header["state"]
 
 
 def restore(path: str | os.PathLike, model: keras.Model) -> dict:
-    """Sets all variables of a model and its optimizer to those of a checkpoint.
+    """Sets all variables of a model and its optimizer from a checkpoint.
 
     The optimizer is built first where it is not. Nothing is changed unless the file is
     whole and has exactly the variables of the model, in their order: shapes and dtypes.
@@ -247,7 +247,7 @@ def restore(path: str | os.PathLike, model: keras.Model) -> dict:
 
 
 def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
-    """Sets the weights of a model to the arithmetic mean of those of checkpoints.
+    """Sets the weights of a model to the arithmetic mean of checkpoints.
 
     Sums are float64 and one array at a time, so that memory does not grow with the
     number of files. Weight normalization's g and v are averaged each for itself, as

@@ -1,4 +1,4 @@
-"""What this process runs on: GPUs, the cores of a CPU, and its memory."""
+"""Devices of this process: GPUs, CPU cores, and memory."""
 
 import contextlib
 import ctypes

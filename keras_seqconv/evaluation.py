@@ -1,4 +1,4 @@
-"""How good texts are: BLEU, chrF, TER, ROUGE, paired bootstrap, perplexity of models.
+"""Scores of texts and models: BLEU, chrF, TER, ROUGE, paired bootstrap, perplexity.
 
 Scores are in percent, and carry what they are (the signature), as numbers of different
 signatures must not be compared. All but ROUGE are computed by sacreBLEU (extra `mt`).
@@ -49,13 +49,13 @@ class Score(NamedTuple):
 
 
 def usual_metrics(target_language: str | None) -> tuple[str, ...]:
-    """BLEU and chrF, the one to publish first: chrF where BLEU finds no words."""
+    """BLEU and chrF, the headline first: chrF for languages without spaces."""
     unknown = _code(target_language) in _WITHOUT_TOKENIZER
     return ("chrf", "bleu") if unknown else ("bleu", "chrf")
 
 
 def has_spaces(language: str | None) -> bool:
-    """Whether words of a language stand between spaces, as tokenized BLEU needs it."""
+    """Whether a language separates words by spaces, as tokenized BLEU needs."""
     return _code(language) not in _WITHOUT_SPACES
 
 
@@ -74,7 +74,7 @@ def scores(
     sentence_separator: str | None = None,
     target_language: str | None = None,
 ) -> list[Score]:
-    """Several scores of the same texts.
+    """Computes several scores of the same texts.
 
     | metric                | what it is                                              |
     |-----------------------|---------------------------------------------------------|
@@ -219,7 +219,7 @@ def bleu_by_length(
 
 
 class Comparison(NamedTuple):
-    """Two systems on the same sentences; scores in percent.
+    """Comparison of two systems on the same sentences; scores in percent.
 
     Attributes:
         metric: of `COMPARABLE`.

@@ -1,4 +1,4 @@
-"""`model.fit` over an endless stream, from any batch of it on."""
+"""`model.fit` over an endless stream, from any of its batches."""
 
 import collections
 import math
@@ -137,7 +137,7 @@ class _Training(keras.callbacks.CallbackList):
 
 
 class FetchedLogs(collections.UserDict):
-    """Logs whose values are fetched from the device when they are looked at."""
+    """Logs that fetch their values from the device on access."""
 
     def __getitem__(self, name) -> float:
         value = self.data[name] = float(np.asarray(self.data[name]))

@@ -1,4 +1,4 @@
-"""What the convolutions of a model do, as arrays: to look at or to plot.
+"""Kernels of a model's convolutions, as arrays to inspect or plot.
 
 Letters: B sentences, S source time, T time, H heads, K taps.
 """
@@ -14,7 +14,7 @@ from keras_seqconv.translator import Translator
 
 
 class LayerKernels(NamedTuple):
-    """The kernels of one layer.
+    """Kernels of one layer.
 
     Attributes:
         name: "encoder 1", "decoder 1" and so on; "layer 1" of a language model.
@@ -29,7 +29,7 @@ class LayerKernels(NamedTuple):
 
 
 def sentence(model, text: str, translation: str | None = None) -> tuple[dict, dict]:
-    """One text as a model sees it, and the tokens at its positions.
+    """Returns the model's inputs for one text, and the tokens at its positions.
 
     Args:
         model: `Translator` or `LanguageGenerator`, with tokenizers.
@@ -64,7 +64,7 @@ def sentence(model, text: str, translation: str | None = None) -> tuple[dict, di
 
 
 def light_conv_kernels(model) -> list[LayerKernels]:
-    """The kernels (H, K) of all `LightConv` layers of a model, softmax applied.
+    """Returns the kernels (H, K) of all `LightConv` layers, after the softmax.
 
     Raises:
         ValueError: there are none.
@@ -80,7 +80,7 @@ def light_conv_kernels(model) -> list[LayerKernels]:
 
 
 def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
-    """The kernels that all `DynamicConv` layers of a model make for sentences.
+    """Returns the kernels of all `DynamicConv` layers for given sentences.
 
     Args:
         model: `EncoderDecoder` or `LanguageModel`.

@@ -1,4 +1,4 @@
-"""Losses of the recipes, token by token.
+"""Token losses of the recipes.
 
 Letters: B batch, T target time, V vocabulary, N = B * T positions.
 """
@@ -19,7 +19,7 @@ from keras_seqconv.support.arguments import check_choice, check_integer, check_r
 
 
 class TokenLosses(NamedTuple):
-    """What one pass over the logits finds out, each (B, T), float32 but `correct`."""
+    """Results of one pass over the logits, each (B, T), float32 but `correct`."""
 
     loss: Any  # smoothed; the only one with a gradient
     nll: Any  # -log p(label), not smoothed
@@ -27,7 +27,7 @@ class TokenLosses(NamedTuple):
 
 
 def token_weights(labels, pad_id: int, sample_weight=None):
-    """How often each label counts, (B, T) float32: 0 at padding.
+    """Weight of each label, (B, T) float32: 0 at padding.
 
     Args:
         labels: integers (B, T).
@@ -45,7 +45,7 @@ def token_weights(labels, pad_id: int, sample_weight=None):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
-    """Cross entropy of logits with labels that leave some probability to other words.
+    """Cross-entropy of logits with smoothed labels.
 
         loss = - sum_v q(v) log softmax(logits)_v        for each token
 
@@ -100,7 +100,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return self.token_losses(y_true, y_pred).loss
 
     def token_losses(self, labels, logits) -> TokenLosses:
-        """Of labels (B, T) and logits (B, T, V); 0 and False at padding."""
+        """Losses of labels (B, T) and logits (B, T, V); 0 and False at padding."""
         labels = ops.cast(labels, "int32")
         real = ops.not_equal(labels, self.pad_id)
         # A padding id outside of the vocabulary (-1) is no index.

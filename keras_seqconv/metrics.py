@@ -1,4 +1,4 @@
-"""Metrics of sequence models: every token counts the same, padding does not count.
+"""Metrics of sequence models: tokens have equal weights, padding none.
 
 Letters: B batch, T target time, V vocabulary.
 """
@@ -15,7 +15,7 @@ LARGEST_EXPONENT = 88.0
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenMetrics(keras.metrics.Metric):
-    """Loss, nll, perplexity, accuracy and number of tokens since the last reset.
+    """Loss, nll, perplexity, accuracy and token count since the last reset.
 
         nll = - sum log p(label) / tokens,   perplexity = exp(nll)
 
@@ -51,7 +51,7 @@ class TokenMetrics(keras.metrics.Metric):
         )
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Add labels (B, T) with logits (B, T, V); `sample_weight` as of a loss."""
+        """Adds labels (B, T) with logits (B, T, V); `sample_weight` as in a loss."""
         labels = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
         weights = token_weights(labels, self.pad_id, sample_weight)
@@ -63,7 +63,7 @@ class TokenMetrics(keras.metrics.Metric):
         self.add(ops.stack([nll, nll, right, ops.sum(weights)]))
 
     def add(self, sums):
-        """Add sums over tokens of loss, nll and correct, and their number: (4,)."""
+        """Adds sums over tokens of loss, nll and correct, and their number: (4,)."""
         total, lost = self.totals[0], self.totals[1]
         sums = ops.cast(sums, "float32")
         # Knuth's exact sum: total + sums = new + (what rounding took).
@@ -76,7 +76,7 @@ class TokenMetrics(keras.metrics.Metric):
         return self.results_of(self.totals)
 
     def results_of(self, totals) -> dict:
-        """The results, given the state (2, 4), perhaps a sum over replicas."""
+        """Returns the results for a state (2, 4), perhaps a sum over replicas."""
         sums = totals[0] + totals[1]
         tokens = sums[3]
         loss, nll, correct = ops.unstack(ops.divide_no_nan(sums[:3], tokens))
@@ -114,13 +114,13 @@ class _OneNumber(TokenMetrics):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class Perplexity(_OneNumber):
-    """exp of the mean of -log p(label) over tokens; see `TokenMetrics`."""
+    """Perplexity: exp of the mean of -log p(label); see `TokenMetrics`."""
 
     result_name = "perplexity"
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenAccuracy(_OneNumber):
-    """The part of tokens with no logit above that of the label; see `TokenMetrics`."""
+    """Share of tokens whose label has the highest logit; see `TokenMetrics`."""
 
     result_name = "accuracy"

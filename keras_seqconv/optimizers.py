@@ -1,4 +1,4 @@
-"""Optimizers of the recipes, and how gradients of many tokens become an update."""
+"""Optimizers of the recipes, and updates from gradients of many tokens."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from keras_seqconv.support.arguments import check_positive_integer, check_rate
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW, on TensorFlow in one pass over the weights instead of a dozen.
+    """Keras' AdamW, on TensorFlow in one pass over the weights.
 
     The same update (Kingma and Ba 2015, Adam, end of section 2, with Loshchilov and
     Hutter 2019, Decoupled Weight Decay Regularization):
@@ -56,7 +56,7 @@ class AdamW(keras.optimizers.AdamW):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class NAG(keras.optimizers.Optimizer):
-    """Nesterov's accelerated gradient whose momentum survives changes of the rate.
+    """Nesterov's accelerated gradient that corrects its momentum for rate changes.
 
         v = momentum lr / lr_old v - lr g
         w = (1 - lr weight_decay) w + momentum v - lr g
@@ -127,7 +127,7 @@ class NAG(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenNormalized(keras.optimizers.Optimizer):
-    """Any optimizer, given gradients that count every target token the same.
+    """Wraps an optimizer so that every target token has the same weight.
 
         g = sum of the gradients of all token losses / number of target tokens
 
@@ -184,7 +184,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     @property
     def innermost(self):
-        """The optimizer inside, also inside of a `LossScaleOptimizer`."""
+        """The wrapped optimizer, also within a `LossScaleOptimizer`."""
         return getattr(self.inner_optimizer, "inner_optimizer", self.inner_optimizer)
 
     def build(self, variables):
@@ -262,13 +262,13 @@ class TokenNormalized(keras.optimizers.Optimizer):
         )
 
     def scale_loss(self, loss):
-        """The sum of token losses, scaled as `apply_sums` wants it."""
+        """Scales a sum of token losses for `apply_sums`."""
         return self.inner_optimizer.scale_loss(loss * self._constant_scale)
 
     # --- An update ---
 
     def apply_sums(self, gradients, tokens, trainable_variables=None) -> None:
-        """Take in a micro-batch, and update the weights if it is the update's last.
+        """Adds a micro-batch, and updates the weights after the last of an update.
 
         Args:
             gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum

@@ -1,4 +1,4 @@
-"""How well a model predicts a text. Letters: T positions, w positions of context."""
+"""Perplexity of models. Letters: T positions, w positions of context."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from keras_seqconv.tokenizers import CharacterTokenizer
 
 
 class Perplexity(NamedTuple):
-    """How well a model predicted a text, by token and by word.
+    """Perplexity of a text under a model, by token and by word.
 
     Words are those between white space of the same text, and an end for each line;
     what is said of a word is comparable between tokenizers that lose nothing. Tokens
@@ -43,7 +43,7 @@ class Perplexity(NamedTuple):
     def of(
         cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
     ) -> "Perplexity":
-        """From the nats of all that was scored."""
+        """Makes the result from the nats of all scored tokens."""
         numbers = []
         for count in (tokens, words):
             nll = total / count
@@ -51,7 +51,7 @@ class Perplexity(NamedTuple):
         return cls(tokens, words, infinite, *numbers, unit)
 
     def lines(self) -> list[str]:
-        """What to print: per token and per word, in nats and in bits."""
+        """Lines to print: per token and per word, in nats and in bits."""
         return [
             f"{unit:9} nll {nll:.4f}, loss (base 2) {bits:.4f}, "
             f"perplexity {perplexity:.2f} ({count:,} {unit}s)"
@@ -65,7 +65,7 @@ class Perplexity(NamedTuple):
 def translation_perplexity(
     translator, sources: Sequence[str], translations: Sequence[str]
 ) -> Perplexity:
-    """Of given translations, each token predicted from the source and those before it.
+    """Perplexity of given translations under a translation model.
 
     Args:
         translator: a `keras_seqconv.Translator`, which cuts long sources.
@@ -97,7 +97,7 @@ def text_perplexity(
     tokens_per_sample: int | None = None,
     break_mode: str = "none",
 ) -> Perplexity:
-    """Of running text under a language model (fairseq's `eval-lm`).
+    """Perplexity of running text under a language model (fairseq's `eval-lm`).
 
     Args:
         generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; at most

@@ -1,4 +1,4 @@
-"""Pictures: learning curves, attention, kernels, BLEU by length.
+"""Plots: learning curves, attention, kernels, BLEU by length.
 
 Arrays in, a `matplotlib.figure.Figure` out; `save` writes it. pyplot and its global
 state are not used. Needs the extra `plot` (matplotlib).
@@ -51,7 +51,7 @@ _MOST_POINTS = 2000
 
 
 def save(figure, path: str | os.PathLike) -> None:
-    """Writes a figure to a .png, .svg or .pdf, which appears complete or not at all.
+    """Writes a figure to a .png, .svg or .pdf file, completely or not at all.
 
     Raises:
         ValueError: for another ending.
@@ -70,7 +70,7 @@ def save(figure, path: str | os.PathLike) -> None:
 
 
 def to_image(figure) -> np.ndarray:
-    """A figure as pixels (height, width, 3), uint8, for TensorBoard."""
+    """Converts a figure to pixels (height, width, 3), uint8, for TensorBoard."""
     module = require("matplotlib.backends.backend_agg", "plot")
     canvas = module.FigureCanvasAgg(figure)
     canvas.draw()
@@ -78,7 +78,7 @@ def to_image(figure) -> np.ndarray:
 
 
 def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
-    """Curves of one or several runs over their updates.
+    """Plots learning curves of one or several runs.
 
     Args:
         runs: name -> log records: dictionaries with `update` and any of `nll` (else
@@ -144,7 +144,7 @@ def _points(records, key: str) -> np.ndarray:
 
 
 def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str]):
-    """Where each target token looks in the source.
+    """Plots the attention of each target token to the source.
 
     Args:
         weights: (L, S), rows of target tokens.
@@ -179,7 +179,7 @@ def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str
 
 
 def light_conv_kernels(kernels: Sequence[tuple]):
-    """The kernels of LightConv layers: a panel for each, heads by taps.
+    """Plots the kernels of LightConv layers: a panel for each, heads by taps.
 
     Args:
         kernels: (name, values (H, K), P) of each layer, as
@@ -204,7 +204,7 @@ def light_conv_kernels(kernels: Sequence[tuple]):
 
 
 def dynamic_conv_kernels(values, tokens: Sequence[str], left: int, title: str = ""):
-    """The kernels that a DynamicConv makes along a sentence: a panel for each head.
+    """Plots the kernels of a DynamicConv for a sentence: a panel for each head.
 
     Args:
         values: (T, H, K), a kernel for each position and head.
@@ -258,7 +258,7 @@ def _kernel_images(figure, panels, images) -> None:
 def bleu_by_length(
     values: Mapping[str, Sequence[float]], names: Sequence[str], counts: Sequence[int]
 ):
-    """BLEU of several systems by the length of the source.
+    """Plots BLEU of several systems by the length of the source.
 
     Args:
         values: system -> BLEU of each group, NaN where it is empty.

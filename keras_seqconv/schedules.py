@@ -1,4 +1,4 @@
-"""Learning rates of the recipes that an optimizer asks before every update.
+"""Learning rate schedules of the recipes.
 
 n is the number of completed updates: update number n + 1 uses lr(n), which is how both
 fairseq and Keras count. Rates that depend on epochs and validation are callbacks.
@@ -56,7 +56,7 @@ class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 @dataclasses.dataclass(eq=False)
 class InverseSquareRoot(_AfterWarmUp):
-    """A linear warm-up, then decay with the square root of the updates.
+    """Linear warm-up, then decay with the inverse square root of the updates.
 
         lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
                                                             n < warmup_steps
@@ -83,7 +83,7 @@ class InverseSquareRoot(_AfterWarmUp):
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 @dataclasses.dataclass(eq=False)
 class WarmupCosine(_AfterWarmUp):
-    """A linear warm-up, then cosines from the highest rate to the lowest and again.
+    """Linear warm-up, then periods of a cosine from the highest to the lowest rate.
 
         lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
                                                             n < warmup_steps

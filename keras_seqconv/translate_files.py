@@ -1,4 +1,4 @@
-"""Translating files and streams of any size: window by window, to be resumed."""
+"""Translate files and streams of any size, window by window, resumably."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ _BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
 
 @dataclasses.dataclass
 class Report:
-    """What `translate_file` did.
+    """Result of `translate_file`.
 
     Attributes:
         lines: of the input.
@@ -193,7 +193,7 @@ def shard_path(output: str | os.PathLike, shard: tuple[int, int]) -> Path:
 
 
 def merge_shards(output: str | os.PathLike, number: int, format: str = "text") -> int:
-    """Puts the files of all shards of `translate_file` together, and removes them.
+    """Joins the files of all shards of `translate_file`, and removes them.
 
     Args:
         output: what each shard was given; `.gz` is compressed.

@@ -132,14 +132,14 @@ class Translator(TextModel):
     def translate(
         self, texts: str | Iterable[str], num_beams: int | None = None, **options
     ) -> list[str]:
-        """The best translation of each text, in their order; see `translate_n_best`."""
+        """Returns the best translation of each text; see `translate_n_best`."""
         n_best = self.translate_n_best(texts, 1, num_beams, **options)
         return [best[0].text if best else "" for best in n_best]
 
     def translate_n_best(
         self, texts: Iterable[str], n: int, num_beams: int | None = None, **options
     ) -> list[list[Translation]]:
-        """The n best translations of each text, best first.
+        """Returns the n best translations of each text, best first.
 
         Args:
             texts: any number of texts; one text is a list of one.
@@ -183,7 +183,7 @@ class Translator(TextModel):
         alignment_dictionary: Mapping[str, str] | None = None,
         **search,
     ) -> Iterator[tuple[int, list[Translation], bool]]:
-        """As `translate_n_best`, text by text as they are done, the longest first.
+        """Yields the results of `translate_n_best` by text, the longest texts first.
 
         `numbers` are those of the texts, by which `sample` draws: by default from 1.
 
@@ -236,7 +236,7 @@ class Translator(TextModel):
     def score(
         self, texts: Iterable[str], translations: Iterable[str], **options
     ) -> list[float]:
-        """Scores of given translations: log-probability over the length penalty.
+        """Scores given translations: log-probability over the length penalty.
 
         A translation that the search found has the score it was found with, if its
         text splits into the tokens that it was joined from.
@@ -343,7 +343,7 @@ class LanguageGenerator(TextModel):
         self.tokenizer = tokenizer
 
     def score(self, texts: Iterable[str], **options) -> list[float]:
-        """Log-probability of each text, its end included, over the length penalty.
+        """Scores each text: log-probability, end included, over the length penalty.
 
         With the default penalty that is the mean of a token, and exp(-score) the
         perplexity. `options` are those of `Translator.score`.
@@ -358,7 +358,7 @@ class LanguageGenerator(TextModel):
     def generate(
         self, prompts: Iterable[str], num_beams: int | None = None, **search
     ) -> list[str]:
-        """The most likely texts that begin with the prompts, by beam search.
+        """Finds the most probable texts that begin with the prompts, by beam search.
 
         Args:
             prompts: any number of texts, also empty ones.
@@ -387,7 +387,7 @@ class LanguageGenerator(TextModel):
         top_p: float | None = None,
         **search,
     ) -> list[str]:
-        """Texts that begin with the prompts, drawn from the model's distribution.
+        """Draws texts that begin with the prompts from the model's distribution.
 
         Args:
             prompts, **search: see `generate`.

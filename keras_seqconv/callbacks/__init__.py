@@ -1,4 +1,4 @@
-"""Callbacks for anybody's `model.fit`: checkpoints, validation, schedules, reports.
+"""Callbacks for any `model.fit`: checkpoints, validation, schedules, reports.
 
 Keras hands one dictionary of logs to the callbacks in the order of their list, so the
 order says who sees whose results; `ordered` sorts a list.
@@ -34,7 +34,7 @@ _PLACES = {
 
 
 def ordered(callbacks: Iterable) -> list:
-    """The callbacks in an order in which each sees the results it needs.
+    """Sort callbacks so that each sees the results it needs.
 
     First `StopAtUpdate`, whose last update is validated; `Validate` and
     `ValidationBLEU`, which put val_* into the logs; then, in their order, those that

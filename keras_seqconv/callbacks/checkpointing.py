@@ -1,4 +1,4 @@
-"""Writing checkpoints during `fit`, and going on from the last one."""
+"""Write checkpoints during `fit`, and resume from the last one."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ from keras_seqconv.support.arguments import check_choice
 
 @dataclasses.dataclass(eq=False)
 class Checkpoints(CountingCallback):
-    """Writes checkpoints of everything that the next update depends on.
+    """Writes checkpoints of the whole state that the next update depends on.
 
     At the end of each epoch, every so many updates, after each validation, and when
     training ends or is stopped. Those that are not to be kept are deleted
@@ -132,7 +132,7 @@ class Checkpoints(CountingCallback):
 def resume(
     model: keras.Model, directory: str | os.PathLike, callbacks: Iterable = ()
 ) -> dict | None:
-    """Puts a model, its optimizer and callbacks where a broken training was.
+    """Restores a model, its optimizer and callbacks to the state of a training.
 
     The newest checkpoint that is whole is taken; a damaged one is skipped with a
     warning.

@@ -1,4 +1,4 @@
-"""What guides a training: rates by epoch and result, and all that can end it."""
+"""Callbacks that control a training: learning rates, and reasons to end."""
 
 import dataclasses
 import math
@@ -73,18 +73,18 @@ class CountingCallback(keras.callbacks.Callback):
         self.on_logs({} if logs is None else logs, True)
 
     def on_logs(self, logs, epoch_end: bool) -> None:
-        """What the logs of a batch or an epoch lead to, to which it may add."""
+        """Handles the logs of a batch or an epoch, and may add to them."""
 
     @property
     def update(self) -> int:
-        """Completed updates, those before a restart included."""
+        """Number of completed updates, including those before a restart."""
         if self._since:
             self._update = int(ops.convert_to_numpy(self.model.optimizer.iterations))
             self._since = 0
         return self._update
 
     def reached(self, update: int) -> bool:
-        """Whether so many updates are completed."""
+        """Whether this number of updates is completed."""
         # A batch makes at most one.
         return self._update + self._since >= update and self.update >= update
 
@@ -106,7 +106,7 @@ class CountingCallback(keras.callbacks.Callback):
 
     @property
     def epoch_complete(self) -> bool:
-        """At an end of an epoch: whether it ended by itself and was not stopped."""
+        """Whether an epoch ended after its last batch, not by a stop."""
         return self.last_batch or not self.unsynced_model.stop_training
 
     @property
@@ -131,17 +131,17 @@ def accumulation_steps(optimizer) -> int:
 
 
 def floats(logs) -> dict[str, float]:
-    """Logs, fetched from the device, as JSON can hold them."""
+    """Fetches logs from the device as floats for JSON."""
     return {name: float(logs[name]) for name in logs or ()}
 
 
 def rate_of(model) -> float:
-    """The rate that the next update takes."""
+    """Learning rate of the next update."""
     return float(ops.convert_to_numpy(model.optimizer.learning_rate))
 
 
 def is_better(value: float, best: float | None, mode: str, margin: float = 0) -> bool:
-    """Whether a result is better than the best by more than this part of it."""
+    """Whether a result improves the best by more than this share of it."""
     if best is None or math.isnan(value):
         return not math.isnan(value)
     return value > best * (1 + margin) if mode == "max" else value < best * (1 - margin)
@@ -192,7 +192,7 @@ class _Schedule(CountingCallback):
 
 @dataclasses.dataclass(eq=False)
 class FixedSchedule(_Schedule):
-    """A rate that shrinks each epoch from a chosen one on (fairseq's `fixed`).
+    """Shrinks the rate each epoch, from a given epoch on (fairseq's `fixed`).
 
     With epochs e = 1, 2, ..., and f = force_anneal:
 
@@ -225,7 +225,7 @@ class FixedSchedule(_Schedule):
 
 @dataclasses.dataclass(eq=False)
 class ReduceOnPlateau(_Schedule):
-    """Shrinks the rate when validation no longer gets better (PyTorch's rule).
+    """Shrinks the learning rate when validation stops improving (PyTorch's rule).
 
     Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
     (mode "min") or v > 1.0001 b. After more than `patience` epochs in a row without a
@@ -281,7 +281,7 @@ class ReduceOnPlateau(_Schedule):
 
 @dataclasses.dataclass(eq=False)
 class StopAtUpdate(CountingCallback):
-    """Ends training after `max_updates`, those before a restart included."""
+    """Ends training after `max_updates`, including those before a restart."""
 
     max_updates: int
 
@@ -416,7 +416,7 @@ class StopOnNaN(CountingCallback):
 
 @dataclasses.dataclass(eq=False)
 class GracefulStop(CountingCallback):
-    """Ctrl-C and SIGTERM end training after the update at hand.
+    """Ends training after the current update on Ctrl-C and SIGTERM.
 
     `fit` returns as if training were over, `Checkpoints` writes where it was, and
     `signal` and `exit_status` tell the caller. A second signal acts as it would have
@@ -441,7 +441,7 @@ class GracefulStop(CountingCallback):
         return 0 if self.signal is None else 128 + self.signal
 
     def close(self) -> None:
-        """Bring back the handlers of before."""
+        """Restores the previous signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}

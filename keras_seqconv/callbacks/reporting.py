@@ -1,4 +1,4 @@
-"""What a training measures and tells: validation, lines, files, curves."""
+"""Callbacks that measure and report: validation, log lines, files, curves."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ from keras_seqconv.support.progress import clock
 
 
 class Validation(CountingCallback):
-    """When to validate; what that means is `results`."""
+    """Base of validations: decides when to call `results`."""
 
     _latest, _validated = {}, None
 
@@ -61,7 +61,7 @@ class Validation(CountingCallback):
         logs.update(self._latest)
 
     def results(self) -> dict[str, float]:
-        """Of the model as it is; nothing is brought back afterwards."""
+        """Results of the current model, which this may change."""
         raise NotImplementedError
 
 
@@ -136,7 +136,7 @@ class ValidationBLEU(Validation):
 
 
 def for_replicas(model, data):
-    """What `fit` and `evaluate` are to be given for a `tf.data.Dataset` of batches.
+    """Prepares a `tf.data.Dataset` of batches for `fit` and `evaluate`.
 
     Left to Keras, `tf.distribute` reads for each device through a data set of its own,
     which starts the thread that `untuned` is about: every second end of an epoch took
@@ -171,7 +171,7 @@ def for_replicas(model, data):
 
 
 class Reports(CountingCallback):
-    """Base of callbacks that write down values.
+    """Base of callbacks that record values.
 
     Every so many updates, and at the end of each epoch and of training, `write` gets
     the metrics of the batches since the time before; after each validation the values
@@ -222,7 +222,7 @@ class Reports(CountingCallback):
             self.write(floats(validation))
 
     def read(self, logs: Mapping) -> dict[str, float]:
-        """Values since the last reading, with the rate and tokens a second."""
+        """Values since the last call, with learning rate and tokens per second."""
         logs, before, now = floats(logs), self._before, time.perf_counter()
         seconds = max(now - self._since_time, 1e-9)
         self._before, self._since_time = logs, now
@@ -248,7 +248,7 @@ class Reports(CountingCallback):
 
 @dataclasses.dataclass(eq=False)
 class LogFile(Reports):
-    """Appends what happens to a file of JSON lines, for curves.
+    """Appends records to a file of JSON lines, for curves.
 
     A record of training every so many updates and at the end of each epoch, with
     update, epoch (from 1), the metrics, learning_rate and tokens_per_second of the
@@ -290,7 +290,7 @@ class LogFile(Reports):
 
 
 def read_log(path: str | os.PathLike) -> list[dict]:
-    """The records of a `LogFile`; a last line that was cut off is left out.
+    """Reads the records of a `LogFile`, without an incomplete last line.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -309,7 +309,7 @@ def read_log(path: str | os.PathLike) -> list[dict]:
 
 @dataclasses.dataclass(eq=False)
 class Progress(Reports):
-    """One line with update, epoch, loss, perplexity, rate, tokens a second, time left.
+    """Shows update, epoch, loss, perplexity, learning rate, throughput and time left.
 
     On a terminal the line is written anew at most twice a second; elsewhere a line is
     printed every half minute. Ends of epochs and results of validations stay. The
@@ -381,7 +381,7 @@ class Progress(Reports):
 
 @dataclasses.dataclass(eq=False)
 class TensorBoard(Reports):
-    """Writes scalars by update, and pictures after validations; on any backend.
+    """Writes scalars by update and pictures after validations, on any backend.
 
     `train/...` are the metrics (as in `LogFile`) of the updates since the point before,
     `validation/...` all val_* in the logs, `validation/bleu` for example. Points that

@@ -1,4 +1,4 @@
-"""From a checkpoint of fairseq to a model with the same logits.
+"""Convert a checkpoint of fairseq to a model with the same logits.
 
 LightConv, DynamicConv, the query-projected DynamicConv, the Transformer and ConvS2S
 (fairseq `lightconv`, `transformer`, `fconv` and their `_lm` in the key layouts of 2018
@@ -31,7 +31,7 @@ def from_fairseq(
     target_dictionary: str | os.PathLike | Dictionary | None = None,
     dtype=None,
 ) -> SequenceModel:
-    """A model from a checkpoint of fairseq.
+    """Builds a model from a checkpoint of fairseq.
 
     LightConv, DynamicConv, mixtures of both, the query-projected DynamicConv of
     choyi0521's branch dev6, ConvS2S and the Transformer, and their language models;

@@ -1,4 +1,4 @@
-"""From a checkpoint of fairseq with its dictionaries to a model that takes text.
+"""Convert a checkpoint of fairseq with its dictionaries to a model of texts.
 
 A published archive is a folder of `model.pt`, `dict.<language>.txt` and `bpecodes`.
 """
@@ -31,7 +31,7 @@ def translator_from_fairseq(
     dtype=None,
     **text_options,
 ) -> Translator | LanguageGenerator:
-    """A model from a checkpoint of fairseq, with tokenizers from its dictionaries.
+    """Builds a model from a checkpoint of fairseq, with tokenizers of its dictionaries.
 
     Args:
         checkpoint: a file that `fairseq-train` wrote, or a folder: then `model.pt`, or

@@ -1,4 +1,4 @@
-"""The way of the text: one direction, from a corpus to batches of few fixed shapes.
+"""Data pipeline: from a corpus to batches of few fixed shapes.
 
 In the order of the data: `corpora` gives blocks of texts (from TFDS, folders of files,
 the embedded `phrases`), `ids` tokenizes them and keeps the ids on disk (`blocks`: lines

@@ -1,4 +1,4 @@
-"""Batches of few fixed shapes with little padding, without end, from an `IdStore`.
+"""Endless batches of few fixed shapes with little padding, from an `IdStore`.
 
 `BatchStream` is a function from a position, the number of batches since the start of
 training, to a batch. So a run resumes anywhere at the cost of ordering one epoch, which
@@ -36,7 +36,7 @@ _QUANTILES = 40
 
 
 class Shape(NamedTuple):
-    """The size of a batch: B, of all replicas together, and (S, T), or (T,)."""
+    """Size of a batch: B rows of all replicas together, and widths (S, T) or (T,)."""
 
     rows: int
     widths: tuple[int, ...]
@@ -144,11 +144,11 @@ class BatchStream:
         return specs, specs["target_ids"]
 
     def batches_per_epoch(self) -> int:
-        """The same for each epoch."""
+        """Number of batches of an epoch."""
         return self._batches
 
     def get_state(self) -> dict:
-        """What the batches depend on, as JSON has it."""
+        """Returns the state that the batches depend on, for JSON."""
         return {
             "order": _ORDER,
             "seed": self.seed,
@@ -160,7 +160,7 @@ class BatchStream:
         }
 
     def set_state(self, state: Mapping) -> None:
-        """Takes over the shapes of an earlier run, from its `get_state`.
+        """Uses the shapes of an earlier run, from its `get_state`.
 
         ValueError if other batches than that run's would come: of another store, other
         arguments, or another version of this package.
@@ -179,7 +179,7 @@ class BatchStream:
         self._use(tuple(Shape(rows, tuple(widths)) for rows, widths in state["shapes"]))
 
     def batch(self, position: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The (inputs, labels) at a position, as NumPy arrays."""
+        """Returns (inputs, labels) at a position, as NumPy arrays."""
         check_integer("position", position, 0)
         epoch, index = divmod(position, self._batches)
         return self._padded(*self._order(epoch)[index])
@@ -200,7 +200,7 @@ class BatchStream:
         return inputs, labels
 
     def dataset(self, position: int = 0):
-        """A `tf.data.Dataset` of the batches from a position on, without end.
+        """Returns an endless `tf.data.Dataset` of the batches from a position on.
 
         For `model.fit(..., steps_per_epoch=..., shuffle=False)`, or `fit_stream`.
         """
@@ -210,7 +210,7 @@ class BatchStream:
         return self._mapped(tf.data.Dataset.counter(position), self.batch)
 
     def once(self):
-        """A `tf.data.Dataset` of every row once, always in the same order."""
+        """Returns a `tf.data.Dataset` of every row once, always in the same order."""
         import tensorflow as tf
 
         batches = order_epoch(self._assigned, self.shapes, None)

@@ -25,7 +25,7 @@ _NAME = re.compile(r"([\w-]+)\.(?:(.+)\.)?([\w-]+)")
 
 
 class WrongLanguages(ValueError):
-    """Languages that a corpus does not have, or that nothing chooses.
+    """Raised for languages that a corpus does not have, or that nothing selects.
 
     `languages` are those to choose from, empty where columns have no names.
     """
@@ -37,7 +37,7 @@ class WrongLanguages(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Where the text of a model comes from; made by `open_corpus`.
+    """Text of a model by split and side; made by `open_corpus`.
 
     Attributes:
         name: as given to `open_corpus`.
@@ -61,7 +61,7 @@ class Corpus:
     counts: dict[str, collections.Counter] = dataclasses.field(default_factory=dict)
 
     def blocks(self, split: str) -> Iterator[tuple[list[str], ...]]:
-        """The rows of a split, some thousands at a time, always in the same order.
+        """Yields the rows of a split in blocks of some thousands, in a fixed order.
 
         Each call reads the corpus anew, in memory that does not grow with it.
 
@@ -89,7 +89,7 @@ class Corpus:
         self.counts[split] = +counts
 
     def texts(self, split: str, side: str, most: int | None = None) -> Iterator[str]:
-        """The texts of one side of a split, one after the other, at most so many.
+        """Yields the texts of one side of a split, at most `most`.
 
         The side is "source" or "target"; "target" for text of a language model.
         """
@@ -99,7 +99,7 @@ class Corpus:
         return itertools.islice(itertools.chain.from_iterable(columns), most)
 
     def digests(self, splits: Sequence[str]) -> dict[str, str]:
-        """What tells whether splits have changed; about a second for each GB of files.
+        """Digests that show changes of splits; about a second per GB of files.
 
         Returns:
             Name of each file -> SHA-256 of its bytes. With tfds: version and name of
@@ -125,7 +125,7 @@ def open_corpus(
     manual_dir: str | os.PathLike | None = None,
     tsv_header: bool | None = None,
 ) -> Corpus:
-    """Opens a corpus by name; TensorFlow Datasets downloads it where it must.
+    """Opens a corpus by name; TensorFlow Datasets may download it.
 
     Text files are UTF-8, plain or compressed with gzip, bzip2 or xz, which is told by
     their first bytes; a line ends with LF or CRLF.

@@ -1,4 +1,4 @@
-"""From texts to rows of ids, and these on disk: written once, memory-mapped.
+"""Tokenize texts to rows of ids, and keep them on disk, memory-mapped.
 
 A *row* is a dict of int32 vectors, such as {"source_ids", "target_ids"} of a sentence
 pair, end ids included, or {"target_ids", "labels"} of a block of a language model. All
@@ -42,7 +42,7 @@ def encode(
     truncate_source: int | None = None,
     counts: collections.Counter | None = None,
 ) -> Iterator[dict[str, list[int]]]:
-    """Rows of pairs of texts whose lengths are right, one after the other.
+    """Yields rows of ids for the pairs of texts whose lengths are allowed.
 
     Lengths are tokens without the end id.
 
@@ -103,7 +103,7 @@ def blocks(
     end_id: int = 2,
     pad_id: int = 1,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Cuts tokenised lines into rows for a language model, as fairseq does.
+    """Cuts tokenized lines into rows for a language model, as fairseq does.
 
     The lines one after the other are the stream. A row's labels are a piece of the
     stream, and its inputs the same piece one position earlier: the first input is the
@@ -188,7 +188,7 @@ def _pieces(lines, size: int, mode: str, pad_id: int):
 
 
 class IdStore:
-    """Rows of ids, found by their numbers.
+    """Stores rows of ids, accessed by number.
 
     `IdStore.write` makes a folder, `IdStore.open` reads one without loading it;
     `IdStore.from_rows` keeps rows in memory.
@@ -233,7 +233,7 @@ class IdStore:
     def gather(
         self, indices, widths: Mapping[str, int], pad_id: int = 1
     ) -> dict[str, np.ndarray]:
-        """Rows padded on the right, {key: (B, width) int32}.
+        """Returns rows padded on the right, {key: (B, width) int32}.
 
         Args:
             indices: (B,) row numbers; -1 gives a row of padding.
@@ -259,7 +259,7 @@ class IdStore:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping]) -> "IdStore":
-        """A store in memory; ValueError as of `write`."""
+        """Makes a store in memory; raises the errors of `write`."""
         parts = list(_parts(rows))
         values, offsets = {}, {}
         for key in parts[0]:
@@ -270,7 +270,7 @@ class IdStore:
 
     @classmethod
     def write(cls, directory: str | os.PathLike, rows: Iterable[Mapping]) -> "IdStore":
-        """Writes rows to a folder, in memory that does not grow, and opens it.
+        """Writes rows to a folder, in constant memory, and opens it.
 
         Until all are written, and when something raises, the folder is as it was.
         Another store there is replaced, and nothing else is.
@@ -308,7 +308,7 @@ class IdStore:
 
     @classmethod
     def open(cls, directory: str | os.PathLike) -> "IdStore":
-        """The store of a folder, memory-mapped.
+        """Opens the store of a folder, memory-mapped.
 
         Raises:
             FileNotFoundError: there is no store.

@@ -10,7 +10,7 @@ _COMMON = (
 
 
 class Ensemble:
-    """Models whose probabilities are averaged: log p = log(mean over models of p).
+    """Averages the probabilities of models: log p = log(mean over models of p).
 
     As in fairseq. The models may differ in architecture, not in their vocabulary. An
     ensemble has the methods of a model that a search needs, so it takes the place of a
@@ -69,7 +69,7 @@ class Ensemble:
         return [model(inputs) for model in self.models]
 
     def log_prob(self, outputs: list, ids):
-        """Log-probabilities (B, T) of ids (B, T), given what a call has returned."""
+        """Log-probabilities (B, T) of ids (B, T), given the outputs of a call."""
         return _log_of_mean(
             [
                 ops.cast(model.log_prob(output, ids), "float32")

@@ -33,7 +33,7 @@ def beam_search(
     max_length: int = 200,
     **options,
 ):
-    """The most likely targets that a beam search finds.
+    """Finds the most probable targets by beam search.
 
     The search of fairseq, option by option (`fairseq-generate`): in every step the
     best `num_beams` unfinished hypotheses of a sentence go on; one ends where its end
@@ -75,7 +75,7 @@ def beam_search_hypotheses(
     jit_compile: bool | str = "auto",
     **options,
 ) -> Hypotheses:
-    """All that `beam_search` knows of its results.
+    """Runs `beam_search` and returns all details of its results.
 
     Args:
         model, source_ids: see `beam_search`.
@@ -100,7 +100,7 @@ def beam_search_hypotheses(
 
 
 def greedy(model, source_ids=None, **options):
-    """The target that takes the most likely token in every step.
+    """Takes the most probable token in every step.
 
     Args:
         model: see `beam_search`.
@@ -123,7 +123,7 @@ def sample(
     top_p: float | None = None,
     **options,
 ):
-    """Targets drawn from the model's distribution.
+    """Draws targets from the model's distribution.
 
     Args:
         model, source_ids: see `beam_search`.
@@ -155,7 +155,7 @@ def sample_hypotheses(
     jit_compile: bool | str = "auto",
     **options,
 ) -> Hypotheses:
-    """All that `sample` knows of its results.
+    """Runs `sample` and returns all details of its results.
 
     Args:
         model, source_ids, prefix_ids, batch_size, max_batch_size, jit_compile: see
@@ -203,7 +203,7 @@ def _uniforms(seed: tuple[int, int], shape: tuple) -> np.ndarray:
 
 
 class TargetScores(NamedTuple):
-    """What `score` returns.
+    """Result of `score`.
 
     Attributes:
         scores: (B,) or (B, N) float32: sum of the positional scores over the length
@@ -226,7 +226,7 @@ def score(
     length_penalty_kind: str = "power",
     normalize: bool = True,
 ) -> TargetScores:
-    """Scores that a model gives to targets, in one pass.
+    """Scores given targets with a model, in one pass.
 
     Args:
         model: see `beam_search`.

@@ -11,7 +11,7 @@ NOTHING = ()
 
 
 class Hypotheses(NamedTuple):
-    """What a search found, best first.
+    """Hypotheses of a search, best first.
 
     Attributes:
         ids: (B, N, L) int32: tokens without start token, the end token, then padding;

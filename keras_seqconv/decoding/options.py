@@ -36,7 +36,7 @@ def _check_ids(name, ids) -> tuple:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """What beam search and sampling have in common.
+    """Options of both beam search and sampling.
 
     Attributes:
         min_length: tokens before which no hypothesis ends.
@@ -99,7 +99,7 @@ class SearchOptions:
 
     @classmethod
     def from_names(cls, options: dict):
-        """Options by name; TypeError for an unknown one, with names that come near."""
+        """Makes options by name; TypeError for an unknown one, with similar names."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in [name for name in options if name not in names]:
             raise TypeError(
@@ -109,7 +109,7 @@ class SearchOptions:
         return cls(**options)
 
     def length_divisor(self, lengths):
-        """What sums of log-probabilities of hypotheses with these lengths go by."""
+        """Divisor of sums of log-probabilities for hypotheses of these lengths."""
         lengths = ops.cast(lengths, "float32")
         if not self.normalize:
             return ops.ones_like(lengths)
@@ -148,7 +148,7 @@ class SearchOptions:
         )
 
     def check_model(self, model) -> None:
-        """ValueError where an option does not fit the model."""
+        """Raises ValueError if an option does not fit the model."""
         size = model.target_vocabulary_size
         if any(token >= size for token in self.suppressed_ids):
             raise ValueError(

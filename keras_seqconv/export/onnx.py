@@ -33,7 +33,7 @@ GENERATION, ENCODER, STEP = "generation.json", "encoder.onnx", "step.onnx"
 
 
 def onnx_model(translator, directory: str | os.PathLike, **search) -> Path:
-    """Writes a `Translator` as graphs that ONNX Runtime runs, with its tokenizers.
+    """Writes a `Translator` as graphs for ONNX Runtime, with its tokenizers.
 
     A search around them, as in `examples/onnx_translate.py`, needs neither Keras nor
     TensorFlow. Its hypotheses are those of `translate` in float32.

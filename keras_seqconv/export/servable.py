@@ -1,4 +1,4 @@
-"""What an exported model computes, as graphs of TensorFlow: its signatures.
+"""Signatures of an exported model, as graphs of TensorFlow.
 
 | signature          | inputs -> outputs                                              |
 |--------------------|----------------------------------------------------------------|

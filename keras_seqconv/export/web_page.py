@@ -1,4 +1,4 @@
-"""A page that translates on its visitor's own machine, by ONNX Runtime for browsers.
+"""Web page that translates on the visitor's machine with ONNX Runtime.
 
 Beside what `onnx.py` writes:
 
@@ -34,7 +34,7 @@ _RUNTIME_FILES = (
 
 
 def web_page(translator, directory: str | os.PathLike, **search) -> Path:
-    """Writes a folder of static files with a page that translates.
+    """Writes a static web page that translates.
 
     Args:
         translator: a `Translator` of one model, with SentencePiece tokenizers that

@@ -56,7 +56,7 @@ def saved_model(
     warmup_texts: list[str] | None = None,
     run: str | os.PathLike | None = None,
 ) -> Path:
-    """Writes `directory/<version>/`, which a stock `tensorflow_model_server` serves.
+    """Writes `directory/<version>/` for a stock `tensorflow_model_server`.
 
     Text in, text out: tokenizer, search and detokenizer are inside. For every text the
     answer is that of `translate` (or `generate`), with the settings below; signatures
@@ -201,7 +201,7 @@ def stock_ops() -> dict[str, frozenset[str]]:
 
 
 def make_stock(folder: Path, xla: bool = False) -> list[str]:
-    """What in a SavedModel a stock server cannot run, as "where/node: what".
+    """Lists nodes of a SavedModel that a stock server cannot run, with reasons.
 
     It takes away the one attribute that is newer than TensorFlow 2.12: `debug_name` of
     a variable stands in error messages; older servers refuse a node with an attribute

@@ -195,7 +195,7 @@ class MultiHeadAttention(SequenceLayer):
         value_mask=None,
         attention_mask=None,
     ):
-        """The probabilities that `call` uses without dropout.
+        """Returns the attention probabilities of `call` without dropout.
 
         Arguments as in `call`, except that masks attached to tensors are not seen.
 
@@ -211,7 +211,7 @@ class MultiHeadAttention(SequenceLayer):
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
     def memory_weights(self, inputs, memory: dict, memory_mask=None):
-        """The probabilities (B * G, H, n, S) that `attend` uses, in float32.
+        """Returns the probabilities (B * G, H, n, S) of `attend`, in float32.
 
         Arguments as of `attend`, rows as in `attention_weights`.
         """
@@ -228,7 +228,7 @@ class MultiHeadAttention(SequenceLayer):
         return ops.cast(weights, "float32")
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The state of causal self-attention, see `layers.sequences`.
+        """Returns the state of causal self-attention; see `layers.sequences`.
 
         With `max_length` of constant size, as XLA and JAX want it, of which every step
         reads all positions: {"keys": (B, H, max_length, D), "values": the same,
@@ -248,7 +248,7 @@ class MultiHeadAttention(SequenceLayer):
         return memory if grows else {**memory, "position": ops.zeros((), "int32")}
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, output_dim) of n new positions, and the next state.
+        """Computes n new positions (B, n, output_dim), and the next state.
 
         Once the positions exceed `max_length` all outputs are NaN: a graph cannot
         raise, and silence would overwrite the past. n alone beyond it is a ValueError.
@@ -279,7 +279,7 @@ class MultiHeadAttention(SequenceLayer):
         return outputs, {**memory, "position": position + new}
 
     def project_memory(self, value, key=None) -> dict:
-        """Keys and values of a source, computed once for any number of `attend`.
+        """Computes keys and values of a source, once for any number of `attend`.
 
         From tensors (B, S, channels), `key` being `value` by default, to
         {"keys": (B, H, S, D), "values": (B, H, S, D)}.
@@ -296,7 +296,7 @@ class MultiHeadAttention(SequenceLayer):
         }
 
     def attend(self, inputs, memory: dict, memory_mask=None):
-        """Cross-attention to a projected memory, which all beams of a sentence share.
+        """Attends to a projected memory, which all beams of a sentence share.
 
         Args:
             inputs: tensor (B * G, n, C); the G rows of one sentence are adjacent.

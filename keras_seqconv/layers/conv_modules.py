@@ -1,4 +1,4 @@
-"""The blocks that the papers put in place of self-attention, and their gate.
+"""Replacements of self-attention from the papers, and their gate.
 
 A module projects its inputs, mixes positions by a convolution of convolution.py and
 projects the result back. Letters: B batch, T time, C channels, H heads, K taps,
@@ -181,7 +181,7 @@ class _ConvolutionModule(SequenceLayer):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LightConvModule(_ConvolutionModule):
-    """Linear map, GLU, `LightConv`, linear map: what replaces self-attention.
+    """Linear map, GLU, `LightConv`, linear map, in place of self-attention.
 
     (Wu et al. 2019, Pay Less Attention with Lightweight and Dynamic Convolutions,
     section 4, figure 2b; fairseq `linear1`, `conv`, `linear2`.)
@@ -232,7 +232,7 @@ class LightConvModule(_ConvolutionModule):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class DynamicConvModule(LightConvModule):
-    """Linear map, GLU, `DynamicConv`, linear map: what replaces self-attention.
+    """Linear map, GLU, `DynamicConv`, linear map, in place of self-attention.
 
     (Wu et al. 2019, Pay Less Attention with Lightweight and Dynamic Convolutions,
     section 4, figure 2c; fairseq `linear1`, `conv`, `linear2`.) The kernels are made
@@ -245,7 +245,7 @@ class DynamicConvModule(LightConvModule):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class QueryConvModule(_ConvolutionModule):
-    """Dynamic convolution whose kernels come from a projection of their own.
+    """Dynamic convolution with kernels from a separate query projection.
 
         value = gate(x W_v),  query = gate(x W_q)
         outputs = DynamicConv(value, query) W_o
@@ -333,7 +333,7 @@ class QueryConvModule(_ConvolutionModule):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class SurplusDynamicConv(DynamicConv):
-    """`DynamicConv` as branch dev6 has it for several query groups.
+    """`DynamicConv` of branch dev6 for several query groups.
 
     Each head's softmax is over query_groups * K generated numbers, of which the first
     K are the kernel (`DDynamicConv`, `num_proj_heads` > 1). With one group it is

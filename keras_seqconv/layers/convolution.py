@@ -107,7 +107,7 @@ def _softmax(logits):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LightConv(_HeadConvolution):
-    """Lightweight convolution: depthwise, normalised, kernels shared within a head.
+    """Lightweight convolution: depthwise, with normalized kernels shared by a head.
 
         taps = softmax(kernel)
         outputs = light_conv(inputs, taps, padding)
@@ -168,7 +168,7 @@ class LightConv(_HeadConvolution):
         return self._add_bias(self._convolve(inputs, kernel))
 
     def normalized_kernel(self):
-        """The kernel (H, K) as it is applied, in float32 (or float64)."""
+        """Kernel (H, K) after the softmax, in float32 (or float64)."""
         kernel = ops.cast(self.kernel, self.wide_dtype)
         return _softmax(kernel) if self.kernel_softmax else kernel
 
@@ -181,7 +181,7 @@ class LightConv(_HeadConvolution):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class DynamicConv(_HeadConvolution):
-    """Dynamic convolution: LightConv with kernels that each position makes itself.
+    """Dynamic convolution: LightConv with a kernel predicted for each position.
 
         kernel[b, t, h, :] = softmax(query[b, t] W[:, h, :])
         outputs = dynamic_conv(inputs, kernel, padding)
@@ -300,7 +300,7 @@ class DynamicConv(_HeadConvolution):
         return self._add_bias(self._convolve(inputs, kernel))
 
     def kernels(self, inputs, query=None, mask=None):
-        """The kernels (B, T, H, K) that a call without dropout applies.
+        """Returns the kernels (B, T, H, K) of a call without dropout.
 
         In float32 (or float64); `inputs`, `query` and `mask` are as of a call.
         """

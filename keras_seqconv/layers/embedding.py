@@ -1,4 +1,4 @@
-"""Token ids to vectors and back to logits; encodings of the positions of tokens.
+"""Embedding of token ids, the way back to logits, and position encodings.
 
 Letters: B batch, T time, E embedding width, V vocabulary size, C channels, n new
 positions of a step.
@@ -20,7 +20,7 @@ from keras_seqconv.support.arguments import (
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenEmbedding(SequenceLayer):
-    """A table of vectors, one for each token, that can also be read backwards.
+    """Embedding of tokens whose table can also map back to logits.
 
         forwards:  outputs[b, t] = table[ids[b, t]]
         backwards: logits[b, t, v] = x[b, t] . table[v] (+ bias[v])    in float32
@@ -108,14 +108,14 @@ class TokenEmbedding(SequenceLayer):
         return self.to_logits(ops.reshape(logits, shape))
 
     def to_logits(self, products):
-        """Products (..., V) with the table to logits: float32, and the bias added."""
+        """Converts products (..., V) with the table to logits: float32 plus bias."""
         logits = ops.cast(products, self.wide_dtype)
         if self.bias is None:
             return logits
         return logits + ops.cast(self.bias, logits.dtype)  # half under pure policies
 
     def output_kernel(self):
-        """The table transposed, (E, V) in the compute dtype.
+        """Transposed table, (E, V) in the compute dtype.
 
         Products of few rows with it are twice as fast as with the table itself (80
         rows, E 512, V 10,000, TensorFlow on two cores: 2.0 ms instead of 4.0), so that

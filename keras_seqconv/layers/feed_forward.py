@@ -20,7 +20,7 @@ from keras_seqconv.support.arguments import (
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class FeedForward(SequenceLayer):
-    """Two linear maps with an activation between them, the same at every position.
+    """Position-wise network: two linear maps with an activation between them.
 
         outputs = dropout(activation(x W1 + b1)) W2 + b2
 
@@ -98,7 +98,7 @@ class FeedForward(SequenceLayer):
         return apply_dense(self.output_dense, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The empty state: nothing of the past is needed."""
+        """Returns an empty state."""
         return {}
 
     def step(self, inputs, state: dict) -> tuple:
@@ -220,7 +220,7 @@ class Residual(SequenceLayer):
         return self._surround(inputs, lambda x: self.layer(x, **taken), training)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """That of the wrapped layer."""
+        """Returns the state of the wrapped layer."""
         return self.layer.get_initial_state(batch_size, max_length=max_length)
 
     def step(self, inputs, state: dict) -> tuple:

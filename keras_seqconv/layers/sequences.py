@@ -1,4 +1,4 @@
-"""What the layers share, and the contracts that their docstrings point to.
+"""Base classes of the layers, and the contracts of their docstrings.
 
 Letters: B batch, T time, C channels, K taps, n new positions of a step, G beams of a
 sentence.

@@ -20,7 +20,7 @@ CLASSES = {
 
 
 def list_presets() -> list[str]:
-    """The names that `from_preset` takes; `keras-seqconv presets` says more of them."""
+    """Lists the names for `from_preset`; `keras-seqconv presets` describes them."""
     return list(PRESETS)
 
 
@@ -32,7 +32,7 @@ def from_preset(
     vocabulary_size: int | None = None,
     **overrides,
 ) -> SequenceModel:
-    """A model with the architecture, and the dropout, of a preset and fresh weights.
+    """Builds a model of a preset's architecture and dropout with fresh weights.
 
     Args:
         name: one of `list_presets()`.

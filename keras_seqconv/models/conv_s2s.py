@@ -1,4 +1,4 @@
-"""ConvS2S, and its decoder alone: the gated convolutional language model.
+"""ConvS2S, and its decoder as the gated convolutional language model.
 
 Letters: B sentences, S source time, T target time, C channels, E embedding width,
 V vocabulary (of the target).
@@ -179,7 +179,7 @@ class ConvS2S(WeightNormalizedModel):
         super().__init__(inputs, logits, config)
 
     def encode(self, source_ids) -> tuple:
-        """Source ids (B, S) -> keys (B, S, E), values (B, S, E) and the mask (B, S)."""
+        """Encodes ids (B, S) to keys and values (B, S, E) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
         embedded = self.source_embedder(source_ids, mask)
         x = gated_stack.run(
@@ -191,7 +191,7 @@ class ConvS2S(WeightNormalizedModel):
         return keys, self.encoder_sum(keys, embedded), mask
 
     def decode(self, target_ids, keys, values, mask):
-        """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
+        """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         embedded = self.target_embedder(target_ids)
         x = gated_stack.run(
             self.decoder_blocks,

@@ -1,4 +1,4 @@
-"""Encoder-decoder models with convolutions or attention: source and target to logits.
+"""Encoder-decoder models with convolutions or attention.
 
 Letters: B sentences, S source time, T target time, C channels, V target vocabulary,
 G beams of a sentence, n new positions of a step.
@@ -20,7 +20,7 @@ _SIDED = (
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class EncoderDecoder(SequenceModel):
-    """LightConv, DynamicConv, query-projected DynamicConv or Transformer, or a mixture.
+    """Encoder-decoder model with LightConv, DynamicConv, attention, or a mixture.
 
     An encoder block is a mixer of positions and a position-wise network, a decoder
     block has attention to the source between them; each with dropout, residual and
@@ -161,7 +161,7 @@ class EncoderDecoder(SequenceModel):
         super().__init__(inputs, logits, config)
 
     def encode(self, source_ids) -> tuple:
-        """Source ids (B, S) -> outputs (B, S, C) and the mask (B, S) of real tokens."""
+        """Encodes source ids (B, S) to outputs (B, S, C) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
         x = stacks.run(
             self.encoder_blocks,
@@ -171,7 +171,7 @@ class EncoderDecoder(SequenceModel):
         return x if self.encoder_norm is None else self.encoder_norm(x), mask
 
     def decode(self, target_ids, memory, memory_mask):
-        """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
+        """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
         x = stacks.run(
             self.decoder_blocks,

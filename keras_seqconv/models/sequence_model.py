@@ -1,4 +1,4 @@
-"""What all models of the package have in common: special ids, configuration, steps."""
+"""Base of all models: special ids, configuration, steps, training."""
 
 import json
 import warnings
@@ -16,7 +16,7 @@ from keras_seqconv.support.arguments import check_integer, check_positive_intege
 
 
 class SequenceModel(keras.Model):
-    """A functional model that is described by the arguments of its constructor.
+    """Functional model that is defined by the arguments of its constructor.
 
     It offers, beside the full pass of the graph, `get_initial_state` and `step`, which
     is all that a search (`keras_seqconv.decoding`) needs to know of a model:
@@ -92,7 +92,7 @@ class SequenceModel(keras.Model):
 
     @property
     def has_source(self) -> bool:
-        """Whether it reads a source: whether it translates."""
+        """Whether the model has a source input."""
         return hasattr(self, "encode")
 
     @property
@@ -106,7 +106,7 @@ class SequenceModel(keras.Model):
         max_length: int | None = None,
         return_attention: bool = False,
     ) -> dict:
-        """The state before the first step.
+        """Returns the state before the first step.
 
         Args:
             source: integers (B, S); of a language model the number B of sentences, int
@@ -147,7 +147,7 @@ class SequenceModel(keras.Model):
         return {"common": self._kernels(), "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
-        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
+        """Returns logits (rows, V) after n >= 1 new ids (rows, n), and the next state.
 
         What the graph returns for all ids up to then (with an adaptive softmax the
         log-probabilities), at a cost that does not depend on the position, but for
@@ -162,7 +162,7 @@ class SequenceModel(keras.Model):
         return logits, {**state, "beams": beams}
 
     def attention_weights(self, inputs: dict):
-        """Where each target position of a model with a source looks in it.
+        """Returns the attention of each target position to the source.
 
         The mean over heads in the last block of an `EncoderDecoder`; of a `ConvS2S` the
         sum over layers / number of layers, those without attention among the number, as
@@ -212,7 +212,7 @@ class SequenceModel(keras.Model):
         auto_scale_loss: bool = True,
         **options,
     ) -> None:
-        """Prepare `fit` and `evaluate`.
+        """Configures `fit` and `evaluate`.
 
         Args:
             optimizer: Keras optimizer or its name; it is wrapped by
@@ -256,7 +256,7 @@ class SequenceModel(keras.Model):
         self.optimizer.build(self.trainable_variables)
 
     def make_train_function(self, force: bool = False):
-        """As of Keras, and anew where other variables are to be trained.
+        """As in Keras, and again after a change of the trainable variables.
 
         The optimizer is built here, not in `compile`: layers may be frozen or given
         LoRA in between.
@@ -291,7 +291,7 @@ class SequenceModel(keras.Model):
         return self.adaptive_softmax is None
 
     def log_prob(self, outputs, ids, training: bool | None = None):
-        """Natural log-probabilities of ids, given the outputs of a call.
+        """Returns natural log-probabilities of ids, given the outputs of a call.
 
         Args:
             outputs: what the model returned: logits (B, T, V), or with an adaptive
@@ -310,7 +310,7 @@ class SequenceModel(keras.Model):
         return chosen - ops.logsumexp(outputs, axis=-1)
 
     def negative_log_likelihood(self, outputs, labels, training: bool | None = None):
-        """The sum of -log_prob over labels that are no padding.
+        """Returns the sum of -log_prob over labels without padding.
 
         Args:
             outputs, training: as of `log_prob`.
@@ -325,7 +325,7 @@ class SequenceModel(keras.Model):
         return -ops.sum(ops.where(real, self.log_prob(outputs, labels), 0.0))
 
     def quantize(self, *args, **kwargs) -> None:
-        """As of Keras, but no warnings name the layers that stay as they are."""
+        """As in Keras, without warnings about layers that keep their precision."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* does not have a `quantize` method")
             super().quantize(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How an op runs, compiled by XLA or as plain operations, and its own gradients.
+"""Compilation of ops by XLA or as plain operations, and custom gradients.
 
 Under TensorFlow the choice is made when a call is traced (or run eagerly):
 
@@ -30,7 +30,7 @@ _jit_compile: bool | str = "auto"
 
 
 def set_jit_compile(jit_compile: bool | str) -> None:
-    """Force or forbid XLA for the ops of this package, in the whole process.
+    """Forces or forbids XLA for the ops of this package, in the whole process.
 
     Graphs that are traced already keep what they were traced with: set this before the
     first call of a model or of its `fit`.
@@ -48,13 +48,13 @@ def set_jit_compile(jit_compile: bool | str) -> None:
 
 
 def get_jit_compile() -> bool | str:
-    """The value of the last `set_jit_compile`, "auto" at the start."""
+    """Returns the value of the last `set_jit_compile`, initially "auto"."""
     return _jit_compile
 
 
 @contextlib.contextmanager
 def jit_scope(jit_compile: bool | str) -> Iterator[None]:
-    """`set_jit_compile` for the length of a `with` block.
+    """Applies `set_jit_compile` in a `with` block.
 
     Example:
 

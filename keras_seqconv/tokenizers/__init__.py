@@ -96,7 +96,7 @@ def train_tokenizers(
     joint: bool = True,
     **options,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learns the tokenizers of source and target.
+    """Trains the tokenizers of source and target.
 
     Args:
         kind: one of `KINDS`.
@@ -142,7 +142,7 @@ def train_tokenizers(
 
 
 def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:
-    """Reads a folder that the `save` of some tokenizer wrote; safe to do to strangers'.
+    """Reads a tokenizer's folder, safely also from unknown sources.
 
     Raises:
         FileNotFoundError: names the file that is missing.
