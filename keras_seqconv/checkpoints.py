@@ -1,6 +1,6 @@
 """Checkpoints of a training: its whole state, in one file.
 
-`update-00001234.npz` is a zip archive, as of `numpy.savez`: `header.json`, and one
+`update-00001234.npz` is a zip archive, as in `numpy.savez`: `header.json`, and one
 array for each variable, `model/0.npy`, ... and `optimizer/0.npy`, ..., in the order of
 `model.variables` (weights and the states of `SeedGenerator`s, which Keras' own files
 drop) and of `optimizer.variables`. The header has their paths, dtypes and shapes, and a

@@ -84,7 +84,7 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
 
     Args:
         model: `EncoderDecoder` or `LanguageModel`.
-        inputs: as of the model.
+        inputs: as in the model.
 
     Returns:
         Kernels (B, S, H, K) of the encoder's layers, (B, T, H, K) of the decoder's, as

@@ -62,7 +62,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         label_smoothing: rate e, 0 <= e < 1.
         kind: "uniform" or "others".
         pad_id: label of positions that count for nothing.
-        reduction: as of `keras.losses.Loss`; by default the mean over tokens.
+        reduction: as in `keras.losses.Loss`; by default the mean over tokens.
         **kwargs: `name`, `dtype`.
 
     Called with labels (B, T), logits (B, T, V) and how often a token counts, broadcast

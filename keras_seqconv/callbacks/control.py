@@ -238,7 +238,7 @@ class ReduceOnPlateau(_Schedule):
         patience: epochs without a better value that are let pass.
         monitor: key of the logs, put there by `Validate` or `validation_data`.
         mode: "min" or "max".
-        shrink, warmup_steps, warmup_start: as of `FixedSchedule`.
+        shrink, warmup_steps, warmup_start: as in `FixedSchedule`.
     """
 
     learning_rate: float | None = None

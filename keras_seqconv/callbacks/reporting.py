@@ -101,7 +101,7 @@ class Validate(Validation):
 class ValidationBLEU(Validation):
     """Translates, and puts sacreBLEU's score into the logs as val_bleu.
 
-    When, and where the score is seen: as of `Validate`.
+    When, and where the score is seen: as in `Validate`.
 
     Args:
         translator: has `translate(texts) -> texts`, as
@@ -110,7 +110,7 @@ class ValidationBLEU(Validation):
             one, sacreBLEU chooses how to find words.
         sources: texts.
         references: one for each.
-        every_updates: as of `Validate`.
+        every_updates: as in `Validate`.
     """
 
     translator: Any

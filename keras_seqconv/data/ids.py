@@ -47,7 +47,7 @@ def encode(
     Lengths are tokens without the end id.
 
     Args:
-        blocks: (sources, targets), as of `Corpus.blocks`.
+        blocks: (sources, targets), as in `Corpus.blocks`.
         source_tokenizer, target_tokenizer: their `tokenize` takes a list of texts and
             gives a list of ids, the end id included, for each.
         min_length, max_length: of each side.

@@ -40,7 +40,7 @@ def web_page(translator, directory: str | os.PathLike, **search) -> Path:
         translator: a `Translator` of one model, with SentencePiece tokenizers that
             leave the letters of a text as they are.
         directory: appears complete or not at all; it must not exist, or be empty.
-        **search: as of `onnx_model`.
+        **search: as in `onnx_model`.
 
     Returns:
         The folder.

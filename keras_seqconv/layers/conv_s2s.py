@@ -121,7 +121,7 @@ class ScaledResidual(_WeightNormalized):
 
     `outputs = (inputs + skip) * sqrt(0.5)` (the paper's Normalization Strategy). A skip
     tensor of another width goes through a `WeightNormDense` first. Arguments:
-    `folded`, `kernel_regularizer`, `kernel_constraint`, as of `ConvS2SBlock`.
+    `folded`, `kernel_regularizer`, `kernel_constraint`, as in `ConvS2SBlock`.
 
     Call arguments:
         inputs: tensor (B, T, C).
