@@ -31,7 +31,7 @@ def token_weights(labels, pad_id: int, sample_weight=None):
 
     Args:
         labels: integers (B, T).
-        pad_id: label of positions that count for nothing.
+        pad_id: label of padding.
         sample_weight: numbers (B,) or (B, T), or None for 1.
     """
     weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
@@ -51,22 +51,22 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     With rate e, kind "uniform" gives every word e / V and the label 1 - e more (Szegedy
     et al. 2016, Rethinking the Inception Architecture, section 7; `label_smoothing` of
-    Keras; fairseq until 2021, and so all recipes of 2018 and 2019). Kind "others" gives
+    Keras; fairseq until 2021, so all recipes of 2018 and 2019). Kind "others" gives
     the label 1 - e and every other word e / (V - 1) (fairseq since then).
 
-    The mathematics is float32, whatever the logits are. Beside the logits one tensor of
-    their size is kept for the gradient, which is written by hand; neither one-hot
-    labels nor log-probabilities are made.
+    The loss computes in float32 for logits of any dtype. The hand-written gradient
+    keeps one tensor of the size of the logits, and neither one-hot labels nor
+    log-probabilities are made.
 
     Args:
         label_smoothing: rate e, 0 <= e < 1.
         kind: "uniform" or "others".
-        pad_id: label of positions that count for nothing.
+        pad_id: label of padding.
         reduction: as in `keras.losses.Loss`; by default the mean over tokens.
         **kwargs: `name`, `dtype`.
 
-    Called with labels (B, T), logits (B, T, V) and how often a token counts, broadcast
-    to (B, T): a scalar, nats per token. `call` returns the losses (B, T), 0 at padding.
+    A call with labels (B, T), logits (B, T, V) and token weights, broadcast to (B, T),
+    returns a scalar in nats per token. `call` returns losses (B, T), 0 at padding.
 
     Example:
 

@@ -19,20 +19,19 @@ class TokenMetrics(keras.metrics.Metric):
 
         nll = - sum log p(label) / tokens,   perplexity = exp(nll)
 
-    Sums over all tokens are kept in two float32 parts each, so that an epoch of a
-    billion tokens loses none. `SequenceModel.fit` reports all of them. In another
-    model's `compile(metrics=...)`, which wants one number of each, use `Perplexity` and
-    `TokenAccuracy`.
+    Each sum over tokens has two float32 parts, so that it is exact for an epoch of a
+    billion tokens. `SequenceModel.fit` reports all results. The `compile(metrics=...)`
+    of other models needs metrics of one number: `Perplexity` and `TokenAccuracy`.
 
     Args:
-        pad_id: label of positions that count for nothing.
+        pad_id: label of padding.
         has_accuracy: whether `accuracy` is among the results.
-        name: of the metric.
+        name: name of the metric.
         **kwargs: `dtype`.
 
     Results, by name: `loss` and `nll` in nats per token; `perplexity`, at most
-    exp(88); `accuracy`, the part of tokens with no logit above that of the label (so
-    that a tie counts as right); `tokens`, a float32. All are 0 before the first token.
+    exp(88); `accuracy`, the share of tokens with no logit above that of the label (a
+    tie counts as right); `tokens`, a float32. All are 0 before the first token.
     """
 
     def __init__(

@@ -27,16 +27,16 @@ class CountingCallback(keras.callbacks.Callback):
     """Base of the callbacks: counts batches, and reads the updates only when needed.
 
     An update may take several batches (gradient accumulation), and a batch may make
-    none (a skipped update of mixed_float16). Their number lies in a variable of the
-    optimizer, perhaps on a GPU: reading it after every batch would make each wait for
-    the one before.
+    none (a skipped update of mixed_float16). Their number is a variable of the
+    optimizer, perhaps on a GPU: reading it after every batch would make batches wait
+    for each other.
 
     A subclass is a dataclass of its arguments and does its work in `on_logs(logs,
     epoch_end)`, at the end of each batch and of each epoch.
 
     Attributes: `epoch`, from 0; `position`, batches since the start of training;
-    `batches`, those of this epoch in this call of `fit`; `message`, why it has ended
-    training, or None; `state_names`, of attributes that checkpoints keep.
+    `batches`, batches of this epoch in this call of `fit`; `message`, the reason of an
+    end of training, or None; `state_names`, names of attributes in checkpoints.
     """
 
     state_names = ()
@@ -206,7 +206,7 @@ class FixedSchedule(_Schedule):
         learning_rate: a number.
         force_anneal: the first epoch (from 1) with a shrunk rate, or None.
         shrink: factor for each epoch.
-        warmup_steps, warmup_start: updates; the rate at which the line starts.
+        warmup_steps, warmup_start: updates of the warm-up, and its first rate.
     """
 
     learning_rate: float
@@ -229,14 +229,14 @@ class ReduceOnPlateau(_Schedule):
 
     Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
     (mode "min") or v > 1.0001 b. After more than `patience` epochs in a row without a
-    better one the rate is multiplied by `shrink`, and the count begins anew. A warm-up
-    goes from `warmup_start` for the first update to `learning_rate`; epochs that end in
-    it are not looked at, as in fairseq.
+    better value, the rate is multiplied by `shrink` and the count starts again. A
+    warm-up goes from `warmup_start` for the first update to `learning_rate`; epochs
+    that end in it are ignored, as in fairseq.
 
     Args:
-        learning_rate: rate after the warm-up; None: that of the optimizer.
-        patience: epochs without a better value that are let pass.
-        monitor: key of the logs, put there by `Validate` or `validation_data`.
+        learning_rate: rate after the warm-up; by default that of the optimizer.
+        patience: epochs without a better value before the rate shrinks.
+        monitor: key of the logs, from `Validate` or `validation_data`.
         mode: "min" or "max".
         shrink, warmup_steps, warmup_start: as in `FixedSchedule`.
     """
@@ -309,10 +309,10 @@ class StopAtLearningRate(CountingCallback):
 class EarlyStopping(CountingCallback):
     """Ends training after `patience` validations in a row without a better result.
 
-    Keras' own counts epochs and forgets its count when training is interrupted; this
-    one counts validations and its count is kept by `Checkpoints`. It does not touch the
-    weights: the best ones are those of `checkpoints.best`. `message` says why it ended
-    training.
+    Keras' callback counts epochs and loses its count when training is interrupted. This
+    one counts validations, and `Checkpoints` keeps its count. It does not change the
+    weights: `checkpoints.best` finds the best ones. `message` has the reason of the
+    end.
 
     Args:
         patience: validations.
@@ -357,17 +357,17 @@ class EarlyStopping(CountingCallback):
 class StopOnNaN(CountingCallback):
     """Ends training when loss or gradients are no longer finite.
 
-    A message on stderr, kept in `message` (else None), says where that was and what to
-    try. `Checkpoints` does not write such a model, so that the last file is a good one.
+    A message on stderr, also in `message` (else None), names the position and remedies.
+    `Checkpoints` does not write such a model, so the last file is undamaged.
     Under `mixed_float16` single updates with overflow are normal and are skipped by the
-    optimizer; there training ends when the scale of the loss has fallen below 1e-4
-    (fairseq's rule), or a weight is not finite.
+    optimizer; training ends when the loss scale falls below 1e-4 (fairseq's rule), or a
+    weight is not finite.
 
     Args:
-        every: batches between two looks, where a look would have to wait for the device
-            (`fit_stream`; in plain `fit` Keras fetches the logs of every batch, and
-            each is looked at).
-        directory: of `Checkpoints`, for the message.
+        every: batches between two checks under `fit_stream`, where a check waits for
+            the device. In plain `fit`, which fetches the logs of every batch, each
+            batch is checked.
+        directory: folder of `Checkpoints`, for the message.
     """
 
     every: int = 20
@@ -418,16 +418,16 @@ class StopOnNaN(CountingCallback):
 class GracefulStop(CountingCallback):
     """Ends training after the current update on Ctrl-C and SIGTERM.
 
-    `fit` returns as if training were over, `Checkpoints` writes where it was, and
-    `signal` and `exit_status` tell the caller. A second signal acts as it would have
-    without this callback: Ctrl-C aborts at once. A validation that is running ends
-    first. Handlers are those of before when training ends; where a plain `fit` raises,
-    `close` brings them back. Outside of the main thread, where Python has no
-    signals, it does nothing. Of several hosts all end after the same update, within
-    `EVERY` batches of a signal to any of them.
+    `fit` returns as after its last epoch, `Checkpoints` writes a checkpoint, and
+    `signal` and `exit_status` inform the caller. A second signal acts as without this
+    callback: Ctrl-C aborts at once. A validation in progress ends first. The end of
+    training restores the previous signal handlers; if a plain `fit` raises an error,
+    `close` restores them. Outside the main thread, where Python has no signals, the
+    callback does nothing. Several hosts end after the same update, within `EVERY`
+    batches of a signal to any of them.
 
-    Attributes: `signal`, the signal that came, or None; `exit_status`, 0 or 128 plus
-    its number, as shells have it.
+    Attributes: `signal`, the received signal, or None; `exit_status`, 0 or 128 plus its
+    number, as in shells.
     """
 
     EVERY = 10

@@ -35,11 +35,11 @@ def light_conv(inputs, kernel, padding: str = "same"):
 
     Returns:
         Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
-        float32. Derivatives of any order exist for both arguments, on JAX in forward
-        mode too. A `KerasTensor` among the arguments gives a `KerasTensor`.
+        float32. Both arguments have derivatives of any order, on JAX in forward mode
+        too. A `KerasTensor` argument gives a `KerasTensor`.
 
     Raises:
-        ValueError: for other ranks, shapes, dtypes or paddings, symbolic ones included.
+        ValueError: rank, shape, dtype or padding breaks these rules, also symbolically.
 
     Example:
 
