@@ -17,10 +17,10 @@ class LayerKernels(NamedTuple):
     """Kernels of one layer.
 
     Attributes:
-        name: "encoder 1", "decoder 1" and so on; "layer 1" of a language model.
+        name: "encoder 1", "decoder 1", ...; "layer 1" of a language model.
         values: (H, K) of a LightConv; (B, T, H, K) of a DynamicConv, one for each
             position.
-        left: P: tap j looks at the position that is j - P after its own.
+        left: P: tap j reads the position j - P after its own.
     """
 
     name: str
@@ -33,8 +33,8 @@ def sentence(model, text: str, translation: str | None = None) -> tuple[dict, di
 
     Args:
         model: `Translator` or `LanguageGenerator`, with tokenizers.
-        text: to translate, or that a language model predicts.
-        translation: that the decoder predicts; None: what the model finds.
+        text: source text, or text of a language model.
+        translation: target text; by default the model's translation.
 
     Returns:
         Inputs (1, S) and (1, T) of `model.model`, and its tokens by side, named as in
@@ -67,7 +67,7 @@ def light_conv_kernels(model) -> list[LayerKernels]:
     """Returns the kernels (H, K) of all `LightConv` layers, after the softmax.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the model has no such layer.
     """
     return [
         LayerKernels(
@@ -84,14 +84,14 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
 
     Args:
         model: `EncoderDecoder` or `LanguageModel`.
-        inputs: as in the model.
+        inputs: inputs of the model.
 
     Returns:
-        Kernels (B, S, H, K) of the encoder's layers, (B, T, H, K) of the decoder's, as
-        they are applied without dropout.
+        Kernels (B, S, H, K) of the encoder's layers, (B, T, H, K) of the decoder's,
+        without dropout.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the model has no such layer.
     """
     layers, mix = _collecting(_convolutions(model, DynamicConv))
 
