@@ -3,8 +3,8 @@
 A *row* is a dict of int32 vectors, such as {"source_ids", "target_ids"} of a sentence
 pair, end ids included, or {"target_ids", "labels"} of a block of a language model. All
 rows of a store have the same keys. A folder holds, for each key, `<key>.ids` (all
-vectors one after the other, uint16 where every id allows it, otherwise int32, little
-endian) and `<key>.offsets` (int64: where each begins, and the end of the last), and
+vectors in sequence, uint16 if every id allows it, otherwise int32, little endian) and
+`<key>.offsets` (int64: the start of each vector, and the end of the last), and
 `settings.json`, which is written last.
 """
 
@@ -48,17 +48,17 @@ def encode(
 
     Args:
         blocks: (sources, targets), as in `Corpus.blocks`.
-        source_tokenizer, target_tokenizer: their `tokenize` takes a list of texts and
-            gives a list of ids, the end id included, for each.
-        min_length, max_length: of each side.
-        max_ratio: of the longer side to the shorter one, at least 1.
-        truncate_source: cuts sources to so many ids, at least 2, the end id included,
-            which stays; before lengths are looked at.
-        counts: goes up under "too_short", "too_long" or "ratio", the first that
-            applies, for each row left out, and "truncated" for each source cut.
+        source_tokenizer, target_tokenizer: their `tokenize` maps a list of texts to a
+            list of ids with the end id for each.
+        min_length, max_length: limits of each side.
+        max_ratio: limit of the longer side over the shorter one, at least 1.
+        truncate_source: largest number of source ids, at least 2, including the end
+            id, which stays. Sources are cut before the lengths are checked.
+        counts: counter of skipped rows under "too_short", "too_long" or "ratio", the
+            first that applies, and of cut sources under "truncated".
 
     Raises:
-        ValueError: an argument; at the end, if no row is left.
+        ValueError: an argument breaks its rule, or, at the end, no row is left.
     """
     check_integer("min_length", min_length, 0)
     if max_length is not None:
@@ -105,18 +105,18 @@ def blocks(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Cuts tokenized lines into rows for a language model, as fairseq does.
 
-    The lines one after the other are the stream. A row's labels are a piece of the
-    stream, and its inputs the same piece one position earlier: the first input is the
-    real token before the piece, or the end token at the very start. Every token of
-    the stream is a label exactly once. Memory holds a row and a line, no more.
+    The sequence of lines is the stream. A row's labels are a piece of the stream, and
+    its inputs the same piece one position earlier: the first input is the token before
+    the piece, or the end token at the start of the stream. Every token of the stream is
+    a label exactly once. Memory holds a row and a line only.
 
     Break modes:
 
     - "none": pieces of `tokens_per_sample` tokens, the last one shorter.
-    - "complete": as many whole lines as fit into `tokens_per_sample`.
-    - "complete_doc": likewise, and a piece ends where a document ends. Documents are
-      divided by empty lines (the end token alone), which are left out.
-    - "sentence" (or "eos"): each line a piece, whatever `tokens_per_sample` is.
+    - "complete": whole lines that fit into `tokens_per_sample`.
+    - "complete_doc": like "complete", and a piece ends with its document. Empty lines
+      (the end token alone) divide documents and are skipped.
+    - "sentence" (or "eos"): each line is a piece, for any `tokens_per_sample`.
 
     With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
     preceded by the last w tokens of input before it (fewer at the start, and before a
@@ -125,7 +125,7 @@ def blocks(
     Args:
         lines: token ids of lines, each with its end: the end token, or a line break
             (`tokenize_lines` of tokenizers).
-        tokens_per_sample: T, of the longest row, but for long lines.
+        tokens_per_sample: T of the longest row, except for long lines.
         break_mode: see above.
         context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
         end_id, pad_id: ids.
@@ -135,8 +135,8 @@ def blocks(
         lines [[5, 6, 2], [7, 2]] and 4 tokens first [2, 5, 6, 2] and [5, 6, 2, 7].
 
     Raises:
-        ValueError: an argument; a line without a token, or with padding in it; at the
-            end, if there was no line.
+        ValueError: an argument breaks its rule, a line has no token or has padding, or,
+            at the end, there was no line.
     """
     check_integer("tokens_per_sample", tokens_per_sample, 1)
     check_choice("break_mode", break_mode, BREAK_MODES)
@@ -237,10 +237,10 @@ class IdStore:
 
         Args:
             indices: (B,) row numbers; -1 gives a row of padding.
-            widths: of some keys or all.
+            widths: widths of some or all keys.
 
         Raises:
-            ValueError: a row is longer than its width. Nothing is cut.
+            ValueError: a row is longer than its width; no row is cut.
         """
         indices, found = np.asarray(indices, "int64"), {}
         for key, width in widths.items():
@@ -272,16 +272,16 @@ class IdStore:
     def write(cls, directory: str | os.PathLike, rows: Iterable[Mapping]) -> "IdStore":
         """Writes rows to a folder, in constant memory, and opens it.
 
-        Until all are written, and when something raises, the folder is as it was.
-        Another store there is replaced, and nothing else is.
+        The folder changes only after all rows are written without an error. A store in
+        the folder is replaced, other files are not.
 
         Args:
             directory: the folder.
-            rows: of one or more keys.
+            rows: rows of one or more keys.
 
         Raises:
-            ValueError: the folder holds something else; there is no row; an empty
-                vector; no integers, or negative ones.
+            ValueError: the folder has other files, there is no row, or a vector is
+                empty, not integer or negative.
         """
         number, about = 0, {}
         with atomic_directory(directory, _is_store) as folder:
@@ -311,8 +311,8 @@ class IdStore:
         """Opens the store of a folder, memory-mapped.
 
         Raises:
-            FileNotFoundError: there is no store.
-            ValueError: it is damaged, or of a newer format.
+            FileNotFoundError: the folder has no store.
+            ValueError: the store is damaged, or of a newer format.
         """
         directory = Path(directory)
         settings = read_json(directory / "settings.json")
