@@ -1,11 +1,11 @@
-"""Checkpoints of training: everything that the next update depends on, in one file.
+"""Checkpoints of a training: its whole state, in one file.
 
-`update-00001234.npz` is a zip archive, as of `numpy.savez`: `header.json`, and one
+`update-00001234.npz` is a zip archive, as in `numpy.savez`: `header.json`, and one
 array for each variable, `model/0.npy`, ... and `optimizer/0.npy`, ..., in the order of
 `model.variables` (weights and the states of `SeedGenerator`s, which Keras' own files
-drop) and of `optimizer.variables`. The header has their paths, dtypes and shapes, and a
-state {update, position, epoch, ...} of the caller's. Files appear complete or not at
-all. Reading executes nothing.
+drop) and of `optimizer.variables`. The header has their paths, dtypes and shapes, and
+the caller's state {update, position, epoch, ...}. Files appear complete or not at all.
+Reading executes nothing.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def path_of(directory: str | os.PathLike, update: int) -> Path:
 
 
 def update_of(path: str | os.PathLike) -> int:
-    """The update in the name of a checkpoint; ValueError where it has another name."""
+    """Returns the update in a checkpoint's name; ValueError for other names."""
     match = _NAME.fullmatch(Path(path).name)
     if match is None:
         raise ValueError(
@@ -49,16 +49,16 @@ def update_of(path: str | os.PathLike) -> int:
 
 
 def find(directory: str | os.PathLike) -> list[Path]:
-    """The checkpoints in a folder, oldest update first; none where it is missing."""
+    """Lists the checkpoints in a folder, oldest first; none if it is missing."""
     paths = Path(directory).glob("*.npz")
     paths = [path for path in paths if _NAME.fullmatch(path.name)]
     return sorted(paths, key=update_of)
 
 
 def latest(directory: str | os.PathLike) -> Path | None:
-    """The newest checkpoint that is whole; None where there is none.
+    """Returns the newest undamaged checkpoint, or None.
 
-    A damaged file is left where it is, and a warning names it.
+    A warning names damaged files, which stay in the folder.
     """
     for path in reversed(find(directory)):
         if _tried(check, path) is not None:
@@ -69,10 +69,10 @@ def latest(directory: str | os.PathLike) -> Path | None:
 def last_updates(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints, oldest first, none after the update `up_to`.
+    """Lists the `count` newest checkpoints up to update `up_to`, oldest first.
 
     Here and in `last_epochs` and `best`, a damaged file is skipped with a warning that
-    names it, and the next one takes its place. ValueError where there is none.
+    names it, and the next one replaces it. ValueError if there is none.
     """
     paths = (path for path, _ in states(directory, up_to))
     return _first(paths, count, directory)[::-1]
@@ -81,9 +81,9 @@ def last_updates(
 def last_epochs(
     directory: str | os.PathLike, count: int, up_to: int | None = None
 ) -> list[Path]:
-    """The `count` newest checkpoints of ends of epochs and of the end of training.
+    """Lists the `count` newest checkpoints of ends of epochs and of training.
 
-    Training may have ended inside of an epoch: its end is the newest checkpoint.
+    Training may end inside an epoch: its end is the newest checkpoint.
     """
     end = latest(directory)
     paths = (
@@ -100,20 +100,20 @@ def best(
     monitor: str = "val_nll",
     mode: str = "min",
 ) -> list[Path]:
-    """The `count` checkpoints with the best value of a metric, best first.
+    """Lists the `count` checkpoints with the best value of a metric, best first.
 
     Args:
         directory: the folder.
-        count: how many; fewer where there are fewer, with a warning.
-        monitor: a metric in the states, as `callbacks.Checkpoints` writes them.
-        mode: "min" or "max"; of two equal ones the newer is better.
+        count: number of checkpoints; with a warning, fewer if there are fewer.
+        monitor: metric in the states of `callbacks.Checkpoints`.
+        mode: "min" or "max"; of two equal checkpoints the newer is better.
     """
     paths = ranked(dict(states(directory)), monitor, mode)
     return _first(paths, count, directory, f" with the metric {monitor}")
 
 
 def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
-    """Those of the checkpoints, given newest first, that have a metric, best first."""
+    """Sorts the checkpoints that have a metric, best first; given newest first."""
     sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
     scores = {}
     for path, state in states.items():
@@ -124,14 +124,14 @@ def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
 
 
 def remove_parts(directory: str | os.PathLike) -> None:
-    """Removes what a killed process left of files it was writing."""
+    """Removes incomplete files of a killed process."""
     remove_parts_of(directory, _NAME.pattern)
 
 
 def states(
     directory: str | os.PathLike, up_to: int | None = None
 ) -> Iterator[tuple[Path, dict]]:
-    """Checkpoints and their states, newest first; a warning names damaged ones."""
+    """Yields checkpoints and states, newest first; warns about damaged ones."""
     for path in reversed(find(directory)):
         wanted = up_to is None or update_of(path) <= up_to
         if wanted and (state := _tried(read_state, path)) is not None:
@@ -166,15 +166,15 @@ def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]
 
 
 def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
-    """Writes a checkpoint; `path` is as it was until the new file is on the disk.
+    """Writes a checkpoint; `path` is unchanged until the new file is complete.
 
     Args:
         path: the file; missing folders are made.
-        model: its variables, and those of its optimizer where it has one.
-        state: anything that JSON can hold; `restore` and `read_state` give it back.
+        model: model whose variables, and its optimizer's if any, are written.
+        state: JSON value; `restore` and `read_state` return it.
 
     Raises:
-        OSError: as of writing (a full disk, for example); names the file.
+        OSError: the file cannot be written (for example, a full disk); names it.
         TypeError: JSON cannot hold the state.
     """
     path = Path(path)
@@ -202,7 +202,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
 
 
 def read_state(path: str | os.PathLike) -> dict:
-    """The state that a checkpoint was saved with. Reads no array.
+    """Returns the state of a checkpoint without reading its arrays.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -213,28 +213,28 @@ def read_state(path: str | os.PathLike) -> dict:
 
 
 def check(path: str | os.PathLike) -> dict:
-    """Reads a checkpoint whole, see `read_state`."""
+    """Reads a whole checkpoint; see `read_state`."""
     with _opened(path) as file:
         return file.header["state"]
 
 
 def restore(path: str | os.PathLike, model: keras.Model) -> dict:
-    """Sets all variables of a model and its optimizer to those of a checkpoint.
+    """Sets all variables of a model and its optimizer from a checkpoint.
 
-    The optimizer is built first where it is not. Nothing is changed unless the file is
-    whole and has exactly the variables of the model, in their order: shapes and dtypes.
-    (Names may differ, and integers in width, as they do between the backends.)
+    The optimizer is built first if necessary. Nothing is changed unless the file is
+    complete and has exactly the variables of the model in their order, with shapes and
+    dtypes. (Names and widths of integers may differ, as between the backends.)
 
     Args:
         path: the file.
-        model: a model made as the saved one was, also under a `tf.distribute` scope.
+        model: model made like the saved one, also under a `tf.distribute` scope.
 
     Returns:
-        The state that the checkpoint was saved with.
+        The state of the checkpoint.
 
     Raises:
-        FileNotFoundError, ValueError: as `read_state`; or the checkpoint is not of this
-            model or optimizer.
+        FileNotFoundError, ValueError: as in `read_state`, or the checkpoint belongs to
+            another model or optimizer.
     """
     with _opened(path) as file, _scope(model):
         groups = _variables(model)
@@ -247,19 +247,19 @@ def restore(path: str | os.PathLike, model: keras.Model) -> dict:
 
 
 def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
-    """Sets the weights of a model to the arithmetic mean of those of checkpoints.
+    """Sets the weights of a model to the arithmetic mean of checkpoints.
 
-    Sums are float64 and one array at a time, so that memory does not grow with the
-    number of files. Weight normalization's g and v are averaged each for itself, as
-    fairseq does. Integers and the states of `SeedGenerator`s are those of the newest
-    checkpoint. The optimizer is left alone.
+    Sums are float64, one array at a time, so memory does not grow with the number of
+    files. g and v of weight normalization are averaged separately, as in fairseq.
+    Integers and states of `SeedGenerator`s are those of the newest checkpoint. The
+    optimizer is unchanged.
 
     Args:
         paths: checkpoints, as from `last_epochs`, `last_updates` or `best`.
-        model: a model made as the saved ones were.
+        model: model made like the saved ones.
 
     Raises:
-        ValueError: there are none, one is damaged, or they are not of this model.
+        ValueError: no checkpoints, a damaged one, or one of another model.
     """
     paths = sorted(map(Path, paths), key=update_of)
     if not paths:

@@ -1,4 +1,4 @@
-"""What this process runs on: GPUs, the cores of a CPU, and its memory."""
+"""Devices of this process: GPUs, CPU cores, and memory."""
 
 import contextlib
 import ctypes
@@ -82,29 +82,28 @@ def share_cores(workers: int) -> bool:
 def keep_freed_memory(arenas: int = 1) -> bool:
     """Tells glibc to keep freed memory in the process, for work on a CPU.
 
-    TensorFlow asks malloc for each tensor. Large ones glibc takes from the system and
-    gives back at once, and the system clears every page again when it is next touched.
-    With batches of changing shapes this made training on two virtual cores 1.9 times as
-    fast (benchmarks/README.md, "Memory"). The process then never shrinks: it keeps as
-    much as it has needed at most.
+    TensorFlow allocates each tensor with malloc. glibc returns large tensors to the
+    system at once, and the system clears every page again at its next use. Kept memory
+    makes training with batches of changing shapes on two virtual cores 1.9 times as
+    fast (benchmarks/README.md, "Memory"). The process then keeps its largest size.
 
     `keras-seqconv train`, `translate` and `evaluate` call this, the last two with an
-    arena for each batch that is decoded at a time. Call it before a training or long
-    translation of your own; it holds for the whole process. Threads that have an arena
-    already keep it, and where pandas is installed Keras, by importing it, starts some:
-    the command line calls this before Keras is loaded, and MALLOC_ARENA_MAX=1 in the
-    environment does the same for a program of your own.
+    arena for each parallel batch. Call it before a training or long translation of your
+    own; it applies to the whole process. Threads keep their arenas, and if pandas is
+    installed, the import of Keras starts some threads. The command line therefore calls
+    this before Keras is loaded; MALLOC_ARENA_MAX=1 in the environment does the same for
+    other programs.
 
     Args:
-        arenas: heaps that threads are dealt out to, at least 1. From a heap of its own
-            a thread gets memory again that is still in its core's cache: searches side
-            by side are faster by 5 to 15 %. Only the first heap keeps tensors of more
-            than 64 MB, so for training, with its logits, one is best.
+        arenas: number of heaps for all threads, at least 1. A thread with its own heap
+            reuses memory in its core's cache: parallel searches are 5 to 15 % faster.
+            Only the first heap keeps tensors of more than 64 MB, so training, with its
+            logits, is best with one.
 
     Returns:
-        Whether it was set: False without glibc (macOS, Windows, Alpine), and where the
-        environment has settings of malloc (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES and
-        the like), which are left as they are.
+        Whether it was set: False without glibc (macOS, Windows, Alpine), and if the
+        environment has settings of malloc (such as MALLOC_TRIM_THRESHOLD_ or
+        GLIBC_TUNABLES), which stay unchanged.
 
     Raises:
         ValueError: `arenas` is no positive integer.

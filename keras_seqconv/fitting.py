@@ -1,4 +1,4 @@
-"""`model.fit` over an endless stream, from any batch of it on."""
+"""`model.fit` over an endless stream, from any of its batches."""
 
 import collections
 import math
@@ -25,24 +25,24 @@ def fit_stream(
 ) -> keras.callbacks.History:
     """Trains with `model.fit`, epoch by epoch, starting at any batch of a stream.
 
-    `fit` can start with any epoch but not inside of one. So each epoch, or what is left
-    of it, is one call of `fit` with a data set that starts there, and callbacks see one
-    training: one `on_train_begin`, the epochs by their numbers, one `on_train_end`. An
-    epoch ends with the first whole update that contains its last batch. A resumed one
-    counts on from the sums of metrics in the checkpoint. (The history begins with it.)
+    `fit` can start at any epoch but not inside an epoch. Therefore each epoch, or its
+    rest, is one call of `fit` with a data set that starts there. Callbacks see one
+    training: one `on_train_begin`, numbered epochs, one `on_train_end`. An epoch ends
+    with the first whole update that contains its last batch. A resumed epoch continues
+    the sums of metrics of the checkpoint. (The history begins with this epoch.)
 
-    Logs of a batch are fetched from the device only when a callback looks at them.
+    Logs of a batch are fetched from the device only if a callback reads them.
 
     Args:
         model: compiled, with `steps_per_execution=1`.
         stream: has `dataset(position)`, an endless `tf.data.Dataset` from that batch
-            on, and `batches_per_epoch()`; `data.BatchStream` is one. Where it has
+            on, and `batches_per_epoch()`, for example `data.BatchStream`. With
             `get_state` and `set_state`, its state is part of checkpoints.
-        max_updates: updates of the optimizer in all, those before a restart included.
-        max_epochs: epochs in all.
-        callbacks: put in order by `callbacks.ordered`.
-        directory: of checkpoints: go on from the newest there, if there is one.
-            (Writing them is up to a callback `Checkpoints`.)
+        max_updates: total number of updates, including those before a restart.
+        max_epochs: total number of epochs.
+        callbacks: callbacks, which `callbacks.ordered` sorts.
+        directory: folder of checkpoints; training resumes from its newest one.
+            (The callback `Checkpoints` writes them.)
 
     Returns:
         Keras' history, also `model.history`.
@@ -137,7 +137,7 @@ class _Training(keras.callbacks.CallbackList):
 
 
 class FetchedLogs(collections.UserDict):
-    """Logs whose values are fetched from the device when they are looked at."""
+    """Logs that fetch their values from the device on access."""
 
     def __getitem__(self, name) -> float:
         value = self.data[name] = float(np.asarray(self.data[name]))

@@ -1,4 +1,4 @@
-"""Losses of the recipes, token by token.
+"""Token losses of the recipes.
 
 Letters: B batch, T target time, V vocabulary, N = B * T positions.
 """
@@ -19,7 +19,7 @@ from keras_seqconv.support.arguments import check_choice, check_integer, check_r
 
 
 class TokenLosses(NamedTuple):
-    """What one pass over the logits finds out, each (B, T), float32 but `correct`."""
+    """Results of one pass over the logits, each (B, T), float32 but `correct`."""
 
     loss: Any  # smoothed; the only one with a gradient
     nll: Any  # -log p(label), not smoothed
@@ -27,11 +27,11 @@ class TokenLosses(NamedTuple):
 
 
 def token_weights(labels, pad_id: int, sample_weight=None):
-    """How often each label counts, (B, T) float32: 0 at padding.
+    """Weight of each label, (B, T) float32: 0 at padding.
 
     Args:
         labels: integers (B, T).
-        pad_id: label of positions that count for nothing.
+        pad_id: label of padding.
         sample_weight: numbers (B,) or (B, T), or None for 1.
     """
     weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
@@ -45,28 +45,28 @@ def token_weights(labels, pad_id: int, sample_weight=None):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
-    """Cross entropy of logits with labels that leave some probability to other words.
+    """Cross-entropy of logits with smoothed labels.
 
         loss = - sum_v q(v) log softmax(logits)_v        for each token
 
     With rate e, kind "uniform" gives every word e / V and the label 1 - e more (Szegedy
     et al. 2016, Rethinking the Inception Architecture, section 7; `label_smoothing` of
-    Keras; fairseq until 2021, and so all recipes of 2018 and 2019). Kind "others" gives
+    Keras; fairseq until 2021, so all recipes of 2018 and 2019). Kind "others" gives
     the label 1 - e and every other word e / (V - 1) (fairseq since then).
 
-    The mathematics is float32, whatever the logits are. Beside the logits one tensor of
-    their size is kept for the gradient, which is written by hand; neither one-hot
-    labels nor log-probabilities are made.
+    The loss computes in float32 for logits of any dtype. The hand-written gradient
+    keeps one tensor of the size of the logits, and neither one-hot labels nor
+    log-probabilities are made.
 
     Args:
         label_smoothing: rate e, 0 <= e < 1.
         kind: "uniform" or "others".
-        pad_id: label of positions that count for nothing.
-        reduction: as of `keras.losses.Loss`; by default the mean over tokens.
+        pad_id: label of padding.
+        reduction: as in `keras.losses.Loss`; by default the mean over tokens.
         **kwargs: `name`, `dtype`.
 
-    Called with labels (B, T), logits (B, T, V) and how often a token counts, broadcast
-    to (B, T): a scalar, nats per token. `call` returns the losses (B, T), 0 at padding.
+    A call with labels (B, T), logits (B, T, V) and token weights, broadcast to (B, T),
+    returns a scalar in nats per token. `call` returns losses (B, T), 0 at padding.
 
     Example:
 
@@ -100,7 +100,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return self.token_losses(y_true, y_pred).loss
 
     def token_losses(self, labels, logits) -> TokenLosses:
-        """Of labels (B, T) and logits (B, T, V); 0 and False at padding."""
+        """Losses of labels (B, T) and logits (B, T, V); 0 and False at padding."""
         labels = ops.cast(labels, "int32")
         real = ops.not_equal(labels, self.pad_id)
         # A padding id outside of the vocabulary (-1) is no index.

@@ -1,4 +1,4 @@
-"""Metrics of sequence models: every token counts the same, padding does not count.
+"""Metrics of sequence models: tokens have equal weights, padding none.
 
 Letters: B batch, T target time, V vocabulary.
 """
@@ -15,24 +15,23 @@ LARGEST_EXPONENT = 88.0
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenMetrics(keras.metrics.Metric):
-    """Loss, nll, perplexity, accuracy and number of tokens since the last reset.
+    """Loss, nll, perplexity, accuracy and token count since the last reset.
 
         nll = - sum log p(label) / tokens,   perplexity = exp(nll)
 
-    Sums over all tokens are kept in two float32 parts each, so that an epoch of a
-    billion tokens loses none. `SequenceModel.fit` reports all of them. In another
-    model's `compile(metrics=...)`, which wants one number of each, use `Perplexity` and
-    `TokenAccuracy`.
+    Each sum over tokens has two float32 parts, so that it is exact for an epoch of a
+    billion tokens. `SequenceModel.fit` reports all results. The `compile(metrics=...)`
+    of other models needs metrics of one number: `Perplexity` and `TokenAccuracy`.
 
     Args:
-        pad_id: label of positions that count for nothing.
+        pad_id: label of padding.
         has_accuracy: whether `accuracy` is among the results.
-        name: of the metric.
+        name: name of the metric.
         **kwargs: `dtype`.
 
     Results, by name: `loss` and `nll` in nats per token; `perplexity`, at most
-    exp(88); `accuracy`, the part of tokens with no logit above that of the label (so
-    that a tie counts as right); `tokens`, a float32. All are 0 before the first token.
+    exp(88); `accuracy`, the share of tokens with no logit above that of the label (a
+    tie counts as right); `tokens`, a float32. All are 0 before the first token.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class TokenMetrics(keras.metrics.Metric):
         )
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Add labels (B, T) with logits (B, T, V); `sample_weight` as of a loss."""
+        """Adds labels (B, T) with logits (B, T, V); `sample_weight` as in a loss."""
         labels = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, "float32")
         weights = token_weights(labels, self.pad_id, sample_weight)
@@ -63,7 +62,7 @@ class TokenMetrics(keras.metrics.Metric):
         self.add(ops.stack([nll, nll, right, ops.sum(weights)]))
 
     def add(self, sums):
-        """Add sums over tokens of loss, nll and correct, and their number: (4,)."""
+        """Adds sums over tokens of loss, nll and correct, and their number: (4,)."""
         total, lost = self.totals[0], self.totals[1]
         sums = ops.cast(sums, "float32")
         # Knuth's exact sum: total + sums = new + (what rounding took).
@@ -76,7 +75,7 @@ class TokenMetrics(keras.metrics.Metric):
         return self.results_of(self.totals)
 
     def results_of(self, totals) -> dict:
-        """The results, given the state (2, 4), perhaps a sum over replicas."""
+        """Returns the results for a state (2, 4), perhaps a sum over replicas."""
         sums = totals[0] + totals[1]
         tokens = sums[3]
         loss, nll, correct = ops.unstack(ops.divide_no_nan(sums[:3], tokens))
@@ -114,13 +113,13 @@ class _OneNumber(TokenMetrics):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class Perplexity(_OneNumber):
-    """exp of the mean of -log p(label) over tokens; see `TokenMetrics`."""
+    """Perplexity: exp of the mean of -log p(label); see `TokenMetrics`."""
 
     result_name = "perplexity"
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenAccuracy(_OneNumber):
-    """The part of tokens with no logit above that of the label; see `TokenMetrics`."""
+    """Share of tokens whose label has the highest logit; see `TokenMetrics`."""
 
     result_name = "accuracy"

@@ -1,4 +1,4 @@
-"""Optimizers of the recipes, and how gradients of many tokens become an update."""
+"""Optimizers of the recipes, and updates from gradients of many tokens."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from keras_seqconv.support.arguments import check_positive_integer, check_rate
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW, on TensorFlow in one pass over the weights instead of a dozen.
+    """Keras' AdamW, on TensorFlow in one pass over the weights.
 
     The same update (Kingma and Ba 2015, Adam, end of section 2, with Loshchilov and
     Hutter 2019, Decoupled Weight Decay Regularization):
@@ -22,9 +22,9 @@ class AdamW(keras.optimizers.AdamW):
         w -= lr sqrt(1 - beta_2^n) / (1 - beta_1^n) m / (sqrt(v) + epsilon)
 
     by a kernel that reads and writes each number once. The gradient of an embedding is
-    summed over the occurrences of an id first, as everywhere else (Keras on TensorFlow
-    squares each occurrence on its own). On other backends, and with `amsgrad`, it is
-    Keras' own. Arguments: those of `keras.optimizers.AdamW`; `weight_decay=0` is Adam.
+    first summed over the occurrences of an id (Keras on TensorFlow squares each
+    occurrence separately). On other backends, and with `amsgrad`, Keras' own update
+    runs. Arguments as in `keras.optimizers.AdamW`; `weight_decay=0` is Adam.
     """
 
     def _apply_weight_decay(self, variables):
@@ -56,25 +56,25 @@ class AdamW(keras.optimizers.AdamW):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class NAG(keras.optimizers.Optimizer):
-    """Nesterov's accelerated gradient whose momentum survives changes of the rate.
+    """Nesterov's accelerated gradient that corrects its momentum for rate changes.
 
         v = momentum lr / lr_old v - lr g
         w = (1 - lr weight_decay) w + momentum v - lr g
 
-    with the new v in the second line, and lr_old the rate of the update before
+    with the new v in the second line, and lr_old the rate of the previous update
     (fairseq `nag`; Bengio et al. 2013, Advances in Optimizing Recurrent Networks,
-    equation 7). At a constant rate it is `keras.optimizers.SGD(nesterov=True)`, which
-    leaves out lr / lr_old. After an update with rate 0 the momentum starts anew.
+    equation 7). At a constant rate it equals `keras.optimizers.SGD(nesterov=True)`,
+    which has no factor lr / lr_old. After an update with rate 0 the momentum is zero.
 
-    What is kept is a = - v / lr, free of any rate: a = momentum a + g and
-    w -= lr (g + momentum a); lr_old is needed nowhere. On TensorFlow an update is one
-    pass over the weights.
+    The optimizer keeps a = - v / lr, which has no rate: a = momentum a + g and
+    w -= lr (g + momentum a), without lr_old. On TensorFlow an update is one pass over
+    the weights.
 
     Args:
         learning_rate: a number or a schedule.
         momentum: from 0, less than 1.
-        weight_decay: of all weights, decoupled from the gradient.
-        **kwargs: all others of `keras.optimizers.Optimizer`.
+        weight_decay: decay of all weights, decoupled from the gradient.
+        **kwargs: other arguments of `keras.optimizers.Optimizer`.
     """
 
     def __init__(
@@ -127,24 +127,23 @@ class NAG(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenNormalized(keras.optimizers.Optimizer):
-    """Any optimizer, given gradients that count every target token the same.
+    """Wraps an optimizer so that every target token has the same weight.
 
         g = sum of the gradients of all token losses / number of target tokens
 
-    over all micro-batches and all replicas of an update, as in fairseq; then clipped by
-    the optimizer's own `global_clipnorm` c, g min(1, c / (norm(g) + 1e-6)), and used.
-    Keras itself divides within each micro-batch and replica, so that a token of a short
-    batch counts more; it clips within each replica; and its schedules count
-    micro-batches.
+    over all micro-batches and all replicas of an update, as in fairseq. The optimizer's
+    `global_clipnorm` c clips the result: g min(1, c / (norm(g) + 1e-6)). Keras itself
+    divides within each micro-batch and replica, so tokens of short batches have larger
+    weights; it clips within each replica; and its schedules count micro-batches.
 
-    Micro-batches may have any shapes, also no token at all. An update without any
+    Micro-batches may have any shapes, also without a token. An update without any
     token changes nothing and is not counted. `iterations` counts updates, and schedules
     are evaluated once for each. The scale of a `keras.optimizers.LossScaleOptimizer`
     changes between updates only; an update with infinite gradients is skipped and
     forgotten with all of its micro-batches.
 
-    `SequenceModel.compile` wraps its optimizer by this one. A training loop of one's
-    own gives `apply_sums` the gradients of `scale_loss(sum of token losses)`.
+    `SequenceModel.compile` wraps its optimizer in this one. A custom training loop
+    passes the gradients of `scale_loss(sum of token losses)` to `apply_sums`.
 
     `MirroredStrategy`: create model and optimizer, and call `compile`, in its scope.
     Gradients are summed over replicas once for each update (one strategy for the
@@ -154,14 +153,14 @@ class TokenNormalized(keras.optimizers.Optimizer):
     Args:
         optimizer: a Keras optimizer, or its name.
         gradient_accumulation_steps: micro-batches of an update. 1 takes no memory.
-        name: of the optimizer.
+        name: name of the optimizer.
 
     Raises:
-        ValueError: by `build`: layers are quantized to float8; or there are variables
-            that `optimizer`, built before, does not know.
+        ValueError: in `build`: layers are quantized to float8, or `optimizer` was built
+            without some of the variables.
 
-    Attributes: `last_learning_rate`, `last_gradient_norm`: scalar variables, of the
-    last update, the norm before clipping (infinite when the update was skipped).
+    Attributes: `last_learning_rate`, `last_gradient_norm`: scalar variables of the last
+    update, with the norm before clipping (infinite if the update was skipped).
     """
 
     def __init__(self, optimizer, gradient_accumulation_steps: int = 1, name=None):
@@ -184,7 +183,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     @property
     def innermost(self):
-        """The optimizer inside, also inside of a `LossScaleOptimizer`."""
+        """The wrapped optimizer, also within a `LossScaleOptimizer`."""
         return getattr(self.inner_optimizer, "inner_optimizer", self.inner_optimizer)
 
     def build(self, variables):
@@ -262,13 +261,13 @@ class TokenNormalized(keras.optimizers.Optimizer):
         )
 
     def scale_loss(self, loss):
-        """The sum of token losses, scaled as `apply_sums` wants it."""
+        """Scales a sum of token losses for `apply_sums`."""
         return self.inner_optimizer.scale_loss(loss * self._constant_scale)
 
     # --- An update ---
 
     def apply_sums(self, gradients, tokens, trainable_variables=None) -> None:
-        """Take in a micro-batch, and update the weights if it is the update's last.
+        """Adds a micro-batch, and updates the weights after the last of an update.
 
         Args:
             gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum

@@ -1,7 +1,7 @@
-"""Learning rates of the recipes that an optimizer asks before every update.
+"""Learning rate schedules of the recipes.
 
-n is the number of completed updates: update number n + 1 uses lr(n), which is how both
-fairseq and Keras count. Rates that depend on epochs and validation are callbacks.
+n is the number of completed updates: update number n + 1 uses lr(n), as in fairseq and
+Keras. Rates that depend on epochs and validation are callbacks.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 @dataclasses.dataclass(eq=False)
 class InverseSquareRoot(_AfterWarmUp):
-    """A linear warm-up, then decay with the square root of the updates.
+    """Linear warm-up, then decay with the inverse square root of the updates.
 
         lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
                                                             n < warmup_steps
@@ -83,7 +83,7 @@ class InverseSquareRoot(_AfterWarmUp):
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 @dataclasses.dataclass(eq=False)
 class WarmupCosine(_AfterWarmUp):
-    """A linear warm-up, then cosines from the highest rate to the lowest and again.
+    """Linear warm-up, then periods of a cosine from the highest to the lowest rate.
 
         lr(n) = warmup_start + n (learning_rate - warmup_start) / warmup_steps
                                                             n < warmup_steps
@@ -92,8 +92,8 @@ class WarmupCosine(_AfterWarmUp):
     t counts the updates since period i began. Period i takes P_i = period *
     period_growth^i updates; high_i = learning_rate * shrink^i, low_i = floor * shrink^i
     (Loshchilov and Hutter 2017, SGDR, equation 5; fairseq `cosine`). At the end of a
-    period the rate starts from the top again; `keras.optimizers.schedules.CosineDecay`
-    stays at the bottom instead.
+    period the rate starts from the top again, while
+    `keras.optimizers.schedules.CosineDecay` stays at the bottom.
 
     Args:
         learning_rate: the highest rate.
@@ -101,8 +101,8 @@ class WarmupCosine(_AfterWarmUp):
         warmup_start: rate of the first update.
         period: updates of the first period.
         floor: the lowest rate of the first period.
-        period_growth: how much longer each period is than the one before it, >= 1.
-        shrink: how much lower both rates are in each further period.
+        period_growth: factor of each period's length over the previous one, >= 1.
+        shrink: factor of both rates in each further period.
     """
 
     period: int = 20_000

@@ -1,4 +1,4 @@
-"""What a user can say about a training run: typed, checked, and stored as JSON."""
+"""Options of a training run: typed, checked, and stored as JSON."""
 
 import functools
 import os

@@ -1,12 +1,12 @@
-"""Callbacks for anybody's `model.fit`: checkpoints, validation, schedules, reports.
+"""Callbacks for any `model.fit`: checkpoints, validation, schedules, reports.
 
-Keras hands one dictionary of logs to the callbacks in the order of their list, so the
-order says who sees whose results; `ordered` sorts a list.
+Keras passes one dictionary of logs to the callbacks in the order of their list, so a
+callback sees the results of earlier ones; `ordered` sorts a list.
 
-A callback with state has `get_state() -> dict` that JSON can hold, and
-`set_state(dict)`; `Checkpoints` and `resume` use them. None of these callbacks draws
-random numbers, and validation leaves those of training alone, so that a training is
-the same with and without them.
+A callback with state has `get_state() -> dict` for JSON, and `set_state(dict)`;
+`Checkpoints` and `resume` use them. The callbacks draw no random numbers, and
+validation does not change those of training, so a training is the same with and
+without them.
 """
 
 from collections.abc import Iterable
@@ -34,14 +34,14 @@ _PLACES = {
 
 
 def ordered(callbacks: Iterable) -> list:
-    """The callbacks in an order in which each sees the results it needs.
+    """Sort callbacks so that each sees the results it needs.
 
     First `StopAtUpdate`, whose last update is validated; `Validate` and
-    `ValidationBLEU`, which put val_* into the logs; then, in their order, those that
-    look at results or stop for other reasons, and all of others' classes; then
-    `StopAtLearningRate`, after those that change the rate; `LogFile`, `TensorBoard` and
-    `Progress`, which tell what happened; and `Checkpoints`, which from now on keep the
-    states of all the others.
+    `ValidationBLEU`, which put val_* into the logs; then, in their order, callbacks
+    that use results or stop for other reasons, and all other classes; then
+    `StopAtLearningRate`, after callbacks that change the rate; `LogFile`, `TensorBoard`
+    and `Progress`, which report; and `Checkpoints`, which from then on keeps the states
+    of all others.
     """
     callbacks = sorted(
         callbacks,

@@ -1,4 +1,4 @@
-"""Writing checkpoints during `fit`, and going on from the last one."""
+"""Write checkpoints during `fit`, and resume from the last one."""
 
 import collections
 import dataclasses
@@ -21,32 +21,32 @@ from keras_seqconv.support.arguments import check_choice
 
 @dataclasses.dataclass(eq=False)
 class Checkpoints(CountingCallback):
-    """Writes checkpoints of everything that the next update depends on.
+    """Writes checkpoints of the whole state that the next update depends on.
 
-    At the end of each epoch, every so many updates, after each validation, and when
-    training ends or is stopped. Those that are not to be kept are deleted
-    once the new one is on the disk. A model with weights that are not finite is not
-    written. Put it last (`ordered` does), after the callbacks whose results it looks at
-    and whose states it keeps. With several processes (JAX) only the first one writes.
+    Checkpoints are written at the end of each epoch, every `every_updates` updates,
+    after each validation, and at the end of training. Old ones are deleted after a new
+    one is complete. A model with weights that are not finite is not written. The
+    callback comes last (see `ordered`), after the callbacks whose results and states it
+    uses. With several processes (JAX) only the first one writes.
 
     Args:
-        directory: made where it is missing.
+        directory: folder of the checkpoints, made if it is missing.
         every_updates: updates between two checkpoints, or None.
-        keep_last: how many of those written at the end of an epoch are kept; None: all.
-        keep_updates: how many of the others are kept; None: all.
-        keep_best: how many of the best are kept, of either kind.
-        monitor: the metric that says which are best: a key of the logs. Other than
-            val_*, which only a validation gives, it counts at ends of epochs.
+        keep_last: number of checkpoints at ends of epochs to keep; None: all.
+        keep_updates: number of other checkpoints to keep; None: all.
+        keep_best: number of best checkpoints to keep, of either kind.
+        monitor: key of the logs whose value ranks checkpoints. A key other than val_*,
+            which only a validation has, counts at ends of epochs.
         mode: "min" or "max".
-        recipe: anything that JSON can hold, noted in each checkpoint.
+        recipe: JSON value, written to each checkpoint.
 
     The state in a checkpoint: `update`, `position` (batches since the start of
-    training), `epoch` (from 0, in which training goes on), `epoch_end` (written at an
-    end of an epoch), `metrics` (the logs), `running_metrics` (sums of the epoch so
-    far), `callbacks` (their states), `stream` (its state), `recipe`.
+    training), `epoch` (from 0, in which training continues), `epoch_end` (whether an
+    epoch ended), `metrics` (the logs), `running_metrics` (sums of the current epoch),
+    `callbacks` (their states), `stream` (its state), `recipe`.
 
-    Attributes: `others`, the callbacks whose states are kept (those with `get_state`
-    and `set_state`); `stream`, of batches, whose state is kept where it has one, or
+    Attributes: `others`, the callbacks whose states are kept (with `get_state` and
+    `set_state`); `stream`, the stream of batches whose state is kept, if it has one, or
     None. `ordered` and `fit_stream` set them.
     """
 
@@ -132,19 +132,18 @@ class Checkpoints(CountingCallback):
 def resume(
     model: keras.Model, directory: str | os.PathLike, callbacks: Iterable = ()
 ) -> dict | None:
-    """Puts a model, its optimizer and callbacks where a broken training was.
+    """Restores a model, its optimizer and callbacks to the state of a training.
 
-    The newest checkpoint that is whole is taken; a damaged one is skipped with a
-    warning.
+    The newest undamaged checkpoint is used; damaged ones are skipped with a warning.
 
     Args:
-        model: compiled, made as the saved one was, see `checkpoints.restore`.
-        directory: of `Checkpoints`.
-        callbacks: the ones to train with, of the same classes as those that were saved.
+        model: compiled model, made like the saved one; see `checkpoints.restore`.
+        directory: folder of `Checkpoints`.
+        callbacks: callbacks of the training, of the same classes as the saved ones.
 
     Returns:
         The state of the checkpoint, with the `initial_epoch` of `fit` as "epoch"; None
-        where there is none.
+        without a checkpoint.
     """
     path = checkpoints.latest(directory)
     if path is None:

@@ -1,4 +1,4 @@
-"""What guides a training: rates by epoch and result, and all that can end it."""
+"""Callbacks that control a training: learning rates, and reasons to end."""
 
 import dataclasses
 import math
@@ -27,16 +27,16 @@ class CountingCallback(keras.callbacks.Callback):
     """Base of the callbacks: counts batches, and reads the updates only when needed.
 
     An update may take several batches (gradient accumulation), and a batch may make
-    none (a skipped update of mixed_float16). Their number lies in a variable of the
-    optimizer, perhaps on a GPU: reading it after every batch would make each wait for
-    the one before.
+    none (a skipped update of mixed_float16). Their number is a variable of the
+    optimizer, perhaps on a GPU: reading it after every batch would make batches wait
+    for each other.
 
     A subclass is a dataclass of its arguments and does its work in `on_logs(logs,
     epoch_end)`, at the end of each batch and of each epoch.
 
     Attributes: `epoch`, from 0; `position`, batches since the start of training;
-    `batches`, those of this epoch in this call of `fit`; `message`, why it has ended
-    training, or None; `state_names`, of attributes that checkpoints keep.
+    `batches`, batches of this epoch in this call of `fit`; `message`, the reason of an
+    end of training, or None; `state_names`, names of attributes in checkpoints.
     """
 
     state_names = ()
@@ -73,18 +73,18 @@ class CountingCallback(keras.callbacks.Callback):
         self.on_logs({} if logs is None else logs, True)
 
     def on_logs(self, logs, epoch_end: bool) -> None:
-        """What the logs of a batch or an epoch lead to, to which it may add."""
+        """Handles the logs of a batch or an epoch, and may add to them."""
 
     @property
     def update(self) -> int:
-        """Completed updates, those before a restart included."""
+        """Number of completed updates, including those before a restart."""
         if self._since:
             self._update = int(ops.convert_to_numpy(self.model.optimizer.iterations))
             self._since = 0
         return self._update
 
     def reached(self, update: int) -> bool:
-        """Whether so many updates are completed."""
+        """Whether this number of updates is completed."""
         # A batch makes at most one.
         return self._update + self._since >= update and self.update >= update
 
@@ -106,7 +106,7 @@ class CountingCallback(keras.callbacks.Callback):
 
     @property
     def epoch_complete(self) -> bool:
-        """At an end of an epoch: whether it ended by itself and was not stopped."""
+        """Whether an epoch ended after its last batch, not by a stop."""
         return self.last_batch or not self.unsynced_model.stop_training
 
     @property
@@ -131,17 +131,17 @@ def accumulation_steps(optimizer) -> int:
 
 
 def floats(logs) -> dict[str, float]:
-    """Logs, fetched from the device, as JSON can hold them."""
+    """Fetches logs from the device as floats for JSON."""
     return {name: float(logs[name]) for name in logs or ()}
 
 
 def rate_of(model) -> float:
-    """The rate that the next update takes."""
+    """Learning rate of the next update."""
     return float(ops.convert_to_numpy(model.optimizer.learning_rate))
 
 
 def is_better(value: float, best: float | None, mode: str, margin: float = 0) -> bool:
-    """Whether a result is better than the best by more than this part of it."""
+    """Whether a result improves the best by more than this share of it."""
     if best is None or math.isnan(value):
         return not math.isnan(value)
     return value > best * (1 + margin) if mode == "max" else value < best * (1 - margin)
@@ -192,7 +192,7 @@ class _Schedule(CountingCallback):
 
 @dataclasses.dataclass(eq=False)
 class FixedSchedule(_Schedule):
-    """A rate that shrinks each epoch from a chosen one on (fairseq's `fixed`).
+    """Shrinks the rate each epoch, from a given epoch on (fairseq's `fixed`).
 
     With epochs e = 1, 2, ..., and f = force_anneal:
 
@@ -206,7 +206,7 @@ class FixedSchedule(_Schedule):
         learning_rate: a number.
         force_anneal: the first epoch (from 1) with a shrunk rate, or None.
         shrink: factor for each epoch.
-        warmup_steps, warmup_start: updates; the rate at which the line starts.
+        warmup_steps, warmup_start: updates of the warm-up, and its first rate.
     """
 
     learning_rate: float
@@ -225,20 +225,20 @@ class FixedSchedule(_Schedule):
 
 @dataclasses.dataclass(eq=False)
 class ReduceOnPlateau(_Schedule):
-    """Shrinks the rate when validation no longer gets better (PyTorch's rule).
+    """Shrinks the learning rate when validation stops improving (PyTorch's rule).
 
     Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
     (mode "min") or v > 1.0001 b. After more than `patience` epochs in a row without a
-    better one the rate is multiplied by `shrink`, and the count begins anew. A warm-up
-    goes from `warmup_start` for the first update to `learning_rate`; epochs that end in
-    it are not looked at, as in fairseq.
+    better value, the rate is multiplied by `shrink` and the count starts again. A
+    warm-up goes from `warmup_start` for the first update to `learning_rate`; epochs
+    that end in it are ignored, as in fairseq.
 
     Args:
-        learning_rate: rate after the warm-up; None: that of the optimizer.
-        patience: epochs without a better value that are let pass.
-        monitor: key of the logs, put there by `Validate` or `validation_data`.
+        learning_rate: rate after the warm-up; by default that of the optimizer.
+        patience: epochs without a better value before the rate shrinks.
+        monitor: key of the logs, from `Validate` or `validation_data`.
         mode: "min" or "max".
-        shrink, warmup_steps, warmup_start: as of `FixedSchedule`.
+        shrink, warmup_steps, warmup_start: as in `FixedSchedule`.
     """
 
     learning_rate: float | None = None
@@ -281,7 +281,7 @@ class ReduceOnPlateau(_Schedule):
 
 @dataclasses.dataclass(eq=False)
 class StopAtUpdate(CountingCallback):
-    """Ends training after `max_updates`, those before a restart included."""
+    """Ends training after `max_updates`, including those before a restart."""
 
     max_updates: int
 
@@ -309,10 +309,10 @@ class StopAtLearningRate(CountingCallback):
 class EarlyStopping(CountingCallback):
     """Ends training after `patience` validations in a row without a better result.
 
-    Keras' own counts epochs and forgets its count when training is interrupted; this
-    one counts validations and its count is kept by `Checkpoints`. It does not touch the
-    weights: the best ones are those of `checkpoints.best`. `message` says why it ended
-    training.
+    Keras' callback counts epochs and loses its count when training is interrupted. This
+    one counts validations, and `Checkpoints` keeps its count. It does not change the
+    weights: `checkpoints.best` finds the best ones. `message` has the reason of the
+    end.
 
     Args:
         patience: validations.
@@ -357,17 +357,17 @@ class EarlyStopping(CountingCallback):
 class StopOnNaN(CountingCallback):
     """Ends training when loss or gradients are no longer finite.
 
-    A message on stderr, kept in `message` (else None), says where that was and what to
-    try. `Checkpoints` does not write such a model, so that the last file is a good one.
+    A message on stderr, also in `message` (else None), names the position and remedies.
+    `Checkpoints` does not write such a model, so the last file is undamaged.
     Under `mixed_float16` single updates with overflow are normal and are skipped by the
-    optimizer; there training ends when the scale of the loss has fallen below 1e-4
-    (fairseq's rule), or a weight is not finite.
+    optimizer; training ends when the loss scale falls below 1e-4 (fairseq's rule), or a
+    weight is not finite.
 
     Args:
-        every: batches between two looks, where a look would have to wait for the device
-            (`fit_stream`; in plain `fit` Keras fetches the logs of every batch, and
-            each is looked at).
-        directory: of `Checkpoints`, for the message.
+        every: batches between two checks under `fit_stream`, where a check waits for
+            the device. In plain `fit`, which fetches the logs of every batch, each
+            batch is checked.
+        directory: folder of `Checkpoints`, for the message.
     """
 
     every: int = 20
@@ -416,18 +416,18 @@ class StopOnNaN(CountingCallback):
 
 @dataclasses.dataclass(eq=False)
 class GracefulStop(CountingCallback):
-    """Ctrl-C and SIGTERM end training after the update at hand.
+    """Ends training after the current update on Ctrl-C and SIGTERM.
 
-    `fit` returns as if training were over, `Checkpoints` writes where it was, and
-    `signal` and `exit_status` tell the caller. A second signal acts as it would have
-    without this callback: Ctrl-C aborts at once. A validation that is running ends
-    first. Handlers are those of before when training ends; where a plain `fit` raises,
-    `close` brings them back. Outside of the main thread, where Python has no
-    signals, it does nothing. Of several hosts all end after the same update, within
-    `EVERY` batches of a signal to any of them.
+    `fit` returns as after its last epoch, `Checkpoints` writes a checkpoint, and
+    `signal` and `exit_status` inform the caller. A second signal acts as without this
+    callback: Ctrl-C aborts at once. A validation in progress ends first. The end of
+    training restores the previous signal handlers; if a plain `fit` raises an error,
+    `close` restores them. Outside the main thread, where Python has no signals, the
+    callback does nothing. Several hosts end after the same update, within `EVERY`
+    batches of a signal to any of them.
 
-    Attributes: `signal`, the signal that came, or None; `exit_status`, 0 or 128 plus
-    its number, as shells have it.
+    Attributes: `signal`, the received signal, or None; `exit_status`, 0 or 128 plus its
+    number, as in shells.
     """
 
     EVERY = 10
@@ -441,7 +441,7 @@ class GracefulStop(CountingCallback):
         return 0 if self.signal is None else 128 + self.signal
 
     def close(self) -> None:
-        """Bring back the handlers of before."""
+        """Restores the previous signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}

@@ -1,4 +1,4 @@
-"""What a training measures and tells: validation, lines, files, curves."""
+"""Callbacks that measure and report: validation, log lines, files, curves."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ from keras_seqconv.support.progress import clock
 
 
 class Validation(CountingCallback):
-    """When to validate; what that means is `results`."""
+    """Base of validations: decides when to call `results`."""
 
     _latest, _validated = {}, None
 
@@ -61,7 +61,7 @@ class Validation(CountingCallback):
         logs.update(self._latest)
 
     def results(self) -> dict[str, float]:
-        """Of the model as it is; nothing is brought back afterwards."""
+        """Results of the current model, which this may change."""
         raise NotImplementedError
 
 
@@ -69,14 +69,14 @@ class Validation(CountingCallback):
 class Validate(Validation):
     """Runs `model.evaluate` and puts its results, as val_*, into the logs.
 
-    What `fit(validation_data=...)` does at ends of epochs, also between them and after
-    the last update of `StopAtUpdate`. The callbacks after it in the list (see
-    `ordered`) see the results, with the seconds they took added to "val_seconds".
+    Like `fit(validation_data=...)`, but also within epochs and after the last update of
+    `StopAtUpdate`. Later callbacks in the list (see `ordered`) see the results, and the
+    seconds of the validation in "val_seconds".
 
     Args:
-        data: what `model.evaluate` takes, a `tf.data.Dataset` for example, or a stream
-            with a method `once() -> dataset`.
-        every_updates: updates between two validations, beside those of each epoch.
+        data: data for `model.evaluate`, such as a `tf.data.Dataset`, or a stream with a
+            method `once() -> dataset`.
+        every_updates: updates between two validations, in addition to each epoch.
     """
 
     data: Any
@@ -101,16 +101,16 @@ class Validate(Validation):
 class ValidationBLEU(Validation):
     """Translates, and puts sacreBLEU's score into the logs as val_bleu.
 
-    When, and where the score is seen: as of `Validate`.
+    It runs, and puts the score into the logs, like `Validate`.
 
     Args:
-        translator: has `translate(texts) -> texts`, as
+        translator: object with `translate(texts) -> texts`, such as
             `Translator(model, source_tokenizer, target_tokenizer)` with the model in
-            training, or is such a function itself. By its `target_language`, if it has
-            one, sacreBLEU chooses how to find words.
+            training, or such a function. sacreBLEU splits words by its
+            `target_language`, if it has one.
         sources: texts.
-        references: one for each.
-        every_updates: as of `Validate`.
+        references: one text for each source.
+        every_updates: as in `Validate`.
     """
 
     translator: Any
@@ -136,7 +136,7 @@ class ValidationBLEU(Validation):
 
 
 def for_replicas(model, data):
-    """What `fit` and `evaluate` are to be given for a `tf.data.Dataset` of batches.
+    """Prepares a `tf.data.Dataset` of batches for `fit` and `evaluate`.
 
     Left to Keras, `tf.distribute` reads for each device through a data set of its own,
     which starts the thread that `untuned` is about: every second end of an epoch took
@@ -171,10 +171,10 @@ def for_replicas(model, data):
 
 
 class Reports(CountingCallback):
-    """Base of callbacks that write down values.
+    """Base of callbacks that record values.
 
-    Every so many updates, and at the end of each epoch and of training, `write` gets
-    the metrics of the batches since the time before; after each validation the values
+    Every `every_updates` updates, and at the end of each epoch and of training, `write`
+    gets the metrics since its last call; after each validation it gets the values
     val_*.
 
     Keras logs means since the start of the epoch. With the metric `tokens` (target
@@ -222,7 +222,7 @@ class Reports(CountingCallback):
             self.write(floats(validation))
 
     def read(self, logs: Mapping) -> dict[str, float]:
-        """Values since the last reading, with the rate and tokens a second."""
+        """Values since the last call, with learning rate and tokens per second."""
         logs, before, now = floats(logs), self._before, time.perf_counter()
         seconds = max(now - self._since_time, 1e-9)
         self._before, self._since_time = logs, now
@@ -248,14 +248,13 @@ class Reports(CountingCallback):
 
 @dataclasses.dataclass(eq=False)
 class LogFile(Reports):
-    """Appends what happens to a file of JSON lines, for curves.
+    """Appends records to a file of JSON lines, for curves.
 
-    A record of training every so many updates and at the end of each epoch, with
-    update, epoch (from 1), the metrics, learning_rate and tokens_per_second of the
-    updates since the record before, and seconds (of training in all, those before a
-    restart included). After a validation one with update, epoch, seconds and val_*.
-    When training starts, records of later updates than that of the optimizer are
-    removed: after a restart nothing is there twice.
+    Every `every_updates` updates and at the end of each epoch a record has update,
+    epoch (from 1), metrics, learning_rate and tokens_per_second since the last record,
+    and seconds (of the whole training, restarts included). After a validation a record
+    has update, epoch, seconds and val_*. At the start of training, records of updates
+    after the optimizer's are removed, so that a restart repeats no record.
 
     Args:
         path: the file; missing folders are made.
@@ -290,7 +289,7 @@ class LogFile(Reports):
 
 
 def read_log(path: str | os.PathLike) -> list[dict]:
-    """The records of a `LogFile`; a last line that was cut off is left out.
+    """Reads the records of a `LogFile`, without an incomplete last line.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -309,17 +308,17 @@ def read_log(path: str | os.PathLike) -> list[dict]:
 
 @dataclasses.dataclass(eq=False)
 class Progress(Reports):
-    """One line with update, epoch, loss, perplexity, rate, tokens a second, time left.
+    """Shows update, epoch, loss, perplexity, learning rate, throughput and time left.
 
-    On a terminal the line is written anew at most twice a second; elsewhere a line is
-    printed every half minute. Ends of epochs and results of validations stay. The
-    values are those since the line before. Between lines a batch costs one look at the
-    clock: nothing is fetched from the device.
+    On a terminal the line is replaced at most twice a second; otherwise a line is
+    printed every half minute. Ends of epochs and results of validations stay. Values
+    cover the updates since the last line. Between lines a batch reads the clock and
+    fetches nothing from the device.
 
     Args:
-        max_updates: when training ends, for the time left; None: unknown.
-        max_epochs: likewise; used where `max_updates` is None.
-        lines: where to, by default stderr at this pace.
+        max_updates: last update, for the time left; None: unknown.
+        max_epochs: last epoch, used if `max_updates` is None.
+        lines: output, by default stderr at this pace.
     """
 
     max_updates: int | None = None
@@ -381,19 +380,19 @@ class Progress(Reports):
 
 @dataclasses.dataclass(eq=False)
 class TensorBoard(Reports):
-    """Writes scalars by update, and pictures after validations; on any backend.
+    """Writes scalars by update and pictures after validations, on any backend.
 
-    `train/...` are the metrics (as in `LogFile`) of the updates since the point before,
-    `validation/...` all val_* in the logs, `validation/bleu` for example. Points that
-    were written after the checkpoint from which training goes on are covered by the new
-    ones (TensorBoard shows the later file).
+    `train/...` are the metrics (as in `LogFile`) of the updates since the last point,
+    `validation/...` all val_* in the logs, for example `validation/bleu`. After a
+    restart, new points cover those written after the checkpoint (TensorBoard shows the
+    later file).
 
     Args:
-        directory: of the event files.
+        directory: folder of the event files.
         every_updates: updates between two points.
-        attention_figure: called without arguments after each validation; returns a
-            dictionary of images by name: (height, width, 1, 3 or 4), uint8 or floats
-            from 0 to 1.
+        attention_figure: function without arguments, called after each validation;
+            returns images by name: (height, width, 1, 3 or 4), uint8 or floats from 0
+            to 1.
     """
 
     directory: str | os.PathLike

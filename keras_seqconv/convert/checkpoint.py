@@ -1,4 +1,4 @@
-"""Options and weights out of fairseq's checkpoints, without running what is in them.
+"""Reads options and weights of fairseq's checkpoints without executing them.
 
 A checkpoint is a pickle, and a pickle is a program. Two gates stand before it: every
 global that it names must be on a short list here, and `torch.load(weights_only=True)`
@@ -38,7 +38,7 @@ _INERT = re.compile(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model is rebuilt from.
+    """Content of a checkpoint that a model is built from.
 
     Attributes:
         path: the file or folder that was read.
@@ -65,7 +65,7 @@ class Inert:
 
 
 def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Reads a checkpoint of fairseq, of any year, without running anything in it.
+    """Reads a checkpoint of any version of fairseq without executing it.
 
     The options come from `args`, or else from `cfg["model"]` (its name is `arch`), with
     the languages of `cfg["task"]`. Tied tensors appear under every name.

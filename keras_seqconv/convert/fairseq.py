@@ -1,9 +1,9 @@
-"""From a checkpoint of fairseq to a model with the same logits.
+"""Convert a checkpoint of fairseq to a model with the same logits.
 
 LightConv, DynamicConv, the query-projected DynamicConv, the Transformer and ConvS2S
 (fairseq `lightconv`, `transformer`, `fconv` and their `_lm` in the key layouts of 2018
-to HEAD; choyi0521's `ddynamic`). What tensors say themselves (widths, gates, kernel
-sizes, which mixer), they are asked: the options of old files have gaps.
+to HEAD; choyi0521's `ddynamic`). Widths, gates, kernel sizes and mixers are read from
+the tensors, because the options of old files are incomplete.
 """
 
 import os
@@ -31,36 +31,35 @@ def from_fairseq(
     target_dictionary: str | os.PathLike | Dictionary | None = None,
     dtype=None,
 ) -> SequenceModel:
-    """A model from a checkpoint of fairseq.
+    """Builds a model from a checkpoint of fairseq.
 
     LightConv, DynamicConv, mixtures of both, the query-projected DynamicConv of
-    choyi0521's branch dev6, ConvS2S and the Transformer, and their language models;
-    files of 2018 to today. Nothing that is in the file is executed and fairseq is not
+    choyi0521's branch dev6, ConvS2S and the Transformer, and their language models, in
+    files from 2018 to today. Nothing in the file is executed, and fairseq is not
     needed. Ids are those of fairseq: 0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`; decoding
     starts from `</s>`.
 
         logits = model({"source_ids": ids, "target_ids": ids})   those of fairseq
 
     Args:
-        checkpoint: a file that `fairseq-train` wrote (needs the package torch, extra
-            `convert`), or a folder with `weights.npz` and `args.json`, or what
-            `read_checkpoint` made of one.
-        source_dictionary: `dict.<language>.txt` or a `Dictionary`; where given, its
-            size must be that of the embedding.
-        target_dictionary: the same of the target, or of a language model.
+        checkpoint: file of `fairseq-train` (needs torch, extra `convert`), or folder
+            with `weights.npz` and `args.json`, or result of `read_checkpoint`.
+        source_dictionary: `dict.<language>.txt` or a `Dictionary` of the embedding's
+            size, or None.
+        target_dictionary: dictionary of the target, or of a language model.
         dtype: dtype or policy of the model.
 
     Returns:
         `EncoderDecoder`, `ConvS2S`, `LanguageModel` or `ConvLanguageModel`.
 
     Raises:
-        FileNotFoundError: without such a file.
-        ImportError: without torch, for a file that needs it.
-        ConversionError: a ValueError that lists everything in the way at once: options
-            that are set and not supported, tensors that are missing, of other shapes
-            than the rest says, or left over.
-        ValueError: for a file that is damaged, no checkpoint, or names anything in its
-            pickle that a checkpoint does not need.
+        FileNotFoundError: the file is missing.
+        ImportError: torch is not installed, for a file that needs it.
+        ConversionError: a ValueError that lists all problems together: options that are
+            set and not supported, and tensors that are missing, left over or of
+            inconsistent shapes.
+        ValueError: the file is damaged, no checkpoint, or its pickle names anything
+            that a checkpoint does not need.
     """
     dictionaries = {"source": source_dictionary, "target": target_dictionary}
     sizes = {

@@ -41,7 +41,7 @@ _KINDS = {
 
 
 class ConversionError(ValueError):
-    """A checkpoint that cannot become a model; `problems` lists all that was found."""
+    """Raised for a checkpoint that cannot be converted; `problems` lists all causes."""
 
     def __init__(self, path, problems: list[str]):
         self.problems = list(dict.fromkeys(problems))

@@ -1,4 +1,4 @@
-"""From a checkpoint of fairseq with its dictionaries to a model that takes text.
+"""Convert a checkpoint of fairseq with its dictionaries to a model of texts.
 
 A published archive is a folder of `model.pt`, `dict.<language>.txt` and `bpecodes`.
 """
@@ -31,21 +31,20 @@ def translator_from_fairseq(
     dtype=None,
     **text_options,
 ) -> Translator | LanguageGenerator:
-    """A model from a checkpoint of fairseq, with tokenizers from its dictionaries.
+    """Builds a model from a checkpoint of fairseq, with tokenizers of its dictionaries.
 
     Args:
-        checkpoint: a file that `fairseq-train` wrote, or a folder: then `model.pt`, or
-            the only `*.pt`, or `weights.npz` with `args.json` is taken from it, and
-            what is not given of the dictionaries (`dict.<language>.txt`; `dict.txt` of
-            a language model) and of the byte-pair codes (`bpecodes`, `code`, `codes` or
-            `codes.*`; ValueError where there are several).
-        source_dictionary, target_dictionary: of a translation model.
-        dictionary: of a language model.
-        source_language, target_language: by default what the checkpoint says. They
-            name the dictionaries of a folder, and Moses needs them.
-        source_bpe_codes, target_bpe_codes: files of subword-nmt; of a language model
-            the latter. Without them a dictionary with `@@` in it is a warning: texts
-            must be split already then, and stay so.
+        checkpoint: file of `fairseq-train`, or a folder with `model.pt`, a single
+            `*.pt`, or `weights.npz` with `args.json`. A folder also provides the
+            dictionaries (`dict.<language>.txt`; `dict.txt` of a language model) and
+            byte-pair codes (`bpecodes`, `code`, `codes` or `codes.*`) not given here.
+        source_dictionary, target_dictionary: dictionaries of a translation model.
+        dictionary: dictionary of a language model.
+        source_language, target_language: languages, by default those of the checkpoint.
+            They name the dictionaries of a folder, and Moses needs them.
+        source_bpe_codes, target_bpe_codes: files of subword-nmt; for a language model
+            the latter. Without codes, a dictionary with `@@` gives a warning, because
+            texts must then be split into byte pairs.
         search: options of the search that differ from fairseq's defaults.
         dtype: dtype or policy of the model.
         **text_options: `moses`, `normalize`, `aggressive_dash_splits`, `escape`,
@@ -53,8 +52,8 @@ def translator_from_fairseq(
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: see `from_fairseq`; and where a file must be chosen that is not
-            named, or does not belong to the model.
+        ValueError: see `from_fairseq`; or a file is ambiguous or does not belong to the
+            model.
         ImportError: torch, sacremoses or subword-nmt is missing.
     """
     folder = Path(checkpoint)

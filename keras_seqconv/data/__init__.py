@@ -1,9 +1,9 @@
-"""The way of the text: one direction, from a corpus to batches of few fixed shapes.
+"""Data pipeline: from a corpus to batches of few fixed shapes.
 
-In the order of the data: `corpora` gives blocks of texts (from TFDS, folders of files,
-the embedded `phrases`), `ids` tokenizes them and keeps the ids on disk (`blocks`: lines
-of text to blocks for language models), `batches` makes endless batches of them, from
-any position.
+In the order of the data: `corpora` yields blocks of texts (TFDS, folders of files, the
+embedded `phrases`), `ids` tokenizes them and keeps the ids on disk (`blocks`: lines of
+text to blocks for language models), `batches` makes endless batches of the ids from any
+position.
 """
 
 from keras_seqconv.data.batches import BatchStream as BatchStream

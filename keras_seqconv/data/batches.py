@@ -1,15 +1,15 @@
-"""Batches of few fixed shapes with little padding, without end, from an `IdStore`.
+"""Endless batches of few fixed shapes with little padding, from an `IdStore`.
 
-`BatchStream` is a function from a position, the number of batches since the start of
-training, to a batch. So a run resumes anywhere at the cost of ordering one epoch, which
-is about a second for five million rows, and shards of several hosts agree without
-talking to each other.
+`BatchStream` maps a position, the number of batches since the start of training, to a
+batch. A run resumes anywhere at the cost of ordering one epoch, which takes about a
+second for five million rows, and shards of several hosts agree without
+communication.
 
 A *shape* is the size of a batch; a batch has *cells*, the entries of its padded arrays.
 Shapes are chosen once, from the lengths of a corpus. Each epoch shuffles the rows and
-cuts them into batches; a batch that the rows of its own shape do not fill takes rows
-that a smaller shape would have held. What is empty after that, in at most a few batches
-of an epoch, is rows of padding: no new shape, no row left out.
+cuts them into batches. A batch that the rows of its own shape do not fill takes rows of
+a smaller shape. Rows of padding fill the rest, in a few batches of an epoch: there is
+no further shape, and no row is skipped.
 
 Letters: N rows of a corpus, D lengths of a row (1, or 2: source and target), B rows of
 a batch, S source time, T target time.
@@ -36,7 +36,7 @@ _QUANTILES = 40
 
 
 class Shape(NamedTuple):
-    """The size of a batch: B, of all replicas together, and (S, T), or (T,)."""
+    """Size of a batch: B rows of all replicas together, and widths (S, T) or (T,)."""
 
     rows: int
     widths: tuple[int, ...]
@@ -47,26 +47,26 @@ class BatchStream:
 
     A batch is (inputs, labels): inputs {"source_ids": (B, S), "target_ids": (B, T)},
     labels (B, T), int32. `target_ids` of the inputs are the start id and the target
-    without its last id; labels are the target. A store with "labels" of its own gives
-    those, and its "target_ids" as they are; one without "source_ids" gives none.
-    Everything is padded on the right. Rows of padding, which fill the last batch of a
-    shape, are padding in all three.
+    without its last id; labels are the target. A store with "labels" provides these and
+    its unchanged "target_ids"; a store without "source_ids" provides none. All arrays
+    are padded on the right. Rows of padding, which fill the last batch of a shape, are
+    padding in all arrays.
 
     Args:
-        store: what to stream.
-        tokens_per_batch: most B / num_replicas * max(S, T), padding included.
-        num_replicas: devices that a batch is split over; B is a multiple of 8 times
-            this wherever `tokens_per_batch` allows.
+        store: `IdStore` of the rows.
+        tokens_per_batch: limit of B / num_replicas * max(S, T), padding included.
+        num_replicas: number of devices that share a batch; B is a multiple of 8 times
+            this if `tokens_per_batch` allows it.
         shard: (i, n): only rows i * B / n to (i + 1) * B / n of each batch, for host i
             of n. Every host has the same shapes at the same position.
-        seed: with the epoch's number, all that order and composition depend on.
-        max_shapes: each is compiled once where training is compiled.
-        start_id, pad_id: ids.
+        seed: seed that, with the epoch's number, determines order and composition.
+        max_shapes: largest number of shapes; a compiled training compiles each once.
+        start_id, pad_id: ids of the start and of padding.
 
     Attributes:
         shapes: every `Shape` (of all shards together) that a batch can have.
-        padding_share: cells without a token in an epoch, rows of padding included, by
-            all cells.
+        padding_share: share of an epoch's cells without a token, including rows of
+            padding.
 
     Example:
 
@@ -144,11 +144,11 @@ class BatchStream:
         return specs, specs["target_ids"]
 
     def batches_per_epoch(self) -> int:
-        """The same for each epoch."""
+        """Number of batches of an epoch."""
         return self._batches
 
     def get_state(self) -> dict:
-        """What the batches depend on, as JSON has it."""
+        """Returns the state that the batches depend on, for JSON."""
         return {
             "order": _ORDER,
             "seed": self.seed,
@@ -160,10 +160,10 @@ class BatchStream:
         }
 
     def set_state(self, state: Mapping) -> None:
-        """Takes over the shapes of an earlier run, from its `get_state`.
+        """Uses the shapes of an earlier run, from its `get_state`.
 
-        ValueError if other batches than that run's would come: of another store, other
-        arguments, or another version of this package.
+        Raises ValueError if the batches would differ from that run: another store,
+        other arguments, or another version of this package.
         """
         different = [
             f"{name} was {state.get(name)} and is {value}"
@@ -179,7 +179,7 @@ class BatchStream:
         self._use(tuple(Shape(rows, tuple(widths)) for rows, widths in state["shapes"]))
 
     def batch(self, position: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The (inputs, labels) at a position, as NumPy arrays."""
+        """Returns (inputs, labels) at a position, as NumPy arrays."""
         check_integer("position", position, 0)
         epoch, index = divmod(position, self._batches)
         return self._padded(*self._order(epoch)[index])
@@ -200,7 +200,7 @@ class BatchStream:
         return inputs, labels
 
     def dataset(self, position: int = 0):
-        """A `tf.data.Dataset` of the batches from a position on, without end.
+        """Returns an endless `tf.data.Dataset` of the batches from a position on.
 
         For `model.fit(..., steps_per_epoch=..., shuffle=False)`, or `fit_stream`.
         """
@@ -210,7 +210,7 @@ class BatchStream:
         return self._mapped(tf.data.Dataset.counter(position), self.batch)
 
     def once(self):
-        """A `tf.data.Dataset` of every row once, always in the same order."""
+        """Returns a `tf.data.Dataset` of every row once, always in the same order."""
         import tensorflow as tf
 
         batches = order_epoch(self._assigned, self.shapes, None)

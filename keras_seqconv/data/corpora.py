@@ -1,7 +1,7 @@
 """Corpora by name: folders of text files, TensorFlow Datasets, the phrases.
 
-A row is a sentence of each language, or a line of text alone. Rows are handled some
-thousands at a time, as columns: a list of texts for each language.
+A row is a sentence in each language, or a line of text. Rows come in blocks of some
+thousands, as columns: a list of texts for each language.
 """
 
 import collections
@@ -25,7 +25,7 @@ _NAME = re.compile(r"([\w-]+)\.(?:(.+)\.)?([\w-]+)")
 
 
 class WrongLanguages(ValueError):
-    """Languages that a corpus does not have, or that nothing chooses.
+    """Raised for languages that a corpus does not have, or that nothing selects.
 
     `languages` are those to choose from, empty where columns have no names.
     """
@@ -37,16 +37,16 @@ class WrongLanguages(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Where the text of a model comes from; made by `open_corpus`.
+    """Text of a model by split and side; made by `open_corpus`.
 
     Attributes:
-        name: as given to `open_corpus`.
+        name: `name` of `open_corpus`.
         source_language: for example "de"; None for text of a language model.
         target_language: for example "en". For summaries "article" and "highlights"
             take the place of languages.
-        splits: names that `blocks` takes.
-        counts: split -> counter of rows "kept" and, by reason, left out, in the last
-            complete pass over that split: "empty" (either side without text),
+        splits: names for `blocks`.
+        counts: split -> counter of rows "kept" and, by reason, skipped, in the last
+            complete pass over this split: "empty" (either side without text),
             "invalid_utf8", "nul", "no_tab", "unpaired" (lines beyond the end of the
             shorter file: look at these, the files may be shifted), "untranslated"
             (of tfds).
@@ -61,20 +61,20 @@ class Corpus:
     counts: dict[str, collections.Counter] = dataclasses.field(default_factory=dict)
 
     def blocks(self, split: str) -> Iterator[tuple[list[str], ...]]:
-        """The rows of a split, some thousands at a time, always in the same order.
+        """Yields the rows of a split in blocks of some thousands, in a fixed order.
 
-        Each call reads the corpus anew, in memory that does not grow with it.
+        Each call reads the corpus again, in constant memory.
 
         Args:
-            split: one of `splits`; "valid", "dev" and "val" mean "validation". With
+            split: one of `splits`; "valid", "dev" and "val" mean "validation". For
                 tfds also a part, such as "train[:1%]".
 
         Yields:
-            (sources, targets), lists of one length, or (targets,).
+            (sources, targets), lists of equal length, or (targets,).
 
         Raises:
-            ValueError: no such split; no row; with the place: a broken file, or a row
-                that cannot be used, unless `on_error` of `open_corpus` is "skip".
+            ValueError: unknown split, no row, or, with its position, a broken file or a
+                row that cannot be used, unless `on_error` of `open_corpus` is "skip".
         """
         split, counts, empty = self._known(split), collections.Counter(), True
         for columns in self._read(split, counts):
@@ -89,9 +89,9 @@ class Corpus:
         self.counts[split] = +counts
 
     def texts(self, split: str, side: str, most: int | None = None) -> Iterator[str]:
-        """The texts of one side of a split, one after the other, at most so many.
+        """Yields the texts of one side of a split, at most `most`.
 
-        The side is "source" or "target"; "target" for text of a language model.
+        `side` is "source" or "target"; "target" for text of a language model.
         """
         sides = ("target",) if self.source_language is None else ("source", "target")
         check_choice("side", side, sides)
@@ -99,7 +99,7 @@ class Corpus:
         return itertools.islice(itertools.chain.from_iterable(columns), most)
 
     def digests(self, splits: Sequence[str]) -> dict[str, str]:
-        """What tells whether splits have changed; about a second for each GB of files.
+        """Digests that show changes of splits; about a second per GB of files.
 
         Returns:
             Name of each file -> SHA-256 of its bytes. With tfds: version and name of
@@ -125,10 +125,10 @@ def open_corpus(
     manual_dir: str | os.PathLike | None = None,
     tsv_header: bool | None = None,
 ) -> Corpus:
-    """Opens a corpus by name; TensorFlow Datasets downloads it where it must.
+    """Opens a corpus by name; TensorFlow Datasets may download it.
 
-    Text files are UTF-8, plain or compressed with gzip, bzip2 or xz, which is told by
-    their first bytes; a line ends with LF or CRLF.
+    Text files are UTF-8, plain or compressed with gzip, bzip2 or xz (detected by their
+    first bytes). A line ends with LF or CRLF.
 
     Args:
         name: one of these:
@@ -136,36 +136,36 @@ def open_corpus(
             - "phrases": the embedded corpus, 20,000 English and German phrases about
               numbers, dates and times. (A folder of that name: "./phrases".)
             - a folder with `train.de`, `train.en`, `valid.de`, ... Splits are
-              `train` (with `train1`, `train2`, ... behind it), `validation` (or
-              `valid`, `dev`, `val`, the first that is there), `test`, and whatever
-              else is there in both languages; a single `test2016` is `test`. Each
-              file may be compressed and end in .gz, .bz2 or .xz. With one language
-              only: text for language models.
+              `train` (followed by `train1`, `train2`, ...), `validation` (or the first
+              of `valid`, `dev`, `val`), `test`, and all other names in both
+              languages; a single `test2016` is `test`. Files may be compressed and
+              end in .gz, .bz2 or .xz. One language only: text for language
+              models.
             - a folder in the layout of tfds' TranslateFolder: `de.train.txt`, ...
             - a folder with `train.tsv`, ..., or one such file: the first column is the
-              source, the second the target. A warning tells of others, which are left
-              out, and of quotes around cells, which are text.
+              source, the second the target. A warning names further columns, which are
+              ignored, and quotes around cells, which are text.
             - any other text file: the `train` split of a language model.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
               "cnn_dailymail", or of a prepared data set in `data_dir`.
 
-        source_language: language, or name of the text, to translate from.
-        target_language: to translate into. Defaults: the order in which tfds or the
-            variant ("de-en") names the two; given one of two, the other.
-        data_dir: where tfds keeps prepared data. Default: tfds' own, which is
-            the environment's TFDS_DATA_DIR or ~/tensorflow_datasets.
-        variant: for folders, what stands between split and language:
+        source_language: language, or name of the text, of the source.
+        target_language: language or name of the target. Default: the order of the two
+            in tfds or in the variant ("de-en"); or the other one of two.
+        data_dir: folder of tfds' prepared data. Default: the environment's
+            TFDS_DATA_DIR or ~/tensorflow_datasets.
+        variant: for folders, the part of names between split and language:
             "lc.norm.tok" for `train.lc.norm.tok.de`. Default: nothing, or the only
-            one there is.
-        on_error: "raise", or "skip" and count rows that cannot be used. Lines without
-            text are rows like others for a language model.
-        manual_dir: for tfds, a folder with downloads made by hand.
-        tsv_header: whether line 1 of each .tsv file names its columns and is left out.
-            None: it does not, and is an error if it looks as if it did.
+            variant.
+        on_error: "raise", or "skip" and count rows that cannot be used. For language
+            models, lines without text are rows.
+        manual_dir: for tfds, a folder of manual downloads.
+        tsv_header: whether line 1 of each .tsv file names its columns and is skipped.
+            None: line 1 is a row, and an error if it looks like names.
 
     Raises:
-        ValueError: an unknown name; a language that is not there, or none where nothing
-            says which of two is translated.
+        ValueError: unknown name, missing language, or no language if the direction is
+            ambiguous.
         FileNotFoundError, ConnectionError: see `keras_seqconv.data.tfds.prepare`.
 
     Example:
@@ -216,10 +216,10 @@ def open_corpus(
 
 
 def hold_out(corpus: Corpus, share: float) -> Corpus:
-    """The corpus with a share of its training rows (at most 0.5) as validation split.
+    """Uses a share of a corpus' training rows (at most 0.5) as its validation split.
 
-    Of pairs it is every N-th one, N = 1 / share rounded; of the text of a language
-    model, whose lines belong together, the end. ValueError if there is such a split.
+    Of pairs it takes every N-th one, N = 1 / share rounded; of the text of a language
+    model, whose lines belong together, the end. ValueError if the split exists.
     """
     if corpus._known("validation") in corpus.splits:
         raise ValueError(

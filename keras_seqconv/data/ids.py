@@ -1,10 +1,10 @@
-"""From texts to rows of ids, and these on disk: written once, memory-mapped.
+"""Tokenize texts to rows of ids, and keep them on disk, memory-mapped.
 
 A *row* is a dict of int32 vectors, such as {"source_ids", "target_ids"} of a sentence
 pair, end ids included, or {"target_ids", "labels"} of a block of a language model. All
 rows of a store have the same keys. A folder holds, for each key, `<key>.ids` (all
-vectors one after the other, uint16 where every id allows it, otherwise int32, little
-endian) and `<key>.offsets` (int64: where each begins, and the end of the last), and
+vectors in sequence, uint16 if every id allows it, otherwise int32, little endian) and
+`<key>.offsets` (int64: the start of each vector, and the end of the last), and
 `settings.json`, which is written last.
 """
 
@@ -41,23 +41,23 @@ def encode(
     truncate_source: int | None = None,
     counts: collections.Counter | None = None,
 ) -> Iterator[dict[str, list[int]]]:
-    """Rows of pairs of texts whose lengths are right, one after the other.
+    """Yields rows of ids for the pairs of texts whose lengths are allowed.
 
     Lengths are tokens without the end id.
 
     Args:
-        blocks: (sources, targets), as of `Corpus.blocks`.
-        source_tokenizer, target_tokenizer: their `tokenize` takes a list of texts and
-            gives a list of ids, the end id included, for each.
-        min_length, max_length: of each side.
-        max_ratio: of the longer side to the shorter one, at least 1.
-        truncate_source: cuts sources to so many ids, at least 2, the end id included,
-            which stays; before lengths are looked at.
-        counts: goes up under "too_short", "too_long" or "ratio", the first that
-            applies, for each row left out, and "truncated" for each source cut.
+        blocks: (sources, targets), as in `Corpus.blocks`.
+        source_tokenizer, target_tokenizer: their `tokenize` maps a list of texts to a
+            list of ids with the end id for each.
+        min_length, max_length: limits of each side.
+        max_ratio: limit of the longer side over the shorter one, at least 1.
+        truncate_source: largest number of source ids, at least 2, including the end
+            id, which stays. Sources are cut before the lengths are checked.
+        counts: counter of skipped rows under "too_short", "too_long" or "ratio", the
+            first that applies, and of cut sources under "truncated".
 
     Raises:
-        ValueError: an argument; at the end, if no row is left.
+        ValueError: an argument breaks its rule, or, at the end, no row is left.
     """
     check_integer("min_length", min_length, 0)
     if max_length is not None:
@@ -102,17 +102,17 @@ def blocks(
     end_id: int = 2,
     pad_id: int = 1,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Cuts tokenised lines into rows for a language model, as fairseq does.
+    """Cuts tokenized lines into rows for a language model, as fairseq does.
 
-    The lines one after the other are the stream. A row's labels are a piece of the
-    stream, and its inputs the same piece one position earlier: the first input is the
-    real token before the piece, or the end token at the very start. Every token of
-    the stream is a label exactly once. Memory holds a row and a line, no more.
+    The sequence of lines is the stream. A row's labels are a piece of the stream, and
+    its inputs the same piece one position earlier: the first input is the token before
+    the piece, or the end token at the start of the stream. Every token of the stream is
+    a label exactly once. Memory holds a row and a line only.
 
     Break modes:
 
     - "none": pieces of `tokens_per_sample` tokens, the last one shorter.
-    - "sentence" (fairseq's "eos"): each line a piece, whatever its length.
+    - "sentence" (fairseq's "eos"): each line is a piece, for any `tokens_per_sample`.
 
     With a `context_window` w, pieces have `tokens_per_sample` - w tokens, and each is
     preceded by the last w tokens of input before it (fewer at the start, and before a
@@ -121,7 +121,7 @@ def blocks(
     Args:
         lines: token ids of lines, each with its end: the end token, or a line break
             (`tokenize_lines` of tokenizers).
-        tokens_per_sample: T, of the longest row, but for long lines.
+        tokens_per_sample: T of the longest row, except for long lines.
         break_mode: see above.
         context_window: w, 0 <= w < `tokens_per_sample`; for evaluation.
         end_id, pad_id: ids.
@@ -131,8 +131,8 @@ def blocks(
         lines [[5, 6, 2], [7, 2]] and 4 tokens first [2, 5, 6, 2] and [5, 6, 2, 7].
 
     Raises:
-        ValueError: an argument; a line without a token, or with padding in it; at the
-            end, if there was no line.
+        ValueError: an argument breaks its rule, a line has no token or has padding, or,
+            at the end, there was no line.
     """
     check_integer("tokens_per_sample", tokens_per_sample, 1)
     check_choice("break_mode", break_mode, BREAK_MODES)
@@ -181,7 +181,7 @@ def _pieces(lines, size: int, mode: str, pad_id: int):
 
 
 class IdStore:
-    """Rows of ids, found by their numbers.
+    """Stores rows of ids, accessed by number.
 
     `IdStore.write` makes a folder, `IdStore.open` reads one without loading it;
     `IdStore.from_rows` keeps rows in memory.
@@ -226,14 +226,14 @@ class IdStore:
     def gather(
         self, indices, widths: Mapping[str, int], pad_id: int = 1
     ) -> dict[str, np.ndarray]:
-        """Rows padded on the right, {key: (B, width) int32}.
+        """Returns rows padded on the right, {key: (B, width) int32}.
 
         Args:
             indices: (B,) row numbers; -1 gives a row of padding.
-            widths: of some keys or all.
+            widths: widths of some or all keys.
 
         Raises:
-            ValueError: a row is longer than its width. Nothing is cut.
+            ValueError: a row is longer than its width; no row is cut.
         """
         indices, found = np.asarray(indices, "int64"), {}
         for key, width in widths.items():
@@ -252,7 +252,7 @@ class IdStore:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping]) -> "IdStore":
-        """A store in memory; ValueError as of `write`."""
+        """Makes a store in memory; raises the errors of `write`."""
         parts = list(_parts(rows))
         values, offsets = {}, {}
         for key in parts[0]:
@@ -263,18 +263,18 @@ class IdStore:
 
     @classmethod
     def write(cls, directory: str | os.PathLike, rows: Iterable[Mapping]) -> "IdStore":
-        """Writes rows to a folder, in memory that does not grow, and opens it.
+        """Writes rows to a folder, in constant memory, and opens it.
 
-        Until all are written, and when something raises, the folder is as it was.
-        Another store there is replaced, and nothing else is.
+        The folder changes only after all rows are written without an error. A store in
+        the folder is replaced, other files are not.
 
         Args:
             directory: the folder.
-            rows: of one or more keys.
+            rows: rows of one or more keys.
 
         Raises:
-            ValueError: the folder holds something else; there is no row; an empty
-                vector; no integers, or negative ones.
+            ValueError: the folder has other files, there is no row, or a vector is
+                empty, not integer or negative.
         """
         number, about = 0, {}
         with atomic_directory(directory, _is_store) as folder:
@@ -301,11 +301,11 @@ class IdStore:
 
     @classmethod
     def open(cls, directory: str | os.PathLike) -> "IdStore":
-        """The store of a folder, memory-mapped.
+        """Opens the store of a folder, memory-mapped.
 
         Raises:
-            FileNotFoundError: there is no store.
-            ValueError: it is damaged, or of a newer format.
+            FileNotFoundError: the folder has no store.
+            ValueError: the store is damaged, or of a newer format.
         """
         directory = Path(directory)
         settings = read_json(directory / "settings.json")

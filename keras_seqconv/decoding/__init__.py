@@ -1,10 +1,10 @@
 """Decoding: greedy search, beam search, sampling, scoring, ensembles.
 
-The functions take a model; `search` is what they are made of, and takes any function
+The functions take a model. They are built on `search`, which takes any function
 `step(ids, state) -> (logits, state)`.
 
 Letters, in all modules: B sentences, G beams of a sentence, R = B * G rows (the beams
-of a sentence adjacent), N hypotheses that are returned, k candidates of a row, L steps
+of a sentence adjacent), N returned hypotheses, k candidates of a row, L steps
 (the largest possible number of tokens, end token included), P prefix, S source time, T
 target time, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Several models that search as one."""
+"""Ensembles of models for searches."""
 
 import functools
 
@@ -10,19 +10,18 @@ _COMMON = (
 
 
 class Ensemble:
-    """Models whose probabilities are averaged: log p = log(mean over models of p).
+    """Averages the probabilities of models: log p = log(mean over models of p).
 
     As in fairseq. The models may differ in architecture, not in their vocabulary. An
-    ensemble has the methods of a model that a search needs, so it takes the place of a
-    model in every function of `keras_seqconv.decoding`. Keep it and use it again: the
-    compiled searches belong to it.
+    ensemble replaces a model in every function of `keras_seqconv.decoding`. Reuse an
+    ensemble, because it caches its compiled searches.
 
     Args:
-        models: list of models of `keras_seqconv.models`, or of other objects with the
-            same methods.
+        models: list of models of `keras_seqconv.models`, or of objects with the same
+            methods.
 
     Raises:
-        ValueError: for no models, or when their vocabularies or special tokens differ.
+        ValueError: no models, or different vocabularies or special tokens.
     """
 
     def __init__(self, models):
@@ -50,9 +49,9 @@ class Ensemble:
         return _joined([m.get_initial_state(*args, **kwargs) for m in self.models])
 
     def step(self, ids, state, temperature: float = 1.0):
-        """-> log-probabilities (rows, V) float32, new state.
+        """Returns log-probabilities (rows, V) float32, and the next state.
 
-        Each model's logits are divided by the temperature, before the mean.
+        The temperature divides each model's logits before the mean.
         """
         log_probs, after = [], []
         states = state["common"], state["shared"], state["beams"]["models"]
@@ -69,7 +68,7 @@ class Ensemble:
         return [model(inputs) for model in self.models]
 
     def log_prob(self, outputs: list, ids):
-        """Log-probabilities (B, T) of ids (B, T), given what a call has returned."""
+        """Log-probabilities (B, T) of ids (B, T), given the outputs of a call."""
         return _log_of_mean(
             [
                 ops.cast(model.log_prob(output, ids), "float32")

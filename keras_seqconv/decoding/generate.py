@@ -2,8 +2,8 @@
 
 A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_id`,
 `target_vocabulary_size`, `max_target_length` and the methods `get_initial_state` and
-`step` of the models of this package; `score` calls it, and its `log_prob`. Where states
-may grow, `max_length` is None.
+`step` of the models of this package; `score` calls the model and its `log_prob`. If
+states may grow, `max_length` is None.
 """
 
 from typing import NamedTuple
@@ -33,13 +33,12 @@ def beam_search(
     max_length: int = 200,
     **options,
 ):
-    """The most likely targets that a beam search finds.
+    """Finds the most probable targets by beam search.
 
-    The search of fairseq, option by option (`fairseq-generate`): in every step the
-    best `num_beams` unfinished hypotheses of a sentence go on; one ends where its end
-    token is among the best `num_beams` candidates; a sentence is done when as many
-    hypotheses have ended. The result for a sentence depends neither on its padding nor
-    on the other sentences.
+    The search is that of `fairseq-generate`. Every step extends the best `num_beams`
+    unfinished hypotheses of a sentence. A hypothesis ends if its end token is among the
+    best `num_beams` candidates. A sentence is complete after `num_beams` ended
+    hypotheses. Its result depends neither on padding nor on the other sentences.
 
     Args:
         model: an encoder-decoder or language model of `keras_seqconv.models`, or an
@@ -47,7 +46,7 @@ def beam_search(
         source_ids: integers (B, S), padded on the right. None for language models.
         num_beams, length_penalty, max_length: see `BeamOptions`.
         **options: `prefix_ids`, `batch_size`, `jit_compile`: see
-            `beam_search_hypotheses`; and all others of `BeamOptions`:
+            `beam_search_hypotheses`; and all other options of `BeamOptions`:
             `num_hypotheses`, `min_length`, `max_length_ratio`, `no_repeat_ngram_size`,
             `num_groups`, `stopping` ...
 
@@ -56,8 +55,8 @@ def beam_search(
         L is the largest possible length: `max_length + 1` if `max_length_ratio` is 0.
 
     Raises:
-        ValueError: for a wrong option, named with its rule.
-        TypeError: for an unknown option.
+        ValueError: an option breaks its rule.
+        TypeError: unknown option.
 
     Example: see `keras_seqconv.models.EncoderDecoder`.
     """
@@ -75,21 +74,21 @@ def beam_search_hypotheses(
     jit_compile: bool | str = "auto",
     **options,
 ) -> Hypotheses:
-    """All that `beam_search` knows of its results.
+    """Runs `beam_search` and returns all details of its results.
 
     Args:
         model, source_ids: see `beam_search`.
-        prefix_ids: integers (B, P), tokens that the hypotheses begin with, start token
-            not included. Where it is padding the search is free; at an end token the
-            best hypothesis ends, and is the only result.
-        batch_size: sentences to make with a language model, without `prefix_ids`.
-        max_batch_size: sentences in the computation at a time, which bounds its memory.
-            The others wait, and take the places of those that have ended.
-        jit_compile: True compiles the steps with XLA, once for each of few shapes that
-            B and S are padded to; False runs a plain graph of TensorFlow; "auto" takes
-            what is faster (docs/decoding.md). In a `tf.function`, where the search is a
-            part of that function, and on JAX this has no effect.
-        **options: those of `BeamOptions`.
+        prefix_ids: integers (B, P), first tokens of the hypotheses, without the start
+            token. After them, padding leaves the search free; an end token ends the
+            best hypothesis, which is the only result.
+        batch_size: sentences to generate with a language model, without `prefix_ids`.
+        max_batch_size: sentences in computation at a time, which bounds the memory.
+            Waiting sentences replace finished ones.
+        jit_compile: True compiles the steps with XLA, once for each of a few shapes to
+            which B and S are padded; False runs a plain TensorFlow graph; "auto" takes
+            the faster way (docs/decoding.md). No effect on JAX and in a `tf.function`,
+            of which the search is a part.
+        **options: options of `BeamOptions`.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
@@ -100,12 +99,12 @@ def beam_search_hypotheses(
 
 
 def greedy(model, source_ids=None, **options):
-    """The target that takes the most likely token in every step.
+    """Takes the most probable token in every step.
 
     Args:
         model: see `beam_search`.
         source_ids: integers (B, S), or None for language models.
-        **options: those of `beam_search` but `num_beams`.
+        **options: options of `beam_search` other than `num_beams`.
 
     Returns:
         `ids` (B, L) int32 and `scores` (B,) float32, as from `beam_search`.
@@ -123,22 +122,22 @@ def sample(
     top_p: float | None = None,
     **options,
 ):
-    """Targets drawn from the model's distribution.
+    """Draws targets from the model's distribution.
 
     Args:
         model, source_ids: see `beam_search`.
         num_samples, temperature, top_k, top_p: see `SampleOptions`.
         **options: `seed`, `prefix_ids`, `batch_size`, `jit_compile`: see
-            `sample_hypotheses`; and all others of `SampleOptions`: `min_length`,
+            `sample_hypotheses`; and all other options of `SampleOptions`: `min_length`,
             `max_length` ...
 
     Returns:
         `ids` (B, N, L) and `scores` (B, N), as from `beam_search`, sorted by score.
-        Scores are made of the model's probabilities (after the temperature), not of
-        those that `top_k` and `top_p` leave.
+        Scores use the model's probabilities after the temperature, before `top_k`
+        and `top_p`.
 
     Raises:
-        ValueError: for a wrong option, named with its rule.
+        ValueError: an option breaks its rule.
     """
     options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return sample_hypotheses(model, source_ids, num_samples=num_samples, **options)[:2]
@@ -155,20 +154,20 @@ def sample_hypotheses(
     jit_compile: bool | str = "auto",
     **options,
 ) -> Hypotheses:
-    """All that `sample` knows of its results.
+    """Runs `sample` and returns all details of its results.
 
     Args:
         model, source_ids, prefix_ids, batch_size, max_batch_size, jit_compile: see
             `beam_search_hypotheses`.
-        seed: int for the same draws in every call, a `keras.random.SeedGenerator`, or
-            None for Keras' own. A function that is to be exported needs one of the
-            first two, and must track the generator's state; or the numbers to draw by,
-            a tensor (B * N, L) uniform in [0, 1). A list of B pairs of integers, in
-            eager calls: the draws of a sentence depend on its own pair alone.
-        **options: those of `SampleOptions`. Of these `temperature`, `top_k` and
-            `max_length` may be scalar tensors, so that one graph serves all values
-            (unchecked, with `max_length_ratio` 0 and without a limit of the model);
-            `max_length` not under XLA and on JAX, which want constant shapes.
+        seed: int for equal draws in every call, a `keras.random.SeedGenerator`, or None
+            for Keras' own; an exported function needs one of the first two and tracks
+            the generator's state. Or the random numbers, a tensor (B * N, L) uniform
+            in [0, 1). Or, in eager calls, a list of B pairs of integers: the draws of
+            a sentence depend on its own pair alone.
+        **options: options of `SampleOptions`. `temperature`, `top_k` and `max_length`
+            may be scalar tensors, so that one graph serves all values (unchecked, with
+            `max_length_ratio` 0 and without a limit of the model); `max_length` not
+            under XLA and on JAX, which need constant shapes.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
@@ -203,13 +202,13 @@ def _uniforms(seed: tuple[int, int], shape: tuple) -> np.ndarray:
 
 
 class TargetScores(NamedTuple):
-    """What `score` returns.
+    """Result of `score`.
 
     Attributes:
         scores: (B,) or (B, N) float32: sum of the positional scores over the length
             penalty; -inf for targets without a token.
         positional_scores: (B, T) or (B, N, T): log-probabilities, 0 at padding.
-        lengths: (B,) or (B, N) int32: tokens, the end token counted.
+        lengths: (B,) or (B, N) int32: number of tokens, including the end token.
     """
 
     scores: object
@@ -226,7 +225,7 @@ def score(
     length_penalty_kind: str = "power",
     normalize: bool = True,
 ) -> TargetScores:
-    """Scores that a model gives to targets, in one pass.
+    """Scores given targets with a model, in one pass.
 
     Args:
         model: see `beam_search`.
@@ -240,7 +239,7 @@ def score(
         `TargetScores`: `scores`, `positional_scores`, `lengths`.
 
     Raises:
-        ValueError: for a wrong argument, named with its rule.
+        ValueError: an argument breaks its rule.
     """
     options = SearchOptions(
         length_penalty=length_penalty,

@@ -34,7 +34,7 @@ def run_cached(function: Callable, model, options, tensors: dict) -> object:
 
     Args:
         function: a function of a module.
-        model, options: as of `graph`; the options are hashable.
+        model, options: as in `graph`; the options are hashable.
         tensors: dict of name to tensor.
     """
     if in_place(tensors):

@@ -11,18 +11,18 @@ NOTHING = ()
 
 
 class Hypotheses(NamedTuple):
-    """What a search found, best first.
+    """Hypotheses of a search, best first.
 
     Attributes:
         ids: (B, N, L) int32: tokens without start token, the end token, then padding;
-            padding only where fewer than N hypotheses were found.
+            only padding for hypotheses that do not exist.
         scores: (B, N) float32: sum of the positional scores over the length penalty;
-            -inf where there is no hypothesis.
+            -inf if there is no hypothesis.
         positional_scores: (B, N, L) float32: natural log-probability of each token,
             penalties included, 0 after the end.
-        lengths: (B, N) int32: tokens, the end token counted; 0 for no hypothesis.
-        attention: (B, N, L, S) float32 or None: what the model looked at when it chose
-            each token, 0 after the end.
+        lengths: (B, N) int32: number of tokens with the end token; 0 for no hypothesis.
+        attention: (B, N, L, S) float32 or None: attention of each token to the source,
+            0 after the end.
     """
 
     ids: object

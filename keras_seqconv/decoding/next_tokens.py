@@ -1,4 +1,4 @@
-"""What may follow a hypothesis: the rules, and log-probabilities of the next token.
+"""Rules of the next token, and its log-probabilities.
 
 Where rules contradict each other, the first of this list holds:
 

@@ -1,7 +1,7 @@
-"""Options of the searches, checked before anything is traced.
+"""Options of the searches, checked before tracing.
 
-They are hashable: a compiled search is cached by them. A new option is a field here,
-with its check and its meaning, and a line where it is obeyed.
+They are hashable, because they are keys of cached compiled searches. A new option is a
+field with its check and its meaning, and the code that applies it.
 """
 
 import dataclasses
@@ -36,31 +36,30 @@ def _check_ids(name, ids) -> tuple:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """What beam search and sampling have in common.
+    """Options of both beam search and sampling.
 
     Attributes:
-        min_length: tokens before which no hypothesis ends.
-        max_length: b, tokens of the longest hypothesis, its end token not counted, at
-            most 10^6.
-        max_length_ratio: a; the longest hypothesis of a sentence has
-            int(a * S + b) tokens, but no more than the model's `max_target_length`
-            allows. S is the length of its source, end token counted, padding not.
-        length_penalty: exponent a of what sums of log-probabilities are divided by;
-            above 1 it favours long hypotheses, below 1 short ones.
+        min_length: smallest number of tokens before the end token.
+        max_length: b, largest number of tokens before the end token, at most 10^6.
+        max_length_ratio: a; the limit of a sentence is int(a * S + b) tokens, at
+            most the model's `max_target_length`. S is the length of the source with
+            its end token, without padding.
+        length_penalty: exponent a of the divisor of log-probability sums. Above 1 it
+            favours long hypotheses, below 1 short ones.
         length_penalty_kind: "power" for L**a (fairseq), "gnmt" for ((5 + L) / 6)**a (Wu
             et al., 2016, equation 14). L counts the end token.
-        normalize: False does not divide.
-        unk_penalty: taken from the log-probability of the unknown token.
-        temperature: the logits are divided by it.
-        no_repeat_ngram_size: n, up to 100, or 0. No n-gram of a hypothesis, the start
-            token included, occurs in it twice. With n = 1 the start token does not
-            count: no token is chosen twice.
+        normalize: whether to divide by the length penalty.
+        unk_penalty: subtracted from the log-probability of the unknown token.
+        temperature: divisor of the logits.
+        no_repeat_ngram_size: n, up to 100, or 0. No n-gram of a hypothesis, including
+            the start token, occurs twice. With n = 1 the start token does not count:
+            no token is chosen twice.
         suppressed_ids: tokens that are never chosen.
-        return_attention: also return the attention to the source.
+        return_attention: whether to return the attention to the source.
 
     Raises:
-        ValueError: for a value outside of these rules, named with its rule.
-        TypeError: for an unknown option.
+        ValueError: an option breaks its rule.
+        TypeError: unknown option.
     """
 
     # Bounds, as each step takes memory from the start, and each token of an n-gram a
@@ -96,7 +95,7 @@ class SearchOptions:
 
     @classmethod
     def from_names(cls, options: dict):
-        """Options by name; TypeError for an unknown one, with names that come near."""
+        """Makes options by name; TypeError for an unknown one, with similar names."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in [name for name in options if name not in names]:
             raise TypeError(
@@ -106,7 +105,7 @@ class SearchOptions:
         return cls(**options)
 
     def length_divisor(self, lengths):
-        """What sums of log-probabilities of hypotheses with these lengths go by."""
+        """Divisor of sums of log-probabilities for hypotheses of these lengths."""
         lengths = ops.cast(lengths, "float32")
         if not self.normalize:
             return ops.ones_like(lengths)
@@ -145,7 +144,7 @@ class SearchOptions:
         )
 
     def check_model(self, model) -> None:
-        """ValueError where an option does not fit the model."""
+        """Raises ValueError if an option does not fit the model."""
         size = model.target_vocabulary_size
         if any(token >= size for token in self.suppressed_ids):
             raise ValueError(
@@ -168,18 +167,18 @@ class SearchOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamOptions(SearchOptions):
-    """Options of beam search: those of `SearchOptions` and these.
+    """Options of beam search, in addition to `SearchOptions`.
 
     Attributes:
-        num_beams: unfinished hypotheses that are kept.
-        num_hypotheses: N, results of a sentence, at most `num_beams`, its default.
+        num_beams: number of unfinished hypotheses to keep.
+        num_hypotheses: N, results of a sentence, at most `num_beams`, the default.
         num_groups: groups of beams that avoid each other's tokens (diverse beam
             search); 1 for none. Divides `num_beams`.
-        diversity_strength: what a token of another group costs, at least 0.
-        stopping: "first": a sentence is done when `num_beams` hypotheses have ended
-            (fairseq). "optimal" goes on while an unfinished hypothesis can still be
-            among the best `num_hypotheses`, keeps the best of all that ended instead of
-            the first, and lets every beam end.
+        diversity_strength: cost of a token of another group, at least 0.
+        stopping: "first": a sentence is complete after `num_beams` ended hypotheses
+            (fairseq). "optimal" continues while an unfinished hypothesis can still be
+            among the best `num_hypotheses`, keeps the best ended hypotheses instead of
+            the first ones, and lets every beam end.
     """
 
     num_beams: int = _option(5, check_integer, 1)
@@ -217,13 +216,13 @@ class BeamOptions(SearchOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleOptions(SearchOptions):
-    """Options of sampling: those of `SearchOptions` and these.
+    """Options of sampling, in addition to `SearchOptions`.
 
     Attributes:
         num_samples: N, independent draws for each sentence.
-        top_k: draw only from the k most likely tokens, or None.
-        top_p: draw only from the fewest most likely tokens whose probabilities sum to
-            at least p, or None. With `top_k` too, a token must be among both.
+        top_k: draws from the k most probable tokens only, or None.
+        top_p: draws only from the fewest most probable tokens whose probabilities sum
+            to at least p, or None. With `top_k`, a token must meet both conditions.
     """
 
     num_samples: int = _option(1, check_integer, 1)

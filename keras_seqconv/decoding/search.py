@@ -208,7 +208,7 @@ def run_steps(
     """Some steps.
 
     Args:
-        common, rows, sentences: as of `begin`.
+        common, rows, sentences: as in `begin`.
         size: int: steps that the records have room for.
         most: int32 scalar: the largest number of steps, `size` if None.
         least: int32 scalar: no step if no more sentences are unfinished.

@@ -148,7 +148,7 @@ class SamplingStrategy:
 
     The `uniforms` of what follows, one number for each draw, decide.
 
-    top_k, top_p: as of `SampleOptions`; `top_k` may be a scalar tensor.
+    top_k, top_p: as in `SampleOptions`; `top_k` may be a scalar tensor.
     """
 
     num_beams: int

@@ -85,7 +85,7 @@ def with_rules(task: Task, tensors: dict, limits) -> Task:
 
 
 def initial_state(task: Task, tensors: dict, max_length) -> dict:
-    """The state of the model before the first step; `max_length` as of the model."""
+    """The state of the model before the first step; `max_length` as in the model."""
     model, options = task.constraints.model, task.constraints.options
     more = {"return_attention": True} if options.return_attention else {}
     source = tensors.get("source_ids", ops.shape(_of_sentences(tensors))[0])

@@ -1,7 +1,7 @@
 """Scores of a corpus: BLEU, chrF, TER, ROUGE, paired bootstrap.
 
-Scores are in percent, and carry what they are (the signature), as numbers of different
-signatures must not be compared. All but ROUGE are computed by sacreBLEU (extra `mt`).
+Scores are in percent and have a signature: scores with different signatures must not be
+compared. sacreBLEU (extra `mt`) computes all but ROUGE.
 
 Letters: N sentences, R samples.
 """
@@ -46,13 +46,13 @@ class Score(NamedTuple):
 
 
 def usual_metrics(target_language: str | None) -> tuple[str, ...]:
-    """BLEU and chrF, the one to publish first: chrF where BLEU finds no words."""
+    """BLEU and chrF, the headline first: chrF for languages without spaces."""
     unknown = _code(target_language) in _WITHOUT_TOKENIZER
     return ("chrf", "bleu") if unknown else ("bleu", "chrf")
 
 
 def has_spaces(language: str | None) -> bool:
-    """Whether words of a language stand between spaces, as tokenized BLEU needs it."""
+    """Whether a language separates words by spaces, as tokenized BLEU needs."""
     return _code(language) not in _WITHOUT_SPACES
 
 
@@ -71,7 +71,7 @@ def scores(
     sentence_separator: str | None = None,
     target_language: str | None = None,
 ) -> list[Score]:
-    """Several scores of the same texts.
+    """Computes several scores of the same texts.
 
     | metric                | what it is                                              |
     |-----------------------|---------------------------------------------------------|
@@ -92,25 +92,25 @@ def scores(
     |                       | score 0), Porter's stemmer, the best of the references  |
 
     Args:
-        hypotheses: what a system wrote, one text for each sentence.
-        references: what it should have written: as many texts, or a list of such lists
-            where there are several references.
-        metrics: any of the above.
-        tokenize: of "bleu" alone: a tokenizer of sacreBLEU: "13a", "intl", "zh",
+        hypotheses: outputs of a system, one text for each sentence.
+        references: reference for each sentence, or a list of such lists for several
+            references.
+        metrics: names from the table.
+        tokenize: for "bleu" only: a tokenizer of sacreBLEU: "13a", "intl", "zh",
             "char", "none", ... None: its choice for the target language: "zh",
             "ja-mecab" (pip install 'sacrebleu[ja]'), "ko-mecab" ('sacrebleu[ko]'), and
             "13a" of all others.
-        lowercase: lower-case both sides first; not of "rouge".
-        sentence_separator: of "rouge" alone: what stands between the sentences of a
-            summary, such as "<q>"; ROUGE-L is then that of summaries (union of the
+        lowercase: whether to lower-case both sides first; not for "rouge".
+        sentence_separator: for "rouge" only: separator of a summary's sentences, such
+            as "<q>"; ROUGE-L is then that of summaries (union of the
             sentences' longest common subsequences), which papers on CNN/DailyMail
             report. None: one subsequence of the whole text.
         target_language: code of the language of the texts, such as "de" or "zh-CN".
 
     Raises:
-        ValueError: the lists differ in length or are empty; for an unknown metric or
-            tokenizer.
-        ImportError: sacreBLEU (extra `mt`), what its tokenizer needs, or for "rouge"
+        ValueError: the lists differ in length or are empty, or a metric or tokenizer is
+            unknown.
+        ImportError: sacreBLEU (extra `mt`), a package of its tokenizer, or for "rouge"
             rouge-score (extra `rouge`) is not installed.
 
     Example:
@@ -184,10 +184,10 @@ def bleu_by_length(
         sources: texts whose words between white space are counted.
         hypotheses, references: see `scores`.
         edges: increasing numbers of words: the groups are 1 to edges[0], edges[0] + 1
-            to edges[1] and so on, and what is longer.
+            to edges[1], ..., and longer sources.
 
     Returns:
-        Names of the groups, BLEU of each (NaN where it is empty), sentences in each.
+        Names of the groups, BLEU of each (NaN if it is empty), sentences in each.
     """
     edges = list(edges)
     if len(sources) != len(hypotheses):
@@ -216,18 +216,18 @@ def bleu_by_length(
 
 
 class Comparison(NamedTuple):
-    """Two systems on the same sentences; scores in percent.
+    """Comparison of two systems on the same sentences; scores in percent.
 
     Attributes:
-        metric: of `COMPARABLE`.
-        score, other_score: on all sentences; `difference` of the two.
+        metric: one of `COMPARABLE`.
+        score, other_score: scores of all sentences; `difference` of the two.
         interval, other_interval, difference_interval: the middle 95 % of the samples.
         better: share of the samples in which the first system is better (Koehn 2004):
-            its score above the other one, below it for TER.
-        p_value: how likely so large a difference is by chance, as `sacrebleu
-            --paired-bs` and Moses have it: the share of the samples whose difference
-            is above the mean of the samples by more than the difference of all, signs
-            aside; 1 for systems of the same score.
+            a higher score, or a lower one for TER.
+        p_value: probability of a difference as large by chance, as in `sacrebleu
+            --paired-bs` and Moses: the share of samples whose difference deviates from
+            the samples' mean by more than the absolute difference of all sentences; 1
+            for systems of equal scores.
     """
 
     metric: str
@@ -261,10 +261,10 @@ def paired_bootstrap(
     Args:
         hypotheses, others: texts of the two systems.
         references: see `scores`.
-        metric: of `COMPARABLE`: all that `scores` has, of ROUGE "rouge1", "rouge2" or
-            "rougeL".
+        metric: one of `COMPARABLE`: metrics of `scores`, and of ROUGE "rouge1",
+            "rouge2" or "rougeL".
         num_samples: R.
-        seed: of the samples; the same seed, the same result.
+        seed: seed of the samples; equal seeds give equal results.
         tokenize, lowercase, target_language: see `scores`, also for errors.
     """
     check_choice("metric", metric, COMPARABLE)
@@ -317,7 +317,7 @@ def metric_of(
 ):
     """The object of sacreBLEU that computes a metric of `scores`, but for "rouge".
 
-    ImportError where sacreBLEU, or what its tokenizer needs, is not installed.
+    ImportError if sacreBLEU, or a package of its tokenizer, is not installed.
     """
     package = require("sacrebleu", "mt")
     kind, options = _SACREBLEU[name]

@@ -1,4 +1,4 @@
-"""A page to try models on, in the browser. Needs the extra `demo` (Gradio)."""
+"""Demo page for models, in the browser. Needs the extra `demo` (Gradio)."""
 
 import functools
 import html
@@ -17,7 +17,7 @@ _NO_KERNELS = "none"
 
 
 def page(models: dict[str, Translator | LanguageGenerator]):
-    """A Gradio page with one or two models side by side, the same text for both.
+    """Makes a Gradio page with one or two models for the same text.
 
     Translation models translate each line as a text of its own, as
     `keras-seqconv translate` does, and show the n best translations with the score of

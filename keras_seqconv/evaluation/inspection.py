@@ -1,4 +1,4 @@
-"""What the convolutions of a model do, as arrays: to look at or to plot.
+"""Kernels of a model's convolutions, as arrays to inspect or plot.
 
 Letters: B sentences, S source time, T time, H heads, K taps.
 """
@@ -14,13 +14,13 @@ from keras_seqconv.translation.translator import Translator
 
 
 class LayerKernels(NamedTuple):
-    """The kernels of one layer.
+    """Kernels of one layer.
 
     Attributes:
-        name: "encoder 1", "decoder 1" and so on; "layer 1" of a language model.
+        name: "encoder 1", "decoder 1", ...; "layer 1" of a language model.
         values: (H, K) of a LightConv; (B, T, H, K) of a DynamicConv, one for each
             position.
-        left: P: tap j looks at the position that is j - P after its own.
+        left: P: tap j reads the position j - P after its own.
     """
 
     name: str
@@ -29,12 +29,12 @@ class LayerKernels(NamedTuple):
 
 
 def sentence(model, text: str, translation: str | None = None) -> tuple[dict, dict]:
-    """One text as a model sees it, and the tokens at its positions.
+    """Returns the model's inputs for one text, and the tokens at its positions.
 
     Args:
         model: `Translator` or `LanguageGenerator`, with tokenizers.
-        text: to translate, or that a language model predicts.
-        translation: that the decoder predicts; None: what the model finds.
+        text: source text, or text of a language model.
+        translation: target text; by default the model's translation.
 
     Returns:
         Inputs (1, S) and (1, T) of `model.model`, and its tokens by side, named as in
@@ -64,10 +64,10 @@ def sentence(model, text: str, translation: str | None = None) -> tuple[dict, di
 
 
 def light_conv_kernels(model) -> list[LayerKernels]:
-    """The kernels (H, K) of all `LightConv` layers of a model, softmax applied.
+    """Returns the kernels (H, K) of all `LightConv` layers, after the softmax.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the model has no such layer.
     """
     return [
         LayerKernels(
@@ -80,18 +80,18 @@ def light_conv_kernels(model) -> list[LayerKernels]:
 
 
 def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
-    """The kernels that all `DynamicConv` layers of a model make for sentences.
+    """Returns the kernels of all `DynamicConv` layers for given sentences.
 
     Args:
         model: `EncoderDecoder` or `LanguageModel`.
-        inputs: as of the model.
+        inputs: inputs of the model.
 
     Returns:
-        Kernels (B, S, H, K) of the encoder's layers, (B, T, H, K) of the decoder's, as
-        they are applied without dropout.
+        Kernels (B, S, H, K) of the encoder's layers, (B, T, H, K) of the decoder's,
+        without dropout.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the model has no such layer.
     """
     layers, mix = _collecting(_convolutions(model, DynamicConv))
 

@@ -1,4 +1,4 @@
-"""How well a model predicts a text. Letters: T positions, w positions of context."""
+"""Perplexity of models. Letters: T positions, w positions of context."""
 
 import itertools
 import math
@@ -12,20 +12,19 @@ from keras_seqconv.tokenizers import CharacterTokenizer
 
 
 class Perplexity(NamedTuple):
-    """How well a model predicted a text, by token and by word.
+    """Perplexity of a text under a model, by token and by word.
 
-    Words are those between white space of the same text, and an end for each line;
-    what is said of a word is comparable between tokenizers that lose nothing. Tokens
-    (of whole sentences, for translations) of probability 0 are left out of all but
-    `infinite`, as fairseq does.
+    Words are separated by white space, and each line has an end. Results per word are
+    comparable between lossless tokenizers. Tokens of probability 0 (whole sentences,
+    for translations) count in `infinite` only, as in fairseq.
 
     Attributes:
-        tokens, words: how many were scored, an end for each line counted.
+        tokens, words: number of scored tokens and words, with an end for each line.
         infinite: tokens of probability 0.
-        nll, word_nll: nats of a token, and of a word: those of its pieces summed.
-        bits, word_bits: the same over log 2, fairseq's loss (base 2).
+        nll, word_nll: nats per token, and per word as the sum of its pieces.
+        bits, word_bits: nats divided by log 2, fairseq's loss (base 2).
         perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
-        unit: what a token is: "token" or "character".
+        unit: kind of token: "token" or "character".
     """
 
     tokens: int
@@ -43,7 +42,7 @@ class Perplexity(NamedTuple):
     def of(
         cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
     ) -> "Perplexity":
-        """From the nats of all that was scored."""
+        """Makes the result from the nats of all scored tokens."""
         numbers = []
         for count in (tokens, words):
             nll = total / count
@@ -51,7 +50,7 @@ class Perplexity(NamedTuple):
         return cls(tokens, words, infinite, *numbers, unit)
 
     def lines(self) -> list[str]:
-        """What to print: per token and per word, in nats and in bits."""
+        """Lines to print: per token and per word, in nats and in bits."""
         return [
             f"{unit:9} nll {nll:.4f}, loss (base 2) {bits:.4f}, "
             f"perplexity {perplexity:.2f} ({count:,} {unit}s)"
@@ -65,11 +64,11 @@ class Perplexity(NamedTuple):
 def translation_perplexity(
     translator, sources: Sequence[str], translations: Sequence[str]
 ) -> Perplexity:
-    """Of given translations, each token predicted from the source and those before it.
+    """Perplexity of given translations under a translation model.
 
     Args:
         translator: a `keras_seqconv.Translator`, which cuts long sources.
-        sources, translations: as many texts, at least one.
+        sources, translations: lists of equal length, not empty.
     """
     if len(sources) != len(translations) or not sources:
         raise ValueError(
@@ -97,21 +96,21 @@ def text_perplexity(
     tokens_per_sample: int | None = None,
     break_mode: str = "none",
 ) -> Perplexity:
-    """Of running text under a language model (fairseq's `eval-lm`).
+    """Perplexity of running text under a language model (fairseq's `eval-lm`).
 
     Args:
-        generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; at most
-            its `tokens_per_batch` positions are computed at once.
-        lines: the text; read once, a part at a time.
-        context_window: w: positions in front of each block that are seen and not
-            scored. A large window predicts all tokens from much, and costs time.
-        tokens_per_sample: positions T of a block, the context counted; by default 512,
-            or what the model has.
-        break_mode: how blocks are cut, see `keras_seqconv.data.blocks`.
+        generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; its
+            `tokens_per_batch` bounds the positions in computation.
+        lines: lines of the text, read once in parts.
+        context_window: w: positions before each block that are read and not scored. A
+            large window gives every token much context, and costs time.
+        tokens_per_sample: positions T of a block with its context; by default 512, or
+            the limit of the model.
+        break_mode: mode of cutting blocks, see `keras_seqconv.data.blocks`.
 
     Raises:
-        ValueError: the text is empty; a line that is kept whole is longer than the
-            positions of the model.
+        ValueError: the text is empty, or an uncut line is longer than the positions of
+            the model.
     """
     from keras import ops
 

@@ -1,12 +1,12 @@
-"""Pictures: learning curves, attention, kernels, BLEU by length.
+"""Plots: learning curves, attention, kernels, BLEU by length.
 
-Arrays in, a `matplotlib.figure.Figure` out; `save` writes it. pyplot and its global
-state are not used. Needs the extra `plot` (matplotlib).
+Functions take arrays and return a `matplotlib.figure.Figure`; `save` writes it. pyplot
+and its global state are not used. Needs the extra `plot` (matplotlib).
 
-Colours are those of Okabe and Ito, and maps of one rising lightness, which people with
-a colour vision deficiency tell apart. Tokens are drawn in DejaVu Sans (Latin, Greek,
-Cyrillic, Arabic and more), and characters that it lacks, such as Chinese and Japanese
-ones, in a font of `FALLBACK_FONTS` if one is installed; else they are boxes, and
+Colours are those of Okabe and Ito, and maps of rising lightness, which people with a
+colour vision deficiency can distinguish. The font of tokens is DejaVu Sans (Latin,
+Greek, Cyrillic, Arabic and more), or for other characters, such as Chinese and
+Japanese, an installed font of `FALLBACK_FONTS`; without such a font they are boxes, and
 matplotlib warns.
 
 Letters: L target tokens, S source tokens, T time, H heads, K taps.
@@ -51,10 +51,10 @@ _MOST_POINTS = 2000
 
 
 def save(figure, path: str | os.PathLike) -> None:
-    """Writes a figure to a .png, .svg or .pdf, which appears complete or not at all.
+    """Writes a figure to a .png, .svg or .pdf file, completely or not at all.
 
     Raises:
-        ValueError: for another ending.
+        ValueError: unknown file ending.
         OSError: the file cannot be written.
     """
     path = Path(path)
@@ -70,7 +70,7 @@ def save(figure, path: str | os.PathLike) -> None:
 
 
 def to_image(figure) -> np.ndarray:
-    """A figure as pixels (height, width, 3), uint8, for TensorBoard."""
+    """Converts a figure to pixels (height, width, 3), uint8, for TensorBoard."""
     module = require("matplotlib.backends.backend_agg", "plot")
     canvas = module.FigureCanvasAgg(figure)
     canvas.draw()
@@ -78,20 +78,20 @@ def to_image(figure) -> np.ndarray:
 
 
 def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
-    """Curves of one or several runs over their updates.
+    """Plots learning curves of one or several runs.
 
     Args:
         runs: name -> log records: dictionaries with `update` and any of `nll` (else
             `loss`), `accuracy`, `learning_rate`, `gradient_norm`, `tokens_per_second`,
-            `val_nll` (else `val_loss`), `val_accuracy`, `val_bleu`. Other keys and
-            values that are no numbers are left out.
+            `val_nll` (else `val_loss`), `val_accuracy`, `val_bleu`. Other keys, and
+            values that are no numbers, are ignored.
 
     Returns:
         A figure with a panel for each quantity that some run has: training as lines,
         validation dashed with points.
 
     Raises:
-        ValueError: no record has any of them.
+        ValueError: no record has any of these keys.
     """
     drawn, validated = {}, set()
     for label, keys in _CURVES.items():
@@ -144,15 +144,15 @@ def _points(records, key: str) -> np.ndarray:
 
 
 def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str]):
-    """Where each target token looks in the source.
+    """Plots the attention of each target token to the source.
 
     Args:
         weights: (L, S), rows of target tokens.
-        source_tokens: S of them, the end token counted.
-        target_tokens: L of them.
+        source_tokens: S tokens, including the end token.
+        target_tokens: L tokens.
 
     Raises:
-        ValueError: the tokens are not as many as rows and columns.
+        ValueError: numbers of tokens differ from rows and columns.
     """
     weights = np.asarray(weights, "float32")
     rows, columns = len(target_tokens), len(source_tokens)
@@ -179,15 +179,15 @@ def attention(weights, source_tokens: Sequence[str], target_tokens: Sequence[str
 
 
 def light_conv_kernels(kernels: Sequence[tuple]):
-    """The kernels of LightConv layers: a panel for each, heads by taps.
+    """Plots the kernels of LightConv layers: a panel for each, heads by taps.
 
     Args:
         kernels: (name, values (H, K), P) of each layer, as
-            `keras_seqconv.inspection.light_conv_kernels` returns them; tap j looks at
-            the position that is j - P after its own.
+            `keras_seqconv.inspection.light_conv_kernels` returns them; tap j reads the
+            position j - P after its own.
 
     Raises:
-        ValueError: there are none.
+        ValueError: no kernels are given.
     """
     if not kernels:
         raise ValueError("`kernels` must hold a layer at least. Received: none")
@@ -204,16 +204,16 @@ def light_conv_kernels(kernels: Sequence[tuple]):
 
 
 def dynamic_conv_kernels(values, tokens: Sequence[str], left: int, title: str = ""):
-    """The kernels that a DynamicConv makes along a sentence: a panel for each head.
+    """Plots the kernels of a DynamicConv for a sentence: a panel for each head.
 
     Args:
         values: (T, H, K), a kernel for each position and head.
-        tokens: T of them.
-        left: P: tap j looks at the position that is j - P after its own.
-        title: over the picture, such as the name of the layer.
+        tokens: T tokens.
+        left: P: tap j reads the position j - P after its own.
+        title: title of the figure, such as the name of the layer.
 
     Raises:
-        ValueError: the tokens are not as many as the kernels.
+        ValueError: numbers of tokens and kernels differ.
     """
     values = np.asarray(values, "float32")
     if values.ndim != 3 or len(values) != len(tokens):
@@ -258,11 +258,11 @@ def _kernel_images(figure, panels, images) -> None:
 def bleu_by_length(
     values: Mapping[str, Sequence[float]], names: Sequence[str], counts: Sequence[int]
 ):
-    """BLEU of several systems by the length of the source.
+    """Plots BLEU of several systems by the length of the source.
 
     Args:
-        values: system -> BLEU of each group, NaN where it is empty.
-        names: of the groups, as `keras_seqconv.evaluation.bleu_by_length` returns them.
+        values: system -> BLEU of each group, NaN if it is empty.
+        names: names of the groups, as from `keras_seqconv.evaluation.bleu_by_length`.
         counts: sentences in each group.
     """
     figure = _figure(max(5.0, 1.1 * len(names) + 1), 3.6)

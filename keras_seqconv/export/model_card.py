@@ -1,4 +1,4 @@
-"""`MODEL_CARD.md` of an export: what it is, what it can, what it costs."""
+"""`MODEL_CARD.md` of an export: description, signatures, limits, costs."""
 
 import dataclasses
 import datetime

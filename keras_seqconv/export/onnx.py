@@ -7,11 +7,10 @@
 |                   | state                                                           |
 | `generation.json` | search options, special ids, files of the tokenizers            |
 
-R = B * G rows of beams. Parts of the state are called `shared_0`, ... (B rows, they
-stay as they are) and `beams_0`, ... (B rows at first, R in the steps, or rank 0; the
-outputs of a step are `next_beams_0`, ...). The state of a convolution has one size at
-every position; the keys and values that attention as a mixer keeps grow by one position
-a step.
+R = B * G rows of beams. Parts of the state are `shared_0`, ... (B rows, which never
+change) and `beams_0`, ... (B rows at first, R in the steps, or rank 0; the outputs of a
+step are `next_beams_0`, ...). The state of a convolution has one size at every
+position; keys and values of attention as a mixer grow by one position in each step.
 
 The next tokens are `token_ids` and `log_probs` (R, k), the k best but the end token,
 and `end_log_probs` (R,). All rules of `decoding/next_tokens.py` are in the graph.
@@ -33,22 +32,22 @@ GENERATION, ENCODER, STEP = "generation.json", "encoder.onnx", "step.onnx"
 
 
 def onnx_model(translator, directory: str | os.PathLike, **search) -> Path:
-    """Writes a `Translator` as graphs that ONNX Runtime runs, with its tokenizers.
+    """Writes a `Translator` as graphs for ONNX Runtime, with its tokenizers.
 
     A search around them, as in `examples/onnx_translate.py`, needs neither Keras nor
     TensorFlow. Its hypotheses are those of `translate` in float32.
 
     Args:
-        translator: a `Translator` of one model. It stays as it is.
-        directory: appears complete or not at all; it must not exist, or be empty.
-        **search: options of `keras_seqconv.decoding.beam_search`, instead of those of
+        translator: a `Translator` of one model, which stays unchanged.
+        directory: new or empty folder, written completely or not at all.
+        **search: options of `keras_seqconv.decoding.beam_search`, by default those of
             the translator.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError, TypeError: for a wrong argument; on the JAX backend.
+        ValueError, TypeError: an argument breaks its rule, or the backend is JAX.
         ImportError: the extra `onnx` is not installed.
     """
     model, options = prepared(translator, search)
@@ -141,7 +140,7 @@ def write_graph(function, signature: list, path: Path) -> None:
     """The ONNX file of a function; its outputs are a dict of tensors by name.
 
     Raises:
-        ValueError: it has an operation that ONNX does not have.
+        ValueError: the function has an operation that ONNX lacks.
     """
     import onnx
     import tensorflow as tf

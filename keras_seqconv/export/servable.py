@@ -1,4 +1,4 @@
-"""What an exported model computes, as graphs of TensorFlow: its signatures.
+"""Signatures of an exported model, as graphs of TensorFlow.
 
 | signature          | inputs -> outputs                                              |
 |--------------------|----------------------------------------------------------------|
@@ -60,7 +60,7 @@ class Servable:
 
     Attributes:
         model: that of the translator, without weight normalisation.
-        options: `BeamOptions`, with `num_hypotheses` as of `translate_n_best`.
+        options: `BeamOptions`, with `num_hypotheses` as in `translate_n_best`.
         max_source_length: tokens of a source that are read, its end counted. Of a
             language model: tokens of a prompt.
         max_target_length: tokens of a given translation (or text) that are scored, its

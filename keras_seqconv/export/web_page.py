@@ -1,16 +1,16 @@
-"""A page that translates on its visitor's own machine, by ONNX Runtime for browsers.
+"""Web page that translates on the visitor's machine with ONNX Runtime.
 
-Beside what `onnx.py` writes:
+Files in addition to those of `onnx.py`:
 
 | file                                      | content                                 |
 |-------------------------------------------|-----------------------------------------|
 | `index.html`, `translate.js`              | the page; tokenizer and search          |
 | `source_pieces.json`, `target_pieces.json`| pieces, scores and kinds                |
-| `kernels.onnx`                            | source_ids -> the kernels that dynamic  |
-|                                           | convolutions of the encoder make        |
+| `kernels.onnx`                            | source_ids -> kernels of the encoder's  |
+|                                           | dynamic convolutions                    |
 | `ort/`                                    | ONNX Runtime, fetched by npm            |
 
-Any server of files will do; nothing is fetched from elsewhere when the page is used.
+Any file server can serve the page, which fetches nothing from other servers.
 """
 
 import json
@@ -34,21 +34,21 @@ _RUNTIME_FILES = (
 
 
 def web_page(translator, directory: str | os.PathLike, **search) -> Path:
-    """Writes a folder of static files with a page that translates.
+    """Writes a static web page that translates.
 
     Args:
-        translator: a `Translator` of one model, with SentencePiece tokenizers that
-            leave the letters of a text as they are.
-        directory: appears complete or not at all; it must not exist, or be empty.
-        **search: as of `onnx_model`.
+        translator: a `Translator` of one model, with SentencePiece tokenizers that do
+            not normalize letters.
+        directory: new or empty folder, written completely or not at all.
+        **search: as in `onnx_model`.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError, TypeError: for a wrong argument; on the JAX backend.
+        ValueError, TypeError: an argument breaks its rule, or the backend is JAX.
         ImportError: the extra `onnx` is not installed.
-        FileNotFoundError: there is no npm.
+        FileNotFoundError: npm is not installed.
         OSError: npm cannot fetch the runtime.
     """
     model, options = onnx.prepared(translator, search)

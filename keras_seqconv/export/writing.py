@@ -56,38 +56,37 @@ def saved_model(
     warmup_texts: list[str] | None = None,
     run: str | os.PathLike | None = None,
 ) -> Path:
-    """Writes `directory/<version>/`, which a stock `tensorflow_model_server` serves.
+    """Writes `directory/<version>/` for a stock `tensorflow_model_server`.
 
-    Text in, text out: tokenizer, search and detokenizer are inside. For every text the
-    answer is that of `translate` (or `generate`), with the settings below; signatures
-    and what a request costs are in `MODEL_CARD.md` of the version, beside
-    `batching_params.pbtxt` and requests to warm up with. `directory/models.config` is
-    written where there is none.
+    The graph maps text to text: it has tokenizer, search and detokenizer. Its results
+    equal those of `translate` (or `generate`) with the settings below. The version has
+    `MODEL_CARD.md` with signatures and costs, `batching_params.pbtxt` and warm-up
+    requests. `directory/models.config` is written if it does not exist.
 
-    The new version appears complete or not at all; others are never touched. A running
-    server that watches `directory` loads it within seconds.
+    The new version appears complete or not at all; other versions are unchanged. A
+    running server that watches `directory` loads it within seconds.
 
     Args:
-        translator: a `Translator` or `LanguageGenerator`. It stays as it is.
-        directory: the name of its last part is the name of the model.
-        num_beams, length_penalty, max_length: of the search, instead of its own.
-        max_source_length: tokens of a source (a prompt), its end counted, that are
-            read; the rest is ignored. 512 by default, less if the model takes no more.
+        translator: a `Translator` or `LanguageGenerator`, which stays unchanged.
+        directory: folder of the versions, named like the model.
+        num_beams, length_penalty, max_length: of the search; default: the translator's.
+        max_source_length: tokens of a source (a prompt) to read, including its end; 512
+            by default, or the limit of the model. The rest is ignored.
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
-        tokens_per_batch: tokens times beams that are computed at once, by default the
-            translator's own: bounds the memory of a request.
-        xla: compile the search with XLA: for servers that are started with
+        tokens_per_batch: tokens times beams in computation, by default those of the
+            translator; bounds the memory of a request.
+        xla: whether XLA compiles the search, for servers with
             `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
-        version: a positive integer; None is one more than the largest there is.
-        warmup_texts: what users will send; None makes texts of random tokens.
+        version: a positive integer; by default one more than the largest version.
+        warmup_texts: typical texts of users; None makes texts of random tokens.
         run: work folder of the training, for data and scores in the model card.
 
     Returns:
         The folder of the version.
 
     Raises:
-        ValueError: for a wrong argument; the version exists; on the JAX backend; an op
-            in the graph is none that every server since 2.12 has.
+        ValueError: an argument breaks its rule, the version exists, the backend is JAX,
+            or the graph has an op that servers since 2.12 lack.
         ImportError: a tokenizer needs a package that is not installed.
         OSError: names the folder that cannot be written.
     """
@@ -201,7 +200,7 @@ def stock_ops() -> dict[str, frozenset[str]]:
 
 
 def make_stock(folder: Path, xla: bool = False) -> list[str]:
-    """What in a SavedModel a stock server cannot run, as "where/node: what".
+    """Lists nodes of a SavedModel that a stock server cannot run, with reasons.
 
     It takes away the one attribute that is newer than TensorFlow 2.12: `debug_name` of
     a variable stands in error messages; older servers refuse a node with an attribute

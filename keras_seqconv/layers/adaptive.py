@@ -1,4 +1,4 @@
-"""Output and input layers whose cost per word falls with the rank of the word.
+"""Output and input layers whose cost per word falls with its rank.
 
 The vocabulary is sorted by frequency and cut into clusters: the head [0, cutoffs[0])
 and one tail [cutoffs[i], cutoffs[i + 1]) for each further cutoff, of ever lower width.
@@ -132,7 +132,7 @@ class AdaptiveInput(SequenceLayer):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class AdaptiveSoftmax(SequenceLayer):
-    """Softmax over many words that computes rare ones only where they are needed.
+    """Softmax over many words that computes rare words only where needed.
 
         log p(w) = log softmax(x W)[w]                                w < cutoffs[0]
         log p(w) = log softmax(x W)[cutoffs[0] + i]

@@ -43,7 +43,7 @@ class MultiHeadAttention(SequenceLayer):
 
     (Vaswani et al. 2017, Attention Is All You Need, section 3.2; fairseq
     `MultiheadAttention`, which also scales after the projection.) The softmax runs in
-    float32. A query that may attend to nothing gets the output bias alone.
+    float32. The output of a query without any key is the output bias.
 
     Args:
         num_heads: number of heads H.
@@ -53,7 +53,7 @@ class MultiHeadAttention(SequenceLayer):
         dropout: rate on the probabilities, `attention_dropout` of the papers.
         use_bias: whether the four projections have biases.
         seed: seed of the dropout.
-        kernel_regularizer, kernel_constraint: of the four kernels.
+        kernel_regularizer, kernel_constraint: for the four kernels.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`; `inputs` are the queries, and
@@ -64,13 +64,13 @@ class MultiHeadAttention(SequenceLayer):
         value_mask: boolean (B, S), True for real tokens of `value`.
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
-        use_causal_mask: as of the layer, for this call.
-        inputs_mask: where Keras puts the mask of `inputs` when there is a `value`.
+        use_causal_mask: as in the constructor, for this call.
+        inputs_mask: mask of `inputs` that Keras passes if there is a `value`.
 
     Masks, those attached to `value` too, and steps with `use_causal_mask=True`:
     `layers.sequences`. Incremental cross-attention: `project_memory` once, then
-    `attend`. NaN that some queries see and others do not makes NaN of the outputs of
-    those that do.
+    `attend`. NaN in a value makes the outputs NaN of the queries that attend to it, and
+    of no others.
 
     Output shape: (B, T, output_dim).
 
@@ -195,13 +195,13 @@ class MultiHeadAttention(SequenceLayer):
         value_mask=None,
         attention_mask=None,
     ):
-        """The probabilities that `call` uses without dropout.
+        """Returns the attention probabilities of `call` without dropout.
 
-        Arguments as in `call`, except that masks attached to tensors are not seen.
+        Arguments as in `call`, but masks attached to tensors are ignored.
 
         Returns:
-            Tensor (B, H, T, S), float32. Rows of queries that may attend to nothing are
-            zero, all others sum to 1.
+            Tensor (B, H, T, S), float32. Rows of queries without any key are zero, all
+            others sum to 1.
         """
         self._require_built()
         inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
@@ -211,9 +211,9 @@ class MultiHeadAttention(SequenceLayer):
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
     def memory_weights(self, inputs, memory: dict, memory_mask=None):
-        """The probabilities (B * G, H, n, S) that `attend` uses, in float32.
+        """Returns the probabilities (B * G, H, n, S) of `attend`, in float32.
 
-        Arguments as of `attend`, rows as in `attention_weights`.
+        Arguments as in `attend`, rows as in `attention_weights`.
         """
         keys = memory["keys"]
         query = fold_beams(self._project_query(inputs), keys)
@@ -228,12 +228,12 @@ class MultiHeadAttention(SequenceLayer):
         return ops.cast(weights, "float32")
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The state of causal self-attention, see `layers.sequences`.
+        """Returns the state of causal self-attention; see `layers.sequences`.
 
-        With `max_length` of constant size, as XLA and JAX want it, of which every step
-        reads all positions: {"keys": (B, H, max_length, D), "values": the same,
-        "position": () int32}. Without, for eager loops and for TensorFlow graphs that
-        serve all batch sizes, a state that grows with every step: {"keys":
+        With `max_length` the state has a constant size, as XLA and JAX need it, and
+        every step reads all positions: {"keys": (B, H, max_length, D), "values": alike,
+        "position": () int32}. Without, for eager loops and for TensorFlow graphs of
+        any batch size, the state grows with every step: {"keys":
         (B, H, 0, D), "values": the same}.
         """
         self._require_causal()
@@ -248,10 +248,10 @@ class MultiHeadAttention(SequenceLayer):
         return memory if grows else {**memory, "position": ops.zeros((), "int32")}
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, output_dim) of n new positions, and the next state.
+        """Computes n new positions (B, n, output_dim), and the next state.
 
-        Once the positions exceed `max_length` all outputs are NaN: a graph cannot
-        raise, and silence would overwrite the past. n alone beyond it is a ValueError.
+        Positions beyond `max_length` make all outputs NaN, because a graph cannot
+        raise an error. An n larger than `max_length` raises ValueError.
         """
         self._require_causal()
         new, held = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
@@ -279,9 +279,9 @@ class MultiHeadAttention(SequenceLayer):
         return outputs, {**memory, "position": position + new}
 
     def project_memory(self, value, key=None) -> dict:
-        """Keys and values of a source, computed once for any number of `attend`.
+        """Computes keys and values of a source, once for any number of `attend`.
 
-        From tensors (B, S, channels), `key` being `value` by default, to
+        Maps tensors (B, S, channels), `key` being `value` by default, to
         {"keys": (B, H, S, D), "values": (B, H, S, D)}.
         """
         self._require_built()
@@ -296,16 +296,16 @@ class MultiHeadAttention(SequenceLayer):
         }
 
     def attend(self, inputs, memory: dict, memory_mask=None):
-        """Cross-attention to a projected memory, which all beams of a sentence share.
+        """Attends to a projected memory, which all beams of a sentence share.
 
         Args:
             inputs: tensor (B * G, n, C); the G rows of one sentence are adjacent.
-            memory: what `project_memory` returned for the B sentences.
+            memory: result of `project_memory` for the B sentences.
             memory_mask: boolean (B, S), True for real tokens.
 
         Returns:
             Tensor (B * G, n, output_dim), equal to `call` with the value and its mask
-            repeated G times. G follows from the shapes; ValueError where it cannot.
+            repeated G times. G follows from the shapes, or ValueError is raised.
         """
         if self.use_causal_mask:
             raise ValueError(

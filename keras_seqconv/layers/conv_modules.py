@@ -1,6 +1,6 @@
-"""The blocks that the papers put in place of self-attention, and their gate.
+"""Replacements of self-attention from the papers, and their gate.
 
-A module projects its inputs, mixes positions by a convolution of convolution.py and
+A module projects its inputs, mixes positions with a convolution of convolution.py and
 projects the result back. Letters: B batch, T time, C channels, H heads, K taps,
 n new positions of a step.
 """
@@ -181,26 +181,26 @@ class _ConvolutionModule(SequenceLayer):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LightConvModule(_ConvolutionModule):
-    """Linear map, GLU, `LightConv`, linear map: what replaces self-attention.
+    """Linear map, GLU, `LightConv`, linear map, in place of self-attention.
 
     (Wu et al. 2019, Pay Less Attention with Lightweight and Dynamic Convolutions,
     section 4, figure 2b; fairseq `linear1`, `conv`, `linear2`.)
 
     Args:
         num_heads: heads of the convolution, a divisor of `conv_dim`.
-        kernel_size: its taps.
+        kernel_size: taps of the convolution.
         padding: "same" or "causal".
-        use_glu: halve a projection of twice the width by a GLU; without it the first
-            map has no activation.
+        use_glu: whether a GLU halves a first map of twice the width; otherwise the
+            first map has no activation.
         kernel_softmax: see `LightConv`.
-        conv_dim: channels inside; those of the inputs when None.
-        input_dropout: rate of a dropout on the inputs.
+        conv_dim: channels of the convolution; by default those of the inputs.
+        input_dropout: rate of the dropout on the inputs.
         weight_dropout, seed: see `LightConv`.
-        weight_dropout_mask: "shared" or "position"; None is the default of the
+        weight_dropout_mask: "shared" or "position"; by default that of the
             convolution, "shared" for `LightConv` and "position" for `DynamicConv`.
         use_bias: whether the projections have biases.
-        kernel_initializer: of the projections, Glorot uniform when None.
-        kernel_regularizer, kernel_constraint: of the kernels of the projections and of
+        kernel_initializer: for the projections; Glorot uniform by default.
+        kernel_regularizer, kernel_constraint: for the kernels of the projections and
             the convolution.
 
     Calls, masks and steps: `layers.sequences`.
@@ -232,12 +232,12 @@ class LightConvModule(_ConvolutionModule):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class DynamicConvModule(LightConvModule):
-    """Linear map, GLU, `DynamicConv`, linear map: what replaces self-attention.
+    """Linear map, GLU, `DynamicConv`, linear map, in place of self-attention.
 
     (Wu et al. 2019, Pay Less Attention with Lightweight and Dynamic Convolutions,
-    section 4, figure 2c; fairseq `linear1`, `conv`, `linear2`.) The kernels are made
-    from what is convolved: after the GLU and, with a mask, after zeroing. Arguments as
-    of `LightConvModule`.
+    section 4, figure 2c; fairseq `linear1`, `conv`, `linear2`.) The generator's
+    input is that of the convolution: after the GLU and, with a mask, after zeroing.
+    Arguments as in `LightConvModule`.
     """
 
     convolution_class = DynamicConv
@@ -245,36 +245,36 @@ class DynamicConvModule(LightConvModule):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class QueryConvModule(_ConvolutionModule):
-    """Dynamic convolution whose kernels come from a projection of their own.
+    """Dynamic convolution with kernels from a separate query projection.
 
         value = gate(x W_v),  query = gate(x W_q)
         outputs = DynamicConv(value, query) W_o
 
     (The query-projected module of choyi0521's fairseq fork, branch dev6, `ddynamic`.)
     The mask zeroes values and queries. With P = `query_groups` there are P * H kernels
-    per position: group p of the query makes those of group p of the values.
+    per position: group p of the query makes the kernels of group p of the values.
 
     Args:
         num_heads: heads H of each query group; P * H must divide `conv_dim`.
         kernel_size: taps K of the convolution.
         padding: "same" or "causal".
-        query_dim: channels of the query, a multiple of P; those of the inputs when
-            None.
-        gate: of both projections: "none", "glu" (a * sigmoid(b)) or "gau"
+        query_dim: channels of the query, a multiple of P; by default those of the
+            inputs.
+        gate: gate of both projections: "none", "glu" (a * sigmoid(b)) or "gau"
             (tanh(a) * sigmoid(b)).
         query_groups: P, `num_proj_heads` of the original.
-        permute_channels: permute the channels of the values by a fixed random
-            permutation, `conv_mixed` of the original, stored as a weight and not
-            undone. `seed` draws it too.
-        compat: for P > 1 do as the original: the generator makes P * K numbers per
+        permute_channels: whether a fixed random permutation, stored as a weight and
+            drawn by `seed`, permutes the channels of the values (`conv_mixed` of the
+            original).
+        compat: for P > 1, follow the original: the generator makes P * K numbers per
             head, the softmax runs over all of them and only the first K are used, so
-            that kernels sum to less than 1. Needed for its checkpoints.
+            kernels sum to less than 1. Checkpoints of the original need it.
         conv_dim: channels of the values.
-        input_dropout: rate of a dropout in front of both projections.
-        weight_dropout, weight_dropout_mask, use_bias, seed: as of `LightConvModule`.
-        kernel_regularizer, kernel_constraint: likewise.
-        kernel_initializer: of the projections; when None Glorot uniform, with "gau" of
-            each half by itself.
+        input_dropout: rate of the dropout before both projections.
+        weight_dropout, weight_dropout_mask, use_bias, seed: as in `LightConvModule`.
+        kernel_regularizer, kernel_constraint: as in `LightConvModule`.
+        kernel_initializer: for the projections; by default Glorot uniform, with "gau"
+            for each half.
 
     Calls, masks and steps: `layers.sequences`.
     """
@@ -333,11 +333,11 @@ class QueryConvModule(_ConvolutionModule):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class SurplusDynamicConv(DynamicConv):
-    """`DynamicConv` as branch dev6 has it for several query groups.
+    """`DynamicConv` of branch dev6 for several query groups.
 
     Each head's softmax is over query_groups * K generated numbers, of which the first
     K are the kernel (`DDynamicConv`, `num_proj_heads` > 1). With one group it is
-    `DynamicConv`. Arguments as of `DynamicConv`, without `renormalize_padding`.
+    `DynamicConv`. Arguments as in `DynamicConv`, without `renormalize_padding`.
     """
 
     def __init__(self, num_heads: int, kernel_size: int, **kwargs):

@@ -121,7 +121,7 @@ class ScaledResidual(_WeightNormalized):
 
     `outputs = (inputs + skip) * sqrt(0.5)` (the paper's Normalization Strategy). A skip
     tensor of another width goes through a `WeightNormDense` first. Arguments:
-    `folded`, `kernel_regularizer`, `kernel_constraint`, as of `ConvS2SBlock`.
+    `folded`, `kernel_regularizer`, `kernel_constraint`, as in `ConvS2SBlock`.
 
     Call arguments:
         inputs: tensor (B, T, C).
@@ -151,7 +151,7 @@ class ScaledResidual(_WeightNormalized):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class ConvS2SBlock(_WeightNormalized):
-    """One gated convolution of ConvS2S, with its residual connection.
+    """Gated convolution of ConvS2S with its residual connection.
 
     ```
     y = convolution(dropout(masked inputs))     2 * filters channels
@@ -265,7 +265,7 @@ class ConvS2SBlock(_WeightNormalized):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class ConvS2SAttention(_WeightNormalized):
-    """Attention of one ConvS2S decoder layer ("multi-step attention").
+    """Attention of a ConvS2S decoder layer ("multi-step attention").
 
     ```
     query   = (in_projection(inputs) + target_embeddings) * sqrt(0.5)
@@ -342,7 +342,7 @@ class ConvS2SAttention(_WeightNormalized):
         keys_mask=None,
         kernels: dict | None = None,
     ):
-        """The call for keys and values that are finite also where they are masked.
+        """Attends to keys and values that are finite at masked positions too.
 
         It also takes what `step_kernels` made.
         """
@@ -369,7 +369,7 @@ class ConvS2SAttention(_WeightNormalized):
         keys_mask=None,
         kernels: dict | None = None,
     ):
-        """Weights (B * G, T, S) in float32; the arguments are those of `attend`."""
+        """Returns weights (B * G, T, S) in float32; arguments as in `attend`."""
         inputs = ops.cast(inputs, self.compute_dtype)
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)

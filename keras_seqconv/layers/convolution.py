@@ -25,7 +25,7 @@ from keras_seqconv.support.arguments import (
 
 
 class _HeadConvolution(ConvolutionLayer):
-    """What LightConv and DynamicConv share: heads, padding, DropConnect, bias, steps.
+    """Base of LightConv and DynamicConv: heads, padding, DropConnect, bias, steps.
 
     Sub-classes make the kernel, and apply it in `call` and `step`.
     """
@@ -107,7 +107,7 @@ def _softmax(logits):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LightConv(_HeadConvolution):
-    """Lightweight convolution: depthwise, normalised, kernels shared within a head.
+    """Lightweight convolution: depthwise, with normalized kernels shared by a head.
 
         taps = softmax(kernel)
         outputs = light_conv(inputs, taps, padding)
@@ -127,15 +127,15 @@ class LightConv(_HeadConvolution):
         num_heads: H, a divisor of C.
         kernel_size: K >= 1; may be even, and longer than T.
         padding: "same" or "causal".
-        kernel_softmax: normalise the taps of each head by a softmax.
-        weight_dropout: rate of DropConnect: taps that are dropped after the softmax in
-            training, the others scaled by 1 / (1 - rate), never renormalised.
-        weight_dropout_mask: "shared" draws one mask (H, K) for all of the batch, as
-            fairseq's CUDA code does and at no cost; "position" draws one for each
-            position of each row, (B, T, H, K), as fairseq's PyTorch code does.
+        kernel_softmax: whether a softmax normalizes the taps of each head.
+        weight_dropout: rate of DropConnect, which drops taps after the softmax in
+            training and scales the others by 1 / (1 - rate).
+        weight_dropout_mask: "shared" draws one mask (H, K) for the whole batch, like
+            fairseq's CUDA code; "position" draws one for each position of each
+            row, (B, T, H, K), like fairseq's PyTorch code.
         use_bias: add a bias to the outputs.
-        kernel_initializer: instead of the limit above.
-        kernel_regularizer, kernel_constraint: of `kernel`, as it is before the softmax.
+        kernel_initializer: initializer of `kernel`; by default as above.
+        kernel_regularizer, kernel_constraint: for `kernel` before the softmax.
         seed: seed of DropConnect.
 
     Example:
@@ -168,7 +168,7 @@ class LightConv(_HeadConvolution):
         return self._add_bias(self._convolve(inputs, kernel))
 
     def normalized_kernel(self):
-        """The kernel (H, K) as it is applied, in float32 (or float64)."""
+        """Kernel (H, K) after the softmax, in float32 (or float64)."""
         kernel = ops.cast(self.kernel, self.wide_dtype)
         return _softmax(kernel) if self.kernel_softmax else kernel
 
@@ -181,7 +181,7 @@ class LightConv(_HeadConvolution):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class DynamicConv(_HeadConvolution):
-    """Dynamic convolution: LightConv with kernels that each position makes itself.
+    """Dynamic convolution: LightConv with a kernel predicted for each position.
 
         kernel[b, t, h, :] = softmax(query[b, t] W[:, h, :])
         outputs = dynamic_conv(inputs, kernel, padding)
@@ -191,35 +191,35 @@ class DynamicConv(_HeadConvolution):
     taps, also where T < K, and computed in float32 under every dtype policy; a full
     pass therefore equals any split into steps. Calls, masks and steps:
     `layers.sequences`; with `renormalize_padding` a state also holds `"real"`, int32
-    (B, K - 1): which of the last inputs are inside of the sequence.
+    (B, K - 1): which of the last inputs are inside the sequence.
 
     Weights: the kernel generator, a `Dense` of H * K outputs (h * K + j is tap j of
     head h) without bias, uniform within 1 / sqrt(width of the query) as in fairseq;
     `bias` (C,), zeros.
 
     Args:
-        num_heads, kernel_size, padding, weight_dropout, seed: as of `LightConv`.
-        kernel_softmax: normalise the taps of each kernel by a softmax. The authors
-            report that training diverges without.
+        num_heads, kernel_size, padding, weight_dropout, seed: as in `LightConv`.
+        kernel_softmax: whether a softmax normalizes the taps of each kernel. The
+            authors report that training diverges without it.
         weight_dropout_mask: "position" draws a mask for each position of each row,
-            (B, T, H, K), as fairseq does; "shared" one mask (H, K) for all.
+            (B, T, H, K), like fairseq; "shared" draws one mask (H, K) for all.
         use_bias: add a bias to the outputs (`conv_bias` of fairseq).
         use_kernel_bias: add a bias to the kernel generator (`bias` of fairseq).
-        renormalize_padding: leave taps outside of the sequence out of the softmax
-            (`renorm_padding` of fairseq), so that a kernel sums to 1 also at the edges.
-            Masked positions count as outside (fairseq counts them as inside: for that,
-            zero them yourself and pass no mask).
-        query_groups: split the channels of the query into so many contiguous groups;
-            each makes the kernels of its share of the heads, all with one generator
+        renormalize_padding: exclude taps outside the sequence from the softmax
+            (`renorm_padding` of fairseq), so that kernels sum to 1 at the edges too.
+            Masked positions count as outside. fairseq counts them as inside: for that,
+            zero them and pass no mask.
+        query_groups: number of contiguous groups of the query's channels. A group
+            makes the kernels of its share of the heads, all with one generator
             of H * K / query_groups outputs. Divides H and the width of the query.
-        kernel_initializer: of the generator, instead of the limit above.
-        kernel_regularizer, kernel_constraint: of the kernel of the generator.
+        kernel_initializer: initializer of the generator; by default as above.
+        kernel_regularizer, kernel_constraint: for the generator's kernel.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`.
-        query: tensor (B, T, channels) that the kernels are made from; `inputs` (after
-            masking) when None.
-        inputs_mask: where Keras puts the mask of `inputs` when there is a query.
+        query: tensor (B, T, channels), the generator's input; by default `inputs`
+            after masking.
+        inputs_mask: mask of `inputs` that Keras passes if there is a query.
     """
 
     def __init__(
@@ -300,9 +300,9 @@ class DynamicConv(_HeadConvolution):
         return self._add_bias(self._convolve(inputs, kernel))
 
     def kernels(self, inputs, query=None, mask=None):
-        """The kernels (B, T, H, K) that a call without dropout applies.
+        """Returns the kernels (B, T, H, K) of a call without dropout.
 
-        In float32 (or float64); `inputs`, `query` and `mask` are as of a call.
+        In float32 (or float64); `inputs`, `query` and `mask` as in a call.
         """
         query = ops.cast(inputs if query is None else query, self.compute_dtype)
         return self._kernel(zero_masked(query, mask), self._real(inputs, mask))
@@ -345,7 +345,7 @@ class DynamicConv(_HeadConvolution):
     def step(self, inputs, state: dict, query=None) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state.
 
-        `query` (B, n, channels) is that of the same positions, for a layer that is
+        `query` (B, n, channels) has the same positions, for a layer that is
         called with a query.
         """
         real = state.get("real")

@@ -1,4 +1,4 @@
-"""Token ids to vectors and back to logits; encodings of the positions of tokens.
+"""Embedding of token ids, the way back to logits, and position encodings.
 
 Letters: B batch, T time, E embedding width, V vocabulary size, C channels, n new
 positions of a step.
@@ -20,12 +20,12 @@ from keras_seqconv.support.arguments import (
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenEmbedding(SequenceLayer):
-    """A table of vectors, one for each token, that can also be read backwards.
+    """Embedding of tokens whose table can also map back to logits.
 
         forwards:  outputs[b, t] = table[ids[b, t]]
         backwards: logits[b, t, v] = x[b, t] . table[v] (+ bias[v])    in float32
 
-    Backwards it is the output matrix that shares its numbers with the input (Press &
+    Backwards it is the output matrix that shares its weights with the input (Press &
     Wolf 2017, Using the Output Embedding to Improve Language Models; fairseq
     `share_decoder_input_output_embed`), and not scaled. Unlike
     `keras.layers.ReversibleEmbedding` it scales, has a bias, gives its logits in
@@ -38,11 +38,11 @@ class TokenEmbedding(SequenceLayer):
         vocabulary_size: V.
         embedding_dim: E.
         use_bias: add a bias to the logits.
-        embeddings_initializer: instead of the normal distribution above.
+        embeddings_initializer: initializer of the table; by default as above.
 
     Call arguments:
         inputs: integers (B, T) in [0, V); with `reverse=True` a tensor (..., E).
-        reverse: go from vectors to logits.
+        reverse: whether to map vectors to logits.
 
     Output shape: (B, T, E); with `reverse=True` (..., V).
 
@@ -108,18 +108,18 @@ class TokenEmbedding(SequenceLayer):
         return self.to_logits(ops.reshape(logits, shape))
 
     def to_logits(self, products):
-        """Products (..., V) with the table to logits: float32, and the bias added."""
+        """Converts products (..., V) with the table to logits: float32 plus bias."""
         logits = ops.cast(products, self.wide_dtype)
         if self.bias is None:
             return logits
         return logits + ops.cast(self.bias, logits.dtype)  # half under pure policies
 
     def output_kernel(self):
-        """The table transposed, (E, V) in the compute dtype.
+        """Transposed table, (E, V) in the compute dtype.
 
         Products of few rows with it are twice as fast as with the table itself (80
-        rows, E 512, V 10,000, TensorFlow on two cores: 2.0 ms instead of 4.0), so that
-        a search makes it once and uses it in every step.
+        rows, E 512, V 10,000, TensorFlow on two cores: 2.0 ms instead of 4.0), so a
+        search makes it once and uses it in every step.
         """
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
@@ -159,18 +159,18 @@ class PositionEncoding(SequenceLayer):
 
     Args:
         kind: "sinusoidal" or "learned".
-        max_length: rows of the learned table, which needs it; sinusoids have no limit.
+        max_length: rows of the learned table, required there; sinusoids have no limit.
         layout: "fairseq" or "paper", for sinusoids.
-        embeddings_initializer: of the learned table; normal with standard deviation
-            C^-1/2 by default.
+        embeddings_initializer: for the learned table; by default normal with standard
+            deviation C^-1/2.
 
     Calls, masks and steps: `layers.sequences`; the state is {"position": () int32}, or
-    (B,) int32 where each row has a position of its own.
+    (B,) int32 if each row has its own position.
 
     Raises:
-        ValueError: for sequences known to be longer than a learned table. Where T is
-            not known before the graph runs, and in steps, positions beyond the table
-            become NaN: a graph cannot raise.
+        ValueError: a sequence is longer than the learned table. With a T that is
+            unknown before the graph runs, and in steps, positions beyond the table
+            become NaN, because a graph cannot raise an error.
 
     Example:
 

@@ -20,7 +20,7 @@ from keras_seqconv.support.arguments import (
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class FeedForward(SequenceLayer):
-    """Two linear maps with an activation between them, the same at every position.
+    """Position-wise network: two linear maps with an activation between them.
 
         outputs = dropout(activation(x W1 + b1)) W2 + b2
 
@@ -32,13 +32,13 @@ class FeedForward(SequenceLayer):
         activation: name or function, applied elementwise.
         dropout: rate of the dropout after the activation, `activation_dropout` or
             `relu_dropout` of the papers.
-        kernel_initializer: of both kernels; biases start at zero.
+        kernel_initializer: for both kernels; biases start at zero.
         seed: seed of the dropout.
-        kernel_regularizer, kernel_constraint: of both kernels.
+        kernel_regularizer, kernel_constraint: for both kernels.
         use_bias: whether both maps have biases.
 
     Call arguments:
-        inputs: tensor (..., C), as are the outputs.
+        inputs: tensor (..., C); the outputs have the same shape.
         training: whether to apply dropout.
     """
 
@@ -98,7 +98,7 @@ class FeedForward(SequenceLayer):
         return apply_dense(self.output_dense, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The empty state: nothing of the past is needed."""
+        """Returns an empty state."""
         return {}
 
     def step(self, inputs, state: dict) -> tuple:
@@ -112,7 +112,7 @@ class FeedForward(SequenceLayer):
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class Residual(SequenceLayer):
-    """One sub-layer with dropout, residual connection and layer normalization.
+    """Wraps a sub-layer with dropout, residual connection and layer normalization.
 
         normalize_first=False:  outputs = LN(x + dropout(layer(x)))
         normalize_first=True:   outputs = x + dropout(layer(LN(x)))
@@ -128,15 +128,15 @@ class Residual(SequenceLayer):
         seed: seed of the dropout.
 
     Call arguments:
-        inputs, mask, training: see `layers.sequences`, as of steps.
+        inputs, mask, training: see `layers.sequences`, also for steps.
         value, key, value_mask, attention_mask: see `MultiHeadAttention`.
 
-    Masks and `training` reach the wrapped layer if its `call` names them, and are left
-    out otherwise, so that one loop can call all sub-layers of a block alike.
+    Masks and `training` are passed if the `call` of the wrapped layer names them, so
+    one loop can call all sub-layers of a block.
 
     Raises:
-        ValueError: for `value`, `key` or `attention_mask` when `layer` does not take
-            them, and in `build` when `layer` changes the shape.
+        ValueError: `value`, `key` or `attention_mask` is given and `layer` does not
+            take it, or, in `build`, `layer` changes the shape.
 
     Example:
 
@@ -220,7 +220,7 @@ class Residual(SequenceLayer):
         return self._surround(inputs, lambda x: self.layer(x, **taken), training)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """That of the wrapped layer."""
+        """Returns the state of the wrapped layer."""
         return self.layer.get_initial_state(batch_size, max_length=max_length)
 
     def step(self, inputs, state: dict) -> tuple:

@@ -1,4 +1,4 @@
-"""What the layers share, and the contracts that their docstrings point to.
+"""Base classes of the layers, and the contracts of their docstrings.
 
 Letters: B batch, T time, C channels, K taps, n new positions of a step, G beams of a
 sentence.
@@ -7,27 +7,26 @@ Calls. `layer(inputs, mask=None, training=None)`: `inputs` is a tensor (B, T, C)
 are the outputs unless a docstring says otherwise; `mask` as below; `training` tells
 whether to apply dropout and DropConnect.
 
-Masks. A mask is boolean (B, T), or a list of such rows, True for real tokens. What
-it hides may be anything, also NaN: it counts as zero, as if the sequence ended there,
-so that padding on either side changes no result at a real token. Masks that Keras
-attaches to tensors (`Embedding(mask_zero=True)`) arrive by themselves, and outputs
-carry the mask of `inputs` on. What stands at masked positions of the outputs means
-nothing.
+Masks. A mask is boolean (B, T), or a list of such rows, True for real tokens. Masked
+inputs may have any value, also NaN: they count as zero, as if the sequence ended there,
+so padding on either side changes no result at a real token. Keras passes the masks that
+it attaches to tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of
+`inputs`. Masked positions of the outputs have no meaning.
 
-Steps. A causal layer also runs position by position, with the results of the full
-pass for any split into chunks:
+Steps. A causal layer also runs position by position. Any split into chunks gives the
+results of the full pass:
 
     state = layer.get_initial_state(batch_size, max_length=None)
     outputs, state = layer.step(inputs, state)    # (B, n, C) for n >= 1 new positions
 
-`batch_size` is an int or a scalar tensor, `max_length` the most positions that the
-steps will add up to, which only some layers need. A state is a dict of tensors in the
+`batch_size` is an int or a scalar tensor. `max_length` is the largest number of
+positions of all steps, which only some layers need. A state is a dict of tensors in the
 compute dtype that keep their shapes: a convolution holds its last K - 1 inputs,
 {"inputs": (B, K - 1, C)}, zeros at first. Steps know neither masks nor dropout. Layers
 that are not causal or not built raise ValueError.
 
 Arguments. Every argument of a constructor is an attribute of the same name; every
-layer also takes `name`, `dtype` and what else `keras.layers.Layer` accepts. Arguments
+layer also takes the arguments of `keras.layers.Layer`: `name`, `dtype`, .... Arguments
 that break a rule of their docstring, and shapes that do not fit (the last axis must be
 known), raise ValueError.
 """
@@ -49,10 +48,10 @@ from keras_seqconv.support.arguments import (
 
 
 class SequenceLayer(keras.layers.Layer):
-    """Keeps the mask and the shape of its inputs; its arguments are its configuration.
+    """Base layer that keeps mask and shape; its arguments are its configuration.
 
     Args:
-        **kwargs: `name`, `dtype` and what else `keras.layers.Layer` accepts.
+        **kwargs: `name`, `dtype` and other arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, **kwargs):
@@ -140,7 +139,7 @@ class SequenceLayer(keras.layers.Layer):
 
 
 class ConvolutionLayer(SequenceLayer):
-    """Adds the steps of a convolution, of which the state is the last K - 1 inputs.
+    """Adds the steps of a convolution, whose state is the last K - 1 inputs.
 
     Sub-classes set `kernel_size`, `padding` and, in `build`, `channels`.
     """

@@ -206,8 +206,8 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
     """Convolution over time whose kernel is split into direction and length.
 
     `outputs[b, t] = sum_j inputs[b, t + j - P] @ kernel[j] + bias`, with P and zeros
-    outside as of `keras_seqconv.ops.light_conv`, and
-    `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||` as of `WeightNormDense`, the
+    outside as in `keras_seqconv.ops.light_conv`, and
+    `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||` as in `WeightNormDense`, the
     norm over taps and input channels.
 
     Calls, masks and steps: `layers.sequences`; `step` also takes what `step_kernel`
@@ -220,7 +220,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         use_bias: whether to add a bias.
         kernel_initializer: initializer of v, (K, C, filters). None means
             `ConvS2SInitializer(gain=4.0)`, for a gated linear unit behind this layer.
-        bias_initializer, folded, **kwargs: as of `WeightNormDense`.
+        bias_initializer, folded, **kwargs: as in `WeightNormDense`.
 
     Output shape: (B, T, filters).
     """

@@ -20,7 +20,7 @@ CLASSES = {
 
 
 def list_presets() -> list[str]:
-    """The names that `from_preset` takes; `keras-seqconv presets` says more of them."""
+    """Lists the names for `from_preset`; `keras-seqconv presets` describes them."""
     return list(PRESETS)
 
 
@@ -32,22 +32,22 @@ def from_preset(
     vocabulary_size: int | None = None,
     **overrides,
 ) -> SequenceModel:
-    """A model with the architecture, and the dropout, of a preset and fresh weights.
+    """Builds a model of a preset's architecture and dropout with fresh weights.
 
     Args:
         name: one of `list_presets()`.
-        source_vocabulary_size, target_vocabulary_size: of a translation model. One of
-            them is enough where all embeddings are shared.
-        vocabulary_size: of a language model.
+        source_vocabulary_size, target_vocabulary_size: for translation models. One of
+            them is enough if all embeddings are shared.
+        vocabulary_size: for language models.
         **overrides: arguments of the model's constructor that replace the preset's.
-            With another number of layers, a list that the preset gives layer by layer
-            (`kernel_sizes`) is cut, or goes on with its last entry.
+            With a different number of layers, a preset's list with one entry per layer
+            (`kernel_sizes`) is cut, or its last entry is repeated.
 
     Returns:
         An `EncoderDecoder`, `ConvS2S`, `LanguageModel` or `ConvLanguageModel`.
 
     Raises:
-        ValueError: for an unknown name or override, with those that come near, and for
+        ValueError: unknown name or override, with similar names in the message, or
             missing vocabulary sizes.
 
     Example:

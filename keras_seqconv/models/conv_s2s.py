@@ -1,4 +1,4 @@
-"""ConvS2S, and its decoder alone: the gated convolutional language model.
+"""ConvS2S, and its decoder as the gated convolutional language model.
 
 Letters: B sentences, S source time, T target time, C channels, E embedding width,
 V vocabulary (of the target).
@@ -38,12 +38,12 @@ class ConvS2S(WeightNormalizedModel):
 
         logits = model({"source_ids": (B, S), "target_ids": (B, T)})   (B, T, V) float32
 
-    `target_ids` are what the decoder sees: the start token and the target without its
+    `target_ids` are the decoder's inputs: the start token and the target without its
     end. Padding follows from the ids and changes no result, on either side
     of a source and to the right of a target.
 
     The gradient that reaches the encoder is divided by twice the number of attention
-    layers. Everything but the embeddings is weight-normalised; `fold` ends that.
+    layers. All weights but the embeddings are weight-normalized until `fold`.
 
     Options marked (sides) take one value for both, or {"encoder": ..., "decoder": ...}.
 
@@ -54,21 +54,21 @@ class ConvS2S(WeightNormalizedModel):
             of the encoder (sides, which must agree).
         convolutions: (channels, kernel_size[, residual]) of each layer as a list, or in
             fairseq's notation: "[(512, 3)] * 9 + [(1024, 3)] * 4" (sides). `residual`
-            is how many layers back the residual comes from: 1, the default, is the
-            layer's own input, 0 none.
-        output_dim: width of what the output matrix multiplies.
-        attention: whether the decoder's layers look at the source: one bool, or a list
-            with one for each layer; at least one of them True.
-        share_output_embedding: the output matrix is the target embedding; needs
+            is the number of layers back to the residual's source: 1, the default, is
+            the layer's own input, 0 none.
+        output_dim: width of the inputs of the output matrix.
+        attention: whether the decoder's layers attend to the source: one bool, or a
+            list with one for each layer, at least one of them True.
+        share_output_embedding: whether the output matrix is the target embedding; needs
             `output_dim` equal to the decoder's `embedding_dim`.
-        dropout: rate on the embeddings, in front of each convolution and of the output.
+        dropout: rate on the embeddings, before each convolution and before the output.
         positions: learned position embeddings on both sides; False for none.
         max_length: rows of the position tables (sides).
-        folded: make plain weights, as a model saved after `fold` comes back.
+        folded: whether to make plain weights, as in models that are saved after `fold`.
         special_ids, seed, **kwargs: see `EncoderDecoder`.
 
     Raises:
-        ValueError: for arguments outside these rules.
+        ValueError: an argument breaks these rules.
 
     Example:
 
@@ -179,7 +179,7 @@ class ConvS2S(WeightNormalizedModel):
         super().__init__(inputs, logits, config)
 
     def encode(self, source_ids) -> tuple:
-        """Source ids (B, S) -> keys (B, S, E), values (B, S, E) and the mask (B, S)."""
+        """Encodes ids (B, S) to keys and values (B, S, E) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
         embedded = self.source_embedder(source_ids, mask)
         x = gated_stack.run(
@@ -191,7 +191,7 @@ class ConvS2S(WeightNormalizedModel):
         return keys, self.encoder_sum(keys, embedded), mask
 
     def decode(self, target_ids, keys, values, mask):
-        """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
+        """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         embedded = self.target_embedder(target_ids)
         x = gated_stack.run(
             self.decoder_blocks,
@@ -278,17 +278,17 @@ class ConvLanguageModel(WeightNormalizedModel):
 
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive softmax.
-        embedding_dim: width of the token embeddings, and of what the output matrix
-            multiplies.
+        embedding_dim: width of the token embeddings, and of the inputs of the output
+            matrix.
         convolutions: (channels, kernel_size[, residual]) of each layer, see `ConvS2S`.
-        dropout: rate on the embeddings, in front of each convolution and of the output.
+        dropout: rate on the embeddings, before each convolution and before the output.
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0};
             it takes the outputs of the last convolution.
-        folded: make plain weights, as a model saved after `fold` comes back.
+        folded: whether to make plain weights, as in models that are saved after `fold`.
         special_ids, seed, **kwargs: see `EncoderDecoder`.
 
     Raises:
-        ValueError: for arguments outside these rules.
+        ValueError: an argument breaks these rules.
 
     Example:
 

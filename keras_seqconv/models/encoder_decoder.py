@@ -1,4 +1,4 @@
-"""Encoder-decoder models with convolutions or attention: source and target to logits.
+"""Encoder-decoder models with convolutions or attention.
 
 Letters: B sentences, S source time, T target time, C channels, V target vocabulary,
 G beams of a sentence, n new positions of a step.
@@ -20,17 +20,17 @@ _SIDED = (
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class EncoderDecoder(SequenceModel):
-    """LightConv, DynamicConv, query-projected DynamicConv or Transformer, or a mixture.
+    """Encoder-decoder model with LightConv, DynamicConv, attention, or a mixture.
 
-    An encoder block is a mixer of positions and a position-wise network, a decoder
-    block has attention to the source between them; each with dropout, residual and
-    layer normalization around it (Wu et al. 2019, Pay Less Attention with Lightweight
+    An encoder block is a mixer and a position-wise network. A decoder block has
+    attention to the source between them. Each part has dropout, residual connection and
+    layer normalization (Wu et al. 2019, Pay Less Attention with Lightweight
     and Dynamic Convolutions, section 5.1; Vaswani et al. 2017, Attention Is All You
     Need, section 3; fairseq `lightconv`, `transformer` and choyi0521's `ddynamic`).
 
         logits = model({"source_ids": (B, S), "target_ids": (B, T)})   (B, T, V) float32
 
-    `target_ids` are what the decoder sees: the start token and the target without its
+    `target_ids` are the decoder's inputs: the start token and the target without its
     end. Padding follows from the ids and changes no result, on either side of a source
     and to the right of a target.
 
@@ -40,41 +40,41 @@ class EncoderDecoder(SequenceModel):
         source_vocabulary_size: number of source ids.
         target_vocabulary_size: number of target ids, V.
         hidden_dim: width C of the model (sides).
-        intermediate_dim: width inside of the position-wise networks (sides).
-        num_heads: heads of attention, and of convolutions where their mixer says
-            nothing else (sides).
+        intermediate_dim: width inside the position-wise networks (sides).
+        num_heads: heads of attention, and of convolutions unless their mixer gives
+            another number (sides).
         num_encoder_layers, num_decoder_layers: number of blocks.
-        mixer: what mixes positions: a kind of `keras_seqconv.models.MIXERS`, that is
-            "light_conv", "dynamic_conv", "query_conv" or "attention", or a dictionary
-            of it and options of its layer, or a list of these with one entry per block
-            (sides): {"kind": "light_conv", "use_glu": False, "num_heads": 16}. The
-            options are arguments of `LightConvModule`, `DynamicConvModule` and
-            `QueryConvModule`, and go before what the model says. Mixers of your own are
-            rows that you add to `MIXERS`, or classes that you register with Keras.
+        mixer: a kind of `keras_seqconv.models.MIXERS`, that is "light_conv",
+            "dynamic_conv", "query_conv" or "attention", or a dictionary of it and
+            options of its layer, {"kind": "light_conv", "use_glu": False,
+            "num_heads": 16}, or a list of these with one entry per block (sides).
+            Options are arguments of `LightConvModule`, `DynamicConvModule` and
+            `QueryConvModule`, and override those of the model. Your own mixers are
+            rows that you add to `MIXERS`, or classes registered with Keras.
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
         dropout: rate after the embedding and after each sub-layer.
         attention_dropout: rate on attention probabilities.
-        activation_dropout: rate inside of the position-wise networks.
+        activation_dropout: rate inside the position-wise networks.
         weight_dropout: rate of DropConnect on the taps of the convolutions.
-        normalize_first: pre-norm instead of post-norm (sides).
-        final_norm: normalise what a pre-norm stack returns (sides).
+        normalize_first: whether to use pre-norm instead of post-norm (sides).
+        final_norm: whether to normalize the outputs of a pre-norm stack (sides).
         positions: "sinusoidal", "learned" (up to 1024 positions), None, or a dictionary
             of arguments of `PositionEncoding`: {"kind": "learned", "max_length": 256}
             (sides).
         embedding_dim: width of the token embeddings; C by default (sides).
-        output_dim: width of what the output matrix multiplies; C by default, and
-            `embedding_dim` when the output shares its matrix.
+        output_dim: width of the inputs of the output matrix; by default C, or
+            `embedding_dim` if the output shares its matrix.
         share_embeddings: "none": three matrices; "decoder": input and output of the
             decoder share one; "all": the encoder as well (one joint vocabulary).
-        activation: of the position-wise networks.
-        special_ids: those of "pad", "start", "end" and "unk" that are not fairseq's.
-        seed: of all dropouts, an integer or None.
+        activation: activation of the position-wise networks.
+        special_ids: ids of "pad", "start", "end" and "unk" other than fairseq's.
+        seed: seed of all dropouts, an integer or None.
         **kwargs: `name`, and `dtype`, the dtype or policy of all layers. Logits are
             float32 under mixed policies.
 
     Raises:
-        ValueError: for arguments outside these rules.
+        ValueError: an argument breaks these rules.
 
     Example:
 
@@ -161,7 +161,7 @@ class EncoderDecoder(SequenceModel):
         super().__init__(inputs, logits, config)
 
     def encode(self, source_ids) -> tuple:
-        """Source ids (B, S) -> outputs (B, S, C) and the mask (B, S) of real tokens."""
+        """Encodes source ids (B, S) to outputs (B, S, C) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
         x = stacks.run(
             self.encoder_blocks,
@@ -171,7 +171,7 @@ class EncoderDecoder(SequenceModel):
         return x if self.encoder_norm is None else self.encoder_norm(x), mask
 
     def decode(self, target_ids, memory, memory_mask):
-        """Logits (B, T, V) for target ids (B, T), given what `encode` returned."""
+        """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
         x = stacks.run(
             self.decoder_blocks,

@@ -245,7 +245,7 @@ class WeightNormalizedModel(SequenceModel):
     """A model of weight-normalised layers, which `fold` makes plain ones."""
 
     def fold(self) -> None:
-        """Replace all weight-normalised weights by plain kernels, for serving.
+        """Replaces all weight-normalized weights by plain kernels, for serving.
 
         Outputs stay the same. A compiled model that is to be trained on must be
         compiled again.
@@ -256,7 +256,7 @@ class WeightNormalizedModel(SequenceModel):
         self._update_config(folded=True)
 
     def quantize(self, *args, **kwargs) -> None:
-        """Refused: Keras quantizes `Dense` layers, of which there is none here."""
+        """Raises an error: Keras quantizes `Dense` layers, which this model lacks."""
         raise ValueError(
             "`quantize` needs layers that Keras can quantize, such as `Dense`; all of "
             "these are weight-normalised, or were before `fold`. Received: a "

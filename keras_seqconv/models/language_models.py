@@ -21,10 +21,10 @@ class LanguageModel(SequenceModel):
 
         logits = model({"target_ids": (B, T)})    (B, T, V) float32
 
-    Logits at position t are those of the token after `target_ids[:, : t + 1]`. With
-    `adaptive_softmax` the model returns features (B, T, C) instead, and
-    `log_prob(features, ids)` and `negative_log_likelihood(features, labels)` take
-    them: a tensor (B, T, V) is never made in training.
+    Logits at position t predict the token after `target_ids[:, : t + 1]`. With
+    `adaptive_softmax` the model returns features (B, T, C) for
+    `log_prob(features, ids)` and `negative_log_likelihood(features, labels)`, so
+    training never makes a tensor (B, T, V).
 
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.
@@ -32,17 +32,17 @@ class LanguageModel(SequenceModel):
         hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes: see
             `EncoderDecoder`; so are the dropouts, `normalize_first`, `final_norm`,
             `positions`, `embedding_dim`, `activation`, `special_ids` and `seed`.
-        output_dim: width of what the output matrix multiplies; C by default.
-        share_embeddings: input and output share one matrix.
+        output_dim: width of the inputs of the output matrix; C by default.
+        share_embeddings: whether input and output share one matrix.
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0},
             see `keras_seqconv.layers.AdaptiveSoftmax`.
         adaptive_input: None, or {"cutoffs": [...], "factor": 4.0}, see
             `keras_seqconv.layers.AdaptiveInput`.
-        tie_adaptive_weights, tie_adaptive_projections: the adaptive softmax uses the
-            tables, or the projections too, of the adaptive input.
+        tie_adaptive_weights, tie_adaptive_projections: whether the adaptive softmax has
+            the tables, or also the projections, of the adaptive input.
 
     Raises:
-        ValueError: for arguments outside these rules.
+        ValueError: an argument breaks these rules.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What all models of the package have in common: special ids, configuration, steps."""
+"""Base of all models: special ids, configuration, steps, training."""
 
 import json
 import warnings
@@ -16,29 +16,29 @@ from keras_seqconv.support.arguments import check_integer, check_positive_intege
 
 
 class SequenceModel(keras.Model):
-    """A functional model that is described by the arguments of its constructor.
+    """Functional model that is defined by the arguments of its constructor.
 
-    It offers, beside the full pass of the graph, `get_initial_state` and `step`, which
-    is all that a search (`keras_seqconv.decoding`) needs to know of a model:
+    In addition to the full pass of the graph it has `get_initial_state` and `step`, the
+    only methods that a search (`keras_seqconv.decoding`) needs:
 
-        state = {"common": what is the same for all sentences, never changed,
+        state = {"common": tensors for all sentences, never changed,
                  "shared": rows of sentences, never copied for beams,
-                 "beams": rows of all beams, those of one sentence adjacent;
-                          leaves of rank 0 count something common to all rows}
+                 "beams": rows of all beams, adjacent for one sentence;
+                          leaves of rank 0 are counters for all rows}
         logits (rows, V), state = model.step(ids (rows, n), state)
 
-    Attributes: `pad_id`, `start_id`, `end_id`, `unk_id`: ids of the vocabulary with a
-    meaning, those of fairseq by default (1, 2, 2, 3; decoding starts from the end
-    token). `target_vocabulary_size`. `max_target_length`: most positions a target can
-    have, the start included, or None. `has_source`: whether there are `source_ids`.
+    Attributes: `pad_id`, `start_id`, `end_id`, `unk_id`: special ids, by default those
+    of fairseq (1, 2, 2, 3; decoding starts from the end token).
+    `target_vocabulary_size`. `max_target_length`: largest number of target positions,
+    the start included, or None. `has_source`: whether there are `source_ids`.
 
     Copies: `type(model).from_config(model.get_config())` and `set_weights`.
     `keras.models.clone_model` copies the graph alone, into a model without `step` and
-    so without search. What Keras changes afterwards, `quantize`, `enable_lora` of
-    layers, `trainable`, is part of the configuration.
+    search. Later changes by Keras are part of the configuration: `quantize`,
+    `enable_lora` of layers, `trainable`.
 
-    Training: `compile` and Keras' `fit` and `evaluate`, on data of inputs as of the
-    model and labels (B, T), the target ids one position later. Loss, gradients and
+    Training: `compile` and Keras' `fit` and `evaluate`, on the inputs of the model and
+    labels (B, T), the target ids shifted by one position. Loss, gradients and
     metrics are sums over target tokens divided by their number, over all micro-batches
     and replicas of an update, whatever the batches' shapes. Logs: `loss` (nats per
     token), `nll` and `perplexity` without label smoothing, `accuracy` (not with an
@@ -47,7 +47,7 @@ class SequenceModel(keras.Model):
 
     Several GPUs: on TensorFlow create and compile the model in the scope of a
     `tf.distribute.MirroredStrategy`; `fit` splits each batch by rows. Several
-    processes or hosts: on JAX, before anything else,
+    processes or hosts: on JAX, first call
 
         keras.distribution.initialize(addresses, num_processes, process_id)
         devices = keras.distribution.list_devices()
@@ -92,7 +92,7 @@ class SequenceModel(keras.Model):
 
     @property
     def has_source(self) -> bool:
-        """Whether it reads a source: whether it translates."""
+        """Whether the model has a source input."""
         return hasattr(self, "encode")
 
     @property
@@ -106,13 +106,13 @@ class SequenceModel(keras.Model):
         max_length: int | None = None,
         return_attention: bool = False,
     ) -> dict:
-        """The state before the first step.
+        """Returns the state before the first step.
 
         Args:
-            source: integers (B, S); of a language model the number B of sentences, int
-                or scalar tensor.
+            source: integers (B, S); for a language model the number B of sentences, an
+                int or scalar tensor.
             num_beams: rows G of each sentence in the steps.
-            max_length: most positions that the steps will add up to, for mixers that
+            max_length: largest number of positions of all steps, for mixers that
                 keep the past (attention), whose states grow without it, and to check
                 learned positions.
             return_attention: keep `state["beams"]["attention"]`, (B * G, S) float32,
@@ -147,11 +147,11 @@ class SequenceModel(keras.Model):
         return {"common": self._kernels(), "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
-        """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
+        """Returns logits (rows, V) after n >= 1 new ids (rows, n), and the next state.
 
-        What the graph returns for all ids up to then (with an adaptive softmax the
-        log-probabilities), at a cost that does not depend on the position, but for
-        attention as a mixer, which looks at all of `max_length`, or at all there are.
+        The outputs of the graph after all ids so far (with an adaptive softmax
+        log-probabilities). The cost does not depend on the position, but for
+        attention as a mixer, which reads `max_length` or all earlier positions.
         """
         x, beams, weights = self._step(ids, state)
         if weights is not None:
@@ -162,14 +162,14 @@ class SequenceModel(keras.Model):
         return logits, {**state, "beams": beams}
 
     def attention_weights(self, inputs: dict):
-        """Where each target position of a model with a source looks in it.
+        """Returns the attention of each target position to the source.
 
-        The mean over heads in the last block of an `EncoderDecoder`; of a `ConvS2S` the
-        sum over layers / number of layers, those without attention among the number, as
-        in fairseq.
+        For an `EncoderDecoder` the mean over heads in the last block. For a `ConvS2S`
+        the sum over layers / number of layers, including layers without attention,
+        as in fairseq.
 
         Args:
-            inputs: as of the model.
+            inputs: as in the model.
 
         Returns:
             Tensor (B, T, S), float32.
@@ -212,23 +212,23 @@ class SequenceModel(keras.Model):
         auto_scale_loss: bool = True,
         **options,
     ) -> None:
-        """Prepare `fit` and `evaluate`.
+        """Configures `fit` and `evaluate`.
 
         Args:
-            optimizer: Keras optimizer or its name; it is wrapped by
-                `keras_seqconv.optimizers.TokenNormalized` unless it is one.
+            optimizer: Keras optimizer or its name, which is wrapped by
+                `keras_seqconv.optimizers.TokenNormalized`.
             loss: `keras_seqconv.losses.LabelSmoothedCrossentropy`; None for the mean
                 of -log_prob, which is the choice with an adaptive softmax; another
                 Keras loss or function of (labels, outputs) that returns a number for
-                each token, (B, T), or the sum of them.
-            metrics: further metrics, as of Keras; they see padding.
-            gradient_accumulation_steps: micro-batches of an update. Those of an
-                unfinished update wait for the next epoch.
+                each token, (B, T), or their sum.
+            metrics: further metrics, as in Keras; they see padding.
+            gradient_accumulation_steps: micro-batches of an update. An incomplete
+                update continues in the next epoch.
             auto_scale_loss, **options: `weighted_metrics`, `run_eagerly`,
-                `steps_per_execution`, `jit_compile`: as of Keras.
+                `steps_per_execution`, `jit_compile`: as in Keras.
 
         Raises:
-            ValueError: for arguments outside these rules.
+            ValueError: an argument breaks these rules.
         """
         scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
         optimizer = token_training.wrapped_optimizer(
@@ -256,14 +256,14 @@ class SequenceModel(keras.Model):
         self.optimizer.build(self.trainable_variables)
 
     def make_train_function(self, force: bool = False):
-        """As of Keras, and anew where other variables are to be trained.
+        """As in Keras, and again after a change of the trainable variables.
 
         The optimizer is built here, not in `compile`: layers may be frozen or given
         LoRA in between.
 
         Raises:
-            ValueError: there is nothing to train; or there are variables that the
-                optimizer, built before, does not know.
+            ValueError: no variable is trainable, or the optimizer was built without
+                some of the variables.
         """
         variables = self.trainable_variables
         if not variables:
@@ -291,17 +291,16 @@ class SequenceModel(keras.Model):
         return self.adaptive_softmax is None
 
     def log_prob(self, outputs, ids, training: bool | None = None):
-        """Natural log-probabilities of ids, given the outputs of a call.
+        """Returns natural log-probabilities of ids, given the outputs of a call.
 
         Args:
-            outputs: what the model returned: logits (B, T, V), or with an adaptive
+            outputs: outputs of the model: logits (B, T, V), or with an adaptive
                 softmax features (B, T, C).
             ids: integers (B, T).
-            training: whether to apply the dropout inside of an adaptive softmax.
+            training: whether to apply the dropout of an adaptive softmax.
 
         Returns:
-            Tensor (B, T), float32. With an adaptive softmax no tensor (B, T, V) is
-            made on the way.
+            Tensor (B, T), float32. An adaptive softmax makes no tensor (B, T, V).
         """
         if self.adaptive_softmax is not None:
             return self.adaptive_softmax.log_prob(outputs, ids, training)
@@ -310,10 +309,10 @@ class SequenceModel(keras.Model):
         return chosen - ops.logsumexp(outputs, axis=-1)
 
     def negative_log_likelihood(self, outputs, labels, training: bool | None = None):
-        """The sum of -log_prob over labels that are no padding.
+        """Returns the sum of -log_prob over labels without padding.
 
         Args:
-            outputs, training: as of `log_prob`.
+            outputs, training: as in `log_prob`.
             labels: integers (B, T).
 
         Returns:
@@ -325,7 +324,7 @@ class SequenceModel(keras.Model):
         return -ops.sum(ops.where(real, self.log_prob(outputs, labels), 0.0))
 
     def quantize(self, *args, **kwargs) -> None:
-        """As of Keras, but no warnings name the layers that stay as they are."""
+        """As in Keras, without warnings about layers that keep their precision."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* does not have a `quantize` method")
             super().quantize(*args, **kwargs)

@@ -1,13 +1,13 @@
-"""What stacks of blocks are made of: embeddings, mixers, the loop over blocks, logits.
+"""Parts of stacks of blocks: embeddings, mixers, the loop over blocks, logits.
 
-`MIXERS` is the table of what mixes positions. A new mixer is a layer and a row:
+`MIXERS` is the table of mixers. A new mixer is a layer and a row:
 
     call(inputs, mask=None, training=None)   (B, T, C) -> (B, T, C)
     get_initial_state(batch_size, max_length=None)   -> state, rows first
     step(inputs, state)   n >= 1 new positions (B, n, C) -> (B, n, C), state
 
-Any split of the time axis into steps gives what `call` gives. Only decoding needs the
-last two. Letters: B batch, T time, C channels, V vocabulary, n new positions of a step.
+Any split of the time axis into steps gives the results of `call`. Only decoding needs
+the last two. Letters: B batch, T time, C channels, V vocabulary, n new positions.
 """
 
 import dataclasses

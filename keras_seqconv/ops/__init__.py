@@ -1,4 +1,4 @@
-"""Depthwise convolutions, and what else has hand-written gradients."""
+"""Depthwise convolutions and other ops with hand-written gradients."""
 
 from keras_seqconv.ops.compilation import get_jit_compile as get_jit_compile
 from keras_seqconv.ops.compilation import jit_scope as jit_scope

@@ -1,4 +1,4 @@
-"""How an op runs, compiled by XLA or as plain operations, and its own gradients.
+"""Compilation of ops by XLA or as plain operations, and custom gradients.
 
 Under TensorFlow the choice is made when a call is traced (or run eagerly):
 
@@ -30,31 +30,31 @@ _jit_compile: bool | str = "auto"
 
 
 def set_jit_compile(jit_compile: bool | str) -> None:
-    """Force or forbid XLA for the ops of this package, in the whole process.
+    """Forces or forbids XLA for the ops of this package, in the whole process.
 
-    Graphs that are traced already keep what they were traced with: set this before the
-    first call of a model or of its `fit`.
+    Traced graphs keep the setting of their tracing, so set it before the first call of
+    a model or of its `fit`.
 
     Args:
-        jit_compile: "auto" (the default) takes what is faster, True always compiles,
-            False never does. Inside a function that is itself compiled by XLA, and
-            while a SavedModel is written, the setting changes nothing.
+        jit_compile: "auto" (the default) takes the faster way, True always compiles,
+            False never does. The setting has no effect inside a function that XLA
+            compiles, and while a SavedModel is written.
 
     Raises:
-        ValueError: for any other value.
+        ValueError: any other value.
     """
     global _jit_compile
     _jit_compile = check_choice("jit_compile", jit_compile, ("auto", True, False))
 
 
 def get_jit_compile() -> bool | str:
-    """The value of the last `set_jit_compile`, "auto" at the start."""
+    """Returns the value of the last `set_jit_compile`, initially "auto"."""
     return _jit_compile
 
 
 @contextlib.contextmanager
 def jit_scope(jit_compile: bool | str) -> Iterator[None]:
-    """`set_jit_compile` for the length of a `with` block.
+    """Applies `set_jit_compile` in a `with` block.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The two ops: what they accept, their gradients and their symbolic twins.
+"""The two ops: their arguments, gradients and symbolic versions.
 
 Letters: B batch, T time, C channels, H heads, K taps, P zeros to the left.
 """
@@ -20,7 +20,7 @@ from keras_seqconv.support.arguments import check_choice
 
 
 def light_conv(inputs, kernel, padding: str = "same"):
-    """Lightweight convolution: one kernel of K taps for all channels of a head.
+    """Lightweight convolution: a kernel of K taps for all channels of a head.
 
     `outputs[b, t, c] = sum_j kernel[c * H // C, j] * inputs[b, t + j - P, c]`, zeros
     outside; P = K - 1 for "causal" and (K - 1) // 2 for "same" (Wu et al. 2019, Pay
@@ -35,11 +35,11 @@ def light_conv(inputs, kernel, padding: str = "same"):
 
     Returns:
         Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
-        float32. Derivatives of any order exist for both arguments, on JAX in forward
-        mode too. A `KerasTensor` among the arguments gives a `KerasTensor`.
+        float32. Both arguments have derivatives of any order, on JAX in forward mode
+        too. A `KerasTensor` argument gives a `KerasTensor`.
 
     Raises:
-        ValueError: for other ranks, shapes, dtypes or paddings, symbolic ones included.
+        ValueError: rank, shape, dtype or padding breaks these rules, also symbolically.
 
     Example:
 

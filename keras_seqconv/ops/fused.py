@@ -96,7 +96,7 @@ def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: flo
         gamma, beta: (C,), at least float32.
         rate: share of `branch` that becomes 0, 0 <= rate < 1; the rest is scaled by
             1 / (1 - rate).
-        seed: two integers as of `keras.random.SeedGenerator.next`; the same ones drop
+        seed: two integers as in `keras.random.SeedGenerator.next`; the same ones drop
             the same.
         epsilon: added to the variance.
 

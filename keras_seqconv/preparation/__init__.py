@@ -1,4 +1,4 @@
-"""Corpora of the papers from the files one downloads: `keras-seqconv prepare`.
+"""Prepare the papers' corpora from downloaded files: `keras-seqconv prepare`.
 
 `recipes` says as data what each recipe reads and does, `pairs` finds the files, reads
 their lines and makes tokens of them, and `preparation` does it all in its order.

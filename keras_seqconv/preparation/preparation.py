@@ -1,4 +1,4 @@
-"""Runs a recipe: cleans each part, learns the merges, writes the folder of a corpus."""
+"""Run a recipe: clean each part, learn the merges, write the folder of a corpus."""
 
 import contextlib
 import dataclasses
@@ -48,7 +48,7 @@ def prepare(
     workers: int = 1,
     log: Callable[[str], None] | None = None,
 ) -> dict:
-    """Makes the folder of a corpus that `keras-seqconv train --dataset` takes.
+    """Makes the folder of a corpus for `keras-seqconv train --dataset`.
 
     It holds `train.xx`, `valid.xx` and `test.xx` of both languages, the tokenizers in
     `tokenizers/source` and `tokenizers/target`, and `preparation.json`: recipe,

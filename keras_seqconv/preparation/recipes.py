@@ -1,4 +1,4 @@
-"""What each recipe reads and does. Data, and functions that fill it in.
+"""Files and steps of each recipe. Data, and functions that fill it in.
 
 Sources: fairseq's `prepare-iwslt14.sh`, `prepare-wmt14en2de.sh`,
 `prepare-wmt14en2fr.sh` and its README for WMT'16 (spec fairseq 8.4).
@@ -25,7 +25,7 @@ _LONG_WORD = re.compile(r"[^\s|]{1001}")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Which pairs are kept: the rules of Moses' clean-corpus-n.perl, in its order.
+    """Rules for pairs to keep, those of Moses' clean-corpus-n.perl, in its order.
 
     Neither side is empty; none has more than `most` words, none fewer than `least`;
     neither has more than `ratio` times as many words as the other; no word has more
@@ -241,7 +241,7 @@ def _part(name: str, split: str, file: str, sides, archive: str, url: str, **mor
 
 
 def iwslt14(source: str = "de", target: str = "en") -> Recipe:
-    """TED talks of IWSLT 2014, as fairseq's `prepare-iwslt14.sh` has them.
+    """TED talks of IWSLT 2014, as in fairseq's `prepare-iwslt14.sh`.
 
     1. Training: lines with <url>, <talkid> or <keywords> go; the tags of titles and
        descriptions go, their text stays. (Other lines of markup stay, as there.)
@@ -288,7 +288,7 @@ def wmt14(
     news_commentary: str | None = None,
     joined: bool = True,
 ) -> Recipe:
-    """News of WMT 2014, English with German or French, as fairseq's scripts have it.
+    """News of WMT 2014, English with German or French, as in fairseq's scripts.
 
     1. Training files one after the other: punctuation normalised, non-printing
        characters made blanks, Moses' tokens with -a; case is kept.
@@ -343,7 +343,7 @@ def wmt14(
 
 
 def wmt16(source: str = "en", target: str = "de") -> Recipe:
-    """WMT 2016 English-German, with Google's tokens and byte pairs, as fairseq uses it.
+    """WMT 2016 English-German, with Google's tokens and byte pairs, as in fairseq.
 
     Nothing is tokenised or filtered. Validation newstest2013, test newstest2014; one
     dictionary, 32,768 symbols at most, the four special ones included.

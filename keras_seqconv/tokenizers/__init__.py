@@ -1,17 +1,17 @@
-"""Text to ids and back.
+"""Tokenizers: text to ids and back.
 
-What all kinds of tokenizers share:
+All kinds of tokenizers have:
 
 - `tokenize(texts)` -> one list of ids per text, with `end_id` at its end;
   `detokenize(ids)` -> texts; both take and return lists, as sentences differ in length;
-- `to_tokens(ids)`, `split(text)` and `join(tokens)`: the way in between;
-- `vocabulary_size`, `pad_id`, `start_id`, `end_id`, `unk_id`; `unspellable_ids`: those
-  that a search should never choose, as no text comes of them;
-- `tokenize_tensor` and `detokenize_tensor` give the very ids and texts of `tokenize`
-  and `detokenize` inside a TensorFlow graph, and so inside an export (those of the
-  dictionary know no Moses), and `trackables` are the resources that an exported module
-  must hold as an attribute; `in_graph`: whether they prepare data, too;
-- `save(directory)` and a class method `load(directory)`; `settings.json` there holds
+- `to_tokens(ids)`, `split(text)` and `join(tokens)`: the steps in between;
+- `vocabulary_size`, `pad_id`, `start_id`, `end_id`, `unk_id`; `unspellable_ids`: ids
+  without text, which a search should never choose;
+- `tokenize_tensor` and `detokenize_tensor`: the ids and texts of `tokenize` and
+  `detokenize` in a TensorFlow graph, and so in an export (the dictionary's have no
+  Moses); `trackables`: resources that an exported module must hold as an attribute;
+  `in_graph`: whether the graph methods also prepare data;
+- `save(directory)` and a class method `load(directory)`; `settings.json` there has
   `kind`, by which `load_tokenizer` finds the class.
 
 | kind          | class                  | in a graph | any text comes back            |
@@ -26,10 +26,10 @@ Ids outside the vocabulary count as unknown; an unknown token is spelled `<unk>`
 that looks like a special symbol never becomes one. Bytes that are not UTF-8 become
 U+FFFD.
 
-White space between words is no content of "sentencepiece", "words" and "dictionary": a
-run of it counts as one blank, and none at the ends of a text. Words hold what is not
-ASCII (a no-break space); of characters each blank is one. A text of a language model is
-content as it is: `keras-seqconv train` has sentencepiece fold nothing of it.
+"sentencepiece", "words" and "dictionary" fold white space between words: a run of it
+counts as one blank, and none at the ends of a text. Other blanks than ASCII (a no-break
+space) are letters for "words"; "characters" keeps each blank. For language models
+`keras-seqconv train` makes sentencepiece fold nothing.
 """
 
 import itertools
@@ -96,25 +96,25 @@ def train_tokenizers(
     joint: bool = True,
     **options,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learns the tokenizers of source and target.
+    """Trains the tokenizers of source and target.
 
     Args:
         kind: one of `KINDS`.
-        source_texts, target_texts: any iterables; each is read once.
-        vocabulary_size: ids of each tokenizer. Needed by the sentencepiece kinds; for
-            the others at most so many, and None is no limit ("moses_bpe": before the
-            fillers up to a multiple of 8).
-        joint: learn one tokenizer from both sides. Of "moses_bpe", whose sides differ
-            in their language, it is the dictionary that is joint: two tokenizers, the
-            same one only if the languages are the same. Its merges are always learned
+        source_texts, target_texts: iterables, each read once.
+        vocabulary_size: number of ids of each tokenizer, required by the sentencepiece
+            kinds. For other kinds it is a limit, or None ("moses_bpe": before fillers
+            up to a multiple of 8).
+        joint: whether to learn one tokenizer from both sides. For "moses_bpe", whose
+            sides differ in their language, only the dictionary is joint: there are two
+            tokenizers unless the languages are equal. Its merges are always learned
             from both sides.
-        **options: of the kind: those of `SentencePieceTokenizer.train` but for
+        **options: options of the kind: of `SentencePieceTokenizer.train` without
             `model_type`, of `WordTokenizer.train`, of `CharacterTokenizer.train`, or
             of `DictionaryTokenizer.train_sides`.
 
     Raises:
-        TypeError: for an option that the kind does not have.
-        ValueError: for a wrong value; the texts hold nothing to learn from.
+        TypeError: unknown option of the kind.
+        ValueError: an option breaks its rule, or the texts are empty.
         ImportError: a package is missing (extra `mt`).
 
     Example:
@@ -142,7 +142,7 @@ def train_tokenizers(
 
 
 def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:
-    """Reads a folder that the `save` of some tokenizer wrote; safe to do to strangers'.
+    """Reads a tokenizer's folder, safely also from unknown sources.
 
     Raises:
         FileNotFoundError: names the file that is missing.

@@ -1,4 +1,4 @@
-"""Byte pairs as subword-nmt's: learned of counted words, applied inside a graph."""
+"""Byte pairs of subword-nmt: learned from counted words, applied in a graph."""
 
 import contextlib
 import io

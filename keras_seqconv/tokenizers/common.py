@@ -1,4 +1,4 @@
-"""What all kinds of tokenizers share: special symbols, texts that fit, their base."""
+"""Base of the tokenizers, special symbols, and checks of texts."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ _FORMAT_VERSION = 1
 
 
 class Tokenizer:
-    """Text to ids and back; the contract is that of `keras_seqconv.tokenizers`.
+    """Maps text to ids and back; `keras_seqconv.tokenizers` has the contract.
 
     A kind says how a valid text is taken apart and put together again, in Python
     (`_split`, `join`) and in a graph (`_split_tensor`, `_join_tensor`), which files and
@@ -41,11 +41,11 @@ class Tokenizer:
 
     @property
     def unspellable_ids(self) -> list[int]:
-        """Ids that are no text: <s> and padding. (The unknown one is `<unk>`.)"""
+        """Ids without text: <s> and padding. (The unknown id is `<unk>`.)"""
         return [BOS_ID, PAD_ID]
 
     def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
-        """Ids of each text, with the end id."""
+        """Returns the ids of each text, with the end id."""
         get, split = self._ids.get, self._split
         return [
             [*(get(token, UNK_ID) for token in split(text)), END_ID]
@@ -53,22 +53,22 @@ class Tokenizer:
         ]
 
     def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Texts of rows of ids: up to the end id, without padding."""
+        """Returns the texts of rows of ids: up to the end id, without padding."""
         return [self.join(self.to_tokens(row)) for row in ids]
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text; unknown ones as they are."""
+        """Returns the tokens of a text; unknown tokens are unchanged."""
         return self._split(valid_text(text, "text"))
 
     def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:
-        """Ids of each line of a running text: of a language model of its stream.
+        """Returns the ids of each line of running text, for language models.
 
         A line ends with the end id, unless a line break is a token.
         """
         return self.tokenize(texts)
 
     def to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Tokens of ids: up to the end id, without <s> and padding."""
+        """Returns the tokens of ids: up to the end id, without <s> and padding."""
         return [self._symbols[i] for i in until_end(ids, self.vocabulary_size)]
 
     # --- In a graph: core TensorFlow ops only. N texts, L ids of a padded row. ---
@@ -106,7 +106,7 @@ class Tokenizer:
     # --- Folders. The names of their files are fixed: no setting names one. ---
 
     def save(self, directory: str | os.PathLike):
-        """Writes what `load` reads: the vocabulary and `settings.json`."""
+        """Writes the vocabulary and `settings.json` for `load`."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in self._files().items():
@@ -117,7 +117,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: str | os.PathLike):
-        """Reads what `save` wrote.
+        """Reads the folder of `save`.
 
         Raises:
             FileNotFoundError: names the file that is missing.

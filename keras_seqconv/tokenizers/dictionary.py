@@ -14,7 +14,7 @@ _OVERWRITE = "#fairseq:overwrite"
 
 
 class Dictionary:
-    """The symbols of a vocabulary with their counts, in fairseq's format and order.
+    """Symbols of a vocabulary with their counts, in fairseq's format and order.
 
     Ids 0 to 3 are <s>, <pad>, </s> and <unk>, which no file lists; the file's lines
     follow from 4 on. A symbol may contain blanks, as a line is split at the last one.
@@ -90,11 +90,11 @@ class Dictionary:
         return self
 
     def write(self, path: str | os.PathLike):
-        """Writes fairseq's format; the file appears at once or not at all."""
+        """Writes fairseq's format, completely or not at all."""
         write_file(path, self.to_text().encode())
 
     def to_text(self) -> str:
-        """The content of the file."""
+        """Returns the content of the file."""
         return "".join(
             f"{self._symbols[i]} {self._counts[i]}"
             + (f" {_OVERWRITE}\n" if i in self._overwrite else "\n")
@@ -109,7 +109,7 @@ class Dictionary:
         nwords: int = -1,
         padding_factor: int = 8,
     ) -> "Dictionary":
-        """The dictionary that fairseq's preprocessing makes of a corpus.
+        """Makes the dictionary of fairseq's preprocessing from counts of a corpus.
 
         Args:
             counts: symbol -> occurrences; special symbols among them are left out.
@@ -142,7 +142,7 @@ class Dictionary:
         return tuple(self._counts)
 
     def id_of(self, symbol: str) -> int:
-        """The id of a symbol, 3 of an unknown one."""
+        """Returns the id of a symbol; 3 for unknown symbols."""
         return self._ids.get(symbol, UNK_ID)
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ def replace_unknowns(
     attention,
     alignment_dictionary: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Puts the source token with the most attention for each `<unk>`.
+    """Replaces each `<unk>` by the source token with the most attention.
 
     That is fairseq's `--replace-unk`, on tokens before byte pairs are joined. When the
     most attention lies on the source's end, the token is `<eos>`, as there.
@@ -207,7 +207,7 @@ def replace_unknowns(
 
 
 def read_alignment_dictionary(path: str | os.PathLike) -> dict[str, str]:
-    """Reads lines `source target`; of several for one source, the last counts."""
+    """Reads lines `source target`; the last line of a source wins."""
     pairs = {}
     for number, line in _lines(path):
         words = line.split()

@@ -42,7 +42,7 @@ _STEPS = (
 
 
 class DictionaryTokenizer(Tokenizer):
-    """Words of a text, through a fairseq dictionary, to ids and back.
+    """Maps words to ids and back with a fairseq dictionary.
 
     A text is split at white space, after the steps that were asked for, in this order:
     Moses' normalisation of punctuation, Moses' tokenisation, lower-casing, byte-pair
@@ -129,7 +129,7 @@ class DictionaryTokenizer(Tokenizer):
         merges: int | None = None,
         **options,
     ) -> "DictionaryTokenizer":
-        """Learns byte pairs and the dictionary of texts of one language.
+        """Learns byte pairs and the dictionary from texts of one language.
 
         Args:
             texts: any iterable; read once. Memory grows with the number of different
@@ -242,7 +242,7 @@ class DictionaryTokenizer(Tokenizer):
         return self._bpe.segment_tokens([word[:_LONGEST_WORD] for word in words])
 
     def join(self, tokens: Iterable[str]) -> str:
-        """The text of tokens."""
+        """Returns the text of tokens."""
         text = " ".join(tokens)
         if self.remove_bpe:
             text = f"{text} ".replace("@@ ", "").rstrip()

@@ -60,7 +60,7 @@ codecs.register_error(
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Pieces of words, learned from text without any rule of a language.
+    """SentencePiece: pieces of words, learned from text without language rules.
 
     A model of `train` gives a text back with its white space folded: each run of it is
     one blank, and none stands at the ends. With `remove_extra_whitespaces` False every
@@ -124,7 +124,7 @@ class SentencePieceTokenizer(Tokenizer):
         num_threads: int = 4,
         at_most: bool = False,
     ) -> "SentencePieceTokenizer":
-        """Learns a vocabulary. The same arguments give the same model, to the byte.
+        """Learns a vocabulary. Equal arguments give equal models, to the byte.
 
         Args:
             texts: any iterable, also one that fits no memory; read once.
@@ -202,7 +202,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.encode(text, out_type=str)
 
     def join(self, tokens: Iterable[str]) -> str:
-        """The text of pieces, also of such as the model does not have."""
+        """Returns the text of pieces, also of pieces outside the vocabulary."""
         tokens = list(tokens)
         content = b"".join(
             self._spellings.get(token) or token.replace(_BLANK, " ").encode()

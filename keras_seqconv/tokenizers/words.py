@@ -91,7 +91,7 @@ class _VocabularyTokenizer(Tokenizer):
 
 
 class WordTokenizer(_VocabularyTokenizer):
-    """Words: what stands between ASCII white space (a no-break space is no such).
+    """Words between ASCII white space (a no-break space is part of a word).
 
     Words that are not in the vocabulary become `<unk>`, also those that look like
     `<pad>`. The way back puts one blank between words.

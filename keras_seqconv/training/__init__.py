@@ -1,4 +1,4 @@
-"""Training runs: a corpus and a preset in, a trained and scored model directory out.
+"""Training runs: from a corpus and a preset to a scored model directory.
 
 In the order of the work: `keras_seqconv.training_options` (what the user says),
 `recipe` (what that means for model, optimizer, loss and callbacks), `run` (the folder

@@ -41,7 +41,7 @@ _PICTURES = 2
 
 
 class Result(NamedTuple):
-    """What a run has come to.
+    """Result of a run.
 
     Attributes:
         folder: the model directory, or None when the run was interrupted.
@@ -55,7 +55,7 @@ class Result(NamedTuple):
 
 
 def train(options: TrainingOptions, say=print) -> Result:
-    """Trains a model, or goes on training it where an earlier run was interrupted.
+    """Trains a model, or resumes an interrupted run.
 
     The work folder then holds `model` (for `keras_seqconv.load`), `scores.json`,
     `test.hypotheses`, `curves.png`, `log.jsonl`, `checkpoints`, and `run.json`, which

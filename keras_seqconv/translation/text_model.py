@@ -1,4 +1,4 @@
-"""What `Translator` and `LanguageGenerator` share: options, and texts in batches.
+"""Base of `Translator` and `LanguageGenerator`: options, and texts in batches.
 
 Letters: B texts of a batch.
 """
@@ -38,7 +38,7 @@ _FEWEST_ROWS = 8
 
 
 class TextModel:
-    """What `Translator` and `LanguageGenerator` share.
+    """Base of `Translator` and `LanguageGenerator`.
 
     `tokenizers` is a dict: of what is read first, of what is written last; empty in
     models of ids only. `jit_compile` is that of `keras_seqconv.decoding.beam_search`.
@@ -78,7 +78,7 @@ class TextModel:
                     )
 
     def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
-        """All options of a search: those given, or else those of this model.
+        """Returns all search options: the given ones, and defaults of this model.
 
         Tokens that the tokenizer has no text for are suppressed, unless it runs in no
         graph: those are fairseq's, whose search suppresses nothing.

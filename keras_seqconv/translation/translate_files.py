@@ -1,4 +1,4 @@
-"""Translating files and streams of any size: window by window, to be resumed."""
+"""Translate files and streams of any size, window by window, resumably."""
 
 import contextlib
 import dataclasses
@@ -39,14 +39,14 @@ _BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
 
 @dataclasses.dataclass
 class Report:
-    """What `translate_file` did.
+    """Result of `translate_file`.
 
     Attributes:
-        lines: of the input.
-        resumed: how many of them an earlier run had translated.
-        tokens: of the best translations of this run, their ends counted.
-        cut: lines of this run that were longer than the model can take.
-        first_cut: the number of the first of them, from 1, or None.
+        lines: number of input lines.
+        resumed: number of lines that an earlier run translated.
+        tokens: tokens of this run's best translations, with end tokens.
+        cut: number of lines of this run that the model's limit cut.
+        first_cut: number of the first cut line, from 1, or None.
     """
 
     lines: int = 0
@@ -87,35 +87,35 @@ def translate_file(
     |         | `attention` (L rows of S numbers) and, beside `source`, `source_tokens`|
 
     An output file is written as `OUTPUT.part` and gets its name when it is complete.
-    A run that broke off in any way goes on behind its last window with `resume`, and
-    ends with the same file, if model, settings and the input are those that
-    `OUTPUT.part.json` tells of; that an input that is no file is the same, is left to
-    the caller. Streams and devices are written to directly.
+    With `resume`, an interrupted run continues after its last window and ends with the
+    same file, if model, settings and input equal those in `OUTPUT.part.json`. The
+    caller must pass the same input again if it is no file. Streams and devices are
+    written directly.
 
     Args:
-        translator: with tokenizers.
-        input: a file (compressed ones, too) or a binary stream.
-        output: a file (`.gz`: compressed at the end) that is made or replaced, or a
-            binary stream.
+        translator: translator with tokenizers.
+        input: file, also compressed, or binary stream.
+        output: file to make or replace (`.gz`: compressed at the end), or binary
+            stream.
         n_best: translations of each line; more than one needs "tsv" or "jsonl".
         format: see above.
-        attention: write it; needs "jsonl".
-        window: lines that are read, sorted by length and kept in memory at once.
-            Larger is faster, and later with the first line.
-        resume: go on with what an earlier run left, if there is something.
-        on_error: what to do where the input is not UTF-8: "raise", or "replace" what is
-            wrong by U+FFFD.
-        progress: a stream for lines done, speed and time left, such as `sys.stderr`.
+        attention: whether to write the attention; needs "jsonl".
+        window: lines in memory, sorted by length. A larger window has a higher
+            throughput and a later first line.
+        resume: whether to continue an earlier run, if there is one.
+        on_error: "raise" for input that is not UTF-8, or "replace" invalid bytes by
+            U+FFFD.
+        progress: stream for number of lines, speed and time left, or None.
         shard: (i, n), 0 <= i < n: only every n-th line, from number i + 1 on, as one of
             n processes. `output` is then a file, named `shard_path(output, shard)`;
-            `merge_shards` puts all together.
-        **options: of `Translator.translate_n_best`. With `sample`, the draws for a
-            line depend on the `seed` and on its number.
+            `merge_shards` joins all.
+        **options: options of `Translator.translate_n_best`. With `sample`, the draws
+            of a line depend on `seed` and the line's number.
 
     Raises:
-        ValueError: for wrong options; a line that is not UTF-8 or has more than 16 MiB,
-            named by its number; an earlier run that differs; one that broke off when
-            `resume` was not asked for; or one that writes the same output now.
+        ValueError: an option breaks its rule; a line, named by its number, is not UTF-8
+            or has more than 16 MiB; an earlier run differs, or is incomplete without
+            `resume`; or another run writes the same output.
         OSError: a file cannot be read or written.
     """
     check_choice("format", format, ("text", "tsv", "jsonl"))
@@ -193,19 +193,19 @@ def shard_path(output: str | os.PathLike, shard: tuple[int, int]) -> Path:
 
 
 def merge_shards(output: str | os.PathLike, number: int, format: str = "text") -> int:
-    """Puts the files of all shards of `translate_file` together, and removes them.
+    """Joins the files of all shards of `translate_file`, and removes them.
 
     Args:
-        output: what each shard was given; `.gz` is compressed.
-        number: of shards.
-        format: theirs.
+        output: `output` of each shard; `.gz` is compressed.
+        number: number of shards.
+        format: format of the shards.
 
     Returns:
-        Lines of the output.
+        Number of output lines.
 
     Raises:
-        FileNotFoundError: a shard is not finished.
-        ValueError: they are not shards of one input.
+        FileNotFoundError: a shard is incomplete.
+        ValueError: the files are not shards of one input.
     """
     paths = [shard_path(output, (i, number)) for i in range(number)]
     counts = [0] * number

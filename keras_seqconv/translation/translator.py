@@ -27,10 +27,10 @@ class Translation(NamedTuple):
     Attributes:
         text: the translation.
         score: sum of the positional scores over the length penalty.
-        tokens: what `text` was joined from, without the end token.
+        tokens: tokens of `text`, without the end token.
         positional_scores: log-probability of each token and of the end, (L,) float32.
-        attention: what the model looked at for each token and the end, (L, S) float32,
-            S counting the source's end; None if not asked for.
+        attention: attention of each token and the end to the source, (L, S) float32,
+            where S includes the source's end; None by default.
     """
 
     text: str
@@ -44,37 +44,37 @@ class Translator(TextModel):
     """Translates texts with an encoder-decoder model.
 
     The translation of a text depends neither on the other texts of a call nor on their
-    order (scores to 1e-4, the same text unless two hypotheses tie within that).
-    Texts without a token or of ASCII white space only become "" without asking the
-    model. Tokens that are no text (`unspellable_ids` of tokenizers that run in graphs)
-    are never chosen. A source of more than `max_source_length` tokens is cut: its first
-    `max_source_length - 1` tokens and the end token are translated. A warning says so,
-    unless it is the argument that sets this limit, not the model.
+    order (scores to 1e-4, equal texts unless two hypotheses tie within 1e-4). Texts
+    without a token or with ASCII white space only become "" without the model. Tokens
+    without text (`unspellable_ids` of tokenizers with graphs) are never chosen. A
+    source of more than `max_source_length` tokens is cut to its first
+    `max_source_length - 1` tokens and the end token. A warning reports this if the
+    limit is the model's, not the argument.
 
     Args:
-        model: `EncoderDecoder`, `ConvS2S` or an `Ensemble` of such.
-        source_tokenizer, target_tokenizer: text to ids and back, see
-            `keras_seqconv.tokenizers`. Both are None for a model of ids only, which can
-            be saved and loaded, and used through `model`.
+        model: `EncoderDecoder`, `ConvS2S` or an `Ensemble` of them.
+        source_tokenizer, target_tokenizer: tokenizers, see `keras_seqconv.tokenizers`.
+            Both are None for a model of ids only, which can be saved, loaded, and used
+            through `model`.
         search: options of `keras_seqconv.decoding.beam_search` that differ from its
             defaults.
-        tokens_per_batch: source tokens, padding included, times beams that are decoded
-            in one batch. Larger is faster on large machines and takes more memory.
-        parallel_batches: batches that are decoded at the same time, each in a thread
-            and in memory of its own, with the same results. None: with TensorFlow on a
-            CPU as many as there are cores, at most 8; otherwise 1. Faster still, as by
-            `keras-seqconv translate`: first of all, for N batches,
+        tokens_per_batch: source tokens of a batch, padding included, times beams.
+            Larger batches are faster on large machines and take more memory.
+        parallel_batches: batches that are decoded in parallel, each in its own thread
+            and memory, with the same results. By default the number of cores, at most
+            8, with TensorFlow on a CPU; otherwise 1. As in `keras-seqconv translate`,
+            two calls before all others make N batches faster:
             `tf.config.threading.set_intra_op_parallelism_threads(1)` and
             `keras_seqconv.keep_freed_memory(arenas=N)`.
-        max_source_length: tokens of a source that are read, its end counted, at least
-            2; for a model that was trained on cut sources (articles to summarise).
-            Learned positions of the model are a limit as well. None: no other.
-        languages: source and target, such as ("de", "en"), None where unknown: kept
-            with the model, and compared before it translates a corpus.
+        max_source_length: largest number of source tokens, including the end, at least
+            2, for models trained on cut sources (articles to summarize). By default
+            only the model's learned positions limit sources.
+        languages: source and target, such as ("de", "en"), or None: saved with the
+            model, and compared before it translates a corpus.
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
-            special ids, or for options that are not the search's.
+            special ids, or an option is not the search's.
 
     Example:
 
@@ -133,35 +133,35 @@ class Translator(TextModel):
     def translate(
         self, texts: str | Iterable[str], num_beams: int | None = None, **options
     ) -> list[str]:
-        """The best translation of each text, in their order; see `translate_n_best`."""
+        """Returns the best translation of each text; see `translate_n_best`."""
         n_best = self.translate_n_best(texts, 1, num_beams, **options)
         return [best[0].text if best else "" for best in n_best]
 
     def translate_n_best(
         self, texts: Iterable[str], n: int, num_beams: int | None = None, **options
     ) -> list[list[Translation]]:
-        """The n best translations of each text, best first.
+        """Returns the n best translations of each text, best first.
 
         Args:
-            texts: any number of texts; one text is a list of one.
-            n: at most `num_beams`, or any number of draws. A text gets fewer where the
-                search found fewer; one without a token gets one translation, "" with
-                score 0.
-            num_beams: instead of the default of this translator.
-            sample (False): draw the translations instead of searching for them, as
-                `keras_seqconv.decoding.sample` does, by its options `temperature`,
-                `top_k`, `top_p` ..., in the place of those of a beam search.
-            seed (1): of these draws, an int of at least 0. With the same seed the draws
-                for a text depend on its place among `texts` alone.
+            texts: list of texts.
+            n: number of translations, at most `num_beams`, or any number of draws. If
+                the search finds fewer, a text gets fewer; a text without a token gets
+                one translation, "" with score 0.
+            num_beams: number of beams, by default that of this translator.
+            sample (False): whether to draw the translations instead of searching, as
+                `keras_seqconv.decoding.sample` does, with its options `temperature`,
+                `top_k`, `top_p` ... instead of those of a beam search.
+            seed (1): seed of the draws, at least 0. With one seed the draws for a text
+                depend on its position in `texts` alone.
             **options: other options of `keras_seqconv.decoding.beam_search`, instead of
                 the defaults of this translator; `return_attention` (False);
-                `replace_unknowns` (False): put the source token with the most attention
-                for each unknown token, see `keras_seqconv.tokenizers.replace_unknowns`;
-                `alignment_dictionary`: source token -> what to write for it then.
+                `replace_unknowns` (False): whether to replace unknown tokens, see
+                `keras_seqconv.tokenizers.replace_unknowns`;
+                `alignment_dictionary`: source token -> its replacement then.
 
         Raises:
-            ValueError: `texts` is no list of texts; for a wrong option.
-            TypeError: for an unknown option.
+            ValueError: `texts` is no list of texts, or an option breaks its rule.
+            TypeError: unknown option.
         """
         texts = self._texts("texts", texts)
         results, cut = [[] for _ in texts], []
@@ -184,13 +184,13 @@ class Translator(TextModel):
         alignment_dictionary: Mapping[str, str] | None = None,
         **search,
     ) -> Iterator[tuple[int, list[Translation], bool]]:
-        """As `translate_n_best`, text by text as they are done, the longest first.
+        """Yields the results of `translate_n_best` by text, the longest texts first.
 
-        `numbers` are those of the texts, by which `sample` draws: by default from 1.
+        `numbers` are the numbers of the texts for `sample`, by default from 1.
 
         Yields:
-            The place of a text among `texts`, its translations, and whether it was cut
-            (of which no warning tells).
+            The position of a text in `texts`, its translations, and whether it was cut
+            (without a warning).
         """
         texts = self._texts("texts", texts)
         if num_beams is not None:
@@ -237,20 +237,20 @@ class Translator(TextModel):
     def score(
         self, texts: Iterable[str], translations: Iterable[str], **options
     ) -> list[float]:
-        """Scores of given translations: log-probability over the length penalty.
+        """Scores given translations: log-probability over the length penalty.
 
-        A translation that the search found has the score it was found with, if its
-        text splits into the tokens that it was joined from.
+        A translation of the search has the score of the search, if its text splits into
+        the same tokens.
 
         Args:
             texts: sources, cut as in `translate`.
-            translations: one for each of them.
+            translations: one translation for each source.
             **options: `length_penalty`, `length_penalty_kind`, `normalize`, instead of
                 the defaults of this translator.
 
         Raises:
-            ValueError: the lists differ in length; a translation has more tokens than
-                the positions of the model; for a wrong option.
+            ValueError: the lists differ in length, a translation has more tokens than
+                the model has positions, or an option breaks its rule.
         """
         texts = self._texts("texts", texts)
         translations = self._texts("translations", translations)
@@ -312,17 +312,17 @@ class Translator(TextModel):
 class LanguageGenerator(TextModel):
     """Scores and continues texts with a language model.
 
-    Tokens that are no text (`unspellable_ids` of tokenizers that run in graphs) are
-    never chosen.
+    Tokens without text (`unspellable_ids` of tokenizers with graphs) are never
+    chosen.
 
     Args:
-        model: `LanguageModel`, `ConvLanguageModel` or an `Ensemble` of such.
-        tokenizer: text to ids and back, or None for a model of ids only.
+        model: `LanguageModel`, `ConvLanguageModel` or an `Ensemble` of them.
+        tokenizer: tokenizer, or None for a model of ids only.
         search, tokens_per_batch, parallel_batches: see `Translator`.
 
     Raises:
         ValueError: tokenizer and model differ in the size of the vocabulary or in
-            special ids, or for options that are not the search's.
+            special ids, or an option is not the search's.
     """
 
     def __init__(
@@ -344,14 +344,14 @@ class LanguageGenerator(TextModel):
         self.tokenizer = tokenizer
 
     def score(self, texts: Iterable[str], **options) -> list[float]:
-        """Log-probability of each text, its end included, over the length penalty.
+        """Scores each text: log-probability, end included, over the length penalty.
 
-        With the default penalty that is the mean of a token, and exp(-score) the
-        perplexity. `options` are those of `Translator.score`.
+        With the default penalty this is the mean over tokens, and exp(-score) is the
+        perplexity. `options` as in `Translator.score`.
 
         Raises:
-            ValueError: a text has more tokens than the positions of the model; for a
-                wrong option.
+            ValueError: a text has more tokens than the model has positions, or an
+                option breaks its rule.
         """
         texts = self._texts("texts", texts)
         return self._scores("texts", self.tokenizer.tokenize(texts), options)
@@ -359,19 +359,19 @@ class LanguageGenerator(TextModel):
     def generate(
         self, prompts: Iterable[str], num_beams: int | None = None, **search
     ) -> list[str]:
-        """The most likely texts that begin with the prompts, by beam search.
+        """Finds the most probable texts that begin with the prompts, by beam search.
 
         Args:
-            prompts: any number of texts, also empty ones.
+            prompts: list of texts, which may be empty.
             num_beams, **search: see `Translator.translate_n_best`. `max_length` counts
                 the tokens of the prompt.
 
         Returns:
-            Whole texts, the prompts included.
+            Texts with their prompts.
 
         Raises:
             ValueError: a prompt is longer than `max_length` or the positions of the
-                model; for a wrong option.
+                model, or an option breaks its rule.
         """
         if num_beams is not None:
             search["num_beams"] = num_beams
@@ -388,7 +388,7 @@ class LanguageGenerator(TextModel):
         top_p: float | None = None,
         **search,
     ) -> list[str]:
-        """Texts that begin with the prompts, drawn from the model's distribution.
+        """Draws texts that begin with the prompts from the model's distribution.
 
         Args:
             prompts, **search: see `generate`.
@@ -427,13 +427,13 @@ class LanguageGenerator(TextModel):
 def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGenerator:
     """Reads a model directory: model, tokenizers, search options.
 
-    Safe to do to directories of strangers: they hold JSON, arrays and text, and nothing
-    of them is executed. What was saved on one Keras backend loads on the others.
+    Directories from unknown sources are safe: they hold JSON, arrays and text, and
+    nothing is executed. A model loads on any Keras backend.
 
     Args:
-        directory: what `Translator.save`, training or `keras-seqconv convert-fairseq`
-            wrote.
-        dtype: dtype or policy of the model; by default the one it was saved with.
+        directory: folder of `Translator.save`, training or `keras-seqconv
+            convert-fairseq`.
+        dtype: dtype or policy of the model; by default that of the saved model.
 
     Returns:
         A `Translator`, or for language models a `LanguageGenerator`.
@@ -457,15 +457,15 @@ def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGener
 def load_ensemble(
     directories: Sequence[str | os.PathLike], dtype=None
 ) -> Translator | LanguageGenerator:
-    """Reads model directories; several decode as one, see `decoding.Ensemble`.
+    """Reads model directories; several make a `decoding.Ensemble`.
 
     Args:
         directories: one or more. Search options are those of the first.
         dtype: see `load`.
 
     Raises:
-        ValueError: there are none, or they do not have the same languages, tokenizers
-            and kind of model; names the directories. For others see `load`.
+        ValueError: no directories, or different languages, tokenizers or kinds of
+            models; names the directories. For other errors see `load`.
     """
     members = {directory: load(directory, dtype) for directory in directories}
     if not members:
