@@ -14,11 +14,11 @@ from keras_seqconv import layers
 from tests.backends import cheaply, compiled, layer_gradients, modes, to_numpy
 from tests.cases import few_on_jax
 from tests.layers.table import (
+    DIFFERENT,
     HIDDEN,
     INPUTS,
     MASKABLE,
     MASKS,
-    QUICK,
     ROWS,
     STEPPING,
     TRAINABLE,
@@ -64,7 +64,7 @@ def test_configuration_shapes_and_weights(name):
         assert layer.compute_output_shape(unknown) == (None, None, row.channels)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_all_ways_of_running_agree_also_after_reloading(name, tmp_path):
     row = ROWS[name]
     layer = randomized(built(name))
