@@ -12,7 +12,7 @@ WORDS, UPDATES = 12, 500
 SMALL = dict(vocabularies=(4 + WORDS, 4 + WORDS), dropout=0.0, seed=1)
 WIDE = dict(hidden_dim=32, intermediate_dim=64, num_heads=4)
 CONVOLUTIONS = dict(embedding_dim=32, output_dim=32, convolutions="[(32, 3)] * 2")
-FAMILIES = ("dynamic_conv", "conv_s2s", "query_conv")
+FAMILIES = ("dynamic_conv", "conv_s2s")
 
 
 def model_of(family: str):

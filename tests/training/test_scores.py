@@ -67,13 +67,11 @@ def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_language_model(corpus, tmp_path, adaptive):  # noqa: F811
+def test_language_model(corpus, tmp_path):  # noqa: F811
     lines = []
     architecture = dict(
         hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, kernel_sizes=[3],
-        share_embeddings=not adaptive,
-        adaptive_softmax={"cutoffs": [6]} if adaptive else None,
+        share_embeddings=False, adaptive_softmax={"cutoffs": [6]},
     )  # fmt: skip
     result = train(
         options_for(
