@@ -44,21 +44,6 @@ def test_first_kernel_is_the_sampled_one(make):
     assert gain == (1.0 if layer.v.ndim == 2 else 4.0)
 
 
-def test_gradients_follow_the_paper():
-    layer = WeightNormDense(5)
-    randomized(layer, (None, 3))
-    v, g, bias = weights_of(layer)
-    inputs = random(4, 3)
-    _, got_v, got_g, _ = layer_gradients(layer, layer, inputs)
-    length = np.sqrt(np.sum(v**2, axis=0))
-    # Of the loss sum(outputs**2), then equation 3 of Salimans & Kingma.
-    by_kernel = inputs.T @ (2 * (inputs @ kernel_of(layer) + bias))
-    by_g = np.sum(by_kernel * v, axis=0) / length
-    by_v = g / length * by_kernel - g * by_g / length**2 * v
-    np.testing.assert_allclose(to_numpy(got_g), by_g, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(to_numpy(got_v), by_v, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_a_zero_direction_gives_zeros_and_finite_gradients(make):
     layer = make()
