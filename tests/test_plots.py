@@ -148,37 +148,3 @@ def test_bleu_by_length():
     assert texts_of(figure.legends[0].get_texts()) == ["one", "two"]
     check_labels_inside(figure)
     assert not plots.bleu_by_length({"one": [1, 2, 3]}, groups, counts).legends
-
-
-@pytest.mark.parametrize(
-    "suffix, start", ((".png", b"\x89PNG"), (".SVG", b"<?xml"), (".pdf", b"%PDF"))
-)
-def test_files(tmp_path, suffix, start):
-    import matplotlib.pyplot
-
-    path = tmp_path / f"picture{suffix}"
-    plots.save(plots.attention([[1.0]], ["5 $ und 3 $ <&>"], ["Ελλάδα"]), path)
-    assert path.read_bytes().startswith(start)
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    assert not matplotlib.pyplot.get_fignums()  # no global state
-    figure = plots.attention([[1.0]], ["\U00012000"], ["b"])  # cuneiform
-    with pytest.warns(UserWarning, match="missing from font"):
-        plots.save(figure, path)
-    with pytest.raises(FileNotFoundError, match="none does not exist"):
-        plots.save(figure, tmp_path / "none" / "a.png")
-
-
-@pytest.mark.parametrize(
-    "call, words",
-    (
-        (lambda: plots.learning_curves({"run": [{"update": 1}]}), "none has"),
-        (lambda: plots.light_conv_kernels([]), "Received: none"),
-        (lambda: plots.attention([[1.0]], ["a", "b"], ["c"]), "shape (1, 1), 1 and 2"),
-        (lambda: plots.dynamic_conv_kernels([[1.0]], ["a"], 0), "(1, 1), 1 tokens"),
-        (lambda: plots.save(None, "a.gif"), "`path` must end in one of .png, .svg"),
-    ),
-)
-def test_refused(call, words):
-    with pytest.raises(ValueError) as error:
-        call()
-    assert words in str(error.value)

@@ -1,7 +1,6 @@
 """TensorFlow Datasets: which texts, which direction, and what happens offline."""
 
 import hashlib
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,7 +12,6 @@ import requests
 from keras_seqconv.data.corpora import open_corpus
 from keras_seqconv.data.tfds import prepare
 from tests.data.test_corpora import rows_of as pairs
-from tests.processes import ROOT
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -268,33 +266,3 @@ def test_what_helps_where_nothing_can_be_downloaded(tmp_path, monkeypatch, kind)
     monkeypatch.setattr(builder, "is_prepared", lambda: False)
     with pytest.raises(OSError, match="^No space left"):
         prepare(builder)
-
-
-PREPARE = """
-import sys, time
-from tests.data.test_tfds import SeqconvPairs, prepare
-original = SeqconvPairs._generate_examples
-def slow(self, number):
-    print("generates", flush=True)
-    time.sleep(1)
-    yield from original(self, number)
-SeqconvPairs._generate_examples = slow
-builder = SeqconvPairs(data_dir=sys.argv[1])
-prepare(builder)
-print("rows", builder.info.splits["train"].num_examples)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_prepare_once(tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PREPARE, str(tmp_path)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=200)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert all("rows 2500" in output for output in outputs)
-    assert sum(output.count("generates") for output in outputs) == 2  # train and dev

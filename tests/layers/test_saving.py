@@ -5,7 +5,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqconv import layers
 from keras_seqconv.models import EncoderDecoder
@@ -79,24 +78,6 @@ def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
         for ids, wanted in ((IDS, expected), (IDS[1:, :3], expected[1:, :3])):
             (outputs,) = serve(tf.constant(ids)).values()
             np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.tensorflow
-# An adaptive softmax has its weights in `log_prob` and not in its call.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_every_layer_trains_together_in_half_precision(policy):
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = every_layer()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    model.compile("adam", "mse")
-    target = ops.zeros((2, 7, 5))
-    losses = model.fit(IDS, target, epochs=8, verbose=0).history["loss"]
-    assert np.all(np.isfinite(losses))
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])

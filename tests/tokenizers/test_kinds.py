@@ -1,7 +1,5 @@
 """The contract of all kinds: ids, texts of all sorts, training, folders, processes."""
 
-import ast
-import inspect
 import json
 import pickle
 import re
@@ -161,11 +159,6 @@ def test_bad_arguments(kind, options, words):
         train_tokenizers(kind, **given | options)
 
 
-def test_options_of_another_kind():
-    with pytest.raises(TypeError, match="'merges'"):
-        train_tokenizers("words", ENGLISH, GERMAN, merges=5)
-
-
 # --- Folders. ---
 
 
@@ -225,35 +218,3 @@ def test_settings_of_strangers(kind, tmp_path):
         with pytest.raises(ValueError, match=re.escape(words)) as error:
             load_tokenizer(tmp_path)
         assert str(tmp_path) in str(error.value)
-
-
-def outcome(texts, folders):
-    """Models and ids, as plain values."""
-    found = []
-    for kind, size in (("bpe", 300), ("unigram", 295)):
-        model = SentencePieceTokenizer.train(texts, size, kind, max_texts=4, seed=3)
-        found.append(model.model)
-    for folder in folders:
-        tokenizer = load_tokenizer(folder)
-        ids = tokenizer.tokenize(["the young  Mann", ""])
-        found.append([type(tokenizer).__name__, ids, tokenizer.detokenize(ids)])
-    return found
-
-
-CODE = """
-import sys
-
-from keras_seqconv.tokenizers import SentencePieceTokenizer, load_tokenizer
-{outcome}
-print(outcome({texts}, sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_another_process_does_the_same(tmp_path, fresh_process):
-    folders = [str(tmp_path / kind) for kind in KINDS]
-    for kind, folder in zip(KINDS, folders, strict=True):
-        train(kind, True)[0].save(folder)
-    code = CODE.format(outcome=inspect.getsource(outcome), texts=TEXTS)
-    found = ast.literal_eval(fresh_process(code, *folders))
-    assert found == outcome(TEXTS, folders)

@@ -44,20 +44,6 @@ ANY_TEXT = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")
 )
 LIKELY_TEXT = st.text("  \t\n\0thedogäß&;<>/\u2582😀\u00a0\ufffd", max_size=40)
-KNOWN_TEXT = st.text("  thegarnisläü&;pos", max_size=40)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_special_symbols_of_the_model(kind):
-    tokenizer = MODELS[kind, True]
-    assert tokenizer.vocabulary_size == SIZES[kind]
-    assert tokenizer.unspellable_ids == [0, 1, 3]
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    symbols = [model.id_to_piece(i) for i in range(4)]
-    assert symbols == ["<s>", "<pad>", "</s>", "<unk>"]
-    assert [model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()] == [
-        0, 1, 2, 3,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -74,17 +60,6 @@ def test_any_text_comes_back(kind, text):
     assert tokenizer.detokenize([ids]) == [text]
     assert tokenizer.join(tokenizer.split(text)) == text
     assert tokenizer.to_tokens(ids) == tokenizer.split(text)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-@settings(deadline=None)
-@given(text=KNOWN_TEXT)
-def test_without_bytes_known_characters_come_back(kind, text):
-    tokenizer = MODELS[kind, False]
-    assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-    ids = tokenizer.tokenize(["the 😀😀 a"])
-    assert tokenizer.detokenize(ids) == ["the <unk> a"]
-    assert tokenizer.split("the 😀😀 a")[-2:] == ["😀😀", "▁a"]
 
 
 @settings(deadline=None)
@@ -168,12 +143,6 @@ def test_white_space_is_folded(normalization, words, data):
     assert ids[0] == ids[1]
     assert tokenizer.detokenize(ids) == [" ".join(words)] * 2
     assert tokenizer.join(tokenizer.split(text)) == " ".join(words)
-
-
-def test_normalization():
-    tokenizer = SentencePieceTokenizer.train(TEXTS, 400, normalization="nmt_nfkc_cf")
-    ids = tokenizer.tokenize(["The ﬁne\u00a0HOUSE"])
-    assert tokenizer.detokenize(ids) == ["the fine house"]
 
 
 @pytest.mark.parametrize(
