@@ -4,7 +4,6 @@ import bz2
 import functools
 import gzip
 import lzma
-import tracemalloc
 
 import pytest
 
@@ -293,21 +292,3 @@ def test_wrong_texts(read, monkeypatch):
             read(*contents)
     with pytest.raises(ValueError, match="at least one row.*1 nul"):
         read(b"\0", b"1", on_error="skip")
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    def peak(number):
-        path = tmp_path / str(number)
-        with open(path, "w") as stream:
-            stream.writelines(f"{'x' * 60} {i}\n" for i in range(number))
-        corpus = open_corpus(path)
-        tracemalloc.start()
-        try:
-            for _ in corpus.blocks("train"):
-                pass
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    small, large = peak(40_000), peak(100_000)  # 2.7 and 6.9 MB
-    assert large < 1.25 * small

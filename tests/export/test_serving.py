@@ -2,10 +2,7 @@
 
 import importlib.util
 import io
-import resource
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -101,39 +98,3 @@ def test_program_around_moses(tmp_path, monkeypatch, capsys):
         flags = ("m", "--rest", server.rest, "--moses", "en", "--normalize")
         assert run_program(monkeypatch, *flags, lines=lines) == 0
     assert capsys.readouterr().out.splitlines() == translator.translate(lines)
-
-
-def memory() -> int:
-    """Largest resident size so far, bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def test_clients_at_the_same_time(server, exported):
-    """Mixed lengths, both protocols: no wrong answer, no error, memory flat."""
-    texts = [f"{text} {number}" for number in range(16) for text in QUESTIONS]
-    expected = dict(zip(texts, exported[0].translate(texts), strict=True))
-    ends, wrong, counts = time.monotonic() + 9, [], []
-
-    def work(number):
-        draw, count = np.random.default_rng(number), 0
-        connection = connect(server, "rest" if number % 2 else "grpc")
-        while time.monotonic() < ends:
-            asked = [str(one) for one in draw.choice(texts, draw.integers(1, 9))]
-            try:
-                assert connection.translate(asked) == [expected[one] for one in asked]
-            except Exception as error:
-                wrong.append(error)
-                return
-            count += 1
-        counts.append(count)
-
-    threads = [threading.Thread(target=work, args=(one,)) for one in range(64)]
-    for thread in threads:
-        thread.start()
-    time.sleep(5)  # all sizes have been seen
-    before = memory()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert min(counts) > 0
-    assert memory() - before < 200e6

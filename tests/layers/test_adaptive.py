@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput, AdaptiveSoftmax
 from keras_seqconv.ops import fused
-from tests.backends import compiled, gradients, layer_gradients, modes, to_numpy
+from tests.backends import compiled, layer_gradients, modes, to_numpy
 from tests.layers.values import assert_close, random, randomized
 
 WORDS, CUTOFFS, CHANNELS = 41, (7, 15, 26), 16
@@ -123,32 +123,6 @@ class TestAdaptiveSoftmax:
                 scale = max(1, np.abs(to_numpy(value)).max())
                 difference = np.abs(to_numpy(gradient) - to_numpy(value)).max()
                 assert difference < 1e-5 * scale
-
-    @pytest.mark.tensorflow
-    def test_second_derivatives_without_xla(self, blocks):
-        """Of a gradient penalty, as of the full distribution."""
-        import tensorflow as tf
-
-        layer, ids = softmax_layer(), ops.convert_to_tensor(words())
-
-        def direct(x):
-            return ops.take_along_axis(layer.full_log_prob(x), ids[..., None], -1)
-
-        def penalty(function, x):
-            (slope,) = gradients(lambda x: ops.sum(function(x) ** 2), x)
-            return ops.sum(slope**2)
-
-        def twice(function):
-            return lambda x: gradients(lambda x: penalty(function, x), x)[0]
-
-        features = ops.convert_to_tensor(random(2, 9, CHANNELS))
-        expected, ours = (
-            to_numpy(twice(direct)(features)),
-            twice(lambda x: layer.log_prob(x, ids)),
-        )
-        for function in (ours, tf.function(ours, autograph=False)):
-            difference = np.abs(to_numpy(function(features)) - expected).max()
-            assert difference < 1e-4 * np.abs(expected).max()
 
     @pytest.mark.tensorflow
     def test_graph_with_unknown_shapes(self, blocks):

@@ -386,15 +386,3 @@ def test_ragged_tensors_are_refused(name):
     ragged = tf.ragged.constant([[[1.0] * C] * 3, [[1.0] * C]], ragged_rank=1)
     with pytest.raises(ValueError, match=r"`inputs` must be a dense.*RaggedTensor"):
         ROWS[name].make()(ragged)
-
-
-@pytest.mark.parametrize("padding", ["same", "causal"])
-@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4)])
-@pytest.mark.parametrize("layer_class", ["ConvS2SBlock", "DynamicConv", "LightConv"])
-def test_nothing_is_convolved_to_nothing(layer_class, shape, padding):
-    layer = getattr(layers, layer_class)(4, 3, padding=padding)
-    layer.build((None, None, 4))
-    for function in modes(layer).values():
-        assert function(ops.zeros(shape)).shape == shape
-    gradients = layer_gradients(layer, layer, np.zeros(shape, "float32"))
-    assert not any(np.any(to_numpy(gradient)) for gradient in gradients)

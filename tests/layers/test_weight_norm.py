@@ -83,30 +83,6 @@ def test_the_kernel_is_rounded_to_half_precision_only_once(policy):
     assert np.array_equal(to_numpy(outputs), to_numpy(rounded))
 
 
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_steps_with_a_kernel_made_before_compute_no_norm(policy, folded, monkeypatch):
-    dense, conv = LAYERS["dense"](dtype=policy), LAYERS["causal"](dtype=policy)
-    compute = policy.removeprefix("mixed_")
-    inputs, window = random(2, 7, 3), {"inputs": ops.zeros((2, 3, 3), compute)}
-    for layer in (dense, conv):
-        randomized(layer, inputs.shape)
-        if folded:
-            layer.fold()
-
-    def results(kernels):
-        first, state = conv.step(inputs[:, :1], window, kernels[1])
-        rest, _ = conv.step(inputs[:, 1:], state, kernels[1])
-        return [to_numpy(x) for x in (dense(inputs, kernel=kernels[0]), first, rest)]
-
-    expected = results([None, None])
-    kernels = [dense.step_kernel(), conv.step_kernel()]
-    assert kernels[0].dtype == dense(inputs).dtype
-    monkeypatch.setattr(type(dense).__mro__[1], "effective_kernel", None)
-    for got, value in zip(results(kernels), expected, strict=True):
-        np.testing.assert_array_equal(got, value)
-
-
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_folding_keeps_the_outputs_also_after_reloading(make, policy, tmp_path):

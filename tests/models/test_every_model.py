@@ -354,24 +354,3 @@ def test_fold_keeps_outputs_steps_and_files(name, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(to_numpy(again(inputs)), expected, **TOLERANCE)
     assert again.count_params() == model.count_params()
-
-
-@pytest.mark.parametrize("name", ["dynamic_conv", "lm", "conv_s2s_small"])
-def test_learned_positions_end(name):
-    positions, limits = {"kind": "learned", "max_length": 3}, {}
-    if name == "dynamic_conv":
-        positions = {"encoder": families.LEARNED, "decoder": positions}
-    elif name == "conv_s2s_small":
-        positions, limits = True, {"max_length": {"encoder": 9, "decoder": 3}}
-    model = make(name, positions=positions, **limits)
-    assert model.max_target_length == 3
-    assert model_of("query_conv").max_target_length is None
-    inputs = inputs_of(model)
-    with pytest.raises(ValueError, match="`max_length`.*length=4, max_length=3"):
-        model(inputs)
-    with pytest.raises(ValueError, match="length=5, max_length=3"):
-        start(model, inputs, max_length=5)
-    state = start(model, inputs, max_length=3)
-    for time in range(4):
-        logits, state = model.step(TARGETS[:, time : time + 1], state)
-        assert np.all(np.isnan(to_numpy(logits)) if time == 3 else np.isfinite(logits))

@@ -258,22 +258,6 @@ def test_symbolic_shapes_and_unknown_channels():
     assert outputs.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("padding", ["same", "causal"])
-def test_functional_model_with_the_ops_reloads(tmp_path, padding):
-    inputs = keras.Input((None, 6))
-    kernel = keras.layers.Reshape((-1, 3, 5))(keras.layers.Dense(15)(inputs))
-    hidden = dynamic_conv(inputs, ops.softmax(kernel), padding)
-    shared = keras.Input(batch_shape=(3, 4))
-    outputs = light_conv(hidden, shared, padding)
-    model = keras.Model([inputs, shared], outputs)
-    rng = np.random.default_rng(0)
-    values = [rng.normal(size=s).astype("float32") for s in ((3, 8, 6), (3, 4))]
-    expected = to_numpy(model(values))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(again(values), expected, 1e-6)
-
-
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("dynamic", "jit_compile", "jit"),

@@ -112,15 +112,6 @@ def test_long_texts(tokenizer, graphs, text):
         assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
 
 
-def test_inside_tf_data(tokenizer, caplog):
-    """Without a word of AutoGraph about code that it cannot convert."""
-    tokenizer = pickle.loads(pickle.dumps(tokenizer))
-    lines = tf.data.Dataset.from_tensor_slices(TEXTS).batch(2)
-    rows = [row for batch in lines.map(tokenizer.tokenize_tensor) for row in
-            batch.to_list()]  # fmt: skip
-    assert rows == tokenizer.tokenize(TEXTS) and not caplog.records
-
-
 def test_no_resource_is_lost(tokenizer):
     """Neither with the graph it was first used in, nor with Keras' seed."""
     copy = pickle.loads(pickle.dumps(tokenizer))
