@@ -145,21 +145,14 @@ def test_white_space_is_folded(normalization, words, data):
     ("arguments", "words"),
     [
         ({"vocabulary_size": 100_000}, "Please set it to a value <= "),
-        ({"vocabulary_size": 100_000}, "Received: vocabulary_size=100000"),
         ({"vocabulary_size": 20}, "smaller than required_chars. 20 vs"),
         ({"vocabulary_size": 0}, "vocabulary_size=0"),
-        ({"vocabulary_size": None}, "vocabulary_size=None"),
-        ({"vocabulary_size": 400.0}, "vocabulary_size=400.0"),
-        ({"texts": []}, "`texts` must hold a text. Received: none"),
         ({"texts": ["", " \t", "\0"]}, "`texts` must hold a text. Received: none"),
         ({"model_type": "word"}, "model_type='word'"),
         ({"normalization": "NFKC"}, "normalization='NFKC'"),
-        ({"character_coverage": 0.5}, "character_coverage=0.5"),
         ({"character_coverage": float("nan")}, "character_coverage=nan"),
         ({"byte_fallback": 1}, "byte_fallback=1"),
-        ({"remove_extra_whitespaces": 1}, "remove_extra_whitespaces=1"),
         ({"max_texts": 0}, "max_texts=0"),
-        ({"seed": -1}, "seed=-1"),
         ({"num_threads": 0}, "num_threads=0"),
     ],
 )
@@ -190,10 +183,8 @@ KEPT = {"remove_extra_whitespaces": False}
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: b"", "must be a model of sentencepiece"),
         (lambda: b"\0\1\2", "must be a model of sentencepiece"),
         (lambda: MODELS["bpe", True].model[:2000], "must be a model of sentencepiece"),
-        (lambda: "text", "Received: str"),
         (lambda: foreign_model(**KEPT), "Received: (1, -1, 2, 0)"),
         (
             lambda: foreign_model(**IDS, **KEPT, add_dummy_prefix=False),
