@@ -34,7 +34,7 @@ ROUND_TRIPS = ("mixed", "own", "sides", "lm_mixed", "lm_adaptive",
                "lm_tied_projections", "conv_lm", "conv_s2s")  # fmt: skip
 
 
-@cases(ROUND_TRIPS, ("light_conv", "transformer", "query_conv", "lm_adaptive_input"))
+@cases(ROUND_TRIPS)
 def test_configuration_weights_file_and_clone(name, tmp_path):
     """The configuration is plain JSON and makes the same model; `summary` works."""
     model = model_of(name)
