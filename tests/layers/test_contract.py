@@ -365,17 +365,6 @@ def test_masks_of_wrong_shapes(name, shape):
     assert f"{mask_name}.shape={shape}" in str(error.value)
 
 
-@pytest.mark.parametrize("name", MASKABLE)
-def test_a_list_is_a_mask(name):
-    (mask_name,) = ROWS[name].masks
-    layer, mask = built(name), MASKS[mask_name]
-    outputs = [
-        to_numpy(layer(**ROWS[name].arguments(), **{mask_name: value}))
-        for value in (mask, mask.tolist())
-    ]
-    np.testing.assert_array_equal(*outputs)
-
-
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     "name", ["light", "dynamic", "dynamic module", "block", "attention", "positions"]
