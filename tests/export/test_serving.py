@@ -46,7 +46,8 @@ def test_program(server, translator, monkeypatch, capsys, protocol):
         monkeypatch.setattr(
             sys, "argv", ["serve_client.py", "m", *flags, "--normalize"]
         )
-        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{t}\n" for t in lines)))
+        given = io.StringIO("".join(f"{line}\n" for line in lines))
+        monkeypatch.setattr(sys, "stdin", given)
         status, printed = client.main(), capsys.readouterr()
         return (printed.err if status else printed.out).splitlines()
 
