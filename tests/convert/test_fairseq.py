@@ -64,7 +64,7 @@ def test_the_reference_computes_what_fairseq_computed(golden, name):
     "name", quick_and_slow(["dynamicconv_no_glu"], ["transformer", "fconv"])
 )
 def test_golden_folder_from_arrays(golden, name):
-    """Logits, and what greedy and beam search find."""
+    """Logits, and what greedy and beam search find; of slow ones one search."""
     folder = golden / name
     model = from_fairseq(folder, folder / "dict.s.txt", folder / "dict.t.txt")
     expected = np.load(folder / "expected.npz")
@@ -72,7 +72,8 @@ def test_golden_folder_from_arrays(golden, name):
     logits = model({"source_ids": source_ids, "target_ids": target_ids})
     near = tolerance(expected["logits"])
     assert furthest(logits, expected["logits"], target_ids) < near
-    for search, (num_beams, length_penalty) in SEARCHES.items():
+    searches = [*SEARCHES.items()][0 if name == "dynamicconv_no_glu" else 2 :]
+    for search, (num_beams, length_penalty) in searches:
         options = {"length_penalty": length_penalty, "max_length": 20}
         found = beam_search(model, source_ids, num_beams, **options)
         ids, scores = map(to_numpy, found)

@@ -14,7 +14,6 @@ from tests.export.make_cases import cases_of
 from tests.small_models import (
     TEXTS,
     make_adaptive_language_model,
-    make_conv_s2s,
     make_ensemble,
     make_translator,
 )
@@ -36,8 +35,7 @@ MIXERS = {"encoder": ("light_conv", "query_conv"),
 KINDS = {
     "mixed": (lambda: make_translator.__wrapped__("byte pairs", mixer=MIXERS, **TWO),
               {"length_penalty": 2.0, "num_beams": 3, "max_length": 6}),
-    "conv_s2s": (make_conv_s2s, {}),
-    "ensemble": (make_ensemble, {}),
+    "ensemble": (make_ensemble, {}),  # with a conv_s2s
     "language_model": (make_adaptive_language_model, {}),
 }  # fmt: skip
 
