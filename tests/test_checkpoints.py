@@ -257,20 +257,3 @@ def test_selection_skips_damaged_files_by_name(tmp_path, array):
         with pytest.warns(UserWarning, match="Skipped .*update-00000002.npz: it is da"):
             chosen = select(tmp_path, 2)
         assert sorted(chosen) == [paths[0], paths[2]]
-
-
-@pytest.mark.tensorflow
-def test_mirrored_variables(tmp_path):
-    import tensorflow as tf
-
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    path = checkpoints.path_of(tmp_path, 2)
-    with strategy.scope():
-        model, other = make_model(), make_model()
-    model.fit(Stream().dataset(), steps_per_epoch=2, verbose=0, shuffle=False)
-    checkpoints.save(path, model, {"update": 2})
-    checkpoints.restore(path, other)
-    assert same(model, other)
-    plain = make_model()
-    checkpoints.restore(path, plain)
-    assert same(model, plain)

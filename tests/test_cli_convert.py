@@ -1,11 +1,7 @@
 """`keras-seqconv convert-fairseq`: directories from checkpoints, and clear refusals."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +9,7 @@ import keras_seqconv as ks
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from tests.cli.commands import call, refused
 from tests.convert.reference import TARGET_VOCABULARY, drawn, write_checkpoint
-from tests.processes import ROOT
 
-BIN = Path(sys.executable).parent
-ENVIRONMENT = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 CODES = "#version: 0.2\nt 1\nt1 2</w>\n"
 pytestmark = pytest.mark.tensorflow
 
@@ -45,27 +37,6 @@ def archive(golden, tmp_path):
     for name in ("weights.npz", "args.json", "dict.s.txt", "dict.t.txt"):
         shutil.copy(golden / "dynamicconv_2019" / name, folder)
     return folder
-
-
-@pytest.mark.slow
-def test_what_is_printed_can_be_pasted(golden, convert):
-    pytest.importorskip("torch", reason="needs the extra convert (torch)")
-    folder = golden / "lightconv_glu"
-    translator, printed, _ = convert(
-        folder / "checkpoint.pt", "--source-dictionary", folder / "dict.s.txt",
-        "--target-dictionary", folder / "dict.t.txt",
-    )  # fmt: skip
-    for words in (
-        "EncoderDecoder of light_conv", "parameters    9,664", "source 37, target 37",
-        "num_beams 5, length_penalty 1.0, max_length 200", "my model",
-    ):  # fmt: skip
-        assert words in printed
-    command = printed.splitlines()[-1].replace("...", "t5 t6 t7")
-    done = subprocess.run(
-        command, shell=True, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip().endswith(str(translator.translate(["t5 t6 t7"])))
 
 
 def test_folder_names_its_files(archive, convert, capsys, tmp_path):
@@ -101,19 +72,6 @@ def test_folder_names_its_files(archive, convert, capsys, tmp_path):
     error = refused(capsys, "convert-fairseq", archive, "--output", tmp_path / "x")
     assert "archive holds bpecodes, codes.de. Give --bpe-codes" in error
     convert(archive, "--bpe-codes", archive / "codes.de")
-
-
-@pytest.mark.slow
-def test_published_checkpoint_is_found_in_its_folder(golden, archive, convert):
-    pytest.importorskip("torch", reason="needs the extra convert (torch)")
-    for name in ("weights.npz", "args.json"):
-        (archive / name).unlink()
-    shutil.copy(golden / "dynamicconv_2019" / "checkpoint.pt", archive / "best.pt")
-    languages = ("--source-language", "s", "--target-language", "t")
-    first = convert(archive, *languages)[0].translate(["t5"], max_length=4)
-    (archive / "other.pt").write_bytes(b"not this one")
-    (archive / "best.pt").rename(archive / "model.pt")
-    assert convert(archive, *languages)[0].translate(["t5"], max_length=4) == first
 
 
 def test_text_front_end(archive, convert, capsys, tmp_path):

@@ -1,19 +1,14 @@
-"""Replicas and processes share an update and end with the weights of one device."""
+"""Replicas of TensorFlow share an update and end with the weights of one device.
 
-import json
-import os
-import socket
-import subprocess
-import sys
-import textwrap
+JAX's devices and hosts: training/test_hosts.py.
+"""
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import run_python
 
-# The same model, data and recipe in all processes.
-COMMON = """
-import contextlib, sys
+MIRRORED = """
+import contextlib
 import keras, numpy as np
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.optimizers import AdamW
@@ -25,7 +20,8 @@ inputs, labels = tokens.ragged_batch(16, empty=(5,))
 def make(optimizer, steps, **changes):
     model = tokens.small_model(**changes)
     loss = LabelSmoothedCrossentropy(0.1)
-    model.compile(optimizer, loss, gradient_accumulation_steps=steps)
+    options = dict(gradient_accumulation_steps=steps, jit_compile=False)
+    model.compile(optimizer, loss, **options)
     return model
 
 def nag():
@@ -38,28 +34,7 @@ def adam():
 def fit(model, batch_size=16):
     size = dict(batch_size=batch_size, epochs=3, shuffle=False, verbose=0)
     return model.fit(inputs, labels, **size).history
-"""
 
-
-def start(code, *arguments, **environment):
-    code = COMMON + textwrap.dedent(code)
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, text=True,
-        env={**os.environ, **environment}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def output_of(process, timeout=280):
-    try:
-        out, error = process.communicate(timeout=timeout)
-    finally:
-        process.kill()
-    assert process.returncode == 0, error[-3000:]
-    return out
-
-
-MIRRORED = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -108,83 +83,14 @@ def compare_streams():
     assert_close(other, history)
     assert "val_nll" in history
 
-for case in sys.argv[1:]:
-    {
-        "streams": compare_streams,
-        "nag": lambda: compare(nag, 4),
-        "adam": lambda: compare(adam, 1),
-        "adam, micro-batches": lambda: compare(adam, 2),
-        "keras": lambda: compare(lambda: keras.optimizers.SGD(0.5), 2),
-        "float16": lambda: compare(nag, 2, dtype="mixed_float16"),
-    }[case]()
+compare_streams()
+compare(nag, 4)
+compare(nag, 2, dtype="mixed_float16")
 print("fine")
 """
 
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cases",
-    [["nag", "streams"], ["adam", "adam, micro-batches", "keras", "float16"]],
-)
-def test_two_replicas_and_micro_batches_equal_one_batch(cases):
-    assert "fine" in output_of(start(MIRRORED, *cases))
-
-
-PROCESS = """
-import json, jax
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-index, address, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-keras.distribution.initialize(f"{address},{address}", 2, index)
-devices = keras.distribution.list_devices()
-assert len(devices) == 2
-keras.distribution.set_distribution(
-    keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-)
-import tensorflow as tf
-found = {}
-for steps in (1, 2):
-    model = make(nag(), steps)
-    size = 16 // steps  # rows of a micro-batch, of which each process has half
-    rows = np.arange(16).reshape(steps, 2, size // 2)[:, index].reshape(-1)
-    part = {name: ids[rows] for name, ids in inputs.items()}
-    data = tf.data.Dataset.from_tensor_slices((part, labels[rows])).batch(size // 2)
-    history = model.fit(data, epochs=3, verbose=0, shuffle=False).history
-    found[steps] = [history["tokens"], history["gradient_norm"]]
-    np.savez(f"{folder}/{index}-{steps}.npz", *tokens.weights(model))
-print("found", json.dumps(found))
-"""
-
-ALONE = """
-import json
-found = {}
-for steps in (1, 2):
-    model = make(nag(), steps)
-    history = fit(model, batch_size=16 // steps)
-    found[steps] = [history["tokens"], history["gradient_norm"]]
-    for index in range(2):
-        saved = np.load(f"{sys.argv[1]}/{index}-{steps}.npz")
-        for one, name in zip(tokens.weights(model), saved.files, strict=True):
-            np.testing.assert_allclose(one, saved[name], atol=1e-6)
-print("found", json.dumps(found))
-"""
-
-
-@pytest.mark.slow
-def test_two_jax_processes_equal_one(tmp_path):
-    pytest.importorskip("jax")
-    pytest.importorskip("tensorflow")
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        address = f"localhost:{one.getsockname()[1]}"
-    processes = [
-        start(PROCESS, index, address, tmp_path, KERAS_BACKEND="jax")
-        for index in range(2)
-    ]
-    outputs = [output_of(process) for process in processes]
-    outputs.append(output_of(start(ALONE, tmp_path, KERAS_BACKEND="jax")))
-    found = [json.loads(out.split("found")[1]) for out in outputs]
-    for other in found[1:]:
-        for steps, (tokens, norms) in found[0].items():
-            assert other[steps][0] == tokens
-            assert other[steps][1] == pytest.approx(norms, rel=1e-5)
+def test_two_replicas_and_micro_batches_equal_one_batch():
+    assert run_python(MIRRORED).stdout == "fine\n"

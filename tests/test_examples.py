@@ -45,25 +45,20 @@ def test_each_says_what_it_shows_and_how_to_run_it():
         assert "two cores" in docstring and re.search(r"[Pp]rint", docstring)
 
 
-def write_articles(folder: Path):
-    """A corpus of articles: the summary of each is its first sentence."""
-    import keras_seqconv as ks
+@pytest.fixture
+def small_preset(monkeypatch):
+    """The preset of the examples, narrow and shallow."""
+    from keras_seqconv.presets import PRESETS
 
-    corpus = ks.data.open_corpus("phrases")
-    folder.mkdir()
-    for split, articles in (("train", 3000), ("valid", 50), ("test", 20)):
-        sentences = [*corpus.texts(split.replace("valid", "test"), "source")]
-        rows = [sentences[i : i + 4] for i in range(articles)]
-        for name, texts in (
-            ("article", [" ".join(row) for row in rows]),
-            ("highlights", [row[0] for row in rows]),
-        ):
-            text = "".join(f"{one}\n" for one in texts)
-            (folder / f"{split}.{name}").write_text(text)
-    return folder
+    architecture = PRESETS["dynamic_conv_phrases"].architecture
+    small = dict(hidden_dim=16, intermediate_dim=16, num_heads=2, kernel_sizes=3)
+    small |= dict(num_encoder_layers=1, num_decoder_layers=1)
+    for name, value in small.items():
+        monkeypatch.setitem(architecture, name, value)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_preset")
 def test_train_wmt_tfds_on_mocked_data(tmp_path, capsys):
     """The real WMT builder, with made-up texts."""
     mock_data = pytest.importorskip("tensorflow_datasets").testing.mock_data
@@ -116,16 +111,7 @@ def test_commands_learn_with_less(tmp_path, name, arguments, patterns):
 
 
 @pytest.mark.slow
-def test_summarize_copies_the_first_sentence(tmp_path):
-    folder = write_articles(tmp_path / "news")
-    small = ["--max-source", 80, "--vocabulary-size", 1000, "--max-updates", 400]
-    small += ["--min-length", 5, "--max-length", 40, "--test-articles", 20]
-    small += ["--workdir", tmp_path / "run"]
-    printed = run_command("summarize", "--dataset", folder, *small, folder=tmp_path)
-    assert float(re.search(r"ROUGE-2.* = ([\d.]+)", printed)[1]) > 80
-
-
-@pytest.mark.slow
+@pytest.mark.usefixtures("small_preset")
 def test_summarize_on_mocked_cnn_dailymail(tmp_path, capsys):
     """The names of the texts in the real data set."""
     mock_data = pytest.importorskip("tensorflow_datasets").testing.mock_data

@@ -6,21 +6,20 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-from tests.cases import all_but
+from tests.cases import quick_and_slow
 from tests.models.families import ADAPTIVE, conv_language_model, language_model
 from tests.small_models import TOKENIZER, decided
 
 SMALL = dict(hidden_dim=16, num_layers=1, dropout=0.0, kernel_sizes=3)
 LEARNED = dict(mixer="attention", positions={"kind": "learned", "max_length": 10})
 MODELS = {
-    "plain": lambda: language_model(30, **SMALL),
     "adaptive": lambda: language_model(30, **SMALL, adaptive_softmax=ADAPTIVE),
     "learned": lambda: language_model(30, **SMALL, **LEARNED),
     "conv": lambda: conv_language_model(30, convolutions="[(16, 3)] * 2"),
 }
 
 
-@pytest.fixture(scope="module", params=all_but(["adaptive"], MODELS))
+@pytest.fixture(scope="module", params=quick_and_slow(["adaptive"], ["learned"]))
 def generator(request):
     keras.utils.set_random_seed(1)
     model = decided(MODELS[request.param]())

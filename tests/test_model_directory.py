@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import itertools
 import json
 import os
 import shutil
@@ -15,7 +14,6 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv.tokenizers import DictionaryTokenizer
-from tests.cases import all_but
 from tests.small_models import SMALL, SMALL_LM, TOKENIZER
 
 CONVOLUTIONS = dict(embedding_dim=8, convolutions="[(8, 3)] * 2 + [(12, 1)]")
@@ -69,12 +67,13 @@ def edit(folder, change):
 # --- What is saved comes back ---
 
 
-EACH = list(itertools.product(MODELS, ("float32", "mixed_bfloat16", "bfloat16")))
 # Of each class one, of each dtype one; weight normalization is folded in float32.
-QUICK = [*EACH[::4], ("ConvS2S", "float32"), EACH[-1]]
-
-
-@pytest.mark.parametrize(("name", "dtype"), all_but(QUICK, EACH))
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("EncoderDecoder", "float32"), ("ConvS2S", "mixed_bfloat16"),
+     ("LanguageModel", "bfloat16"), ("ConvS2S", "float32"),
+     ("ConvLanguageModel", "bfloat16")],
+)  # fmt: skip
 def test_round_trip(name, dtype, tmp_path):
     model = MODELS[name](dtype=dtype, name="mine")
     for weight in model.weights:  # none as it was initialized

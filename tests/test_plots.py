@@ -100,29 +100,6 @@ def test_attention(size):
     assert texts_of(figure.axes[0].get_yticklabels()) == [" "]
 
 
-def test_light_conv_kernels():
-    draw = np.random.default_rng(0)
-    layers = [
-        (f"encoder {n}", draw.dirichlet(np.ones(taps), 4), (taps - 1) // 2)
-        for n, taps in enumerate((3, 7, 15, 31, 31), 1)
-    ]
-    layers.append(("decoder 1", draw.dirichlet(np.ones(31), 16), 30))
-    figure = plots.light_conv_kernels(layers)
-    panels = figure.axes[:6]
-    assert [axes.get_title() for axes in panels] == [name for name, *_ in layers]
-    assert np.allclose(panels[3].images[0].get_array(), layers[3][1])
-    assert texts_of(panels[0].get_xticklabels()) == ["-1", "0", "+1"]
-    offsets = texts_of(panels[5].get_xticklabels())
-    assert offsets[0] == "-30" and offsets[-1] == "0"
-    assert texts_of(panels[5].get_yticklabels())[:2] == ["1", "3"]
-    norms = {id(axes.images[0].norm) for axes in panels}
-    assert len(norms) == 1 and len(figure.axes) == 7  # one map, one bar
-    check_labels_inside(figure)
-    figure = plots.light_conv_kernels([("layer 1", draw.normal(size=(2, 3)), 2)])
-    norm = figure.axes[0].images[0].norm
-    assert norm.vmin == -norm.vmax
-
-
 @pytest.mark.parametrize("shape", ((1, 1, 1), (7, 2, 3), (40, 8, 31)))
 def test_dynamic_conv_kernels(shape):
     values = np.random.default_rng(0).dirichlet(np.ones(shape[2]), shape[:2])
@@ -133,52 +110,3 @@ def test_dynamic_conv_kernels(shape):
         assert np.allclose(axes.images[0].get_array(), values[:, head])
     assert texts_of(figure.axes[0].get_yticklabels()) == tokens
     check_labels_inside(figure)
-
-
-def test_bleu_by_length():
-    values = {"one": [30.0, math.nan, 10.0], "two": [31.0, math.nan, 9.0]}
-    groups, counts = ["1–10", "11–20", "> 20"], [1200, 0, 3]
-    figure = plots.bleu_by_length(values, groups, counts)
-    axes = figure.axes[0]
-    assert [bar.get_height() for bar in axes.patches] == [30, 0, 10, 31, 0, 9]
-    places = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
-    assert np.allclose(np.mean([places[:3], places[3:]], axis=0), [0, 1, 2])
-    labels = texts_of(axes.get_xticklabels())
-    assert labels == ["1–10\n(1,200)", "11–20\n(0)", "> 20\n(3)"]
-    assert texts_of(figure.legends[0].get_texts()) == ["one", "two"]
-    check_labels_inside(figure)
-    assert not plots.bleu_by_length({"one": [1, 2, 3]}, groups, counts).legends
-
-
-@pytest.mark.parametrize(
-    "suffix, start", ((".png", b"\x89PNG"), (".SVG", b"<?xml"), (".pdf", b"%PDF"))
-)
-def test_files(tmp_path, suffix, start):
-    import matplotlib.pyplot
-
-    path = tmp_path / f"picture{suffix}"
-    plots.save(plots.attention([[1.0]], ["5 $ und 3 $ <&>"], ["Ελλάδα"]), path)
-    assert path.read_bytes().startswith(start)
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    assert not matplotlib.pyplot.get_fignums()  # no global state
-    figure = plots.attention([[1.0]], ["\U00012000"], ["b"])  # cuneiform
-    with pytest.warns(UserWarning, match="missing from font"):
-        plots.save(figure, path)
-    with pytest.raises(FileNotFoundError, match="none does not exist"):
-        plots.save(figure, tmp_path / "none" / "a.png")
-
-
-@pytest.mark.parametrize(
-    "call, words",
-    (
-        (lambda: plots.learning_curves({"run": [{"update": 1}]}), "none has"),
-        (lambda: plots.light_conv_kernels([]), "Received: none"),
-        (lambda: plots.attention([[1.0]], ["a", "b"], ["c"]), "shape (1, 1), 1 and 2"),
-        (lambda: plots.dynamic_conv_kernels([[1.0]], ["a"], 0), "(1, 1), 1 tokens"),
-        (lambda: plots.save(None, "a.gif"), "`path` must end in one of .png, .svg"),
-    ),
-)
-def test_refused(call, words):
-    with pytest.raises(ValueError) as error:
-        call()
-    assert words in str(error.value)

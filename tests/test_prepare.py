@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import hashlib
-import io
 import itertools
 import json
 import tarfile
@@ -25,7 +24,6 @@ from keras_seqconv.preparation.pairs import Place, read_pairs
 from keras_seqconv.preparation.recipes import Rule
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
 from keras_seqconv.tokenizers.byte_pairs import learn_codes
-from keras_seqconv.tokenizers.moses_bpe import moses_steps
 
 sacremoses = pytest.importorskip("sacremoses", reason="needs the extra mt")
 
@@ -106,12 +104,6 @@ def test_cleaning_is_that_of_moses(source, target, problem):
     ]  # fmt: skip
     assert Rule(least=2).problem("a", "a b") == "fewer than 2 words"
     assert Rule().problems == ["empty", "word of more than 1000 characters"]
-
-
-def test_nonprinting_characters():
-    text = "a\u00adb\x07c\u200bd e\u00a0f"
-    assert moses_steps(text, remove_nonprinting=True) == "a b c d e\u00a0f"
-    assert moses_steps("A  B", lowercase=True) == "a  b"
 
 
 # --- IWSLT. ---
@@ -303,32 +295,6 @@ def test_wmt14_from_archives(tmp_path):
     assert " ".join(tokenizer.split("„Ja “ – so")).replace("@@ ", "") == rows[-1][1]
 
 
-def test_wmt14_french_reads_five_corpora_and_gzip_in_tar(tmp_path):
-    recipe = wmt14("en", "fr")
-    assert [part.name for part in recipe.parts] == [
-        "europarl-v7", "commoncrawl", "un", "news-commentary-v9", "giga", "newstest2014"
-    ]  # fmt: skip
-    assert recipe.valid_every == 1333 and recipe.merges == 40000
-    for part in recipe.parts[:-2]:
-        for wanted in part.wanted:
-            write(tmp_path / wanted.names[0], ["a b", "c d"])
-    with tarfile.open(tmp_path / "training-giga-fren.tar", "w") as archive:
-        for lang in ("en", "fr"):
-            content = gzip.compress(f"giga {lang}\nx y\n".encode())
-            member = tarfile.TarInfo(f"./giga-fren.release2.fixed.{lang}.gz")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    for wanted in recipe.parts[-1].wanted:
-        write(tmp_path / wanted.names[-1], ['<seg id="1">a</seg>'])
-    out = tmp_path / "out"
-    prepare(recipe, tmp_path, out)
-    assert lines_of(out / "train.fr") == ["a b", "c d"] * 4 + ["giga fr", "x y"]
-    with pytest.raises(ValueError, match="en and de, or en and fr"):
-        wmt14("en", "cs")
-    with pytest.raises(ValueError, match="news_commentary"):
-        wmt14("en", "fr", news_commentary="v12")
-
-
 def test_wmt16_takes_splits_and_pieces_as_they_are(tmp_path):
     data = tmp_path / "data"
     codes = "#version: 0.2\nh o\nho u\ns e</w>\n"
@@ -411,17 +377,6 @@ def test_corpus_of_several_files_and_its_use(tmp_path):
     assert set(opened.splits) == {"train", "validation"}
 
 
-@pytest.mark.tensorflow
-def test_corpus_with_sentencepiece(tmp_path):
-    files = parallel(tmp_path, [sentence(i) for i in range(300)])
-    recipe = corpus("de", "en", [files], tokenizer="sentencepiece", vocabulary_size=400)
-    report = prepare(recipe, ".", tmp_path / "out")
-    assert report["vocabulary"] == {"source": 400, "target": 400, "joined": True}
-    tokenizer = load_tokenizer(tmp_path / "out/tokenizers/source")
-    text = sentence(7)[0]
-    assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-
-
 # --- Interruptions. ---
 
 
@@ -458,19 +413,6 @@ def test_goes_on_after_an_interruption(iwslt, tmp_path):
         prepare(iwslt14(), folder, out)
     assert contents(out) == contents(whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
-
-
-def test_doubles_and_line_numbers_are_known_after_an_interruption(tmp_path):
-    first = parallel(tmp_path, [("a", "b"), ("c", "d")], "a")
-    second = parallel(tmp_path, [("c", "d"), ("e", "f"), ("g", "h")], "b")
-    recipe = corpus(
-        "de", "en", [first, second], tokenizer="none", deduplicate=True, valid_every=3
-    )
-    with failing("read_pairs", OSError(), lambda places, *_: "b.de" in str(places)):
-        prepare(recipe, ".", tmp_path / "out")
-    prepare(recipe, ".", tmp_path / "out")
-    assert lines_of(tmp_path / "out/train.de") == ["a", "c", "g"]
-    assert lines_of(tmp_path / "out/valid.de") == ["e"]
 
 
 # --- Wrong inputs. ---

@@ -22,45 +22,6 @@ LIGHT_CONV = {
     "_wmt_en_fr_big": (*BIG, True, 0.1, 0.1, 0.1, 0.1),
     "_wmt_zh_en_big": (*BIG, True, 0.2, 0.2, 0.2, 0.1),
 }
-# Spec 5.1: width, FFN, heads, layers, dropout, attention dropout.
-TRANSFORMER = {
-    "transformer": (512, 2048, 8, 6, 0.1, 0.0),
-    "transformer_wmt_en_de": (512, 2048, 8, 6, 0.1, 0.0),
-    "transformer_iwslt_de_en": (512, 1024, 4, 6, 0.3, 0.0),
-    "transformer_vaswani_wmt_en_de_big": (1024, 4096, 16, 6, 0.3, 0.0),
-    "transformer_vaswani_wmt_en_fr_big": (1024, 4096, 16, 6, 0.1, 0.0),
-    "transformer_wmt_en_de_big": (1024, 4096, 16, 6, 0.3, 0.1),
-    "transformer_wmt_en_de_big_t2t": (1024, 4096, 16, 6, 0.3, 0.1),
-    "transformer_tiny": (64, 64, 2, 2, 0.1, 0.0),
-}
-# Spec 4.8: embedding, layers of encoder and decoder, output width, dropout.
-CONV_S2S = {
-    "conv_s2s": (512, 20, 20, 256, 0.1),
-    "conv_s2s_iwslt_de_en": (256, 4, 3, 256, 0.2),
-    "conv_s2s_wmt_en_ro": (512, 20, 20, 512, 0.1),
-    "conv_s2s_wmt_en_de": (768, 15, 15, 512, 0.2),
-    "conv_s2s_wmt_en_fr": (768, 15, 15, 512, 0.1),
-}
-OTHERS = [
-    "query_conv_iwslt_de_en", "query_conv_iwslt_de_en_dev6", "light_conv_lm",
-    "light_conv_lm_gbw", "dynamic_conv_lm", "dynamic_conv_lm_gbw",
-    "dynamic_conv_lm_gbw_paper", "transformer_lm", "transformer_lm_wikitext103",
-    "transformer_lm_gbw_paper", "conv_lm", "conv_lm_wikitext103", "conv_lm_gbw",
-    "light_conv_cnn_dailymail", "dynamic_conv_cnn_dailymail", "conv_s2s_gigaword",
-    "dynamic_conv_phrases",
-]  # fmt: skip
-OURS = [
-    f"{kind}_{task}"
-    for kind in ("light_conv", "dynamic_conv", "transformer")
-    for task in ("lm_characters", "aeslc")
-] + ["conv_lm_characters"]
-MULTI30K = [
-    f"{kind}_multi30k"
-    for kind in (
-        "dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer",
-        "dynamic_conv_wide",
-    )
-]  # fmt: skip
 WIDTHS = ("hidden_dim", "intermediate_dim", "num_heads")
 DEPTHS = ("num_encoder_layers", "num_decoder_layers")
 RATES = ("dropout", "attention_dropout", "weight_dropout")
@@ -85,19 +46,6 @@ def values(options, *names):
     return tuple(options[name] for name in names)
 
 
-def convolutions(specification):
-    """fairseq's notation, by Python's own arithmetic."""
-    assert re.fullmatch(r"[\d\[\](), *+]+", specification)
-    return eval(specification)
-
-
-def test_every_preset_is_there():
-    lights = [f"{kind}_conv{x}" for kind in ("light", "dynamic") for x in LIGHT_CONV]
-    expected = [*lights, *TRANSFORMER, *CONV_S2S, *OTHERS, *MULTI30K, *OURS]
-    assert sorted(PRESETS) == sorted(expected)
-    assert all(PRESETS[name].name == name for name in PRESETS)
-
-
 @pytest.mark.parametrize("kind", ["light_conv", "dynamic_conv"])
 @pytest.mark.parametrize("suffix", LIGHT_CONV)
 def test_light_conv(kind, suffix):
@@ -112,73 +60,6 @@ def test_light_conv(kind, suffix):
     assert got["kernel_sizes"] == {"encoder": [*decoder, 31], "decoder": decoder}
     assert got["activation_dropout"] == 0 and not got["normalize_first"]
     assert got["positions"] == "sinusoidal"
-
-
-def test_transformer():
-    for name, expected in TRANSFORMER.items():
-        got = all_options(name)
-        layers = got["num_encoder_layers"]
-        assert layers == got["num_decoder_layers"] and got["mixer"] == "attention"
-        assert (*values(got, *WIDTHS), layers, *values(got, *RATES[:2])) == expected
-        t2t = name.endswith("t2t")
-        assert got["normalize_first"] == t2t and got["positions"] == "sinusoidal"
-        assert got["activation_dropout"] == (0.1 if t2t else 0)
-
-
-def test_conv_s2s():
-    for name, expected in CONV_S2S.items():
-        got = all_options(name)
-        sides = got["convolutions"]
-        sides = sides.values() if isinstance(sides, dict) else (sides, sides)
-        depths = [len(convolutions(side)) for side in sides]
-        found = (got["embedding_dim"], *depths, *values(got, "output_dim", "dropout"))
-        assert found == expected
-        assert got["attention"] is True and not got["share_output_embedding"]
-        assert got["max_length"] == 1024
-    for name, words in (("", 40), ("_wikitext103", 47), ("_gbw", 57)):
-        layers = convolutions(PRESETS[f"conv_lm{name}"].architecture["convolutions"])
-        assert 1 + sum(layer[1] - 1 for layer in layers) == words
-
-
-def test_query_conv():
-    stock = all_options("dynamic_conv_iwslt_de_en")
-    got = all_options("query_conv_iwslt_de_en")
-    assert {key for key in got if got[key] != stock[key]} == {"mixer"}
-    assert got["mixer"] == {"kind": "query_conv", "query_dim": 256}
-    dev6 = all_options("query_conv_iwslt_de_en_dev6")
-    wide = {**got["mixer"], "query_dim": 512}
-    assert dev6 == {**got, "mixer": {"encoder": wide, "decoder": got["mixer"]}}
-
-
-@pytest.mark.parametrize("kind", ["light_conv", "dynamic_conv"])
-def test_language_models(kind):
-    for name, widths, rates in (
-        (f"{kind}_lm", (512, 2048, 8), (0.1, 0.0, 0.0)),
-        (f"{kind}_lm_gbw", (512, 4096, 16), (0.1, 0.1, 0.1)),
-    ):
-        got = all_options(name)
-        assert got["kernel_sizes"] == [3, 7, 15, 31, 31, 31] and got["num_layers"] == 6
-        assert (values(got, *WIDTHS), values(got, *RATES)) == (widths, rates)
-        assert got["mixer"] == {"kind": kind, "input_dropout": 0.1}
-        assert got["normalize_first"] and not got["final_norm"]
-    paper = all_options("dynamic_conv_lm_gbw_paper")
-    assert paper["kernel_sizes"] == [15] * 2 + [31] * 4 + [63] * 11
-    assert values(paper, "hidden_dim", "num_layers") == (1024, 17)
-    assert paper["adaptive_softmax"] and paper["adaptive_input"]
-    for name, millions in (("dynamic_conv", 339), ("transformer", 331)):
-        found = PRESETS[f"{name}_lm_gbw_paper"].parameters["count"]
-        assert abs(found / 1e6 - millions) < 1  # Wu et al. 2019
-
-
-@pytest.mark.parametrize("name", MULTI30K)
-def test_multi30k(name):
-    got = all_options(name)
-    assert got["dropout"] == 0.3
-    if PRESETS[name].model == "EncoderDecoder":
-        width = 192 if "wide" in name else 128
-        assert values(got, *WIDTHS, *DEPTHS) == (width, 2 * width, 4, 4, 4)
-        assert got["share_embeddings"] == "all"
-    assert count(name, dict.fromkeys(JOINT, 10_000)) <= 5_000_000
 
 
 OPTIMIZERS = {

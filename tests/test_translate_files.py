@@ -5,10 +5,6 @@ import io
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +16,6 @@ from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
 from keras_seqconv.translation.translate_files import merge_shards, translate_file
 from tests.cli.commands import make_translator
-from tests.processes import ROOT
 from tests.small_models import TOKENIZER, WORDS
 from tests.two_tokenizers import make_two_sided
 
@@ -342,33 +337,6 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
     # The same file as a stream is known again.
     with open(source, "rb") as stream:
         assert translate_file(translator, stream, target, **options).resumed == 4
-
-
-KILLED = """
-import sys
-from tests.test_translate_files import make_translator, translate_file
-translate_file(make_translator(), sys.argv[1], sys.argv[2], window=50, resume=True)
-"""
-
-
-@pytest.mark.slow
-def test_killed_again_and_again(translator, tmp_path):
-    lines = random_lines(3000)
-    source, target = write(tmp_path / "in", lines), tmp_path / "out"
-    # By lines and not by seconds: machines differ in speed.
-    for kill_behind in (1, 700, 1600, None):
-        command = [sys.executable, "-c", KILLED, str(source), str(target)]
-        process = subprocess.Popen(command, cwd=ROOT)
-        while kill_behind is not None and process.poll() is None:
-            part = tmp_path / "out.part"
-            if part.exists() and part.read_bytes().count(b"\n") >= kill_behind:
-                process.send_signal(signal.SIGKILL)
-            time.sleep(0.001)
-        process.wait(timeout=300)
-        assert process.returncode == (0 if kill_behind is None else -signal.SIGKILL)
-        assert target.exists() == (kill_behind is None)
-    assert read_lines(target) == translator.translate(lines)
-    assert names(tmp_path) == ["in", "out"]
 
 
 # --- Progress ---

@@ -65,17 +65,6 @@ def test_given_hypotheses_and_comparison(folder, capsys):
     assert compared == [*metrics.split(",")[:-1], "rouge1", "rouge2", "rougeL"]
 
 
-def test_the_language_says_how_words_are_found(folder, tmp_path, capsys):
-    text = write(tmp_path / "text", "他昨天去了北京大学")
-    scored = ["evaluate", "--hypotheses", text, "--reference", text]
-    done = call(capsys, *scored, "--target-language", "zh")
-    assert "|tok:zh|" in done.output and done.output.endswith("\nBLEU 100.0\n")
-    done = call(capsys, *scored, "--target-language", "th")
-    assert done.output.startswith("chrF2|") and "|tok:13a|" in done.output
-    done = call(capsys, *scored, "--target-language", "zh", "--tokenize", "13a")
-    assert "|tok:13a|" in done.output
-
-
 def test_model(folder, tmp_path, capsys):
     scored = ["evaluate", folder / "model", "--source", folder / "source"]
     done = call(

@@ -9,7 +9,7 @@ import pytest
 import keras_seqconv as ks
 from tests.cli.commands import call, refused
 from tests.processes import full_disk
-from tests.small_models import make_language_model, make_translator
+from tests.small_models import make_translator
 
 pytestmark = pytest.mark.tensorflow
 
@@ -57,20 +57,6 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
     assert b"w1 w2" in warmup and b"serving_default" in warmup
-
-
-@pytest.mark.slow
-def test_a_run_of_a_language_model(capsys, tmp_path):
-    """Whose scores are numbers, of the validation split."""
-    make_language_model().save(tmp_path / "run" / "model")
-    record = {"options": {"preset": "tiny", "dataset": "words"}, "recipe": {}}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    scores = {"split": "validation", "nll": 1.5, "perplexity": 4.5}
-    (tmp_path / "run" / "scores.json").write_text(json.dumps(scores))
-    done = call(capsys, "export", tmp_path / "run", "--output", tmp_path / "served")
-    assert done.status == 0, done.errors
-    card = (tmp_path / "served" / "1" / "MODEL_CARD.md").read_text()
-    assert "- validation split:" in card and "`perplexity = 4.5`" in card
 
 
 @pytest.mark.slow

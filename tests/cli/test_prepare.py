@@ -53,18 +53,6 @@ def test_prints_counts_and_what_to_do_next(files, tmp_path, capsys):
     assert load_tokenizer(out / "tokenizers/source").language == "de"
 
 
-def test_lists_files_and_names_missing_ones(tmp_path, capsys):
-    assert prepare("wmt16", tmp_path, "--list") == 0
-    listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == 7 and listed[6].startswith("optional bpe.32000")
-    assert listed[0].startswith("missing  train.tok.clean.bpe")
-    assert prepare("iwslt14", tmp_path, "--output", tmp_path / "out") == 2
-    printed = capsys.readouterr().err
-    assert "missing  de-en/train.tags.de-en.de (in de-en.tgz), from http" in printed
-    assert printed.splitlines()[-1].startswith(f"error: In {tmp_path} there must be:")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     "arguments, problem",
     [

@@ -1,15 +1,11 @@
 """Commands print nothing that is not for the user, whatever libraries log."""
 
-import os
 import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-
-from tests.processes import COMMAND, ROOT
-from tests.small_models import make_translator
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
@@ -58,32 +54,3 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     lines = re.split(r"[\r\n]+", done.stderr)
     assert not [line for line in lines if line.strip() and not OURS.match(line)]
-
-
-@pytest.mark.parametrize(
-    "command, environment, words",
-    [
-        (
-            ["-c", COMMAND, "translate", "."],
-            {"KERAS_BACKEND": "numpy"},
-            "works on the Keras backends tensorflow and jax",
-        ),
-        (
-            [ROOT / "examples" / "serve_client.py", "m", "--grpc", "localhost:9"],
-            {},
-            "No server answers at localhost:9",
-        ),
-    ],
-)
-def test_an_error_is_the_only_line(tmp_path, monkeypatch, command, environment, words):
-    if not environment:
-        pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
-    make_translator().save(tmp_path / "model")
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path / "model", capture_output=True, text=True, input="w1\n",
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )  # fmt: skip
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ") and words in line

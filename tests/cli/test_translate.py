@@ -110,9 +110,7 @@ def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("flags, chosen, parts", [
     ((), None, min(available_cores(), 8)),
-    (("--parallel-batches", "1"), None, 1),
     (("--window", "1"), None, 1),
-    ((), "3", 1),
 ])  # fmt: skip
 def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen, parts):
     """In a new process, as TensorFlow must not run yet."""

@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -22,11 +19,8 @@ from keras_seqconv.data.batches import (
     choose_shapes,
     fill,
     order_epoch,
-    size_of_epoch,
 )
 from keras_seqconv.data.ids import IdStore
-from tests.conftest import corpus_folder
-from tests.processes import ROOT
 
 
 def make_rows(lengths):
@@ -91,11 +85,6 @@ def corpora(draw):
     }
 
 
-def padding_share(lengths, shapes):
-    counts = np.bincount(assign(lengths, shapes), minlength=len(shapes))
-    return 1 - lengths.sum() / size_of_epoch(counts, shapes)[1]
-
-
 @settings(deadline=None, max_examples=60)
 @given(corpora(), st.integers(0, 2**32))
 def test_epochs_hold_every_row_once_in_few_bounded_shapes(corpus, seed):
@@ -148,7 +137,6 @@ def test_shapes_of_small_corpora():
     lengths = np.repeat(kinds, 64, axis=0)
     shapes = choose_shapes(lengths, 320, 4)
     assert {shape.widths for shape in shapes} == set(kinds)
-    assert padding_share(lengths, shapes) == 0
     lengths = np.array([[2, 3]] * 8 + [[10, 12]] * 9)
     shapes = choose_shapes(lengths, 1000, 2)
     assert shapes == (Shape(24, (10, 12)),)  # 17 rows, where tokens allow 80
@@ -171,31 +159,6 @@ def test_how_rows_fill_batches():
     found = order_epoch(np.array([1, 0, 1, 0, 0]), shapes, None)
     expected = [(0, [1, 3]), (0, [4, -1]), (1, [0, 2])]
     assert [(shape, rows.tolist()) for shape, rows in found] == expected
-
-
-def multi30k():
-    folder = corpus_folder("multi30k")
-    texts = (folder / f"train.lc.norm.tok.{language}" for language in ("de", "en"))
-    sides = [text.read_text("utf-8").splitlines() for text in texts]
-    return np.array(
-        [[len(line.split()) + 1 for line in pair] for pair in zip(*sides, strict=True)]
-    )
-
-
-def like_wmt():
-    rng = np.random.default_rng(1)
-    mean = rng.lognormal(3.1, 0.65, 50_000)
-    sides = [mean * rng.lognormal(0, 0.15, len(mean)) for _ in range(2)]
-    return np.clip(np.stack(sides, axis=1), 1, 250).astype(int) + 1
-
-
-@pytest.mark.parametrize("tokens_per_batch", [4096, 8192])
-@pytest.mark.parametrize(("corpus", "most"), [(multi30k, 0.1), (like_wmt, 0.18)])
-def test_corpora_are_padded_little(corpus, most, tokens_per_batch):
-    lengths = corpus()
-    shapes = choose_shapes(lengths, tokens_per_batch)
-    assert len(shapes) <= 16
-    assert padding_share(lengths, shapes) < most
 
 
 # --- The stream ---
@@ -365,38 +328,6 @@ def test_wrong_arguments(arguments, message):
 
 
 # --- Processes ---
-
-SCRIPT = """
-from tests.data.test_batches import STORE, BatchStream
-print("begins", flush=True)
-while True:
-    for batch in BatchStream(STORE, 300).dataset():
-        pass
-"""
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-def test_another_process_stops_when_told():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert process.stdout.readline() == "begins\n"
-        # Again and again: CPython swallows an exception that a garbage collection's
-        # callback is interrupted with, and JAX, where installed, registers one.
-        for _ in range(10):
-            process.send_signal(signal.SIGINT)
-            try:
-                _, errors = process.communicate(timeout=10)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        assert "KeyboardInterrupt" in errors
-        assert process.returncode in (1, 130, -signal.SIGINT)
-    finally:
-        process.kill()
 
 
 def test_end_waits_for_the_call_that_runs_and_refuses_others(monkeypatch):

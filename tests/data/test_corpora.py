@@ -4,15 +4,12 @@ import bz2
 import functools
 import gzip
 import lzma
-import tracemalloc
 
 import pytest
 
 from keras_seqconv.data import rows as data_rows
 from keras_seqconv.data.corpora import hold_out, open_corpus
 from keras_seqconv.support import files
-from tests.conftest import corpus_folder
-from tests.processes import run_python
 
 from_german = functools.partial(open_corpus, source_language="de")
 
@@ -145,18 +142,6 @@ def test_text_of_a_language_model(folder):
         rows_of(open_corpus(path))
 
 
-def test_layout_of_translate_folder(folder):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    names = ["de.train.txt", "en.train.txt", "de.test.txt", "en.test.txt"]
-    path = folder(*names)
-    corpus = from_german(path)
-    assert corpus.splits == ("train", "test")
-    builder = tfds.folder_dataset.TranslateFolder(str(path))
-    theirs = tfds.as_numpy(builder.as_dataset(split="train"))
-    rows = [(row["de"].decode(), row["en"].decode()) for row in theirs]
-    assert rows_of(corpus) == rows
-
-
 def test_tsv(tmp_path):
     """As people have it: pairs, and columns behind them."""
     path = tmp_path / "pairs.tsv"
@@ -239,38 +224,6 @@ def test_wrong_folders_and_arguments(folder, tmp_path):
         rows_of(corpus)
 
 
-def test_multi30k():
-    path = corpus_folder("multi30k")
-    corpus = from_german(path)
-    sizes = {split: len(rows_of(corpus, split)) for split in corpus.splits}
-    assert sizes == {"train": 29_000, "validation": 1_014, "test": 1_000}
-    tokenised = open_corpus(path, variant="lc.norm.tok", source_language="en")
-    english, _ = rows_of(tokenised, "test")[0]
-    raw = next(corpus.texts("test", "target"))
-    assert raw.lower().split() == english.replace(" .", ".").split()
-
-
-def test_embedded_corpus_needs_no_optional_packages():
-    code = """
-        import sys, types
-        for name in ("tensorflow", "tensorflow_datasets", "keras"):
-            sys.modules[name] = None
-        for name in ("keras_seqconv", "keras_seqconv/data"):  # without their imports
-            package = types.ModuleType(name.replace("/", "."))
-            package.__path__ = [name]
-            sys.modules[package.__name__] = package
-        from keras_seqconv.data import corpora, ids
-        corpus = corpora.open_corpus("phrases")
-        turned = corpora.open_corpus("phrases", source_language="de")
-        assert corpus.splits == ("train", "validation", "test")
-        assert (corpus.source_language, corpus.target_language) == ("en", "de")
-        (pair,), (other,) = corpus.blocks("validation"), turned.blocks("validation")
-        assert len(pair[0]) == 1000 and pair == other[::-1]
-        print(next(ids.blocks([[5, 2]], 4))["labels"].tolist())
-    """
-    assert run_python(code).stdout == "[5, 2]\n"
-
-
 # --- Lines ---
 
 
@@ -339,21 +292,3 @@ def test_wrong_texts(read, monkeypatch):
             read(*contents)
     with pytest.raises(ValueError, match="at least one row.*1 nul"):
         read(b"\0", b"1", on_error="skip")
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    def peak(number):
-        path = tmp_path / str(number)
-        with open(path, "w") as stream:
-            stream.writelines(f"{'x' * 60} {i}\n" for i in range(number))
-        corpus = open_corpus(path)
-        tracemalloc.start()
-        try:
-            for _ in corpus.blocks("train"):
-                pass
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    small, large = peak(40_000), peak(100_000)  # 2.7 and 6.9 MB
-    assert large < 1.25 * small

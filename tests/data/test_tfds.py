@@ -1,7 +1,6 @@
 """TensorFlow Datasets: which texts, which direction, and what happens offline."""
 
 import hashlib
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,7 +12,6 @@ import requests
 from keras_seqconv.data.corpora import open_corpus
 from keras_seqconv.data.tfds import prepare
 from tests.data.test_corpora import rows_of as pairs
-from tests.processes import ROOT
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -125,43 +123,6 @@ def opened(tmp_path_factory):
     return open_prepared
 
 
-def test_wmt_builder_generates_from_files(tmp_path, monkeypatch):
-    """Its real generator too, on small files where the downloads would be."""
-    from tensorflow_datasets.translate import wmt
-
-    name, files = "wmt14_translate/de-en", tmp_path / "files"
-    for subset in {n for names in tfds.builder(name).subsets.values() for n in names}:
-        for path in wmt.DATASET_MAP[subset].get_path("de"):
-            file = files / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            sentence = f"{subset} {file.name}"
-            if path.endswith("sgm"):
-                sentence = f'<seg id="1">{sentence}</seg>'
-            file.write_text(f"{sentence}\n")
-
-    def downloaded(manager, urls):
-        if isinstance(urls, dict):
-            return {key: [files] for key in urls}
-        return [files] * len(urls) if isinstance(urls, list) else files
-
-    manager = tfds.download.DownloadManager
-    monkeypatch.setattr(manager, "download_and_extract", downloaded)
-    corpus = open_corpus(name, data_dir=tmp_path / "data")
-    assert corpus.splits == ("train", "validation", "test")
-    train = pairs(corpus)
-    assert len(train) == 3 and all(de.endswith(".de") for de, _ in train)
-    assert "newstest2014" in pairs(corpus, "test")[0][0]
-    version = "wmt14_translate/de-en/1.0.0"
-    digests = corpus.digests(["train", "valid"])
-    assert list(digests) == [f"{version} train", f"{version} validation"]
-    assert digests[f"{version} train"].startswith("3 rows, ")
-    # By languages, which find the configuration, and the other way round.
-    languages = {"source_language": "en", "target_language": "de"}
-    for other in ("wmt14_translate", name):
-        turned = open_corpus(other, data_dir=tmp_path / "data", **languages)
-        assert pairs(turned) == [pair[::-1] for pair in train]
-
-
 @pytest.mark.parametrize(
     ("source", "target"), [("en", "de"), ("de", "en"), ("fr", "de")]
 )
@@ -174,6 +135,8 @@ def test_pairs(opened, source, target):
         assert one == initial[source] + one[1:] and other == initial[target] + one[1:]
     assert pairs(corpus) == found
     assert corpus.counts["train"] == {"kept": 2500}
+    ((name, digest),) = corpus.digests(["train"]).items()
+    assert name.endswith("/1.0.0 train") and digest.startswith("2500 rows, ")
     assert set(corpus.splits) == {"train", "dev"}
     assert pairs(corpus, "validation") == pairs(corpus, "dev")
     assert pairs(corpus, "train[:1%]") == found[:25]
@@ -268,33 +231,3 @@ def test_what_helps_where_nothing_can_be_downloaded(tmp_path, monkeypatch, kind)
     monkeypatch.setattr(builder, "is_prepared", lambda: False)
     with pytest.raises(OSError, match="^No space left"):
         prepare(builder)
-
-
-PREPARE = """
-import sys, time
-from tests.data.test_tfds import SeqconvPairs, prepare
-original = SeqconvPairs._generate_examples
-def slow(self, number):
-    print("generates", flush=True)
-    time.sleep(1)
-    yield from original(self, number)
-SeqconvPairs._generate_examples = slow
-builder = SeqconvPairs(data_dir=sys.argv[1])
-prepare(builder)
-print("rows", builder.info.splits["train"].num_examples)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_prepare_once(tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PREPARE, str(tmp_path)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=200)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert all("rows 2500" in output for output in outputs)
-    assert sum(output.count("generates") for output in outputs) == 2  # train and dev

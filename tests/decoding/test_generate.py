@@ -150,10 +150,7 @@ def test_scores_and_attention_belong_to_the_tokens(count):
             np.testing.assert_allclose(attention[1, rank, place], wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "exponent"),
-    quick_and_slow([("gnmt", 0.6)], [("power", 0.6), ("power", 1.0)]),
-)
+@pytest.mark.parametrize(("kind", "exponent"), [("gnmt", 0.6), ("power", 0.6)])
 def test_scores_of_what_a_search_found_are_those_of_the_search(kind, exponent):
     model = Trained(12)
     source = np.full((2, 3), 5)
@@ -222,12 +219,11 @@ def test_calls_are_traced_once_and_see_new_weights():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("ratio", quick_and_slow([1.3], [0.0]))
-def test_search_in_a_function_with_dynamic_shapes(ratio):
+def test_search_in_a_function_with_dynamic_shapes():
     import tensorflow as tf
 
     model = Recurrent(20, seed=8)
-    options = dict(num_beams=3, max_length=3, max_length_ratio=ratio,
+    options = dict(num_beams=3, max_length=3, max_length_ratio=1.3,
                    return_attention=True, no_repeat_ngram_size=2)  # fmt: skip
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), "int32")] * 2)
@@ -270,7 +266,7 @@ class Counting(Recurrent):
     quick_and_slow(
         [{"no_repeat_ngram_size": 2, "return_attention": True},
          {"prefix_ids": np.array([[5, 6], [1, 1], [4, 1], [8, 1]])}],
-        [{}, {"num_groups": 3}, {"stopping": "optimal"}, {"seed": 3}],
+        [{"num_groups": 3, "stopping": "optimal"}, {"seed": 3}],
     ),
 )  # fmt: skip
 def test_sentences_that_have_ended_leave_the_batch(options):

@@ -28,9 +28,22 @@ pytestmark = [
 CHANNELS, SIZE = 8, 30
 SHAPES = [(2, 5), (1, 1), (3, 40), (2, 70)]  # of one block and of several
 SMALL = dict(
-    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=1,
-    num_decoder_layers=1, dropout=0.0,
+    hidden_dim=8, intermediate_dim=8, num_heads=2, num_encoder_layers=2,
+    num_decoder_layers=2, kernel_sizes=[3, 3], dropout=0.0,
 )  # fmt: skip
+
+
+def of_layers():
+    """Outputs of all layers side by side, so that an export shows each."""
+    every = [
+        layers.DynamicConv(2, 3), layers.DynamicConv(2, 37, padding="causal"),
+        layers.LightConv(2, 4), layers.GLU(), layers.MultiHeadAttention(2),
+        layers.PositionEncoding(), layers.WeightNormConv1D(6, 3, "causal"),
+        layers.WeightNormDense(6), layers.FeedForward(6), layers.ConvS2SBlock(6, 3),
+        layers.DynamicConvModule(2, 3), layers.LightConvModule(2, 3),
+        layers.QueryConvModule(2, 3),
+    ]  # fmt: skip
+    return of_layer(lambda x: keras.layers.Concatenate()([one(x) for one in every]))
 
 
 def of_layer(layer):
@@ -48,39 +61,25 @@ def of_translator(make=models.EncoderDecoder, **options):
     return model, lambda rng, b, t: [ids(rng, b, t), ids(rng, b, t + 2)]
 
 
-def of_language_model(make, **options):
-    return make(SIZE, dropout=0.0, **options), lambda rng, b, t: [ids(rng, b, t)]
+def of_language_model():
+    model = models.ConvLanguageModel(
+        SIZE, dropout=0.0, embedding_dim=8, convolutions="[(8, 3)] * 2"
+    )
+    return model, lambda rng, b, t: [ids(rng, b, t)]
 
 
 CASES = {
     "dynamic_conv": lambda: of_layer(layers.DynamicConv(2, 3)),
-    "dynamic_conv_long": lambda: of_layer(layers.DynamicConv(2, 37, padding="causal")),
-    "light_conv": lambda: of_layer(layers.LightConv(2, 4)),
-    "glu": lambda: of_layer(layers.GLU()),
-    "attention": lambda: of_layer(layers.MultiHeadAttention(2)),
-    "position_encoding": lambda: of_layer(layers.PositionEncoding()),
-    "weight_norm_conv": lambda: of_layer(layers.WeightNormConv1D(6, 3, "causal")),
-    "weight_norm_dense": lambda: of_layer(layers.WeightNormDense(6)),
-    "feed_forward": lambda: of_layer(layers.FeedForward(6)),
-    "dynamic_conv_module": lambda: of_layer(layers.DynamicConvModule(2, 3)),
-    "light_conv_module": lambda: of_layer(layers.LightConvModule(2, 3)),
-    "query_conv_module": lambda: of_layer(layers.QueryConvModule(2, 3)),
-    "conv_s2s_block": lambda: of_layer(layers.ConvS2SBlock(6, 3)),
-    **{
-        mixer: lambda mixer=mixer: of_translator(mixer=mixer, **SMALL)
-        for mixer in ("dynamic_conv", "light_conv", "query_conv", "attention")
-    },
+    "layers": of_layers,
+    "mixers": lambda: of_translator(**SMALL, mixer={
+        "encoder": ["dynamic_conv", "attention"],
+        "decoder": ["light_conv", "query_conv"],
+    }),
     "conv_s2s": lambda: of_translator(
         models.ConvS2S, embedding_dim=8, convolutions="[(8, 3)] * 2", output_dim=8,
         dropout=0.0, max_length=128,
     ),
-    "language_model": lambda: of_language_model(
-        models.LanguageModel, hidden_dim=8, intermediate_dim=8, num_heads=2,
-        num_layers=1,
-    ),
-    "conv_language_model": lambda: of_language_model(
-        models.ConvLanguageModel, embedding_dim=8, convolutions="[(8, 3)] * 2",
-    ),
+    "language_model": of_language_model,
 }  # fmt: skip
 
 
@@ -135,7 +134,7 @@ def test_a_convolution_runs_in_onnx(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_format", [in_onnx, in_litert])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES][1:])
 def test_layers_and_models(case, to_format, tmp_path):
     assert_equal_outside(case, to_format, tmp_path / "model")
 
@@ -156,9 +155,7 @@ def fresh_translator(**options):
 @pytest.mark.parametrize(
     ("mixer", "search", "quantized"),
     [
-        ("dynamic_conv", {"num_beams": 3}, None),
-        ("query_conv", {"num_beams": 2}, "int8"),
-        ("light_conv", {"num_beams": 1, "max_length": 7}, None),
+        ("query_conv", {"num_beams": 1, "max_length": 7}, "int8"),
         ("attention", {"no_repeat_ngram_size": 2, "min_length": 3}, None),
     ],
 )

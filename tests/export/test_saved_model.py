@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import keras_seqconv as ks
 from keras_seqconv.export import writing
@@ -120,47 +118,6 @@ def test_long_texts_are_cut_as_said(pieces):
     best = translator.target_tokenizer.detokenize(expected[:1].tolist())
     assert decoded(found["translation"]) == best
     np.testing.assert_allclose(found["score"][0], scores[0], atol=1e-4)
-
-
-# At most 36 bytes with U+FFFD for those that are not UTF-8: nothing is cut.
-BYTES = st.lists(st.integers(0, 255), max_size=12).map(bytes)
-ANY = st.lists(BYTES | st.text(max_size=9).map(str.encode), max_size=7)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=10)
-@given(texts=ANY)
-def test_any_bytes(pieces, texts):
-    translator, _, run = pieces
-    run, asked = run["serving_default"], tf.constant(texts, tf.string)
-    found = run(text=asked)
-    translations = decoded(found["translation"])
-    assert translations == decoded(run(text=asked)["translation"])
-    valid = [text.decode("utf-8", "replace") for text in texts]
-    expected = translator.translate_n_best(valid, 2)
-    scores = found["score"].numpy()
-    for text, score, best in zip(translations, scores, expected, strict=True):
-        assert abs(score - best[0].score) < 1e-4
-        ties = [one.text for one in best if abs(one.score - score) < 2e-4]
-        assert text in ties
-
-
-@pytest.mark.slow
-def test_no_sentence_changes_another(pieces):
-    """Alone, among others, in any order, in many chunks: 160 tokens are 4 sources."""
-    run = pieces[2]["translate_n_best"]
-    texts = [f"{text} {number}" for number in range(9) for text in PIECES]
-    together = run(text=tf.constant(texts))
-    order = np.random.default_rng(1).permutation(len(texts))
-    shuffled = run(text=tf.constant([texts[index] for index in order]))
-    scores = together["score"].numpy()
-    np.testing.assert_allclose(scores[order], shuffled["score"], atol=1e-4)
-    translations = np.array(decoded(together["translation"]), object)
-    assert (translations[order] == decoded(shuffled["translation"])).all()
-    for index in (0, 5, len(texts) - 1):
-        alone = run(text=tf.constant([texts[index]]))
-        np.testing.assert_allclose(alone["score"][0], scores[index], atol=1e-4)
-        assert decoded(alone["translation"])[0] == translations[index].tolist()
 
 
 def test_ids_that_make_no_sense(pieces):

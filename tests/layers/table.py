@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from keras_seqconv import layers
-from tests.cases import all_but
 from tests.layers.values import lengths_mask, random
 
 B, T, S, C = 2, 7, 5, 6
@@ -196,8 +195,8 @@ ROWS = {
         of("AdaptiveSoftmax", 11, dropout=0.5, seed=1, **ADAPTIVE), 5, seeds=1
     ),
 }  # fmt: skip
-# Of rows that go the same ways, some are compiled with every change, others in CI only.
-SLOW = [
+# Rows that go a way of their own; the others are not compiled, reloaded or trained.
+ALIKE = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
     "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
     "dynamic module, no biases",
@@ -206,11 +205,9 @@ SLOW = [
     "attention to a source", "residual, norm first", "residual, feed forward",
     "positions of the paper",
 ]  # fmt: skip
-FAST = [name for name in ROWS if name not in SLOW]
-QUICK = all_but(FAST, ROWS)
+DIFFERENT = [name for name in ROWS if name not in ALIKE]
 # An adaptive softmax has its weights in `log_prob` and not in its call.
-TRAINABLE = [name for name in ROWS if ROWS[name].weights and name != "adaptive softmax"]
-TRAINABLE = all_but([name for name in FAST if name in TRAINABLE], TRAINABLE)
+TRAINABLE = [x for x in DIFFERENT if ROWS[x].weights and x != "adaptive softmax"]
 MASKABLE = [name for name in ROWS if ROWS[name].masks]
 STEPPING = [name for name in ROWS if ROWS[name].steps]
 

@@ -7,11 +7,9 @@ from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput, AdaptiveSoftmax
 from keras_seqconv.ops import fused
-from tests.backends import compiled, gradients, layer_gradients, modes, to_numpy
-from tests.cases import few_on_jax
+from tests.backends import compiled, layer_gradients, modes, to_numpy
 from tests.layers.values import assert_close, random, randomized
 
-POLICIES = {"mixed_bfloat16": 0.1, "mixed_float16": 0.02, "float64": 1e-5}
 WORDS, CUTOFFS, CHANNELS = 41, (7, 15, 26), 16
 BANDS = [(0, 7), (7, 15), (15, 26), (26, 41)]
 
@@ -127,32 +125,6 @@ class TestAdaptiveSoftmax:
                 assert difference < 1e-5 * scale
 
     @pytest.mark.tensorflow
-    def test_second_derivatives_without_xla(self, blocks):
-        """Of a gradient penalty, as of the full distribution."""
-        import tensorflow as tf
-
-        layer, ids = softmax_layer(), ops.convert_to_tensor(words())
-
-        def direct(x):
-            return ops.take_along_axis(layer.full_log_prob(x), ids[..., None], -1)
-
-        def penalty(function, x):
-            (slope,) = gradients(lambda x: ops.sum(function(x) ** 2), x)
-            return ops.sum(slope**2)
-
-        def twice(function):
-            return lambda x: gradients(lambda x: penalty(function, x), x)[0]
-
-        features = ops.convert_to_tensor(random(2, 9, CHANNELS))
-        expected, ours = (
-            to_numpy(twice(direct)(features)),
-            twice(lambda x: layer.log_prob(x, ids)),
-        )
-        for function in (ours, tf.function(ours, autograph=False)):
-            difference = np.abs(to_numpy(function(features)) - expected).max()
-            assert difference < 1e-4 * np.abs(expected).max()
-
-    @pytest.mark.tensorflow
     def test_graph_with_unknown_shapes(self, blocks):
         import tensorflow as tf
 
@@ -187,30 +159,6 @@ class TestAdaptiveSoftmax:
         for kept in (weight, weight > 0):
             loss = to_numpy(layer.loss(features, ids, kept))
             np.testing.assert_allclose(loss, -(log_prob * kept).sum(), rtol=1e-5)
-
-    # JAX has float64 only behind a global switch
-    @pytest.mark.parametrize(
-        "policy", few_on_jax(["mixed_bfloat16", "mixed_float16"], POLICIES)
-    )
-    def test_policies(self, policy, blocks):
-        features, ids = random(2, 9, CHANNELS), words()
-        expected = softmax_layer()
-        layer = softmax_layer(dtype=policy)
-        wanted = "float64" if policy == "float64" else "float32"
-        outputs = layer(features)
-        assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
-        limit = POLICIES[policy]
-        for got, other in [
-            (layer.log_prob(outputs, ids), expected.log_prob(features, ids)),
-            (layer.full_log_prob(outputs), expected.full_log_prob(features)),
-        ]:
-            assert keras.backend.standardize_dtype(got.dtype) == wanted
-            assert np.abs(to_numpy(got) - to_numpy(other)).max() < limit
-        gradients = layer_gradients(layer, lambda x: layer.loss(x, ids), features)
-        others = layer_gradients(expected, lambda x: expected.loss(x, ids), features)
-        for got, other in zip(gradients, others, strict=True):
-            scale = np.abs(to_numpy(other)).max()
-            assert np.abs(to_numpy(got) - to_numpy(other)).max() < limit * scale
 
     def test_dropout_of_features_and_tails(self):
         features, ids = random(2, 9, CHANNELS), words()

@@ -17,19 +17,6 @@ from tests.layers.values import (
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
 
 
-def test_equals_keras_with_the_same_weights():
-    query, value = random(BATCH, TARGET, CHANNELS), random(BATCH, SOURCE, CHANNELS)
-    value_mask = lengths_mask([4, 6], SOURCE)
-    theirs = keras.layers.MultiHeadAttention(HEADS, CHANNELS // HEADS)
-    theirs.build(query.shape, value.shape)
-    ours = randomized(MultiHeadAttention(HEADS), query.shape, value.shape)
-    # query, key, value and output, each kernel then bias: the order of Keras, too
-    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
-    theirs.set_weights(ours.get_weights())
-    expected = theirs(query, value, value_mask=value_mask)
-    assert_close(ours(query, value=value, value_mask=value_mask), to_numpy(expected))
-
-
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_attention_to_one_masked_and_one_real_key_is_exact(policy):
     """The masked logit vanishes however large the others are."""
@@ -138,21 +125,6 @@ def test_memories_that_do_not_fit():
         free.attend(random(2, 1, CHANNELS // 2), memory)
     with pytest.raises(ValueError, match="`memory_mask` must have the shape"):
         free.attend(random(2, 1, CHANNELS), memory, np.ones((2, 1, SOURCE)))
-
-
-@pytest.mark.parametrize(
-    ("shapes", "match"),
-    [
-        ([(2, 5, 9)], "multiple of `num_heads`"),
-        ([(2, 8)], "`inputs` must have shape"),
-        ([(2, 5, None)], "last axis of `inputs` must have a known size"),
-        ([(2, 5, 8), (2, 8)], "`value` must have shape"),
-        ([(2, 5, 8), (2, 6, 8), (2, 7, 8)], "same length"),
-    ],
-)
-def test_bad_shapes_are_refused(shapes, match):
-    with pytest.raises(ValueError, match=match):
-        MultiHeadAttention(HEADS).build(*shapes)
 
 
 def test_what_users_of_keras_type():

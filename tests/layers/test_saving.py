@@ -1,19 +1,14 @@
 """Every layer in one model: in a fresh process, exported without XLA, padded."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqconv import layers
 from keras_seqconv.models import EncoderDecoder
-from tests.backends import cheaply, to_numpy
+from tests.backends import to_numpy
 from tests.layers.values import assert_close
 from tests.saved_models import compiled_functions
 
@@ -67,38 +62,6 @@ def every_layer(width: int = 8) -> keras.Model:
 IDS = np.array([[3, 4, 5, 6, 7, 8, 9], [2, 3, 4, 0, 0, 0, 0]], "int32")
 
 
-@pytest.mark.slow
-def test_every_layer_reloads_in_a_fresh_process(tmp_path):
-    model = every_layer()
-    np.save(tmp_path / "expected.npy", to_numpy(model(IDS)))
-    np.save(tmp_path / "ids.npy", IDS)
-    model.save(tmp_path / "model.keras")
-    code = """
-    import sys, numpy as np, keras, keras_seqconv
-    folder = sys.argv[1]
-    model = keras.saving.load_model(folder + "/model.keras")
-    outputs = model(np.load(folder + "/ids.npy"))
-    expected = np.load(folder + "/expected.npy")
-    np.testing.assert_allclose(outputs, expected, atol=1e-5)
-    """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-        timeout=300,
-    )
-
-
-def test_padding_changes_no_result_of_the_whole_model():
-    """Causal or not, a sentence gives the same outputs in a longer batch."""
-    model = cheaply(every_layer())
-    short = to_numpy(model(IDS[1:, :3]))
-    padded = to_numpy(model(IDS))[1:, :3]
-    # The normalizations and projections multiply rounding: not to the last bit.
-    np.testing.assert_allclose(padded, short, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
@@ -115,24 +78,6 @@ def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
         for ids, wanted in ((IDS, expected), (IDS[1:, :3], expected[1:, :3])):
             (outputs,) = serve(tf.constant(ids)).values()
             np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.tensorflow
-# An adaptive softmax has its weights in `log_prob` and not in its call.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_every_layer_trains_together_in_half_precision(policy):
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = every_layer()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    model.compile("adam", "mse")
-    target = ops.zeros((2, 7, 5))
-    losses = model.fit(IDS, target, epochs=8, verbose=0).history["loss"]
-    assert np.all(np.isfinite(losses))
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])

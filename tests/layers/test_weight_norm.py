@@ -44,21 +44,6 @@ def test_first_kernel_is_the_sampled_one(make):
     assert gain == (1.0 if layer.v.ndim == 2 else 4.0)
 
 
-def test_gradients_follow_the_paper():
-    layer = WeightNormDense(5)
-    randomized(layer, (None, 3))
-    v, g, bias = weights_of(layer)
-    inputs = random(4, 3)
-    _, got_v, got_g, _ = layer_gradients(layer, layer, inputs)
-    length = np.sqrt(np.sum(v**2, axis=0))
-    # Of the loss sum(outputs**2), then equation 3 of Salimans & Kingma.
-    by_kernel = inputs.T @ (2 * (inputs @ kernel_of(layer) + bias))
-    by_g = np.sum(by_kernel * v, axis=0) / length
-    by_v = g / length * by_kernel - g * by_g / length**2 * v
-    np.testing.assert_allclose(to_numpy(got_g), by_g, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(to_numpy(got_v), by_v, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_a_zero_direction_gives_zeros_and_finite_gradients(make):
     layer = make()
@@ -96,30 +81,6 @@ def test_the_kernel_is_rounded_to_half_precision_only_once(policy):
     outputs = layer(np.eye(16, dtype="float32"))
     rounded = ops.cast(kernel, layer.compute_dtype)
     assert np.array_equal(to_numpy(outputs), to_numpy(rounded))
-
-
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_steps_with_a_kernel_made_before_compute_no_norm(policy, folded, monkeypatch):
-    dense, conv = LAYERS["dense"](dtype=policy), LAYERS["causal"](dtype=policy)
-    compute = policy.removeprefix("mixed_")
-    inputs, window = random(2, 7, 3), {"inputs": ops.zeros((2, 3, 3), compute)}
-    for layer in (dense, conv):
-        randomized(layer, inputs.shape)
-        if folded:
-            layer.fold()
-
-    def results(kernels):
-        first, state = conv.step(inputs[:, :1], window, kernels[1])
-        rest, _ = conv.step(inputs[:, 1:], state, kernels[1])
-        return [to_numpy(x) for x in (dense(inputs, kernel=kernels[0]), first, rest)]
-
-    expected = results([None, None])
-    kernels = [dense.step_kernel(), conv.step_kernel()]
-    assert kernels[0].dtype == dense(inputs).dtype
-    monkeypatch.setattr(type(dense).__mro__[1], "effective_kernel", None)
-    for got, value in zip(results(kernels), expected, strict=True):
-        np.testing.assert_array_equal(got, value)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

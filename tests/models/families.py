@@ -18,6 +18,7 @@ from keras_seqconv.models import (
     LanguageModel,
 )
 from tests.backends import cheaply, to_numpy
+from tests.cases import quick_and_slow
 
 VOCABULARY, PAD = 23, 1
 TOLERANCE = dict(rtol=1e-4, atol=1e-4)
@@ -168,31 +169,16 @@ CONFIGS = {
                                              convolutions="[(8, 2)]", output_dim=8)),
 }  # fmt: skip
 ADAPTIVE_OUTPUTS = ("lm_adaptive", "lm_tied", "lm_tied_projections", "conv_lm_adaptive")
-WITH_SOURCE = [
-    name for name in CONFIGS if CONFIGS[name][0] in (encoder_decoder, conv_s2s)
-]
-WEIGHT_NORMALIZED = [name for name in CONFIGS if name.startswith("conv_")]
 _QUICK = ("mixed", "sides", "lm_mixed", "lm_adaptive", "lm_tied_projections",
           "conv_lm", "conv_s2s")  # fmt: skip
 
 
-def cases(names, quick=_QUICK):
-    """A `parametrize` of these models: those not in `quick` only with slow tests.
-
-    JAX, that compiles everything anew for each, sees one ConvS2S.
-    """
-
-    def marks(name):
-        if name in ("conv_s2s_small", "conv_s2s_no_positions"):
-            return pytest.mark.tensorflow
-        return () if name in quick else pytest.mark.slow
-
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=marks(name)) for name in names]
-    )
+def cases(quick=_QUICK, slow=()):
+    """A `parametrize` of these models: those of `slow` only with slow tests."""
+    return pytest.mark.parametrize("name", quick_and_slow(quick, slow))
 
 
-each_model = cases(CONFIGS)
+each_model = cases(_QUICK, [name for name in CONFIGS if name not in _QUICK])
 
 
 def make(name, **options):

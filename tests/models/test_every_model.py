@@ -8,20 +8,17 @@ import pytest
 from keras import ops
 
 from tests.backends import UNCOMPILED, compiled, layer_gradients, to_numpy
-from tests.cases import quick_and_slow
+from tests.cases import few_on_jax
 from tests.models import families
 from tests.models.families import (
     ADAPTIVE,
     ADAPTIVE_OUTPUTS,
-    CONFIGS,
     LENGTHS,
     PAD,
     SOURCES,
     TARGETS,
     TOLERANCE,
     VOCABULARY,
-    WEIGHT_NORMALIZED,
-    WITH_SOURCE,
     cases,
     each_model,
     inputs_of,
@@ -37,7 +34,7 @@ ROUND_TRIPS = ("mixed", "own", "sides", "lm_mixed", "lm_adaptive",
                "lm_tied_projections", "conv_lm", "conv_s2s")  # fmt: skip
 
 
-@cases(CONFIGS, ROUND_TRIPS)
+@cases(ROUND_TRIPS)
 def test_configuration_weights_file_and_clone(name, tmp_path):
     """The configuration is plain JSON and makes the same model; `summary` works."""
     model = model_of(name)
@@ -64,10 +61,7 @@ def test_configuration_weights_file_and_clone(name, tmp_path):
         np.testing.assert_allclose(to_numpy(clone(inputs)), expected, **TOLERANCE)
 
 
-@cases(
-    ("query_conv", "lm_mixed", "conv_s2s", "dynamic_conv", "mixed", "lm_tied",
-     "conv_lm"), ("query_conv", "lm_mixed", "conv_s2s"),
-)  # fmt: skip
+@cases(("query_conv", "lm_mixed", "conv_s2s"), ("mixed",))
 def test_eager_graph_of_unknown_shapes_and_xla_agree(name):
     model = model_of(name)
     inputs = tensors(inputs_of(model))
@@ -139,7 +133,7 @@ def test_steps_equal_the_full_pass(name):
     families.check_steps(model_of(name))
 
 
-@each_model
+@cases()
 def test_beams(name):
     """Three beams of a sentence = the sentence three times, its source held once."""
     model = model_of(name)
@@ -158,10 +152,7 @@ def test_beams(name):
     np.testing.assert_allclose(to_numpy(logits), full[:, 2], **TOLERANCE)
 
 
-@cases(
-    ("mixed", "lm_tied", "conv_s2s", "light_conv", "query_conv", "lm_attention",
-     "conv_lm"), ("mixed", "lm_tied", "conv_s2s"),
-)  # fmt: skip
+@cases(("mixed", "lm_tied", "conv_s2s"))
 def test_steps_in_a_while_loop(name):
     """In a graph of unknown shapes and under XLA."""
     model = model_of(name)
@@ -202,24 +193,14 @@ def in_policy(name, policy):
     return model, other
 
 
-def policies():
-    for name in CONFIGS:
-        if name not in ADAPTIVE_OUTPUTS:
-            quick = name.startswith(("mixed", "sides", "lm_mixed", "conv_"))
-            marks = [] if quick else [pytest.mark.slow]
-            if name in ("conv_s2s_small", "conv_s2s_no_positions"):
-                marks = [pytest.mark.tensorflow]
-            yield pytest.param(name, "mixed_bfloat16", marks=marks)
-    yield from quick_and_slow(
-        [(name, "mixed_float16") for name in ("mixed", "conv_lm", "conv_s2s")],
-        [(name, "mixed_float16") for name in ("sides", "lm_attention")],
-    )
-    # JAX has float64 only behind a global switch.
-    for name in ("mixed", "lm_adaptive", "lm_mixed", "conv_lm", "conv_s2s"):
-        yield pytest.param(name, "float64", marks=pytest.mark.tensorflow)
+# JAX has float64 only behind a global switch.
+POLICIES = few_on_jax(
+    ["mixed_bfloat16", "mixed_float16"], ["mixed_bfloat16", "mixed_float16", "float64"]
+)
 
 
-@pytest.mark.parametrize(("name", "policy"), list(policies()))
+@pytest.mark.parametrize("policy", POLICIES)
+@cases(("mixed", "sides", "lm_mixed", "conv_lm", "conv_s2s"))
 def test_policies(name, policy):
     """Close to the float32 model, in float32, by the full pass and by steps."""
     model, other = in_policy(name, policy)
@@ -252,7 +233,7 @@ def test_adaptive_models_in_half_precision(name, policy):
     np.testing.assert_allclose(to_numpy(log_prob), expected, atol=0.03)
 
 
-@cases(WITH_SOURCE)
+@cases(("mixed", "sides", "conv_s2s"))
 def test_attention_weights(name):
     """Sum to 1 over real tokens, and are what the steps keep in their state."""
     model = model_of(name)
@@ -319,12 +300,9 @@ def test_seeds(factory, options):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    quick_and_slow(
-        [("dynamic_conv", dict(weight_dropout=0.1)), ("lm", dict(dropout=0.1)),
-         ("conv_lm", dict(dropout=0.1)), ("conv_s2s_small", dict(dropout=0.1))],
-        [("query_conv", dict(dtype="mixed_bfloat16")), ("lm_tied_projections", {}),
-         ("conv_lm_adaptive", {})],
-    ),
+    [("dynamic_conv", dict(weight_dropout=0.1)), ("lm", dict(dropout=0.1)),
+     ("conv_lm", dict(dropout=0.1)), ("conv_s2s_small", dict(dropout=0.1)),
+     pytest.param("lm_tied_projections", {}, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_fit(name, options):
     """A step of `fit` moves every trainable weight, and the loss falls."""
@@ -341,7 +319,7 @@ def test_fit(name, options):
         assert weight.name == "key_bias" or np.any(new != old), weight.path
 
 
-@each_model
+@cases()
 def test_log_prob_and_negative_log_likelihood(name):
     """The label's own log-probability; minus their sum over real labels."""
     model = model_of(name)
@@ -359,7 +337,7 @@ def test_log_prob_and_negative_log_likelihood(name):
     np.testing.assert_allclose(total, -expected[labels != PAD].sum(), rtol=1e-4)
 
 
-@cases(WEIGHT_NORMALIZED, WEIGHT_NORMALIZED)
+@cases(("conv_lm", "conv_lm_adaptive", "conv_s2s", "conv_s2s_no_positions"))
 def test_fold_keeps_outputs_steps_and_files(name, tmp_path):
     model = make(name)
     model.set_weights(model_of(name).get_weights())
@@ -376,24 +354,3 @@ def test_fold_keeps_outputs_steps_and_files(name, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(to_numpy(again(inputs)), expected, **TOLERANCE)
     assert again.count_params() == model.count_params()
-
-
-@pytest.mark.parametrize("name", ["dynamic_conv", "lm", "conv_s2s_small"])
-def test_learned_positions_end(name):
-    positions, limits = {"kind": "learned", "max_length": 3}, {}
-    if name == "dynamic_conv":
-        positions = {"encoder": families.LEARNED, "decoder": positions}
-    elif name == "conv_s2s_small":
-        positions, limits = True, {"max_length": {"encoder": 9, "decoder": 3}}
-    model = make(name, positions=positions, **limits)
-    assert model.max_target_length == 3
-    assert model_of("query_conv").max_target_length is None
-    inputs = inputs_of(model)
-    with pytest.raises(ValueError, match="`max_length`.*length=4, max_length=3"):
-        model(inputs)
-    with pytest.raises(ValueError, match="length=5, max_length=3"):
-        start(model, inputs, max_length=5)
-    state = start(model, inputs, max_length=3)
-    for time in range(4):
-        logits, state = model.step(TARGETS[:, time : time + 1], state)
-        assert np.all(np.isnan(to_numpy(logits)) if time == 3 else np.isfinite(logits))

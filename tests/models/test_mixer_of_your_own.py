@@ -58,29 +58,6 @@ def test_it_trains_decodes_and_is_saved(make, tmp_path):
     assert again.get_config()["mixer"] == model.get_config()["mixer"]
 
 
-@pytest.mark.slow
-@pytest.mark.tensorflow
-def test_it_goes_through_a_model_directory_and_is_exported(tmp_path):
-    import tensorflow as tf
-
-    import keras_seqconv.export  # noqa: F401
-    from tests import small_models
-
-    tokenizer = small_models.tokenizer_of()
-    model = small_models.encoder_decoder(tokenizer.vocabulary_size, mixer=PREVIOUS)
-    translator = ks.Translator(randomize(model, scale=1.0), tokenizer, tokenizer)
-    texts, options = ["w0 w1 w2 w3", "w7"], {"num_beams": 2, "max_length": 6}
-    expected = translator.translate(texts, **options)
-    translator.save(tmp_path / "directory")
-    loaded = ks.load(tmp_path / "directory")
-    assert loaded.model.get_config()["mixer"] == PREVIOUS
-    assert loaded.translate(texts, **options) == expected
-    path = ks.export.saved_model(loaded, tmp_path / "served", **options)
-    served = tf.saved_model.load(str(path)).signatures["serving_default"]
-    found = served(text=tf.constant(texts))["translation"].numpy()
-    assert [text.decode() for text in found] == expected
-
-
 def test_in_a_preset_and_by_class_or_registered_name():
     sizes = {"source_vocabulary_size": 9, "target_vocabulary_size": 9}
     small = {"hidden_dim": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}

@@ -84,7 +84,6 @@ def train(model, steps=1, data=None, updates=3, **options):
         [
             (translation_model, 4, {}),
             (small_model, 2, {"run_eagerly": True}),
-            (small_model, 2, {"jit_compile": True}),
         ],
     ),
 )
@@ -195,14 +194,13 @@ def test_validation_has_no_dropout(make):
     np.testing.assert_allclose(found[0][0], loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", quick_and_slow(["keras"], ["tokens", "sum"]))
+@pytest.mark.parametrize("kind", quick_and_slow(["keras"], ["tokens"]))
 def test_losses_of_ones_own(kind):
     one, other = small_model(), small_model()
     train(one, loss=None)
     loss = {
         "keras": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "tokens": lambda y, x: -other.log_prob(x, y),
-        "sum": lambda y, x: other.negative_log_likelihood(x, y),
     }[kind]
     train(other, loss=loss)
     assert_same_weights(one, other)
@@ -238,29 +236,24 @@ def test_losses_that_layers_add_count_once_per_update():
     assert history["loss"][0] > train(plain)["loss"][0] + 1e-3
 
 
-@pytest.mark.parametrize(
-    "policy", quick_and_slow(["mixed_float16"], ["mixed_bfloat16"])
-)
-def test_mixed_precision(policy):
-    model = small_model(dtype=policy)
+def test_loss_scaling():
+    model = small_model(dtype="mixed_float16")
     history = train(model, steps=2, updates=4, optimizer=AdamW(1e-2))
     assert history["loss"][-1] < history["loss"][0]
     assert int(to_numpy(model.optimizer.iterations)) == 4  # none was skipped
     inner = model.optimizer.inner_optimizer
-    scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
-    assert scaled == (policy == "mixed_float16")
+    assert isinstance(inner, keras.optimizers.LossScaleOptimizer)
 
 
-@pytest.mark.parametrize("policy", quick_and_slow(["mixed_bfloat16"], ["float32"]))
-def test_saved_model_goes_on(tmp_path, policy):
+def test_saved_model_goes_on(tmp_path):
     """From the midst of an update, with its policy."""
-    model = small_model(dtype=policy)
+    model = small_model(dtype="mixed_bfloat16")
     train(model, steps=2, optimizer=AdamW(InverseSquareRoot(1e-2, 3), epsilon=1e-3))
     inputs, labels = ragged_batch(6)
     model.train_on_batch(inputs, labels)  # half of an update
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert loaded.dtype_policy.name == policy
+    assert loaded.dtype_policy.name == "mixed_bfloat16"
     old, new = model.optimizer, loaded.optimizer
     assert type(new) is TokenNormalized and new.get_config() == old.get_config()
     for one, other in zip(old.variables, new.variables, strict=True):

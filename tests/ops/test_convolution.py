@@ -94,8 +94,8 @@ def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile)
 
 
 # (B, T, C, H, K): odd and even K, K = 1, K > T, H = 1, H = C, K over a block and over
-# what XLA shifts, T over several blocks and none at all, sums in lanes, wide rows. A
-# padding of each is quick, the other slow: each case is compiled.
+# what XLA shifts, T over several blocks and none at all, sums in lanes, wide rows. Each
+# is compiled; the slow ones by all that XLA has (Makefile).
 CASES = [
     ((2, 9, 12, 3, 3), "causal"),
     ((2, 9, 12, 3, 4), "same"),
@@ -112,8 +112,11 @@ CASES = [
     ((0, 4, 4, 2, 3), "same"),
     ((2, 0, 4, 2, 3), "causal"),
 ]
-OTHER = {"same": "causal", "causal": "same"}
-OTHERS = [(shape, OTHER[padding]) for shape, padding in CASES]
+OTHERS = [
+    ((2, 9, 12, 3, 4), "causal"),
+    ((2, 40, 8, 4, 31), "causal"),
+    ((1, 90, 4, 2, 80), "same"),
+]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -126,12 +129,7 @@ def test_gradients_equal_the_loops(shape, dynamic, padding):
         assert_equal_the_loops(got, *tensors, padding)
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "padding"),
-    quick_and_slow(
-        [(False, "same"), (True, "causal")], [(False, "causal"), (True, "same")]
-    ),
-)
+@pytest.mark.parametrize(("dynamic", "padding"), [(False, "same"), (True, "causal")])
 def test_all_ways_of_running_agree(dynamic, padding):
     tensors = case(2, 21, 12, 3, 8, dynamic)
     for jit_compile in ("auto", True, False):
@@ -196,11 +194,9 @@ def test_equals_fairseq(golden):
 
 
 # Taps that XLA shifts, and taps of bands.
-HALVES = [("float16", 31), ("bfloat16", 63), ("float16", 70)]
-OTHER_HALVES = [("bfloat16", 31), ("float16", 63), ("bfloat16", 70)]
-
-
-@pytest.mark.parametrize(("dtype", "taps"), quick_and_slow(HALVES, OTHER_HALVES))
+@pytest.mark.parametrize(
+    ("dtype", "taps"), [("float16", 31), ("bfloat16", 63), ("float16", 70)]
+)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_half_precision_accumulates_in_float32(dynamic, dtype, taps, jit_compile):
@@ -262,29 +258,10 @@ def test_symbolic_shapes_and_unknown_channels():
     assert outputs.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("padding", ["same", "causal"])
-def test_functional_model_with_the_ops_reloads(tmp_path, padding):
-    inputs = keras.Input((None, 6))
-    kernel = keras.layers.Reshape((-1, 3, 5))(keras.layers.Dense(15)(inputs))
-    hidden = dynamic_conv(inputs, ops.softmax(kernel), padding)
-    shared = keras.Input(batch_shape=(3, 4))
-    outputs = light_conv(hidden, shared, padding)
-    model = keras.Model([inputs, shared], outputs)
-    rng = np.random.default_rng(0)
-    values = [rng.normal(size=s).astype("float32") for s in ((3, 8, 6), (3, 4))]
-    expected = to_numpy(model(values))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(again(values), expected, 1e-6)
-
-
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("dynamic", "jit_compile", "jit"),
-    quick_and_slow(
-        [(True, "auto", False), (True, "auto", True), (False, False, False)],
-        [(True, False, False), (False, "auto", False), (False, "auto", True)],
-    ),
+    [(True, "auto", False), (True, "auto", True), (False, False, False)],
 )
 def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
     import tensorflow as tf

@@ -102,11 +102,6 @@ def test_bad_lines_are_named(tmp_path, text, line, words):
     assert f"{path}, line {line}: " in str(error.value)
 
 
-def test_windows_line_ends_and_missing_last_one(tmp_path):
-    (tmp_path / "dict.txt").write_bytes(b"a 3\r\nb 2")
-    assert Dictionary.read(tmp_path / "dict.txt") == Dictionary([("a", 3), ("b", 2)])
-
-
 def finalized(counts, threshold, nwords, padding_factor):
     """Dictionary.finalize of fairseq, written anew from its rules."""
     rest = {symbol: n for symbol, n in counts.items() if symbol not in SPECIAL_SYMBOLS}
@@ -137,13 +132,6 @@ def test_dictionary_of_counts(counts, threshold, nwords, padding_factor):
     dictionary = Dictionary.from_counts(counts, threshold, nwords, padding_factor)
     expected = finalized(counts, threshold, nwords, padding_factor)
     assert list(zip(dictionary.symbols, dictionary.counts, strict=True))[4:] == expected
-
-
-def test_equal_counts_are_alphabetical_and_the_size_is_padded():
-    dictionary = Dictionary.from_counts({"b": 2, "a": 2, "c": 9, "Z": 2, "rare": 1}, 2)
-    assert dictionary.to_text() == "c 9\nZ 2\na 2\nb 2\n"
-    padded = "a 2\nmadeupword0000 0\nmadeupword0001 0\nmadeupword0002 0\n"
-    assert Dictionary.from_counts({"a": 2}).to_text() == padded
 
 
 # --- Source words in the place of unknown ones. ---

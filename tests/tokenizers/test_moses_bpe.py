@@ -6,13 +6,9 @@ import subprocess
 import sys
 from collections import Counter
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import (
-    SPECIAL_SYMBOLS,
     Dictionary,
     DictionaryTokenizer,
     load_tokenizer,
@@ -22,24 +18,7 @@ from keras_seqconv.tokenizers import (
 pytest.importorskip("sacremoses", reason="needs the extra mt")
 pytest.importorskip("subword_nmt", reason="needs the extra mt")
 
-WORDS = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1)
 CODES = "#version: 0.2\nh o\nho u\ns e</w>\nt h\nth e</w>\n"
-
-
-@settings(deadline=None)
-@given(st.lists(WORDS, min_size=1, max_size=20, unique=True), st.data())
-def test_known_words_come_back(words, data):
-    tokenizer = DictionaryTokenizer(Dictionary.from_counts(Counter(words)))
-    known = [word for word in words if word not in SPECIAL_SYMBOLS]
-    sentences = data.draw(st.lists(st.lists(st.sampled_from(known or [""]))))
-    texts = [" ".join(filter(None, sentence)) for sentence in sentences]
-    ids = tokenizer.tokenize(texts)
-    for text, row in zip(texts, ids, strict=True):
-        assert row[-1] == 2 and len(row) == len(text.split()) + 1
-        assert all(4 <= i < tokenizer.vocabulary_size for i in row[:-1])
-    assert tokenizer.detokenize(ids) == texts
-    padded = [np.array([0, *row, 1, 1], "int32") for row in ids]
-    assert tokenizer.detokenize(padded) == texts
 
 
 def test_ids_of_text():
@@ -63,13 +42,6 @@ def test_bpe_of_hand_made_codes():
     kept = DictionaryTokenizer(dictionary, bpe_codes=CODES, remove_bpe=False)
     assert kept.detokenize([[4, 5, 6, 2]]) == ["the hou@@ se"]
     assert tokenizer.split("x" * 5000) == tokenizer.split("x" * 1000)
-
-
-@settings(deadline=None)
-@given(st.lists(st.text("houste", min_size=1), max_size=6))
-def test_byte_pairs_are_joined_again(words):
-    tokenizer = DictionaryTokenizer(Dictionary(), bpe_codes=CODES)
-    assert tokenizer.join(tokenizer.split(" ".join(words))) == " ".join(words)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +212,3 @@ def test_sizes_of_a_trained_dictionary():
     )
     assert small.dictionary.symbols[4:] == ("a",)
     assert small.tokenize(["a b <pad>"]) == [[4, 3, 3, 2]]
-
-
-def test_no_merges_of_single_letters():
-    with pytest.raises(ValueError, match="a word of two letters"):
-        DictionaryTokenizer.train(["a b"], merges=5, moses=False)

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import SentencePieceTokenizer
-from tests.cases import quick_and_slow
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs the extra mt")
 
@@ -44,20 +43,6 @@ ANY_TEXT = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")
 )
 LIKELY_TEXT = st.text("  \t\n\0thedogäß&;<>/\u2582😀\u00a0\ufffd", max_size=40)
-KNOWN_TEXT = st.text("  thegarnisläü&;pos", max_size=40)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_special_symbols_of_the_model(kind):
-    tokenizer = MODELS[kind, True]
-    assert tokenizer.vocabulary_size == SIZES[kind]
-    assert tokenizer.unspellable_ids == [0, 1, 3]
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    symbols = [model.id_to_piece(i) for i in range(4)]
-    assert symbols == ["<s>", "<pad>", "</s>", "<unk>"]
-    assert [model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()] == [
-        0, 1, 2, 3,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -74,17 +59,6 @@ def test_any_text_comes_back(kind, text):
     assert tokenizer.detokenize([ids]) == [text]
     assert tokenizer.join(tokenizer.split(text)) == text
     assert tokenizer.to_tokens(ids) == tokenizer.split(text)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-@settings(deadline=None)
-@given(text=KNOWN_TEXT)
-def test_without_bytes_known_characters_come_back(kind, text):
-    tokenizer = MODELS[kind, False]
-    assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-    ids = tokenizer.tokenize(["the 😀😀 a"])
-    assert tokenizer.detokenize(ids) == ["the <unk> a"]
-    assert tokenizer.split("the 😀😀 a")[-2:] == ["😀😀", "▁a"]
 
 
 @settings(deadline=None)
@@ -107,16 +81,13 @@ def test_tokens_of_the_source_can_be_joined():
     assert tokenizer.join([]) == ""
 
 
-@pytest.mark.parametrize("kind", quick_and_slow(["bpe"], ["unigram"]))
 @pytest.mark.parametrize("side", ["de", "en"])
-def test_every_line_of_multi30k_comes_back(kind, side, multi30k):
+def test_every_line_of_multi30k_comes_back(side, multi30k):
     names = [f"{part}{end}.{side}" for part in ("train", "valid", "test2016")
              for end in ("", ".lc.norm.tok")]  # fmt: skip
     lines = {name: multi30k(name) for name in names}
     some = lines[f"train.lc.norm.tok.{side}"][:2000]
-    tokenizer = SentencePieceTokenizer.train(
-        some, 1000, kind, remove_extra_whitespaces=False
-    )
+    tokenizer = SentencePieceTokenizer.train(some, 1000, remove_extra_whitespaces=False)
     for name in names:
         ids = tokenizer.tokenize(lines[name])
         assert tokenizer.detokenize(ids) == lines[name], name
@@ -170,31 +141,18 @@ def test_white_space_is_folded(normalization, words, data):
     assert tokenizer.join(tokenizer.split(text)) == " ".join(words)
 
 
-def test_normalization():
-    tokenizer = SentencePieceTokenizer.train(TEXTS, 400, normalization="nmt_nfkc_cf")
-    ids = tokenizer.tokenize(["The ﬁne\u00a0HOUSE"])
-    assert tokenizer.detokenize(ids) == ["the fine house"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"vocabulary_size": 100_000}, "Please set it to a value <= "),
-        ({"vocabulary_size": 100_000}, "Received: vocabulary_size=100000"),
         ({"vocabulary_size": 20}, "smaller than required_chars. 20 vs"),
         ({"vocabulary_size": 0}, "vocabulary_size=0"),
-        ({"vocabulary_size": None}, "vocabulary_size=None"),
-        ({"vocabulary_size": 400.0}, "vocabulary_size=400.0"),
-        ({"texts": []}, "`texts` must hold a text. Received: none"),
         ({"texts": ["", " \t", "\0"]}, "`texts` must hold a text. Received: none"),
         ({"model_type": "word"}, "model_type='word'"),
         ({"normalization": "NFKC"}, "normalization='NFKC'"),
-        ({"character_coverage": 0.5}, "character_coverage=0.5"),
         ({"character_coverage": float("nan")}, "character_coverage=nan"),
         ({"byte_fallback": 1}, "byte_fallback=1"),
-        ({"remove_extra_whitespaces": 1}, "remove_extra_whitespaces=1"),
         ({"max_texts": 0}, "max_texts=0"),
-        ({"seed": -1}, "seed=-1"),
         ({"num_threads": 0}, "num_threads=0"),
     ],
 )
@@ -225,10 +183,8 @@ KEPT = {"remove_extra_whitespaces": False}
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: b"", "must be a model of sentencepiece"),
         (lambda: b"\0\1\2", "must be a model of sentencepiece"),
         (lambda: MODELS["bpe", True].model[:2000], "must be a model of sentencepiece"),
-        (lambda: "text", "Received: str"),
         (lambda: foreign_model(**KEPT), "Received: (1, -1, 2, 0)"),
         (
             lambda: foreign_model(**IDS, **KEPT, add_dummy_prefix=False),

@@ -35,14 +35,6 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("hosts") / "corpus")
 
 
-# Another release of a package on one host.
-OLD_NUMPY = """
-import keras_seqconv.training.start as start
-versions = start.versions_here()
-start.versions_here = lambda: {**versions, "numpy": "1.0"}
-"""
-
-
 def start(corpus, workdir, there=1, environment=None, /, code="", **changes):
     """A process with so many devices."""
     command = flags(corpus, workdir, **{**CHANGES, **changes})
@@ -103,14 +95,13 @@ def last_weights(run):
 
 
 def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
-    """Two and four devices, two hosts of two, which stop in between and go on."""
-    names = ["one", "two", "four", "hosts"]
-    runs = [tmp_path / name for name in names]
-    for run, devices in zip(runs, (1, 2, 4), strict=False):
+    """Four devices, and two hosts of two, which stop in between and go on."""
+    runs = [tmp_path / name for name in ("one", "four", "hosts")]
+    for run, devices in zip(runs, (1, 4), strict=False):
         out, _ = end(start(corpus, run, devices, max_updates=12))
         assert "at most 256 target tokens an update" in out
     for start_all, updates in ((start_hosts, 5), (start_in_slurm, 12)):
-        for process in start_all(corpus, [runs[3]] * 2, 2, max_updates=updates):
+        for process in start_all(corpus, [runs[2]] * 2, 2, max_updates=updates):
             end(process)
     for run in runs[1:]:
         for first, second in zip(last_weights(runs[0]), last_weights(run), strict=True):
@@ -184,8 +175,6 @@ def test_a_signal_ends_all_while_text_is_prepared(corpus, tmp_path):
     [
         ({"learning_rate": 0.5}, "--learning-rate is 0.5 on host 1 and 0.01 on host 0"),
         ({"dataset": "other"}, "host 1: --dataset must hold what it held when"),
-        ({"code": OLD_NUMPY}, "version of numpy is '1.0' on host 1 and"),
-        ({"devices": 3}, "host 1: --devices must be at most 1"),
     ],
 )
 def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):

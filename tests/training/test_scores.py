@@ -67,13 +67,11 @@ def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_language_model(corpus, tmp_path, adaptive):  # noqa: F811
+def test_language_model(corpus, tmp_path):  # noqa: F811
     lines = []
     architecture = dict(
         hidden_dim=16, intermediate_dim=16, num_heads=2, num_layers=1, kernel_sizes=[3],
-        share_embeddings=not adaptive,
-        adaptive_softmax={"cutoffs": [6]} if adaptive else None,
+        share_embeddings=False, adaptive_softmax={"cutoffs": [6]},
     )  # fmt: skip
     result = train(
         options_for(
@@ -115,18 +113,3 @@ def test_characters_of_a_text_file(tmp_path, capsys):
     assert main([*evaluate, "--context-window", "32"]) == 0
     # A line break is a character like any other, and there is no other end.
     assert "(1,950 characters)" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_moses_bpe_learns_merges_and_sources_stay_cut(corpus, tmp_path):  # noqa: F811
-    options, lines = options_for(
-        corpus, tmp_path / "run", tokenizer="moses_bpe", vocabulary_size=5,
-        truncate_source=3,
-    ), []  # fmt: skip
-    translator = ks.load(train(options, lines.append).folder)
-    said = next(line for line in lines if line.startswith("train: "))
-    assert " sources cut" in said
-    assert "left out" not in said
-    # 27 letters: as many pieces without merges.
-    assert 7 < len(translator.source_tokenizer.split(" ".join(WORDS))) < 27
-    assert translator.max_source_length == 3

@@ -191,19 +191,6 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
         assert error.startswith("error: ") and flag in error
 
 
-def test_a_corpus_is_opened_as_options_and_preset_say(corpus, tmp_path):
-    options = options_for(corpus, tmp_path, validation_share=0.25)
-    with pytest.raises(ValueError, match="`validation_share` must not be given"):
-        open_corpus_of(options)
-    for path in corpus.glob("valid.*"):
-        path.unlink()
-    opened = open_corpus_of(options)
-    assert len([*opened.texts("validation", "source")]) == 24
-    preset = options.model_copy(update=dict(source_language=None, target_language=None))
-    opened = open_corpus_of(preset)
-    assert (opened.source_language, opened.target_language) == ("en", "de")
-
-
 def test_average_of_other_checkpoints(finished, tmp_path):
     output = tmp_path / "averaged"
     done = average_run(finished[1], output, "last_updates", 2)
@@ -418,12 +405,6 @@ sys.exit(status)
     both = weights_in(tmp_path / "one" / last), weights_in(tmp_path / "two" / last)
     for first, second in zip(*both, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-5)
-
-
-def test_cores_cannot_be_shared_once_tensorflow_runs(corpus, tmp_path):
-    keras.ops.zeros(1)
-    with pytest.raises(ValueError, match="`devices` must be (1 on a CPU|at most 1)"):
-        train(options_for(corpus, tmp_path / "run", devices=2), str)
 
 
 @pytest.mark.slow
