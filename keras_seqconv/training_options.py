@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from keras_seqconv.presets import PRESETS
+from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of
 from keras_seqconv.support.arguments import near
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
@@ -14,9 +14,7 @@ pydantic = require("pydantic", "mt")
 
 Count = Annotated[int, pydantic.Field(ge=1)]
 Natural = Annotated[int, pydantic.Field(ge=0)]
-Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
-NotNegative = Annotated[float, pydantic.Field(ge=0)]
-Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, pydantic.Field(gt=0)]
 Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 # Sections of the help text.
@@ -25,33 +23,44 @@ GROUPS = {
     "text": "from text to batches",
     "architecture": "instead of the preset's",
     "recipe": "instead of the preset's recipe (`keras-seqconv presets NAME` shows it)",
-    "search": "how the finished model searches",
     "reports": "validation, checkpoints, pictures",
 }
 
 
-def _option(group: str, text: str, default=None, place: str | None = None, bare=None):
-    """A field; `place` is where its value goes in a recipe: "", a part, or part.key,
-    and `bare` the value of its flag without one."""
-    extra = {"group": group, "place": place, "bare": bare}
+def _option(group: str, text: str, default=None, bare=None):
+    """A field; `bare` is the value of its flag without one."""
+    extra = {"group": group, "bare": bare}
     return pydantic.Field(default, description=text, json_schema_extra=extra)
 
 
-_run, _text, _architecture, _search, _reports = (
+_run, _text, _architecture, _recipe, _reports = (
     functools.partial(_option, group)
-    for group in ("run", "text", "architecture", "search", "reports")
+    for group in ("run", "text", "architecture", "recipe", "reports")
 )
 
 
-def _recipe(place: str | None, text: str):
-    return _option("recipe", text, place=place)
+def _options_of_recipes() -> dict[str, tuple]:
+    """Types and fields of the options that replace values of a recipe."""
+    options = {}
+    for part, kinds in {"": (Recipe,), **PARTS}.items():
+        if len(kinds) > 1:
+            choice = Literal[tuple(kind.name for kind in kinds)]
+            options[part] = (choice | None, _recipe(f"kind of {part}"))
+        for name, field in ((n, f) for k in kinds for n, f in options_of(k).items()):
+            value = Annotated[field.type, pydantic.Field(**field.metadata["rules"])]
+            options.setdefault(name, (value | None, _recipe(field.metadata["text"])))
+    return options
 
 
-class TrainingOptions(pydantic.BaseModel):
+_RecipeOptions = pydantic.create_model("_RecipeOptions", **_options_of_recipes())
+
+
+class TrainingOptions(_RecipeOptions):
     """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
 
     None means: as the preset's recipe has it. The descriptions of the fields are the
-    help texts of the command line.
+    help texts of the command line. To these come the values of `presets.Recipe` and its
+    parts that are options.
 
     Raises:
         ValueError: for an unknown option or a value that is out of range; names the
@@ -66,7 +75,7 @@ class TrainingOptions(pydantic.BaseModel):
     ```
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     preset: str = _run("architecture and recipe (keras-seqconv presets)", ...)
     dataset: str = _run(
@@ -145,15 +154,6 @@ class TrainingOptions(pydantic.BaseModel):
     max_shapes: Count = _text(
         "most different shapes of batches; each costs a compilation", 16
     )
-    tokens_per_sample: Count | None = _text(
-        "tokens of a block of a language model", place="blocks"
-    )
-    break_mode: Literal["none", "sentence"] | None = _text(
-        "how lines become blocks of a language model", place="blocks"
-    )
-    context_window: Natural | None = _text(
-        "tokens before a block that a language model sees when scored", place="blocks"
-    )
 
     initialize_from: str | None = _architecture(
         "a run or model directory to start from: weights by name and shape, tokenizers"
@@ -165,78 +165,6 @@ class TrainingOptions(pydantic.BaseModel):
     )
     architecture: dict[str, Any] = _architecture(
         'other arguments of the model as JSON, such as {"hidden_dim": 192}', {}
-    )
-
-    optimizer: Literal["adam", "nag"] | None = _recipe("optimizer.name", "adam or nag")
-    learning_rate: Positive | None = _recipe("schedule", "the highest rate")
-    schedule: Literal["inverse_square_root", "cosine", "fixed", "plateau"] | None = (
-        _recipe("schedule.name", "shape of the learning rate over the updates")
-    )
-    warmup_steps: Natural | None = _recipe("schedule", "updates until the highest rate")
-    warmup_start: NotNegative | None = _recipe("schedule", "rate of the first update")
-    period: Count | None = _recipe("schedule", "cosine: updates of a period")
-    floor: NotNegative | None = _recipe("schedule", "cosine: lowest rate")
-    period_growth: Positive | None = _recipe(
-        "schedule", "cosine: growth of each further period"
-    )
-    shrink: Positive | None = _recipe(
-        "schedule", "factor of the rate (cosine: per period; fixed, plateau)"
-    )
-    force_anneal: Count | None = _recipe(
-        "schedule", "fixed: first epoch that shrinks the rate"
-    )
-    patience: Natural | None = _recipe(
-        "schedule", "plateau: epochs without progress before the rate shrinks"
-    )
-    beta_1: Share | None = _recipe("optimizer", "adam")
-    beta_2: Share | None = _recipe("optimizer", "adam")
-    epsilon: Positive | None = _recipe("optimizer", "adam")
-    momentum: Share | None = _recipe("optimizer", "nag")
-    weight_decay: NotNegative | None = _recipe("optimizer", "decoupled, of all weights")
-    global_clipnorm: Positive | None = _recipe(
-        "", "largest norm of a gradient per token"
-    )
-    label_smoothing: Share | None = _recipe(
-        "label_smoothing.rate", "share given to all words"
-    )
-    label_smoothing_kind: Literal["uniform", "others"] | None = _recipe(
-        "label_smoothing.kind",
-        "uniform: Keras, fairseq until 2021; others: fairseq since",
-    )
-    tokens_per_batch: Count | None = _recipe(
-        "", "of a batch on one device: sentences x longest, padding included"
-    )
-    gradient_accumulation_steps: Count | None = _recipe(
-        "",
-        "batches of an update on each device (default: so many that an update has the "
-        "tokens of the recipe)",
-    )
-    max_updates: Count | None = _recipe("", "end of training")
-    max_epochs: Count | None = _recipe("", "end of training")
-    stop_learning_rate: NotNegative | None = _recipe(
-        "", "training ends when the rate is not above it"
-    )
-    early_stopping: Count | None = _recipe(
-        None,
-        "validations without a better score before training ends; the model is then "
-        "the best checkpoint, unless --average-kind says otherwise",
-    )
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = _recipe(
-        "",
-        "dtype policy; mixed_bfloat16 is faster on a GPU, and on a CPU that multiplies "
-        "it (avx512_bf16 or amx_bf16 in lscpu)",
-    )
-    average: Count | None = _recipe(
-        "averaging.count", "checkpoints to average at the end"
-    )
-    average_kind: Literal["last_epochs", "best"] | None = _recipe(
-        "averaging.kind", "which of them"
-    )
-
-    num_beams: Count | None = _search("hypotheses kept at each step", place="search")
-    length_penalty: Number | None = _search("exponent of the length", place="search")
-    max_translation_length: Count | None = _search(
-        "most tokens of a translation", place="search.max_length"
     )
 
     validate_every: Count | None = _reports(
@@ -259,16 +187,6 @@ class TrainingOptions(pydantic.BaseModel):
             super().__init__(**values)
         except pydantic.ValidationError as error:
             raise ValueError(_in_one_sentence(error)) from None
-
-    def for_recipe(self) -> dict[str, tuple[str, str, Any]]:
-        """What was given instead of a recipe's: option -> (part or "", key, value)."""
-        given = {}
-        for name, field in type(self).model_fields.items():
-            place, value = field.json_schema_extra["place"], getattr(self, name)
-            if place is not None and value is not None:
-                part, _, key = place.partition(".")
-                given[name] = part, key or name, value
-        return given
 
     @pydantic.model_validator(mode="after")
     def _consistent(self):

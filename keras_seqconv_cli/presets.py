@@ -1,6 +1,7 @@
 """`keras-seqconv presets`: the named architectures, and the recipe of each."""
 
 import argparse
+import dataclasses
 import itertools
 import re
 
@@ -23,7 +24,7 @@ def table() -> str:
     from keras_seqconv.presets import PRESETS
 
     head = ("name", "model", "task", "width", "layers", "mixing", "parameters", "score")
-    rows = [head, *map(_row, PRESETS.values())]
+    rows = [head, *(_row(name, preset) for name, preset in PRESETS.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, tuple("-" * width for width in widths))
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -31,7 +32,7 @@ def table() -> str:
 
 def describe(name: str) -> str:
     """One preset with its recipe, each value with its source."""
-    from keras_seqconv.presets import PRESETS, RECIPE_KEYS
+    from keras_seqconv.presets import PRESETS
     from keras_seqconv.support.arguments import near
 
     if name not in PRESETS:
@@ -40,27 +41,30 @@ def describe(name: str) -> str:
             f"{near(name, PRESETS)}Received: name={name!r}"
         )
     preset = PRESETS[name]
-    recipe = preset.recipe
-    lines = [f"{name}: {preset.model} for {preset.task}", preset.description]
+    recipe, task = preset.recipe, preset.task
+    lines = [f"{name}: {preset.model} for {task.name}"]
     lines += [f"Reference: {preset.reference}"] if preset.reference else []
     lines += ["", f"Architecture [{preset.source}]; all else as in the constructor"]
     lines += [f"  {key:<28}{_text(v)}" for key, v in preset.architecture.items()]
-    if preset.parameters:
-        lines += ["", "Parameters"]
-        lines += [f"  {key:<28}{value:,}" for key, value in preset.parameters.items()]
+    if preset.parameters is not None:
+        lines += ["", f"Parameters: {preset.parameters:,}"]
+    lines += ["", f"Task [{task.source}]"]
+    for key, value in dataclasses.asdict(task).items():
+        if value and key not in ("name", "source"):
+            lines.append(f"  {key:<28}{_text(value)}")
     lines += ["", "Recipe"]
-    for key in RECIPE_KEYS:
-        shown = recipe[key] is not None or key == "global_clipnorm"
+    for key, value in dataclasses.asdict(recipe).items():
+        shown = value is not None or key == "global_clipnorm"
         if shown and key not in ("source", "sources", "notes"):
-            source = recipe["sources"].get(key, recipe["source"])
-            lines.append(f"  {key:<28}{_text(recipe[key])}  [{source}]")
-    if recipe["notes"]:
-        lines += ["", "Notes", *(f"  - {note}" for note in recipe["notes"])]
+            source = recipe.sources.get(key, recipe.source)
+            lines.append(f"  {key:<28}{_text(value)}  [{source}]")
+    if notes := (*recipe.notes, *preset.notes):
+        lines += ["", "Notes", *(f"  - {note}" for note in notes)]
     return "\n".join(lines)
 
 
-def _row(preset) -> tuple[str, ...]:
-    options, count = preset.architecture, preset.parameters.get("count")
+def _row(name: str, preset) -> tuple[str, ...]:
+    options, count = preset.architecture, preset.parameters
     if "convolutions" in options:
         sides = options["convolutions"]
         sides = list(sides.values()) if isinstance(sides, dict) else [sides]
@@ -68,21 +72,18 @@ def _row(preset) -> tuple[str, ...]:
         layers = "/".join(str(_depth(side)) for side in sides)
         mixing = " / ".join(s if len(s) <= 50 else f"{s[:47]}..." for s in sides)
     else:
-        width, mixer = (
-            options.get("hidden_dim", 512),
-            options.get("mixer", "dynamic_conv"),
-        )
-        names = ("num_encoder_layers", "num_decoder_layers")
-        layers = "/".join(str(options.get(name, 6)) for name in names)
+        width = options.get("hidden_dim", 512)
+        sides = ("num_encoder_layers", "num_decoder_layers")
+        layers = "/".join(str(options.get(side, 6)) for side in sides)
         layers = str(options.get("num_layers", layers))
         mixer = options.get("mixer", "dynamic_conv")
         while isinstance(mixer, dict):  # of the encoder, where the sides differ
             mixer = mixer.get("kind") or mixer["encoder"]
         mixing = f"{mixer} {_kernels(options.get('kernel_sizes', []))}".rstrip()
     return (
-        preset.name,
+        name,
         preset.model,
-        preset.task,
+        preset.task.name,
         str(width),
         layers,
         mixing,

@@ -1,5 +1,6 @@
 """After the last update: the average, the model directory, its scores."""
 
+import dataclasses
 import os
 import time
 import warnings
@@ -11,8 +12,9 @@ from keras_seqconv.callbacks.control import is_better
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.evaluation import plots
+from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import read_json, write_file, write_json
-from keras_seqconv.training.recipe import Recipe, make_model
+from keras_seqconv.training.recipe import make_model
 from keras_seqconv.training.run import (
     Run,
     Text,
@@ -37,7 +39,7 @@ def translator_of(run: Run, recipe: Recipe, model, source_tokenizer, target_toke
         model,
         source_tokenizer,
         target_tokenizer,
-        recipe.search,
+        dataclasses.asdict(recipe.search),
         max_source_length=run.options.truncate_source,
         languages=languages_of(run),
     )
@@ -47,10 +49,10 @@ def languages_of(run: Run) -> tuple:
     return tuple(read_json(run.settings).get("languages", (None, None)))
 
 
-def batches(run: Run, recipe: Recipe, text: Text, store, **more) -> BatchStream:
+def batches(run: Run, text: Text, store, **more) -> BatchStream:
     return BatchStream(
         store,
-        tokens_per_batch=recipe.tokens_per_batch,
+        tokens_per_batch=text.recipe.tokens_per_batch,
         max_shapes=run.options.max_shapes,
         start_id=text.tokenizers[1].start_id,
         pad_id=text.tokenizers[1].pad_id,
@@ -58,17 +60,18 @@ def batches(run: Run, recipe: Recipe, text: Text, store, **more) -> BatchStream:
     )
 
 
-def finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:
+def finish(run: Run, text: Text, model, say) -> dict:
     """Averages, writes the model directory, and scores the test split, if any.
 
     A language model without one is scored on the validation split.
     """
-    done = _average(run, model, recipe.averaging["kind"], recipe.averaging["count"])
+    recipe = text.recipe
+    done = _average(run, model, recipe.average_kind, recipe.average)
     say(done)
     translator = translator_of(run, recipe, model, *text.tokenizers)
     translator.trained = _notes(run, done)
     if text.validation is not None:
-        say(_beside_best(run, recipe, text, translator))
+        say(_beside_best(run, text, translator))
     translator.save(run.model, overwrite=True)
     say(f"Written to {run.model}")
     try:
@@ -87,13 +90,13 @@ def finish(run: Run, recipe: Recipe, text: Text, model, say) -> dict:
     if split not in text.corpus.splits:
         say("The corpus has no test split, so there is no score.")
         return {}
-    scores = {"split": split, **score(run, recipe, text, translator, split, say)}
+    scores = {"split": split, **score(run, text, translator, split, say)}
     write_json(run.scores, scores)
     say(headline(scores))
     return scores
 
 
-def _beside_best(run: Run, recipe: Recipe, text: Text, translator) -> str:
+def _beside_best(run: Run, text: Text, translator) -> str:
     """The validation's result of a model, and the best checkpoint where it is better.
 
     It may well be: recipes average the last epochs, whatever one of them does better.
@@ -103,7 +106,7 @@ def _beside_best(run: Run, recipe: Recipe, text: Text, translator) -> str:
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
         validation = callbacks.ValidationBLEU(translator, *pairs)
     else:
-        validation = callbacks.Validate(batches(run, recipe, text, text.validation))
+        validation = callbacks.Validate(batches(run, text, text.validation))
     validation.set_model(translator.model)
     value = validation.results()[monitor]
     said = f"{monitor} of the model: {value:.4g}"
@@ -119,7 +122,7 @@ def _beside_best(run: Run, recipe: Recipe, text: Text, translator) -> str:
     return said
 
 
-def _translations(run, recipe: Recipe, text: Text, translator, split, say) -> dict:
+def _translations(run: Run, text: Text, translator, split, say) -> dict:
     sources, references = sentences_of(text.corpus, split)
     say(f"Translating {len(sources):,} test sentences ...")
     start = time.perf_counter()
@@ -128,18 +131,13 @@ def _translations(run, recipe: Recipe, text: Text, translator, split, say) -> di
     lines = "".join(f"{' '.join(line.split())}\n" for line in hypotheses)
     write_file(run.folder / "test.hypotheses", lines.encode())
     say(f"{len(sources) / seconds:.0f} sentences a second")
-    # Those of the recipe's field; BLEU by sacreBLEU and by the recipe.
-    language = {"target_language": translator.target_language}
-    kinds, of_recipe = evaluation.usual_metrics(**language), ["tokenized_bleu"]
-    if "ROUGE" in recipe.scoring:
-        kinds, of_recipe = ["rouge"], []
-    elif not evaluation.has_spaces(translator.target_language):
-        of_recipe = []
-    elif "compounds" in recipe.scoring:
-        of_recipe = ["compound_split_bleu"]
-    lowercase = "lower-cased" in recipe.scoring
-    scores = evaluation.scores(hypotheses, references, kinds, **language)
-    scores += evaluation.scores(hypotheses, references, of_recipe, lowercase=lowercase)
+    task, language = PRESETS[run.options.preset].task, translator.target_language
+    usual = ["rouge"] if task.metric == "rouge" else evaluation.usual_metrics(language)
+    scores = evaluation.scores(hypotheses, references, usual, target_language=language)
+    if task.metric not in usual and evaluation.has_spaces(language):
+        scores += evaluation.scores(
+            hypotheses, references, [task.metric], lowercase=task.lowercase
+        )
     for score in scores:
         say(score.line)
     return {
@@ -149,9 +147,10 @@ def _translations(run, recipe: Recipe, text: Text, translator, split, say) -> di
     }
 
 
-def _perplexity(run, recipe: Recipe, text: Text, generator, split, say) -> dict:
+def _perplexity(run: Run, text: Text, generator, split, say) -> dict:
     lines = text.corpus.texts(split, "target")
-    measured = evaluation.text_perplexity(generator, lines, **recipe.blocks)
+    blocks = dataclasses.asdict(text.recipe.blocks)
+    measured = evaluation.text_perplexity(generator, lines, **blocks)
     for line in measured.lines():
         say(line)
     names = ("nll", "bits", "perplexity", "word_perplexity")
@@ -209,8 +208,7 @@ def average_run(
     if files is not None:
         done = _mean(model, [Path(file) for file in files], "given")
     else:
-        chosen = recipe.averaging
-        kind, count = kind or chosen["kind"], count or chosen["count"]
+        kind, count = kind or recipe.average_kind, count or recipe.average
         if up_to is not None and kind == "best":
             raise ValueError(
                 "`up_to` must not be given with the best checkpoints, which are of the "

@@ -1,83 +1,48 @@
 """A preset's recipe with the user's changes, and what is made of it."""
 
 import collections
-import copy
-import dataclasses
-import json
 import math
 import random
 import re
 import types
 from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
 
 import keras
 
 from keras_seqconv import callbacks, losses, optimizers, schedules
 from keras_seqconv.models import from_preset
-from keras_seqconv.presets import PRESETS
+from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
+from keras_seqconv.support.extras import require
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 from keras_seqconv.translation.translator import load
 
-# What an optimizer or schedule has that is not the preset's, beside the learning rate.
-_OPTIMIZERS = {
-    "adam": {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-8, "weight_decay": 0.0},
-    "nag": {"momentum": 0.99, "weight_decay": 0.0},
-}
-_SCHEDULES = {
-    "inverse_square_root": {},
-    "cosine": {"period": None, "floor": 1e-7, "period_growth": 1.0, "shrink": 1.0},
-    "fixed": {"force_anneal": None, "shrink": 0.1},
-    "plateau": {"shrink": 0.1, "patience": 0},
-}
-_EVERY_SCHEDULE = ("learning_rate", "warmup_steps", "warmup_start")
+pydantic = require("pydantic", "mt")
+
 # What language models have nothing of.
 _OF_PAIRS = (
     "joint_vocabulary", "min_length", "max_length", "max_ratio", "truncate_source",
     "validation_bleu",
 )  # fmt: skip
 # Of these a recipe needs one, or training would have no end.
-_ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
+_ENDS = ("max_updates", "max_epochs", "stop_learning_rate", "early_stopping")
 
 
-@dataclasses.dataclass
-class Recipe:
-    """How a model is trained, decoded and scored, as `keras_seqconv.presets` has it."""
+def recipe_from_json(values: dict) -> Recipe:
+    """The recipe that `dataclasses.asdict` wrote to a JSON file.
 
-    optimizer: dict
-    schedule: dict
-    global_clipnorm: float | None
-    label_smoothing: dict
-    tokens_per_batch: int
-    gradient_accumulation_steps: int
-    num_replicas: int
-    max_updates: int | None
-    max_epochs: int | None
-    stop_learning_rate: float | None
-    precision: str
-    averaging: dict
-    search: dict | None
-    blocks: dict | None
-    scoring: str
-    data: str
-    updates_of_original: int | None
-    source: str
-    sources: dict
-    notes: list
-
-    def to_json(self) -> dict:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict) -> "Recipe":
-        """ValueError for what this version does not know; its None means nothing."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name, value in values.items():
-            if name not in known and value is not None:
-                raise ValueError(
-                    f"`{name}` is not in recipes of this version. Received: {value!r}"
-                )
-        return cls(**{name: values[name] for name in known})
+    Raises:
+        ValueError: a value is missing, wrong, or not in recipes of this version.
+    """
+    try:
+        return pydantic.TypeAdapter(Recipe).validate_python(values)
+    except pydantic.ValidationError as error:
+        name = error.errors()[0]["loc"][0]
+        raise ValueError(
+            f"`{name}` must be as recipes of this version have it. "
+            f"Received: {values.get(name)!r}"
+        ) from None
 
 
 def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
@@ -93,77 +58,80 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         ValueError: an option that the chosen optimizer, schedule or kind of model does
             not have.
     """
-    # Through JSON, as it is going to be stored: tuples become lists.
-    preset = json.loads(json.dumps(PRESETS[options.preset].recipe))
-    recipe, given = Recipe.from_json(preset), options.for_recipe()
-    _check_kind(options, recipe, given)
-    recipe.optimizer = _of_kind(recipe.optimizer, options.optimizer, _OPTIMIZERS)
-    recipe.schedule = _of_kind(recipe.schedule, options.schedule, _SCHEDULES)
+    recipe = PRESETS[options.preset].recipe
     batches = recipe.gradient_accumulation_steps * recipe.num_replicas
-    recipe.num_replicas = devices
-    for name, (part, key, value) in given.items():
-        if not part:
-            setattr(recipe, key, value)
-            continue
-        settings = getattr(recipe, part)
-        if key not in settings:
-            raise ValueError(
-                f"`{name}` must not be given with `{part}` {settings['name']!r}, which "
-                f"has only {sorted(set(settings) - {'name'})}. "
-                f"Received: {name}={value!r}"
-            )
-        settings[key] = value
-    if "gradient_accumulation_steps" not in given:
+    recipe = replace(
+        recipe,
+        optimizer=_of_kind("optimizer", recipe.optimizer, options.optimizer),
+        schedule=_of_kind("schedule", recipe.schedule, options.schedule),
+        num_replicas=devices,
+    )
+    parts = {name: part for name in PARTS if (part := getattr(recipe, name))}
+    _check_given(options, recipe, parts)
+    parts = {name: _changed(part, options) for name, part in parts.items()}
+    recipe = replace(_changed(recipe, options), **parts)
+    rest = {}
+    if options.gradient_accumulation_steps is None:
         # The same tokens in an update: fewer batches first, then smaller ones.
-        recipe.gradient_accumulation_steps = steps = math.ceil(batches / devices)
+        rest["gradient_accumulation_steps"] = steps = math.ceil(batches / devices)
         tokens = recipe.tokens_per_batch * batches
-        recipe.tokens_per_batch = math.ceil(tokens / (steps * devices))
-    stops = options.early_stopping is not None and options.average_kind is None
-    if stops and recipe.averaging["kind"] == "last_epochs":  # these are no better
-        recipe.averaging = {"kind": "best", "count": options.average or 1}
-    if recipe.schedule["name"] == "cosine" and recipe.schedule["period"] is None:
+        rest["tokens_per_batch"] = math.ceil(tokens / (steps * devices))
+    stops = recipe.early_stopping is not None and options.average_kind is None
+    if stops and recipe.average_kind == "last_epochs":  # these are no better
+        rest |= {"average_kind": "best", "average": options.average or 1}
+    if recipe.schedule.name == "cosine" and recipe.schedule.period is None:
         if recipe.max_updates is None:
             raise ValueError(
                 "`period` or `max_updates` must be given with `schedule` 'cosine'. "
                 "Received: None of them"
             )
         # The rest of training after the warm-up, as fairseq has it.
-        rest = recipe.max_updates - recipe.schedule["warmup_steps"]
-        recipe.schedule["period"] = max(1, rest)
-    if (blocks := recipe.blocks) is not None and "context_window" not in given:
+        period = max(1, recipe.max_updates - recipe.schedule.warmup_steps)
+        rest["schedule"] = replace(recipe.schedule, period=period)
+    if (blocks := recipe.blocks) is not None and options.context_window is None:
         # Half of a block at most, and nothing where each line is by itself.
-        window = min(blocks["context_window"] or 0, blocks["tokens_per_sample"] // 2)
-        blocks["context_window"] = window if blocks["break_mode"] == "none" else 0
-    if options.early_stopping is None and not any(getattr(recipe, n) for n in _ENDS):
+        window = min(blocks.context_window, blocks.tokens_per_sample // 2)
+        window = window if blocks.break_mode == "none" else 0
+        rest["blocks"] = replace(blocks, context_window=window)
+    if not any(getattr(recipe, name) for name in _ENDS):
         raise ValueError(
-            f"One of {', '.join(f'`{name}`' for name in _ENDS)} and `early_stopping` "
-            f"must be given: the recipe of {options.preset} names no end. Received: "
-            "None of them"
+            f"One of {', '.join(f'`{name}`' for name in _ENDS)} must be given: the "
+            f"recipe of {options.preset} names no end. Received: None of them"
         )
-    return recipe
+    return replace(recipe, **rest)
 
 
-def _check_kind(options: TrainingOptions, recipe: Recipe, given: dict) -> None:
-    """ValueError for what only the other kind of models has."""
-    parts = {name: part for name, (part, _, _) in given.items() if part}
-    wrong = [name for name, part in parts.items() if getattr(recipe, part) is None]
-    if recipe.search is None:
-        fields = type(options).model_fields
-        wrong += [n for n in _OF_PAIRS if getattr(options, n) != fields[n].default]
-    if wrong:
-        kind = "a translation" if recipe.search is None else "a language"
-        raise ValueError(
-            f"`{wrong[0]}` must not be given, as {options.preset} is not {kind} model. "
-            f"Received: {wrong[0]}={getattr(options, wrong[0])!r}"
-        )
-
-
-def _of_kind(part: dict, kind: str | None, kinds: dict) -> dict:
+def _of_kind(name: str, part, kind: str | None):
     """The recipe's optimizer or schedule, or one of another kind."""
-    if kind in (None, part["name"]):
+    if kind in (None, part.name):
         return part
-    common = {name: part[name] for name in _EVERY_SCHEDULE if name in part}
-    return {"name": kind, **common, **copy.deepcopy(kinds[kind])}
+    common = fields(Schedule)[1:] if name == "schedule" else ()  # all but its name
+    kinds = {cls.name: cls for cls in PARTS[name]}
+    return kinds[kind](**{field.name: getattr(part, field.name) for field in common})
+
+
+def _changed(part, options: TrainingOptions):
+    """A recipe, or a part of it, with what the options say instead."""
+    given = {f.name: getattr(options, name) for name, f in options_of(part).items()}
+    return replace(part, **{key: v for key, v in given.items() if v is not None})
+
+
+def _check_given(options: TrainingOptions, recipe: Recipe, parts: dict) -> None:
+    """ValueError for options of other kinds of models, optimizers or schedules."""
+    others = {n for kinds in PARTS.values() for kind in kinds for n in options_of(kind)}
+    for part in parts.values():
+        others -= options_of(part).keys()
+    kind = "translation"
+    if recipe.search is None:
+        others, kind = others.union(_OF_PAIRS), "language"
+    for name in sorted(others):
+        value = getattr(options, name)
+        if value != type(options).model_fields[name].default:
+            raise ValueError(
+                f"`{name}` must not be given for {options.preset}, a {kind} model with "
+                f"`optimizer` {recipe.optimizer.name!r} and `schedule` "
+                f"{recipe.schedule.name!r}. Received: {name}={value!r}"
+            )
 
 
 def make_model(
@@ -193,7 +161,7 @@ def check_architecture(options: TrainingOptions, precision: str) -> None:
     if not options.architecture:
         return
     preset = PRESETS[options.preset]
-    sizes = [size for name, size in preset.parameters.items() if name != "count"]
+    sizes = preset.task.vocabulary_sizes
     size = options.vocabulary_size or max(sizes, default=1 << 15)
     tokenizer = types.SimpleNamespace(vocabulary_size=size)
     source = None if preset.is_language_model else tokenizer
@@ -254,9 +222,9 @@ def _weights_by_name(model) -> Iterator[tuple]:
 
 def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
     """The optimizer that sees token sums and counts updates."""
-    settings = dict(recipe.optimizer)
+    settings = asdict(recipe.optimizer)
     cls = {"adam": optimizers.AdamW, "nag": optimizers.NAG}[settings.pop("name")]
-    schedule = dict(recipe.schedule)
+    schedule = asdict(recipe.schedule)
     kind = schedule.pop("name")
     rate = schedule["learning_rate"]  # of the first update, where a callback changes it
     if kind == "inverse_square_root":
@@ -273,7 +241,7 @@ def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
 
 def schedule_callbacks(recipe: Recipe, monitor: str, mode: str) -> list:
     """What changes the learning rate or ends training."""
-    settings = dict(recipe.schedule)
+    settings = asdict(recipe.schedule)
     kind, made = settings.pop("name"), []
     if kind == "fixed":
         made.append(callbacks.FixedSchedule(**settings))
@@ -286,12 +254,13 @@ def schedule_callbacks(recipe: Recipe, monitor: str, mode: str) -> list:
 
 def make_loss(recipe: Recipe, model):
     """Label smoothing, or None for the model's own -log p."""
-    rate, kind = recipe.label_smoothing["rate"], recipe.label_smoothing["kind"]
-    if rate == 0:
+    if recipe.label_smoothing == 0:
         return None
     if model.get_config().get("adaptive_softmax") is not None:
         raise ValueError(
             "`label_smoothing` must be 0 with an adaptive softmax, which knows no "
-            f"probabilities of all words. Received: {rate}"
+            f"probabilities of all words. Received: {recipe.label_smoothing}"
         )
-    return losses.LabelSmoothedCrossentropy(rate, kind, pad_id=model.pad_id)
+    return losses.LabelSmoothedCrossentropy(
+        recipe.label_smoothing, recipe.label_smoothing_kind, pad_id=model.pad_id
+    )

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -18,14 +19,14 @@ import keras
 from keras_seqconv import checkpoints
 from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
-from keras_seqconv.presets import PRESETS
+from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import (
     locked,
     read_json,
     remove_parts,
     write_json,
 )
-from keras_seqconv.training.recipe import Recipe
+from keras_seqconv.training.recipe import recipe_from_json
 from keras_seqconv.training.run_tokenizers import tokenizers_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.version import __version__
@@ -147,7 +148,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
             **before,
             "format_version": _FORMAT_VERSION,
             "options": options.model_dump(exclude_unset=True),
-            "recipe": recipe.to_json(),
+            "recipe": dataclasses.asdict(recipe),
             "starts": [*before.get("starts", ()), _start()],
         },
     )
@@ -169,7 +170,7 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
     """
     settings = _read_settings(Path(folder) / "run.json")
     options = TrainingOptions(**{**settings["options"], "workdir": str(folder)})
-    return Run(folder, options), Recipe.from_json(settings["recipe"])
+    return Run(folder, options), recipe_from_json(settings["recipe"])
 
 
 def remove_run(folder: str | os.PathLike) -> None:
@@ -219,6 +220,7 @@ class Text(NamedTuple):
     """What training needs of a corpus.
 
     Attributes:
+        recipe: as this corpus allows it.
         corpus: where the text comes from.
         tokenizers: of source (None for language models) and target, the same object
             twice where the vocabulary is joint.
@@ -226,6 +228,7 @@ class Text(NamedTuple):
         validation: the same, or None where the corpus has no such split.
     """
 
+    recipe: Recipe
     corpus: Corpus
     tokenizers: tuple
     train: IdStore
@@ -269,8 +272,7 @@ def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
 
     Args:
         run: whose folder keeps tokenizers and stores.
-        recipe: resolved. Its `averaging` changes where there is no validation split,
-            and `data` says what the run was trained on.
+        recipe: resolved. Without a validation split, its `average_kind` changes.
         corpus: of the run, see `corpus_of`.
         say: prints a line of progress.
     """
@@ -289,21 +291,20 @@ def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
             f"Training reads the splits train, validation and test of {corpus.name}, "
             f"and not {', '.join(others)}."
         )
-    if "validation" not in corpus.splits and recipe.averaging["kind"] == "best":
-        recipe.averaging["kind"] = "last_epochs"
+    if "validation" not in corpus.splits and recipe.average_kind == "best":
+        recipe = dataclasses.replace(recipe, average_kind="last_epochs")
         say(
             "There is no validation split, so the last checkpoints are averaged and not"
             " the best; --validation-share 0.01 would hold out a part for it."
         )
-    recipe.data = f"{options.dataset}, {direction}"
-    run.note(languages=languages, recipe=recipe.to_json())
+    run.note(languages=languages, recipe=dataclasses.asdict(recipe))
     pair = tokenizers_of(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)
         for split in ("train", "validation")
         if split in corpus.splits
     }
-    return Text(corpus, pair, stores["train"], stores.get("validation"))
+    return Text(recipe, corpus, pair, stores["train"], stores.get("validation"))
 
 
 def open_corpus_of(options: TrainingOptions) -> Corpus:
@@ -329,7 +330,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
 
     completed = [
         one or (default if default not in given else None)
-        for one, default in zip(given, preset.languages or given, strict=True)
+        for one, default in zip(given, preset.task.languages or given, strict=True)
     ]
     try:
         # Of two languages one says the other; the preset says what is left open.
@@ -348,8 +349,8 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
         if not any(given):
             raise ValueError(
                 "`source_language` and `target_language` must be given: "
-                f"{options.preset} translates {' to '.join(preset.languages)}, and "
-                f"{options.dataset} has {corpus.source_language} and "
+                f"{options.preset} translates {' to '.join(preset.task.languages)}, "
+                f"and {options.dataset} has {corpus.source_language} and "
                 f"{corpus.target_language}. Received: None and None"
             ) from None
     if "train" not in corpus.splits:
@@ -388,7 +389,7 @@ def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> Id
     texts = corpus.blocks(split)
     if PRESETS[options.preset].is_language_model:
         tokenizer = pair[1]
-        settings = dict(recipe.blocks)
+        settings = dataclasses.asdict(recipe.blocks)
         if training:
             settings["context_window"] = 0
         lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))

@@ -68,13 +68,12 @@ def read_tokenizers(folder: Path) -> tuple:
 
 def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     preset = PRESETS[options.preset]
-    kind = options.tokenizer or preset.tokenizer
+    kind = options.tokenizer or preset.task.tokenizer
     single = preset.is_language_model
     joint = single or options.joint_vocabulary
     if joint is None:
         joint = preset.architecture.get("share_embeddings") == "all"
-    sizes = [size for name, size in preset.parameters.items() if name != "count"]
-    size = options.vocabulary_size or max(sizes, default=None)
+    size = options.vocabulary_size or max(preset.task.vocabulary_sizes, default=None)
     if size is None and kind not in ("words", "characters"):
         raise ValueError(
             "`vocabulary_size` must be given: the preset names none. Received: None"

@@ -8,8 +8,8 @@ import numpy as np
 
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.data.ids import IdStore
+from keras_seqconv.presets import Recipe
 from keras_seqconv.support.files import read_json, write_file
-from keras_seqconv.training.recipe import Recipe
 from keras_seqconv.training.run import (
     OF_A_MACHINE,
     Run,

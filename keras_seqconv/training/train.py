@@ -1,6 +1,7 @@
 """From a corpus and a preset to a trained and scored model directory."""
 
 import contextlib
+import dataclasses
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.devices import Devices, bfloat16_advice, find_devices
 from keras_seqconv.evaluation import plots
 from keras_seqconv.fitting import fit_stream
+from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
 from keras_seqconv.training.finish import (
@@ -22,7 +24,6 @@ from keras_seqconv.training.finish import (
     translator_of,
 )
 from keras_seqconv.training.recipe import (
-    Recipe,
     check_architecture,
     make_loss,
     make_model,
@@ -93,7 +94,7 @@ def train(options: TrainingOptions, say=print) -> Result:
         stack.enter_context(_warnings_as_lines(say))
         run, text = prepare(options, recipe, stack, say)
         if text is not None:
-            return _train(run, recipe, text, devices, say)
+            return _train(run, text, devices, say)
     hosts.leave()
     scores = read_json(run.scores) if run.scores.exists() else {}
     say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
@@ -119,15 +120,15 @@ def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     check_architecture(options, recipe.precision)
-    if "ROUGE" in recipe.scoring:
+    if PRESETS[options.preset].task.metric == "rouge":
         require("rouge_score", "rouge")
     elif recipe.search is not None:
         require("sacrebleu", "mt")
     return devices, recipe
 
 
-def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Result:
-    options = run.options
+def _train(run: Run, text: Text, devices: Devices, say) -> Result:
+    options, recipe = run.options, text.recipe
     if options.deterministic:
         keras.utils.set_random_seed(options.seed)
         if keras.backend.backend() == "tensorflow":
@@ -135,16 +136,16 @@ def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Resul
 
             tf.config.experimental.enable_op_determinism()
     share = {"num_replicas": devices.number, "shard": hosts.shard()}
-    stream = batches(run, recipe, text, text.train, seed=options.seed, **share)
+    stream = batches(run, text, text.train, seed=options.seed, **share)
     validation = None
     if text.validation is not None:
-        validation = batches(run, recipe, text, text.validation, **share)
+        validation = batches(run, text, text.validation, **share)
     with devices.scope():
         model = make_model(options, recipe.precision, *text.tokenizers)
         compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
-    if recipe.search is not None and "ROUGE" not in recipe.scoring:
+    if PRESETS[options.preset].task.metric not in ("rouge", "perplexity"):
         # A tokenizer that scoring needs is missed before the training, not after it.
         evaluation.metric_of("bleu", target_language=languages_of(run)[1])
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
@@ -165,7 +166,7 @@ def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Resul
         say(warm_start(model, options.initialize_from, text.tokenizers))
     stop = callbacks.GracefulStop()
     with devices.scope(), hosts.awaited():
-        others = _callbacks(run, recipe, text, validation, model)
+        others = _callbacks(run, text, validation, model)
         fit_stream(
             model,
             stream,
@@ -189,13 +190,13 @@ def _train(run: Run, recipe: Recipe, text: Text, devices: Devices, say) -> Resul
     if devices.number > 1:  # the finished model is on one
         model = make_model(options, recipe.precision, *text.tokenizers)
         model.compile(loss=loss)
-    scores = finish(run, recipe, text, model, say)
+    scores = finish(run, text, model, say)
     run.note_finished()
     return Result(run.model, scores)
 
 
-def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
-    options, averaging = run.options, recipe.averaging
+def _callbacks(run: Run, text: Text, validation, model) -> list:
+    options, recipe = run.options, text.recipe
     monitor, mode = run.monitor if validation is not None else ("nll", "min")
     every = options.validate_every
     made = []
@@ -207,11 +208,11 @@ def _callbacks(run: Run, recipe: Recipe, text: Text, validation, model) -> list:
         callbacks.Checkpoints(
             run.checkpoints,
             every_updates=options.checkpoint_every,
-            keep_last=max(options.keep, averaging["count"]),
-            keep_best=averaging["count"] if averaging["kind"] == "best" else 1,
+            keep_last=max(options.keep, recipe.average),
+            keep_best=recipe.average if recipe.average_kind == "best" else 1,
             monitor=monitor,
             mode=mode,
-            recipe=recipe.to_json(),
+            recipe=dataclasses.asdict(recipe),
         ),
         *schedule_callbacks(recipe, monitor, mode),
     ]

@@ -1,5 +1,6 @@
 """Options of training: types, ranges, and what a user reads when one is wrong."""
 
+import dataclasses
 import json
 import os
 
@@ -7,10 +8,14 @@ import pytest
 
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
-from keras_seqconv.presets import PRESETS
+from keras_seqconv.presets import NAG, PRESETS, Cosine
 from keras_seqconv.training import run as runs
 from keras_seqconv.training import run_tokenizers
-from keras_seqconv.training.recipe import make_optimizer, resolve_recipe
+from keras_seqconv.training.recipe import (
+    make_optimizer,
+    recipe_from_json,
+    resolve_recipe,
+)
 from keras_seqconv.training.run import corpus_of, read_run, sole_run
 from keras_seqconv.training_options import TrainingOptions, read_options
 from tests.training.test_train import write_corpus
@@ -54,15 +59,20 @@ def test_texts_of_the_command_line_get_their_types():
         ({"truncate_source": 1}, ["`truncate_source`", "equal to 2", "1"]),
         ({"dataset": ...}, ["`dataset` must be given"]),
         # Known once the recipe is.
-        ({"momentum": 0.9}, ["`momentum` must not be given with `optimizer` 'adam'"]),
-        ({"period": 9}, ["`period` must not be given with `schedule`"]),
-        ({"tokens_per_sample": 9}, ["`tokens_per_sample`", "not a language model"]),
+        ({"momentum": 0.9}, ["`momentum` must not be given", "`optimizer` 'adam'"]),
+        ({"period": 9}, ["`period` must not be given", "`schedule` 'inverse_square_"]),
+        ({"tokens_per_sample": 9}, ["`tokens_per_sample`", "a translation model"]),
         *[({"preset": "dynamic_conv_lm", name: value},
-           [f"`{name}` must not be given", "not a translation model", str(value)])
+           [f"`{name}` must not be given", "a language model", str(value)])
           for name, value in (("num_beams", 3), ("max_length", 9),
                               ("validation_bleu", True))],
         ({"preset": "conv_s2s_iwslt_de_en", "beta_1": 0.8},
-         ["`beta_1` must not be given with `optimizer` 'nag'"]),
+         ["`beta_1` must not be given", "`optimizer` 'nag'"]),
+        ({"schedule": "cosine", "max_updates": None, "preset": "conv_s2s"},
+         ["`period` or `max_updates` must be given"]),
+        ({"preset": "conv_s2s_iwslt_de_en", "stop_learning_rate": 0},
+         ["`early_stopping` must be given", "names no end"]),
+        ({"learning_rate": "inf"}, ["`learning_rate`", "finite", "'inf'"]),
     ],
 )  # fmt: skip
 def test_errors_name_option_rule_and_value(values, words):
@@ -76,15 +86,16 @@ def test_errors_name_option_rule_and_value(values, words):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_trains_with_the_tokens_of_its_recipe(name):
     recipe = PRESETS[name].recipe
-    wanted = recipe["gradient_accumulation_steps"] * recipe["num_replicas"]
-    end = {} if recipe["max_updates"] or recipe["max_epochs"] else {"max_epochs": 1}
+    wanted = recipe.gradient_accumulation_steps * recipe.num_replicas
+    end = {} if recipe.max_updates or recipe.max_epochs else {"max_epochs": 1}
     for devices in (1, 2, 3, 8, 64):
         found = resolve_recipe(options(preset=name, **end), devices)
         steps = found.gradient_accumulation_steps
         assert steps * devices >= wanted > (steps - 1) * devices
         tokens = found.tokens_per_batch * steps * devices
-        assert 0 <= tokens - recipe["tokens_per_batch"] * wanted < steps * devices
-        assert json.loads(json.dumps(found.to_json()))["schedule"] == found.schedule
+        assert 0 <= tokens - recipe.tokens_per_batch * wanted < steps * devices
+    stored = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    assert recipe_from_json(stored) == recipe
 
 
 def test_changes_replace_values():
@@ -94,22 +105,25 @@ def test_changes_replace_values():
             num_beams=7, max_translation_length=50, tokens_per_batch=100,
         )
     )  # fmt: skip
-    schedule, search = found.schedule, found.search
-    assert (schedule["learning_rate"], schedule["warmup_steps"]) == (1e-3, 2000)
-    assert found.optimizer["beta_2"] == 0.997
-    assert found.label_smoothing == {"rate": 0.2, "kind": "uniform"}
-    assert (found.averaging["count"], found.tokens_per_batch) == (3, 100)
-    assert (search["num_beams"], search["max_length"]) == (7, 50)
-    # The table itself is as it was.
-    assert PRESETS[BASE["preset"]].recipe["optimizer"]["beta_2"] == 0.98
+    before = PRESETS[BASE["preset"]].recipe
+    assert found == dataclasses.replace(
+        before,
+        schedule=dataclasses.replace(before.schedule, learning_rate=1e-3),
+        optimizer=dataclasses.replace(before.optimizer, beta_2=0.997),
+        search=dataclasses.replace(before.search, num_beams=7, max_length=50),
+        label_smoothing=0.2,
+        average=3,
+        tokens_per_batch=100,
+    )
 
 
 def test_another_schedule_and_optimizer():
     found = resolve_recipe(
         options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
     )
-    assert (found.optimizer["name"], found.optimizer["momentum"]) == ("nag", 0.9)
-    assert found.schedule["period"] == 3000  # what follows the warm-up
+    assert found.optimizer == NAG(momentum=0.9)
+    # The period is what follows the warm-up.
+    assert found.schedule == Cosine(3.5e-3, warmup_steps=2000, period=3000)
     schedule = make_optimizer(found).innermost._learning_rate
     assert float(schedule(2000)) == pytest.approx(3.5e-3)
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
@@ -200,14 +214,16 @@ def test_one_training_at_a_time_in_a_folder(tmp_path):
         ("[]", "run.json"),
         ({"format_version": 9}, "run.json"),
         ({"options": {**BASE, "r_drop": 1.0}}, "`r_drop`: .* not permitted"),
-        ({"recipe": {"r_drop": 1.0}}, "`r_drop` is not in recipes"),
+        ({"recipe": {"r_drop": 1.0}}, "`r_drop` must be as recipes of this"),
+        ({"recipe": {"search": {"r_drop": 1.0}}}, "`search` must be as recipes"),
+        ({"recipe": {"schedule": {"name": "linear"}}}, "`schedule` must be as"),
     ],
 )
 def test_damaged_notes_and_those_of_earlier_versions(tmp_path, content, words):
     run = start(options(workdir=str(tmp_path)))
     if isinstance(content, dict):
         notes = json.loads(run.settings.read_text())
-        notes["recipe"] |= {"bpe_dropout": None, **content.pop("recipe", {})}
+        notes["recipe"] |= content.pop("recipe", {})
         content = json.dumps({**notes, **content})
     run.settings.write_text(content)
     with pytest.raises(ValueError, match=words):

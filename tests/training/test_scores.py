@@ -1,5 +1,6 @@
 """How the test split is translated and scored at the end of a run, by kind of model."""
 
+import functools
 import json
 from types import SimpleNamespace
 
@@ -18,17 +19,20 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.parametrize(
-    ("language", "names"),
-    [("de", ["BLEU", "chrF2", "BLEU4"]), ("zh", ["BLEU", "chrF2"]),
-     ("th", ["chrF2", "BLEU"])],
+    ("preset", "language", "metrics", "lowercase"),
+    [("phrases", "de", ["bleu", "chrf", "tokenized_bleu"], False),
+     ("phrases", "zh", ["bleu", "chrf"], False),
+     ("phrases", "th", ["chrf", "bleu"], False),
+     ("multi30k", "de", ["bleu", "chrf", "tokenized_bleu"], True),
+     ("wmt_en_de", "de", ["bleu", "chrf", "compound_split_bleu"], False)],
 )  # fmt: skip
 def test_translations_of_the_test_split_are_written_and_scored(
-    tmp_path, language, names
+    tmp_path, preset, language, metrics, lowercase
 ):
     """In the order of their sources, and by the words of their language."""
     sources = ["w3 w1 w9 w7", "w1 w2", "w2 w5 w6 w8", "w9"]
     hypotheses = [text.replace("w", "v") for text in sources]
-    references = [text.replace("6", "7") for text in hypotheses]
+    references = [text.replace("6", "7").replace("v1", "V1") for text in hypotheses]
     pairs = SimpleNamespace(
         texts=lambda split, side, most: {"source": sources, "target": references}[side]
     )
@@ -36,17 +40,15 @@ def test_translations_of_the_test_split_are_written_and_scored(
         target_language=language,
         translate=lambda texts: [text.replace("w", "v") for text in texts],
     )
-    recipe, text = SimpleNamespace(scoring=""), SimpleNamespace(corpus=pairs)
-    run = SimpleNamespace(folder=tmp_path)
-    found = _translations(run, recipe, text, translator, "test", str)
+    options = SimpleNamespace(preset=f"dynamic_conv_{preset}")
+    run = SimpleNamespace(folder=tmp_path, options=options)
+    found = _translations(run, SimpleNamespace(corpus=pairs), translator, "test", str)
     assert (tmp_path / "test.hypotheses").read_text().splitlines() == hypotheses
-    kinds = {"BLEU": "bleu", "chrF2": "chrf", "BLEU4": "tokenized_bleu"}
-    metrics = [kinds[name] for name in names]
-    wanted = ks.evaluation.scores(
-        hypotheses, references, metrics, target_language=language
-    )
-    assert [*found][2:] == names
-    assert [found[name]["line"] for name in names] == [one.line for one in wanted]
+    score = functools.partial(ks.evaluation.scores, hypotheses, references)
+    wanted = score(metrics[:2], target_language=language)
+    wanted += score(metrics[2:], lowercase=lowercase)
+    assert [*found][2:] == [one.name for one in wanted]
+    assert [found[one.name]["line"] for one in wanted] == [one.line for one in wanted]
     assert 0 < wanted[0].value < 100
 
 

@@ -20,6 +20,7 @@ import keras_seqconv as ks
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
+from keras_seqconv.presets import Plateau
 from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training.run import open_corpus_of, read_run, sole_run
 from keras_seqconv.training.run_tokenizers import read_tokenizers
@@ -158,7 +159,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert f"keras-seqconv translate {run}" in told
     scores = json.loads((run / "scores.json").read_text())
     assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} < set(scores) and "BLEU" not in scores
-    assert json.loads((run / "run.json").read_text())["recipe"]["data"].endswith("→ de")
+    assert json.loads((run / "run.json").read_text())["languages"] == ["en", "de"]
     translator = ks.load(run)
     assert (translator.source_language, translator.target_language) == ("en", "de")
     # Finished: the same again only tells so.
@@ -259,13 +260,13 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     run, recipe = read_run(finished[1])
     changes = dict(keep=2, early_stopping=3, monitor=monitor, validation_bleu=True)
     run.options = run.options.model_copy(update=changes)
-    plateau = {"name": "plateau", "learning_rate": 0.1}
-    averaging = {"kind": kind, "count": 7}
-    recipe = dataclasses.replace(recipe, averaging=averaging, schedule=plateau)
+    averaging = {"average_kind": kind, "average": 7}
+    recipe = dataclasses.replace(recipe, **averaging, schedule=Plateau(0.1))
     monkeypatch.setattr(ks.Translator, "__init__", lambda *given, **options: None)
     tokenizers = read_tokenizers(run.tokenizers)
-    text = SimpleNamespace(corpus=open_corpus_of(run.options), tokenizers=tokenizers)
-    made = _callbacks(run, recipe, text, [], None)
+    corpus = open_corpus_of(run.options)
+    text = SimpleNamespace(recipe=recipe, corpus=corpus, tokenizers=tokenizers)
+    made = _callbacks(run, text, [], None)
     by_name = {type(one).__name__: one for one in made}
     saves = by_name["Checkpoints"]
     assert (saves.keep_last, saves.keep_best) == (7, best)
