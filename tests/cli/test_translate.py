@@ -275,7 +275,7 @@ def test_runs_that_break_off_go_on(folder, tmp_path, capsys, monkeypatch):
     assert output.read_bytes() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
     if os.path.exists("/dev/full"):  # on Linux
-        error = refused(capsys, *options[:4], "--output", "/dev/full")
+        error = refused(capsys, *options[:4], "--output", "/dev/full", "--quiet")
         assert error == "error: /dev/full: No space left on device"
 
 
