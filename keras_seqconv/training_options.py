@@ -261,7 +261,7 @@ class TrainingOptions(pydantic.BaseModel):
             raise ValueError(_in_one_sentence(error)) from None
 
     def for_recipe(self) -> dict[str, tuple[str, str, Any]]:
-        """Options that replace the recipe's: option -> (part or "", key, value)."""
+        """What was given instead of a recipe's: option -> (part or "", key, value)."""
         given = {}
         for name, field in type(self).model_fields.items():
             place, value = field.json_schema_extra["place"], getattr(self, name)

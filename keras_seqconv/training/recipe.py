@@ -42,7 +42,7 @@ _ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
 
 @dataclasses.dataclass
 class Recipe:
-    """Training, decoding and scoring of a model, as in `keras_seqconv.presets`."""
+    """How a model is trained, decoded and scored, as `keras_seqconv.presets` has it."""
 
     optimizer: dict
     schedule: dict
@@ -272,7 +272,7 @@ def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
 
 
 def schedule_callbacks(recipe: Recipe, monitor: str, mode: str) -> list:
-    """Callbacks that change the learning rate or end training."""
+    """What changes the learning rate or ends training."""
     settings = dict(recipe.schedule)
     kind, made = settings.pop("name"), []
     if kind == "fixed":
