@@ -1,7 +1,7 @@
 """How fast are the ops, and against what? One table per setting.
 
     python benchmarks/ops.py               # all tables, about 15 minutes
-    python benchmarks/ops.py --only main   # the setting that the targets are set for
+    python benchmarks/ops.py --only main   # the first setting
 
 Rows of one table are timed in turns within one process, so that a machine that changes
 its speed changes all of them; times are medians in milliseconds, with the quartiles of

@@ -27,8 +27,8 @@ def bfloat16_advice(flag: str, gain: str) -> str:
     """A line for users whose CPU multiplies bfloat16 faster than float32; else "".
 
     Args:
-        flag: what to give the command.
-        gain: what was measured, see docs/precision.md.
+        flag: option of the command.
+        gain: measured gain, see docs/precision.md.
     """
     with contextlib.suppress(OSError):
         features = Path("/proc/cpuinfo").read_text()
@@ -129,11 +129,11 @@ def keep_freed_memory(arenas: int = 1) -> bool:
 
 
 class Devices(NamedTuple):
-    """What a training runs on.
+    """Devices of a training.
 
     Attributes:
         scope: makes a context for making and training the model.
-        number: devices with a batch each, those of all hosts.
+        number: number of devices of all hosts, each with a batch.
     """
 
     scope: Callable = contextlib.nullcontext
@@ -141,19 +141,18 @@ class Devices(NamedTuple):
 
 
 def find_devices(number: int | None) -> Devices:
-    """What `TrainingOptions.devices` asks for.
+    """Finds the devices of `TrainingOptions.devices`.
 
-    Without a GPU each core of the CPU takes its part of a batch and works alone on it:
-    two cores that share every product of a small model spend a third of their time on
-    handing each other work.
+    Without a GPU each core of the CPU computes a part of the batch: two cores that
+    share every product of a small model spend a third of their time on communication.
 
     Args:
-        number: of this host; None for all GPUs (on JAX, all devices), or the CPU as
-            one device.
+        number: devices of this host; None for all GPUs (on JAX, all devices), or the
+            CPU as one device.
 
     Raises:
-        ValueError: there are not so many; for cores also if TensorFlow is already
-            running in this process, because that settles how it uses them.
+        ValueError: there are fewer devices, or, for cores, TensorFlow already runs in
+            this process, which fixes their use.
     """
     if not _on_tensorflow():
         return _jax_devices(number)

@@ -78,7 +78,7 @@ def is_first() -> bool:
 
 
 def gather(value: Any) -> list:
-    """What each host gives, which JSON can hold, in the order of the hosts."""
+    """Gathers a JSON value of each host, in the order of the hosts."""
     if shard()[1] == 1:
         return [value]
     rows = _all(np.frombuffer(json.dumps(value).encode(), np.uint8))

@@ -125,7 +125,7 @@ class Weights:
         return name in self.arrays
 
     def count(self, prefix: str) -> int:
-        """How many different words follow this beginning of a name."""
+        """Number of different words that follow a prefix of names."""
         rests = (n.removeprefix(prefix) for n in self.arrays if n.startswith(prefix))
         return len({rest.split(".")[0] for rest in rests})
 

@@ -86,7 +86,7 @@ def sizeless(tensors: dict) -> dict:
 
 
 def description(specs: dict) -> tuple:
-    """What is hashable of `sizeless` specifications."""
+    """Hashable description of `sizeless` specifications."""
     return tuple(sorted((name, repr(spec)) for name, spec in specs.items()))
 
 

@@ -1,4 +1,4 @@
-"""From backpointers to hypotheses, in graphs and, for arrays, in NumPy."""
+"""Hypotheses from backpointers, in graphs and, for arrays, in NumPy."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class Hypotheses(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What the steps have written down.
+    """Records of the steps.
 
     backpointers: (L, b, G) int32: G * token + parent.
     sums: (L, b, G) float32: the scores.

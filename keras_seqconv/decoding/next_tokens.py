@@ -3,7 +3,7 @@
 Where rules contradict each other, the first of this list holds:
 
 1. at its maximum length a hypothesis ends;
-2. a forced token is taken, whatever the rules below say;
+2. a forced token is taken, against the rules below;
 3. padding is never taken, nor are suppressed tokens;
 4. a hypothesis shorter than the minimum does not end;
 5. no n-gram is repeated.
@@ -27,17 +27,17 @@ NEVER = -float("inf")
 
 
 class Constraints(NamedTuple):
-    """The rules of one search.
+    """Rules of one search.
 
     Attributes:
-        model: what has the attributes `pad_id`, `start_id`, `end_id` and `unk_id`.
+        model: object with the attributes `pad_id`, `start_id`, `end_id` and `unk_id`.
         options: `SearchOptions`.
         limits: (R,) int32: tokens of the longest hypothesis, its end not counted.
-        prefix: (R, P) int32 or None: the tokens to begin with; padding leaves free. Its
-            last column, which must be padding, stands for all steps from there on.
+        prefix: (R, P) int32 or None: first tokens, free at padding. The last column,
+            which must be padding, applies to all further steps.
         first_beam: (R,) boolean or None: rows in which an end token of the prefix
             counts.
-        uniforms: (R, L) in [0, 1) or None: what each step draws by.
+        uniforms: (R, L) in [0, 1) or None: random numbers of the steps.
     """
 
     model: object
@@ -48,7 +48,7 @@ class Constraints(NamedTuple):
     uniforms: object = None
 
     def next_tokens(self, logits, step, history=None) -> "NextTokens":
-        """Apply the rules to the logits of a step.
+        """Applies the rules to the logits of a step.
 
         Args:
             logits: (R, V).
@@ -128,14 +128,14 @@ class NextTokens(NamedTuple):
 
     logits: (R, V), tokens of blocked n-grams at -inf.
     blocks: the same, cut into blocks.
-    normalizer: (R,), what makes logits log-probabilities.
+    normalizer: (R,), subtracted from logits for log-probabilities.
     bias: (V,) NumPy array added to the log-probabilities; -inf at the end token.
     end: (R,), the log-probability of ending here.
     closed: (R,) boolean, rows that can only end.
     forced: (R,) int32, the token that a row must take, -1 if it is free; or None.
     forced_log_prob: (R,) or None.
     end_id: int.
-    uniforms: (R,), what each row draws by, or None.
+    uniforms: (R,), random number of each row, or None.
     """
 
     logits: object

@@ -44,7 +44,7 @@ _SHRINK_AT = 0.75
 
 
 class Task(NamedTuple):
-    """What stays the same from step to step, whichever sentences are left.
+    """Constants of all steps, for any remaining sentences.
 
     step: `step(ids, state) -> (logits, state)`.
     strategy: chooses what goes on (decoding/strategies.py).
@@ -127,7 +127,7 @@ def search(
 
 
 def begin(task: Task, state: dict, num_steps) -> tuple:
-    """What is known before the first step: common state, rows, sentences."""
+    """Common state, rows and sentences before the first step."""
     constraints, num_beams = task.constraints, task.strategy.num_beams
     names = ("limits", "prefix", "first_beam", "uniforms")
     rules = {name: getattr(constraints, name) for name in names}

@@ -1,4 +1,4 @@
-"""How the hypotheses that go on are chosen: beams, diverse beams, samples.
+"""Choice of the next hypotheses: beams, diverse beams, samples.
 
 A strategy has
 
@@ -20,7 +20,7 @@ from keras_seqconv.decoding.next_tokens import NEVER, NextTokens
 
 
 class Choice(NamedTuple):
-    """What follows a step. Scores are cumulative; -inf marks what does not exist.
+    """Choice after a step. Scores are cumulative; -inf marks missing hypotheses.
 
     scores, parents, tokens: (B, G): the hypotheses that go on, the beam that each
         extends, its new token.

@@ -1,4 +1,4 @@
-"""From a model, options and the tensors of a call to what a search needs.
+"""Arguments of a search from a model, options and the tensors of a call.
 
 Tensors by name: `source_ids` (B, S), `prefix_ids` (B, P) or `rows` (B, 0); `uniforms`
 (B * N, L) of sampling; and scalars `temperature`, `top_k`, `max_length` where a call

@@ -73,19 +73,19 @@ def scores(
 ) -> list[Score]:
     """Computes several scores of the same texts.
 
-    | metric                | what it is                                              |
+    | metric                | definition                                              |
     |-----------------------|---------------------------------------------------------|
-    | "bleu"                | BLEU of text that is not tokenized: the one to publish  |
+    | "bleu"                | BLEU of untokenized text, for publications              |
     | "chrf"                | chrF2: characters, no words                             |
-    | "ter"                 | the edits that are needed: less is better               |
+    | "ter"                 | edits to reach the reference: less is better            |
     | "tokenized_bleu"      | BLEU of the tokens between white space, not smoothed,   |
     |                       | with fairseq's summary as its line; `<unk>` in a        |
     |                       | reference matches nothing; of tokenized texts, and      |
     |                       | comparable between such of one tokenizer only           |
     | "compound_split_bleu" | the same with X-Y written as X ##AT##-##AT## Y on both  |
-    |                       | sides, as fairseq's script does: what papers report for |
-    |                       | WMT English-German since Vaswani et al. 2017, about 0.7 |
-    |                       | above "tokenized_bleu" there                            |
+    |                       | sides, as in fairseq's script; papers on WMT English-   |
+    |                       | German report it since Vaswani et al. 2017, about 0.7   |
+    |                       | above "tokenized_bleu"                                  |
     | "rouge"               | ROUGE-1, ROUGE-2, ROUGE-L of summaries: mean F1 of      |
     |                       | their pairs by the package rouge-score: lower case,     |
     |                       | English letters and digits only (texts in other scripts |

@@ -19,14 +19,13 @@ _NO_KERNELS = "none"
 def page(models: dict[str, Translator | LanguageGenerator]):
     """Makes a Gradio page with one or two models for the same text.
 
-    Translation models translate each line as a text of its own, as
-    `keras-seqconv translate` does, and show the n best translations with the score of
-    each token; of the first line also where the model looked and the kernels of its
-    convolutions. Language models continue a text: what `translate_n_best` and `sample`
-    return.
+    Translation models translate each line separately, like `keras-seqconv translate`,
+    and show the n best translations with the score of each token, and for the first
+    line the attention and the kernels of the convolutions. Language models continue a
+    text. The results are those of `translate_n_best` and `sample`.
 
     Args:
-        models: name -> what `keras_seqconv.load` returned, with tokenizers.
+        models: name -> result of `keras_seqconv.load`, with tokenizers.
 
     Returns:
         `gradio.Blocks`; `launch()` serves it.

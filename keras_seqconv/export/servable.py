@@ -9,14 +9,14 @@
 | `score_ids`        | source_ids, lengths, target_ids, target_lengths -> score (N,)  |
 | `encode`           | text (N,) -> outputs (N, S, C), lengths (N,)                   |
 
-Of language models: `serving_default` (text -> generation, score: the likeliest),
+Language models have `serving_default` (text -> the most probable generation, score),
 `generate` (prompt (N,), length, temperature, seed and top_k, scalars -> generation,
 score: drawn as by `LanguageGenerator.sample`), `generate_ids` (prefix_ids, lengths ->
 ids, scores), `score` (text -> score), `score_ids` (target_ids, target_lengths ->
 score).
 
-Without tokenizers those of texts are missing. Texts are tf.string, scores float32, ids
-and lengths int32. No name ends in `_bytes`, which a server would code in base64.
+Without tokenizers, those of texts are missing. Texts are tf.string, scores float32,
+ids and lengths int32. No name ends in `_bytes`, which a server would code in base64.
 
 Any number of sentences is computed in bounded memory, by a loop over chunks. Letters: N
 sentences of a request, B of a chunk and its width W, S source time, T target time, n
@@ -45,30 +45,30 @@ _LOGITS = 1 << 24
 
 
 class Servable:
-    """A model with what an export fixes, and what it computes on ids.
+    """Model with the settings of an export, and its computations on ids.
 
-    Ids (N, S) int32 come with `lengths` (N,) of real tokens at the left; what is right
-    of them is ignored, lengths outside of 0 to S and ids outside of the vocabulary
-    (unknown then) harm nobody. Texts of length 0 get no result, score 0. Longer ones
-    than the settings say are cut, the end token then being the last (a prompt has
-    none). Anything else than a length for each row is an error of the server.
+    Ids (N, S) int32 come with `lengths` (N,) of real tokens on the left. Ids to the
+    right are ignored, lengths are clipped to 0 to S, and ids outside the vocabulary are
+    unknown. Texts of length 0 get no result and score 0. Longer texts than the settings
+    allow are cut and keep an end token (a prompt has none). A number of lengths other
+    than the rows is an error of the server.
 
     Args:
         translator: a `Translator` or `LanguageGenerator`.
         search, max_source_length, tokens_per_batch, xla: see `saved_model`; options
-            by name, and None for those of the translator.
+            by name, None for the translator's.
 
     Attributes:
-        model: that of the translator, without weight normalisation.
+        model: the translator's model, without weight normalization.
         options: `BeamOptions`, with `num_hypotheses` as in `translate_n_best`.
-        max_source_length: tokens of a source that are read, its end counted. Of a
-            language model: tokens of a prompt.
-        max_target_length: tokens of a given translation (or text) that are scored, its
-            end counted.
-        variables: the weights, nothing of Keras, for an exported module to hold.
+        max_source_length: largest number of source tokens with the end, or, for a
+            language model, of prompt tokens.
+        max_target_length: largest number of scored tokens of a translation (or text)
+            with its end.
+        variables: weights, without Keras objects, for an exported module to hold.
 
     Raises:
-        ValueError: for a wrong option, named with its rule.
+        ValueError: an option breaks its rule.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class Servable:
     def search(self, source_ids, lengths) -> dict:
         """The best hypotheses: `ids` (N, n, L) with end tokens, `scores` (N, n).
 
-        Of a language model `source_ids` are prompts (no end token); empty ones too get
-        hypotheses. The first hypothesis of a source of length 0 is empty with score 0.
+        For a language model `source_ids` are prompts (no end token), also empty ones.
+        The first hypothesis of a source of length 0 is empty with score 0.
         """
         ids, lengths = self._sources(source_ids, lengths)
         pad_id, count = self.model.pad_id, self.options.num_hypotheses
@@ -171,8 +171,8 @@ class Servable:
     def sample(self, prefix_ids, lengths, length, temperature, seed, top_k) -> dict:
         """Texts drawn after prompts: `ids` (N, L), `scores` (N,); see `generate`.
 
-        What is out of range becomes the nearest that is not: a length above that of
-        the export, a temperature below 0.01; `top_k` 0 is the whole vocabulary.
+        Values are clipped to their range: a length to that of the export, a temperature
+        to 0.01 or more. `top_k` 0 is the whole vocabulary.
         """
         ids, lengths = self._sources(prefix_ids, lengths)
         ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
@@ -251,7 +251,7 @@ class Servable:
     def encode(self, source_ids, lengths) -> dict:
         """`outputs` of the encoder (N, S, C) float32, 0 after each source; `lengths`.
 
-        Of a ConvS2S model those are the keys of its attention.
+        For a ConvS2S model these are the keys of its attention.
         """
         ids, lengths = self._sources(source_ids, lengths)
         rows, width = tf.unstack(tf.shape(ids))
@@ -357,7 +357,7 @@ def compiled(function: Callable, most: int, pad_id: int) -> Callable:
     """`function(ids (B, W)) -> tensors (B, ...)`, compiled by XLA.
 
     Each shape is a compilation: so B and W are rounded up, B to a power of two with
-    copies of the first row, W to one of 16, 24, 32, 48, 64 and so on, at most `most`.
+    copies of the first row, W to one of 16, 24, 32, 48, 64, ..., at most `most`.
     """
     jitted = tf.function(function, jit_compile=True, autograph=False)
     powers = tf.constant([1 << power for power in range(31)])
@@ -383,7 +383,7 @@ def make_signatures(translator, servable: Servable) -> dict:
 
     Args:
         translator: the `Translator` or `LanguageGenerator`, for its tokenizers.
-        servable: what computes on ids.
+        servable: computations on ids.
     """
     targets = ("target_ids", "target_lengths")
     tokenizers = [*translator.tokenizers.values()]

@@ -32,16 +32,16 @@ class AdaptiveInput(SequenceLayer):
     E_i is a table (words of band i, D_i) with D_i = int(embedding_dim // factor^i), P_i
     a matrix (D_i, output_dim); there is no bias, and band 0 has a matrix too (Baevski
     and Auli 2019, Adaptive Input Representations for Neural Language Modeling, section
-    3; fairseq `AdaptiveInput`). Every band is computed for every position and one is
-    chosen: 4/3 C^2 multiply-adds a position at factor 4, and fixed shapes.
+    3; fairseq `AdaptiveInput`). The layer computes every band for every position and
+    selects one: 4/3 C^2 multiply-adds a position at factor 4, with fixed shapes.
 
     Args:
         vocabulary_size: words V; ids are sorted by falling frequency.
         output_dim: channels of the outputs.
         cutoffs: first ids of the bands after the first, increasing; V may end them.
-        factor: each band is narrower than the one before it by this factor.
-        embedding_dim: width of the first band; `output_dim` when None.
-        pad_id: id whose outputs are zero; None for no such id.
+        factor: ratio of the widths of successive bands.
+        embedding_dim: width of the first band; by default `output_dim`.
+        pad_id: id whose outputs are zero, or None.
 
     Weights, in this order: `embeddings[i]` (words, D_i), normal with standard deviation
     D_i^-1/2 (the row of `pad_id` zero), and `projections[i]` (D_i, output_dim), Glorot
@@ -53,7 +53,7 @@ class AdaptiveInput(SequenceLayer):
     Output shape: (B, T, output_dim).
 
     Raises:
-        ValueError: a band would be left without any width.
+        ValueError: the width of a band would be zero.
     """
 
     def __init__(
@@ -141,31 +141,31 @@ class AdaptiveSoftmax(SequenceLayer):
     W has one row per word of the head and one per tail; P_i is a matrix (C, D_i) with
     D_i = int(C // factor^(i + 1)); no biases (Grave et al. 2017, Efficient Softmax
     Approximation for GPUs; fairseq `AdaptiveSoftmax`). Unlike fairseq's criterion,
-    which passes the padding id on to every tail, no word of a tail goes untrained.
+    which passes the padding id to every tail, it trains every word of a tail.
 
-    Calling the layer only applies the input dropout: it stands in a model as the last
-    layer, so that the model returns features and never a tensor (B, T, V), and
-    `log_prob` and `loss` take these features.
+    A call of the layer only applies the input dropout. As the last layer of a model, it
+    returns features for `log_prob` and `loss`, and the model never makes a tensor
+    (B, T, V).
 
-    Cost: every position pays for the head, and only those whose word lies in a tail
-    pay for its words (up to a last block that is not full), eagerly, in graphs, under
-    XLA and on JAX alike: a loop takes blocks of positions, and its hand-written
-    gradient makes the block's logits anew. So few logits exist at once (those of a
-    block, 2^23 or of 64 positions), and a training step costs 4/3 of the matrix
-    products that it would take with all of them kept. On TensorFlow without XLA the
-    gradient can be taken twice, elsewhere once.
+    Cost: every position computes the head, and only positions whose word is in a tail
+    compute its words (up to a last partial block), in eager mode, in graphs, under XLA
+    and on JAX: a loop takes blocks of positions, and its hand-written gradient
+    recomputes the logits of the block. So only a block's logits exist at a time (2^23,
+    or those of 64 positions), and a training step takes 4/3 of the matrix products of a
+    step that keeps all logits. The gradient can be taken twice on TensorFlow without
+    XLA, otherwise once.
 
     Args:
         vocabulary_size: words V; ids are sorted by falling frequency.
         cutoffs: sizes of the vocabulary at which clusters end, increasing; V is
             appended unless it ends them.
-        factor: each tail is narrower than the one before it by this factor.
+        factor: ratio of the widths of successive tails.
         dropout: rate of the dropout on the features and between P_i and W_i.
         adaptive_input: an `AdaptiveInput` whose tables replace those of the words
             ("tied weights"); it needs the same vocabulary, cutoffs and factor and
             `embedding_dim` = C. Rows for the tails in W, and P_i, remain.
-        tie_projections: with `adaptive_input`, also use its projections, transposed,
-            in place of P_i.
+        tie_projections: whether the transposed projections of `adaptive_input` replace
+            P_i.
         seed: seed of the dropout.
 
     Weights, in this order, all Glorot uniform: `head` (cutoffs[0] + tails, C), when
@@ -179,7 +179,7 @@ class AdaptiveSoftmax(SequenceLayer):
     Output shape: (..., C).
 
     Raises:
-        ValueError: a tail would be left without any width, or, in `build`, the features
+        ValueError: the width of a tail would be zero, or, in `build`, the features
             do not fit `adaptive_input`.
 
     Example:
@@ -278,7 +278,7 @@ class AdaptiveSoftmax(SequenceLayer):
         return self._dropped(inputs, self.dropout, training)
 
     def log_prob(self, features, ids, training: bool | None = None):
-        """Natural log-probabilities of given words.
+        """Returns natural log-probabilities of given words.
 
         Args:
             features: (..., C), outputs of a call of this layer.
@@ -316,7 +316,7 @@ class AdaptiveSoftmax(SequenceLayer):
         return ops.reshape(log_prob, shape)
 
     def loss(self, features, labels, sample_weight=None, training: bool | None = None):
-        """Sum of the negative log-probabilities of the labels, a scalar.
+        """Returns the sum of the labels' negative log-probabilities, a scalar.
 
         Divide by the number of words (the sum of `sample_weight`) for the mean.
 
@@ -324,7 +324,7 @@ class AdaptiveSoftmax(SequenceLayer):
             features: (B, T, C), outputs of a call of this layer.
             labels: integers (B, T).
             sample_weight: boolean or float (B, T); positions of weight 0, such as
-                padding, cost no tail. 1 everywhere when None.
+                padding, compute no tail. 1 by default.
             training: whether to apply the dropout of the tails.
         """
         if sample_weight is None:
@@ -334,9 +334,9 @@ class AdaptiveSoftmax(SequenceLayer):
         return -ops.sum(log_prob * ops.cast(sample_weight, log_prob.dtype))
 
     def full_log_prob(self, features):
-        """Natural log-probabilities (..., V) of all words after features (..., C).
+        """Returns log-probabilities (..., V) of all words for features (..., C).
 
-        For decoding, where there are few positions: all logits exist at once.
+        For decoding with few positions: all logits exist at once.
         """
         self._require_built()
         features = ops.cast(features, self.compute_dtype)

@@ -39,8 +39,8 @@ class ScaleGradient(SequenceLayer):
     """Identity whose gradient is multiplied by a constant.
 
     `outputs = inputs`, `d inputs = scale * d outputs`. ConvS2S scales the gradient of
-    its encoder by 1 / (2 * number of attention layers), as every attention sends one
-    through the keys and one through the values (the paper's Normalization Strategy;
+    its encoder by 1 / (2 * number of attention layers), as every attention has a
+    gradient for the keys and one for the values (the paper's Normalization Strategy;
     fairseq).
 
     Args:
@@ -49,7 +49,7 @@ class ScaleGradient(SequenceLayer):
     Call arguments:
         inputs: floating-point tensor of any shape. Finite: infinite values become NaN.
 
-    Output shape: that of the input.
+    Output shape: shape of the input.
     """
 
     def __init__(self, scale: float, **kwargs):
@@ -126,7 +126,7 @@ class ScaledResidual(_WeightNormalized):
     Call arguments:
         inputs: tensor (B, T, C).
         skip: tensor (B, T, C or any other known width).
-        kernels: what `step_kernels` made, in loops that call the layer again and again.
+        kernels: result of `step_kernels`, for loops of calls.
 
     Output shape: (B, T, C).
     """
@@ -161,13 +161,13 @@ class ConvS2SBlock(_WeightNormalized):
 
     (the paper's Convolutional Block Structure; fairseq). The convolution, a
     `WeightNormConv1D`, starts from `ConvS2SInitializer(dropout, gain=4.0)`. The skip
-    tensor is the input of the block, neither masked nor dropped, projected where its
-    width is not `filters`.
+    tensor is the input of the block without mask and dropout, projected if its width is
+    not `filters`.
 
-    Calls, masks and steps: `layers.sequences`; `step` also takes what `step_kernels`
-    made. `residual=False` returns y alone, in a full pass and in steps. With
-    `ScaledResidual` behind it, this builds what a block cannot hold: attention between
-    the gate and the residual, or a residual from further back.
+    Calls, masks and steps: `layers.sequences`; `step` also takes the result of
+    `step_kernels`. `residual=False` returns y alone, in a full pass and in steps. A
+    `ScaledResidual` after it allows attention between the gate and the residual, or a
+    residual from an earlier layer.
 
     Args:
         filters: positive integer, output channels.
@@ -292,8 +292,8 @@ class ConvS2SAttention(_WeightNormalized):
         target_embeddings: tensor (B * G, T, E), embedded inputs of the decoder.
         keys: tensor (B, S, E), outputs of the encoder.
         values: tensor (B, S, any width), keys plus embeddings of the source in ConvS2S.
-        keys_mask: boolean (B, S), True for real tokens. Filled from the mask that
-            `keys` carries, if it is not given.
+        keys_mask: boolean (B, S), True for real tokens; by default the mask that `keys`
+            carries.
 
     Output shape: (B * G, T, C).
 
@@ -344,7 +344,7 @@ class ConvS2SAttention(_WeightNormalized):
     ):
         """Attends to keys and values that are finite at masked positions too.
 
-        It also takes what `step_kernels` made.
+        It also takes the result of `step_kernels`.
         """
         check_sequence("values", values.shape, self.further_widths["values"])
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])

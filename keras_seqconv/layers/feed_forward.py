@@ -265,7 +265,7 @@ class Residual(SequenceLayer):
 
 
 def accepted(function, arguments):
-    """Those of the arguments that are given and that the function names."""
+    """Selects the given arguments that a function names."""
     names = inspect.signature(function).parameters
     return {
         name: argument

@@ -33,7 +33,7 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
     gain 1.
 
     Args:
-        dropout: rate of the dropout in front of the layer, in [0, 1).
+        dropout: rate of the dropout before the layer, in [0, 1).
         gain: positive finite number, factor on the variance.
         seed: None, an integer or a `keras.random.SeedGenerator`.
     """
@@ -174,13 +174,13 @@ class WeightNormDense(_WeightNorm):
         kernel_initializer: initializer of v, (in, units). None means
             `ConvS2SInitializer()`.
         bias_initializer: initializer of the bias.
-        folded: True makes the plain form, with one `kernel` and neither v nor g; this
-            is what a layer saved after `fold()` comes back as.
-        kernel_regularizer, kernel_constraint: of v (of `kernel` once folded).
+        folded: whether to make the plain form, with one `kernel` and no v and g, as in
+            layers saved after `fold()`.
+        kernel_regularizer, kernel_constraint: for v (for `kernel` once folded).
 
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.
-        kernel: what `step_kernel` made, in loops that call the layer again and again.
+        kernel: result of `step_kernel`, for loops of calls.
 
     Output shape: (..., units).
     """
@@ -210,8 +210,8 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
     `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||` as in `WeightNormDense`, the
     norm over taps and input channels.
 
-    Calls, masks and steps: `layers.sequences`; `step` also takes what `step_kernel`
-    made.
+    Calls, masks and steps: `layers.sequences`; `step` also takes the result of
+    `step_kernel`.
 
     Args:
         filters: positive integer, output channels.
@@ -219,7 +219,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         padding: "same" or "causal".
         use_bias: whether to add a bias.
         kernel_initializer: initializer of v, (K, C, filters). None means
-            `ConvS2SInitializer(gain=4.0)`, for a gated linear unit behind this layer.
+            `ConvS2SInitializer(gain=4.0)`, for a gated linear unit after this layer.
         bias_initializer, folded, **kwargs: as in `WeightNormDense`.
 
     Output shape: (B, T, filters).

@@ -16,7 +16,7 @@ import keras
 
 
 def changes_of(model) -> dict:
-    """Those of a model; empty for one as its constructor makes it."""
+    """Returns the changes of a model; empty for a new model."""
     quantized, lora = {}, {}
     for number, layer in enumerate(_layers(model)):
         if config := getattr(layer, "quantization_config", None):

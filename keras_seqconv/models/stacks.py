@@ -144,7 +144,7 @@ def run(blocks: list[Block], x, mix, attend=None):
     """x (B, T, C) through all blocks.
 
     The one loop of the full and of the incremental pass, which differ in how they mix
-    positions (`mix(mixer, x)`) and look at the source (`attend(attention, x)`).
+    positions (`mix(mixer, x)`) and attend to the source (`attend(attention, x)`).
     """
     for block in blocks:
         x = mix(block.mixer, x)
@@ -212,7 +212,7 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
 
     Args:
         mixer: a kind, or {"kind": ..., and options of the layer}.
-        given: what the model says; options of the mixer go before it.
+        given: arguments of the model; options of the mixer override them.
     """
     options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
     make, names = maker(options.pop("kind", None), mixer)
@@ -301,7 +301,7 @@ def make_tokens(vocabulary_size: int, options: dict, name: str) -> TokenEmbeddin
 
 
 def make_embedder(tokens, options: dict, seeds: Iterator) -> Embedder:
-    """What turns ids into the inputs of a stack, from the options of one side.
+    """Makes the embedder of a stack from the options of one side.
 
     Embeddings are scaled by the root of the model's width (Vaswani et al. 2017, 3.4).
     """

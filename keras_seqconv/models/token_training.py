@@ -18,7 +18,7 @@ from keras_seqconv.optimizers import TokenNormalized
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What `SequenceModel.compile` was told.
+    """Settings of `SequenceModel.compile`.
 
     A plain record: Keras would track a metric that became an attribute of a model.
     """

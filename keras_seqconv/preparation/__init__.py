@@ -1,7 +1,7 @@
 """Prepare the papers' corpora from downloaded files: `keras-seqconv prepare`.
 
-`recipes` says as data what each recipe reads and does, `pairs` finds the files, reads
-their lines and makes tokens of them, and `preparation` does it all in its order.
+`recipes` has the files and steps of each recipe as data, `pairs` finds the files, reads
+and tokenizes their lines, and `preparation` runs all steps.
 """
 
 from keras_seqconv.preparation.preparation import prepare

@@ -54,34 +54,34 @@ def prepare(
     `tokenizers/source` and `tokenizers/target`, and `preparation.json`: recipe,
     counts of every filter, versions, inputs and outputs with their SHA-256.
 
-    The files hold text as it was, so that a model takes and gives plain text: markup
-    is gone, and so are the pairs that the filters leave out, which act on tokens all
-    the same. The tokenizers do all the steps, in training and in use. With `tokenized`
-    the files hold what fairseq's scripts write before byte pairs, the tokenizers do
-    byte pairs only, and `raw_tokenizers` holds those that take plain text.
+    The files hold plain text without markup and without the pairs that the filters,
+    which act on tokens, skip. The tokenizers do all steps, in training and in use, so a
+    model takes and returns plain text. With `tokenized` the files hold the tokens of
+    fairseq's scripts before byte pairs, the tokenizers do byte pairs only, and
+    `raw_tokenizers` holds tokenizers of plain text.
 
-    The same inputs give the same bytes, whatever `workers` is. Parts of the corpus and
-    merges that are finished are kept in `<output>.part`; after an interruption the same
-    call goes on after them. Memory grows with the number of different words only (and
-    with `deduplicate` by about 100 bytes for each pair).
+    Equal inputs give equal bytes for any `workers`. `<output>.part` keeps finished
+    parts of the corpus and merges, and after an interruption the same call continues
+    after them. Memory grows with the number of different words only (and with
+    `deduplicate` by about 100 bytes for each pair).
 
     Args:
-        recipe: of `keras_seqconv.preparation`.
+        recipe: recipe of `keras_seqconv.preparation`.
         data: folder with the files of the recipe, or their archive.
         output: folder to make; must not exist or be empty.
-        tokenized: write tokens instead of plain text.
+        tokenized: whether to write tokens instead of plain text.
         workers: number of processes for Moses. They are spawned: with more than one, a
             script must call this below `if __name__ == "__main__":`.
-        log: is told of progress, a line now and then.
+        log: called with lines of progress.
 
     Returns:
-        What `preparation.json` holds.
+        The content of `preparation.json`.
 
     Raises:
-        FileNotFoundError: files are missing; says which and where to get them.
-        ValueError: of the inputs, with file and line; `output` is in use.
+        FileNotFoundError: files are missing; names them and their sources.
+        ValueError: an input is wrong (names file and line), or `output` is in use.
         ImportError: sacremoses, subword-nmt or sentencepiece is needed and missing.
-        OSError: a process ended too early, the disk is full.
+        OSError: a process ended too early, or the disk is full.
 
     Example:
 

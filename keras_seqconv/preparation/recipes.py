@@ -43,11 +43,11 @@ class Rule:
 
     @property
     def problems(self) -> list[str]:
-        """What can speak against a pair, in the order of the tests."""
+        """Reasons to skip a pair, in the order of the tests."""
         return [name for name, _ in self._tests("a", "a")]
 
     def problem(self, source: str, target: str) -> str | None:
-        """What speaks against a pair, of `problems`; None when nothing does."""
+        """Reason to skip a pair, of `problems`, or None."""
         return next((name for name, bad in self._tests(source, target) if bad), None)
 
     def _tests(self, source: str, target: str) -> Iterator[tuple[str, bool]]:
@@ -87,23 +87,23 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a corpus is prepared.
+    """Preparation of a corpus.
 
     Attributes:
-        name: for reports.
+        name: name in reports.
         source, target: languages, two or three letters.
-        parts: what is read, in this order.
+        parts: parts to read, in this order.
         tokenizer: "none", "moses", "moses+bpe", "sentencepiece"; or "pieces", when the
             files hold byte pairs.
         normalize, remove_nonprinting, lowercase: steps; what Moses' scripts do.
         normalize_tests: whether the first two are also done to parts other than
             training (fairseq's scripts leave test sets as they are).
         aggressive_dash_splits: of Moses' tokenizer.
-        rule: which pairs are kept.
+        rule: rules for pairs to keep.
         rule_on: "words": on tokens, before lines are dealt out to splits, training
             parts only; "pieces": on byte pairs, after that, for training and
             validation. Test sets are never filtered.
-        deduplicate: keep the first of equal training pairs.
+        deduplicate: whether to keep only the first of equal training pairs.
         valid_every, test_every: of the training lines, those whose number (from 1)
             leaves the remainder 0 when divided by `valid_every` validate; those with
             the remainder 1 by `test_every`, and not the first, test.
@@ -111,10 +111,10 @@ class Recipe:
         vocabulary_size: of a SentencePiece model.
         joined: one dictionary (SentencePiece: one model) for both sides.
         threshold, nwords: limits of the dictionaries, see `Dictionary.from_counts`.
-        on_error: what is done to lines that are not UTF-8: "raise", "skip" the pair, or
+        on_error: action for lines that are not UTF-8: "raise", "skip" the pair, or
             "replace" the bytes with U+FFFD.
         codes: file of the byte pairs of "pieces", or None.
-        scoring: how published scores of this recipe are made.
+        scoring: scoring of published results.
     """
 
     name: str
@@ -249,7 +249,7 @@ def iwslt14(source: str = "de", target: str = "en") -> Recipe:
     3. Moses' tokens, without -a and without normalisation of punctuation.
     4. Training pairs are cleaned: 1 to 175 words, ratio at most 1.5.
     5. Lower case.
-    6. Of what is left, every 23rd pair validates.
+    6. Of the remaining pairs, every 23rd validates.
     7. 10,000 merges, learnt on the training lines of both sides; dictionaries apart.
 
     With other languages than German and English: their archive, the test sets it has.
@@ -388,7 +388,7 @@ def corpus(
     """Any parallel files.
 
     In this order: tokens; training pairs are cleaned (`ratio`, `least`, `most`, on
-    tokens, before byte pairs) and doubles left out; every n-th of what is left goes to
+    tokens, before byte pairs) and duplicates skipped; every n-th remaining pair goes to
     validation or test; merges learnt on both sides of the training lines.
 
     Args:

@@ -1,1 +1,1 @@
-"""What every room needs and no user calls."""
+"""Helpers of all modules, not for users."""

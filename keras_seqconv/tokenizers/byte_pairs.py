@@ -58,7 +58,7 @@ def read_codes(codes: str):
 
 
 class BytePairsInGraph:
-    """What subword-nmt makes of words, by TensorFlow ops and tables only.
+    """Byte pairs of subword-nmt, by TensorFlow ops and tables only.
 
     Args:
         bpe: `subword_nmt.apply_bpe.BPE`.

@@ -17,13 +17,13 @@ _FORMAT_VERSION = 1
 class Tokenizer:
     """Maps text to ids and back; `keras_seqconv.tokenizers` has the contract.
 
-    A kind says how a valid text is taken apart and put together again, in Python
-    (`_split`, `join`) and in a graph (`_split_tensor`, `_join_tensor`), which files and
-    settings make it up (`_files`, `_settings`), and what arguments these are (`_read`).
+    A kind defines how a valid text is split and joined, in Python (`_split`, `join`)
+    and in a graph (`_split_tensor`, `_join_tensor`), its files and settings (`_files`,
+    `_settings`), and its arguments from them (`_read`).
 
     Args:
         symbols: symbol of every id.
-        ids: symbol -> id of those that a text may become.
+        ids: symbol -> id, for symbols that a text may contain.
     """
 
     kind: str
@@ -145,7 +145,7 @@ class Tokenizer:
 
 
 def read_settings(directory: Path) -> dict:
-    """What `settings.json` holds; ValueError, with its name, unless of our format."""
+    """Reads `settings.json`; ValueError, with its name, for another format."""
     settings = read_json(directory / SETTINGS)
     version = settings.get("format_version")
     if version != _FORMAT_VERSION:

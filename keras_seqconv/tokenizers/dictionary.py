@@ -22,7 +22,7 @@ class Dictionary:
     Args:
         entries: (symbol, count) in the order of their ids.
         overwrite: ids of entries that may repeat an earlier symbol, or a special one;
-            the symbol's id is then the later (fairseq's flag `#fairseq:overwrite`).
+            the symbol's id is then the later one (fairseq's `#fairseq:overwrite`).
 
     Example:
 
@@ -68,9 +68,8 @@ class Dictionary:
         """Reads fairseq's `dict.<language>.txt`.
 
         Raises:
-            ValueError: names file, line and rule when a line has no count, one that is
-                no integer, an empty symbol, one that appeared before, or bytes that
-                are not UTF-8.
+            ValueError: a line has no integer count, an empty or repeated symbol, or
+                bytes that are not UTF-8; names file, line and rule.
         """
         self = cls()
         for number, line in _lines(path):
@@ -112,9 +111,9 @@ class Dictionary:
         """Makes the dictionary of fairseq's preprocessing from counts of a corpus.
 
         Args:
-            counts: symbol -> occurrences; special symbols among them are left out.
-            threshold: symbols seen less often are dropped.
-            nwords: most symbols kept, the four special ones included; none when <= 0.
+            counts: symbol -> occurrences; special symbols are ignored.
+            threshold: less frequent symbols are dropped.
+            nwords: limit of symbols, including four special ones; no limit if <= 0.
             padding_factor: `madeupwordNNNN 0` are added up to a multiple of it.
         """
         words = [item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS]
@@ -180,15 +179,15 @@ def replace_unknowns(
 ) -> list[str]:
     """Replaces each `<unk>` by the source token with the most attention.
 
-    That is fairseq's `--replace-unk`, on tokens before byte pairs are joined. When the
-    most attention lies on the source's end, the token is `<eos>`, as there.
+    This is fairseq's `--replace-unk`, on tokens before byte pairs are joined. If the
+    source's end has the most attention, the token is `<eos>`, as in fairseq.
 
     Args:
         hypothesis: tokens without the end symbol.
         source: tokens of the source without the end symbol.
-        attention: (L, S) with L >= len(hypothesis); the columns after the source's end
-            are padding and play no part.
-        alignment_dictionary: source token -> what to write instead of it; see
+        attention: (L, S) with L >= len(hypothesis); columns after the source's end are
+            padding and ignored.
+        alignment_dictionary: source token -> its replacement; see
             `read_alignment_dictionary`.
     """
     candidates = [*source, "<eos>"]

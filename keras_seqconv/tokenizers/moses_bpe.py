@@ -44,30 +44,30 @@ _STEPS = (
 class DictionaryTokenizer(Tokenizer):
     """Maps words to ids and back with a fairseq dictionary.
 
-    A text is split at white space, after the steps that were asked for, in this order:
-    Moses' normalisation of punctuation, Moses' tokenisation, lower-casing, byte-pair
-    encoding. They come from sacremoses and subword-nmt (extra `mt`). Moses cannot run
-    inside a graph: there, and in an export, text is what Moses makes of it, on both
-    sides, and all other steps give what they give in Python.
+    A text is split at white space, after the given steps in this order: Moses'
+    normalization of punctuation, Moses' tokenization, lower-casing, byte-pair encoding.
+    They come from sacremoses and subword-nmt (extra `mt`). Moses cannot run in a graph:
+    there, and in an export, texts on both sides are Moses' tokens, and all other steps
+    are those of Python.
 
-    Of a word of more than 1,000 characters only these are read if there are byte pairs,
-    whose time grows with the square.
+    With byte pairs, whose time grows with the square, only the first 1,000 characters
+    of a word are read.
 
-    The names of special symbols in a text are unknown words: a `<pad>` typed by a user
-    must not become padding.
+    Names of special symbols in a text are unknown words: a `<pad>` in a text does not
+    become padding.
 
     Args:
         dictionary: a `Dictionary`.
         language: two or three letters; needed by the Moses steps.
-        normalize: apply Moses' normalisation of punctuation.
-        moses: apply Moses' tokenisation, and its reverse on the way back.
-        aggressive_dash_splits: write `x-y` as `x @-@ y` (`-a` of Moses; fairseq's WMT
-            recipes do, its IWSLT recipe does not).
-        escape: write characters that Moses reserves as entities (`&apos;`).
-        lowercase: lower-case the text. There is no way back.
-        bpe_codes: the text of a codes file of subword-nmt. Give it with
+        normalize: whether to apply Moses' normalization of punctuation.
+        moses: whether to apply Moses' tokenization, and its reverse to outputs.
+        aggressive_dash_splits: whether to write `x-y` as `x @-@ y` (`-a` of Moses, used
+            by fairseq's WMT recipes, not by its IWSLT recipe).
+        escape: whether to write characters that Moses reserves as entities (`&apos;`).
+        lowercase: whether to lower-case the text, which is not reversed.
+        bpe_codes: text of a codes file of subword-nmt,
             `Path("codes").read_text(encoding="utf-8")`.
-        remove_bpe: join `hou@@ se` on the way back; by default if `bpe_codes` is given.
+        remove_bpe: whether to join `hou@@ se` in outputs; by default with `bpe_codes`.
 
     Example:
 
@@ -132,13 +132,13 @@ class DictionaryTokenizer(Tokenizer):
         """Learns byte pairs and the dictionary from texts of one language.
 
         Args:
-            texts: any iterable; read once. Memory grows with the number of different
-                words only.
+            texts: iterable, read once. Memory grows with the number of different words
+                only.
             language: see the class; needed unless Moses is turned off.
             merges, **options: see `train_sides`.
 
         Raises:
-            ValueError: for a wrong argument; `texts` hold no word.
+            ValueError: an argument breaks its rule, or `texts` hold no word.
             ImportError: sacremoses or subword-nmt is missing (extra `mt`).
         """
         return cls.train_sides({"texts": texts}, [language], merges, **options)[0]
@@ -157,24 +157,24 @@ class DictionaryTokenizer(Tokenizer):
         moses: bool = True,
         **steps,
     ) -> list["DictionaryTokenizer"]:
-        """Learns the byte pairs of all sides at once, as the papers' recipes do.
+        """Learns the byte pairs of all sides together, as in the papers' recipes.
 
         Args:
-            sides: name of each side -> texts; read once, one after the other.
-            languages: of the sides.
-            merges: byte pairs to learn, as `subword-nmt learn-bpe -s`; fewer when none
-                of them comes twice. None learns none: the dictionary is of words.
-            joint: make one dictionary of all sides, for models that share embeddings;
-                by default each side has its own.
-            vocabulary_size: most ids, the special ones included (fairseq's `nwords`).
-            min_count: symbols seen less often are unknown (fairseq's `threshold`).
-            padding_factor: up to a multiple of which the dictionary is filled.
+            sides: name of each side -> texts, read once in sequence.
+            languages: languages of the sides.
+            merges: number of byte pairs, as `subword-nmt learn-bpe -s`; fewer if no
+                more pairs occur twice. None: a dictionary of words.
+            joint: whether to make one dictionary of all sides, for models that share
+                embeddings; by default each side has its own.
+            vocabulary_size: largest number of ids, special ones included (`nwords`).
+            min_count: less frequent symbols are unknown (fairseq's `threshold`).
+            padding_factor: the dictionary is filled up to a multiple of it.
             moses, **steps: `normalize`, `moses`, `aggressive_dash_splits`, `escape`,
                 `lowercase` of the class.
 
         Returns:
-            The tokenizer of each side: one object where the dictionary is joint and the
-            languages are the same.
+            The tokenizer of each side: one object if the dictionary is joint and the
+            languages are equal.
         """
         if not isinstance(languages, (tuple, list)) or len(languages) != len(sides):
             raise ValueError(

@@ -62,14 +62,14 @@ codecs.register_error(
 class SentencePieceTokenizer(Tokenizer):
     """SentencePiece: pieces of words, learned from text without language rules.
 
-    A model of `train` gives a text back with its white space folded: each run of it is
-    one blank, and none stands at the ends. With `remove_extra_whitespaces` False every
-    text comes back to the byte, whatever blanks, entities such as `&apos;` or control
-    characters it holds, but for U+2581, the model's own sign for a blank, which comes
-    back as a blank. Without `byte_fallback`, runs of characters that were not learned
-    come back as `<unk>`. With another `normalization` than "identity" it is the
-    normalized text that comes back. Bytes that are not UTF-8 become U+FFFD first, and
-    so does each byte of an incomplete character that ids spell.
+    A model of `train` returns a text with folded white space: each run of it is one
+    blank, and none remains at the ends. With `remove_extra_whitespaces=False` it
+    returns every text to the byte, with all blanks, entities such as `&apos;` and
+    control characters, except for U+2581, the model's sign for a blank, which becomes a
+    blank. Without `byte_fallback`, runs of unknown characters become `<unk>`. With a
+    `normalization` other than "identity" the model returns the normalized text. Bytes
+    that are not UTF-8 first become U+FFFD, as does each byte of an incomplete character
+    in ids.
 
     Args:
         model: content of a model file of sentencepiece with the ids 0 to 3 for bos,
@@ -127,29 +127,29 @@ class SentencePieceTokenizer(Tokenizer):
         """Learns a vocabulary. Equal arguments give equal models, to the byte.
 
         Args:
-            texts: any iterable, also one that fits no memory; read once.
-            vocabulary_size: number of ids, the four special ones and the 256 bytes
-                included.
+            texts: iterable, read once, which may exceed the memory.
+            vocabulary_size: number of ids, including the four special ones and the 256
+                bytes.
             model_type: "bpe" or "unigram".
-            normalization: sentencepiece's name of what is done to a text first:
-                "identity" (nothing), "nfkc", "nmt_nfkc", and "nfkc_cf", "nmt_nfkc_cf"
-                that also lower-case.
-            remove_extra_whitespaces: fold white space of all kinds (with "nfkc" and
-                "nfkc_cf" not tabs and line breaks); False where it is content, as in
-                the text of a language model.
-            character_coverage: share of the characters of `texts` that get an id of
-                their own, 0.98 to 1; the rarest become bytes.
-            byte_fallback: spell unknown characters in bytes. Costs 256 ids; without
-                them such characters are lost, so use a `character_coverage` of 1.
-            max_texts: of more texts, this many are drawn evenly and learned from.
-            seed: of that draw.
-            num_threads: threads of the unigram training. Sums of rounded numbers
-                depend on it, so the model may as well.
-            at_most: take fewer than `vocabulary_size` where the texts have no more.
+            normalization: sentencepiece's normalization of texts: "identity" (none),
+                "nfkc", "nmt_nfkc", and "nfkc_cf", "nmt_nfkc_cf" that also lower-case.
+            remove_extra_whitespaces: whether to fold white space of all kinds (with
+                "nfkc" and "nfkc_cf" not tabs and line breaks). False if white space is
+                content, as in the text of a language model.
+            character_coverage: share of the characters of `texts` with their own id,
+                0.98 to 1; the rarest become bytes.
+            byte_fallback: whether to spell unknown characters in bytes, for 256 ids.
+                Otherwise they are lost, so use a `character_coverage` of 1.
+            max_texts: largest number of texts to learn from, drawn evenly.
+            seed: seed of the draw.
+            num_threads: threads of the unigram training. Sums of rounded numbers, and
+                so the model, depend on it.
+            at_most: whether to take fewer than `vocabulary_size` if the texts have no
+                more.
 
         Raises:
-            ValueError: for a wrong argument; `texts` hold no text; `vocabulary_size` is
-                too small for the characters or too large for the texts.
+            ValueError: an argument breaks its rule, `texts` hold no text, or
+                `vocabulary_size` does not fit the characters or the texts.
         """
         if not is_number(character_coverage) or not 0.98 <= character_coverage <= 1:
             raise ValueError(

@@ -46,12 +46,12 @@ class _VocabularyTokenizer(Tokenizer):
         """The tokens of texts, most frequent first, equal counts by code points.
 
         Args:
-            texts: any iterable; read once.
-            vocabulary_size: most ids, the four special ones included; None is no limit.
-            min_count: tokens seen less often are unknown.
+            texts: iterable, read once.
+            vocabulary_size: limit of ids, including four special ones, or None.
+            min_count: less frequent tokens are unknown.
 
         Raises:
-            ValueError: for a wrong argument; no token is left.
+            ValueError: an argument breaks its rule, or no token is left.
         """
         check_positive_integer("min_count", min_count)
         first, most = len(SPECIAL_SYMBOLS), None
@@ -94,13 +94,13 @@ class WordTokenizer(_VocabularyTokenizer):
     """Words between ASCII white space (a no-break space is part of a word).
 
     Words that are not in the vocabulary become `<unk>`, also those that look like
-    `<pad>`. The way back puts one blank between words.
+    `<pad>`. Outputs have one blank between words.
 
     Args:
         tokens: the words in the order of their ids, from 4 on.
 
     Raises:
-        ValueError: a token is no text, empty, holds white space, comes twice or is the
+        ValueError: a token is no text, empty, has white space, occurs twice or is the
             name of a special symbol.
 
     Example:
@@ -130,13 +130,13 @@ class WordTokenizer(_VocabularyTokenizer):
 class CharacterTokenizer(_VocabularyTokenizer):
     """Characters: Unicode code points, white space and controls included.
 
-    A text of known characters comes back to the byte; others become `<unk>`.
+    Texts of known characters are restored to the byte; others become `<unk>`.
 
     Args:
         tokens: the characters in the order of their ids, from 4 on.
 
     Raises:
-        ValueError: a token is not one character, or comes twice.
+        ValueError: a token is not one character, or occurs twice.
 
     Example:
 

@@ -182,20 +182,20 @@ def average_run(
     Args:
         folder: the work folder of `train`.
         output: the model directory, which `keras_seqconv.load` reads.
-        kind: "last_epochs", "last_updates" or "best"; None: as the run's recipe says.
+        kind: "last_epochs", "last_updates" or "best"; by default that of the recipe.
             The end of training counts as the end of an epoch.
-        count: how many; None: as the run's recipe says.
-        files: these checkpoints instead.
-        up_to: none of a later update; not with "best".
-        overwrite: replace a model directory.
+        count: number of checkpoints; by default that of the recipe.
+        files: checkpoints to average instead.
+        up_to: latest update of the checkpoints; not with "best".
+        overwrite: whether to replace a model directory.
 
     Returns:
-        What was averaged, in words.
+        A description of the average.
 
     Raises:
         FileNotFoundError: there is no run, or no such checkpoint.
-        ValueError: there are no such checkpoints; one is damaged or of another model;
-            the output is something else.
+        ValueError: no such checkpoints, a damaged one or one of another model, or
+            `output` is no model directory.
     """
     run, recipe = read_run(folder)
     check_writable(output, overwrite)

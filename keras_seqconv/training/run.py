@@ -204,7 +204,7 @@ def _start() -> dict:
 
 
 def versions_here() -> dict[str, str]:
-    """Of Python and the packages that training depends on."""
+    """Versions of Python and of the packages that training depends on."""
     versions = {"keras_seqconv": __version__, "python": platform.python_version()}
     packages = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
     for package in packages:
@@ -217,7 +217,7 @@ def versions_here() -> dict[str, str]:
 
 
 class Text(NamedTuple):
-    """What training needs of a corpus.
+    """Text of a corpus for training.
 
     Attributes:
         recipe: as this corpus allows it.

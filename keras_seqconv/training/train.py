@@ -1,4 +1,4 @@
-"""From a corpus and a preset to a trained and scored model directory."""
+"""Train a model on a corpus, from a preset to a scored model directory."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ class Result(NamedTuple):
 
     Attributes:
         folder: the model directory, or None when the run was interrupted.
-        scores: of the test split, by metric; empty where there is none.
+        scores: scores of the test split, by metric; empty without one.
         status: 0, or 128 + the signal that interrupted the run.
     """
 
@@ -59,22 +59,21 @@ def train(options: TrainingOptions, say=print) -> Result:
     """Trains a model, or resumes an interrupted run.
 
     The work folder then holds `model` (for `keras_seqconv.load`), `scores.json`,
-    `test.hypotheses`, `curves.png`, `log.jsonl`, `checkpoints`, and `run.json`, which
-    says how to repeat the run.
+    `test.hypotheses`, `curves.png`, `log.jsonl`, `checkpoints`, and `run.json`, from
+    which the run can be repeated.
 
-    The process is left as it was, but for what the options ask of TensorFlow, which
-    cannot be taken back: `deterministic` (with the seeds of Keras), and on a CPU
-    `devices`. On a CPU call `keras_seqconv.keep_freed_memory()` first, as
-    `keras-seqconv train` does.
+    The process stays unchanged but for settings of TensorFlow that cannot be undone:
+    `deterministic` (with the seeds of Keras), and on a CPU `devices`. On a CPU call
+    `keras_seqconv.keep_freed_memory()` first, as `keras-seqconv train` does.
 
     Args:
-        options: what to train on what, and how.
+        options: options of the run.
         say: called with a line of text for each step of the work.
 
     Raises:
-        ValueError, OSError, ImportError: before anything is trained, for options,
-            files or packages that are wrong or missing, or a work folder in which
-            another process is training.
+        ValueError, OSError, ImportError: options, files or packages are wrong or
+            missing, or another process trains in the work folder. Raised before
+            training.
 
     Example:
 

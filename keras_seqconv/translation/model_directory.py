@@ -1,4 +1,4 @@
-"""The folder that a model is kept in, with its tokenizers and search options.
+"""Model directory: a model with its tokenizers and search options.
 
 | name                | content                                                        |
 |---------------------|----------------------------------------------------------------|
@@ -10,10 +10,9 @@
 | `source_tokenizer/` | if there is one; none for language models                      |
 | `target_tokenizer/` | if there is one and it is not the source's                     |
 
-Nothing in it is executed, also if a stranger wrote it: the class is one of the four
-below, its arguments are plain JSON, and no file can name another one (of weights Keras
-sees to that). A damaged file is an error that names it. Written on one backend, it is
-read on all.
+Nothing in the folder is executed, whoever wrote it: the class is one of the four below,
+its arguments are plain JSON, and no file can name another file (Keras ensures this for
+weights). An error names a damaged file. All backends read the folder.
 """
 
 import contextlib
@@ -50,9 +49,9 @@ _OVERHEAD = 4096
 
 
 def model_folder(path: str | os.PathLike) -> Path:
-    """The model directory: `path` itself, or `model` in the folder of a run.
+    """Returns the model directory: `path` itself, or `model` in the folder of a run.
 
-    Told without loading Keras. FileNotFoundError says what is missing, and what to do.
+    Keras is not loaded. FileNotFoundError names the missing file and a remedy.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -100,9 +99,9 @@ def write(
     trained: dict | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes the folder; it appears complete or not at all.
+    """Writes the folder, completely or not at all.
 
-    Tokenizers may be None; one of both sides is written once.
+    Tokenizers may be None; a tokenizer of both sides is written once.
 
     Raises:
         ValueError: `directory` is neither empty nor a model that `overwrite` replaces;
@@ -191,11 +190,11 @@ def tokenizer_fingerprint(tokenizer) -> str:
 
 
 def read(directory: str | os.PathLike, dtype=None) -> dict:
-    """Reads what `write` wrote, also from a stranger.
+    """Reads a folder of `write`, safely also from unknown sources.
 
     Args:
-        directory: the folder, or that of a run with such a folder in it.
-        dtype: dtype or policy of the model; by default the one it was saved with.
+        directory: model directory, or the folder of a run with one.
+        dtype: dtype or policy of the model; by default that of the saved model.
 
     Returns:
         Arguments of `write`: `model`, the tokenizers, `search`, `max_source_length`,
@@ -203,7 +202,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
-        ValueError: names the file and what is wrong with it.
+        ValueError: names the file and its error.
         ImportError: a tokenizer needs a package that is not installed.
     """
     from keras_seqconv import models
@@ -290,7 +289,7 @@ def _refuse_objects(config) -> None:
 
 @contextlib.contextmanager
 def naming_file(path: Path, problem: str) -> Iterator[None]:
-    """What goes wrong in the block is a ValueError that names the file."""
+    """Turns errors of the block into a ValueError that names the file."""
     try:
         yield
     except (FileNotFoundError, ImportError):

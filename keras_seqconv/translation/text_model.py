@@ -40,9 +40,9 @@ _FEWEST_ROWS = 8
 class TextModel:
     """Base of `Translator` and `LanguageGenerator`.
 
-    `tokenizers` is a dict: of what is read first, of what is written last; empty in
-    models of ids only. `jit_compile` is that of `keras_seqconv.decoding.beam_search`.
-    `trained` has notes about the training, by name, or is None; a saved model keeps it.
+    `tokenizers` is a dict, the input's first, the output's last; empty without texts.
+    `jit_compile` as in `keras_seqconv.decoding.beam_search`. `trained` has notes
+    about the training, by name, or is None; a saved model keeps it.
     """
 
     jit_compile: bool | str = "auto"
@@ -80,8 +80,8 @@ class TextModel:
     def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
         """Returns all search options: the given ones, and defaults of this model.
 
-        Tokens that the tokenizer has no text for are suppressed, unless it runs in no
-        graph: those are fairseq's, whose search suppresses nothing.
+        Tokens without text are suppressed, unless the tokenizer has no graph: such
+        tokenizers are fairseq's, whose search suppresses nothing.
 
         Args:
             search: options by name; TypeError for unknown ones.
@@ -99,8 +99,8 @@ class TextModel:
         """Writes model, tokenizers and search options; see `model_directory`.
 
         Args:
-            directory: must be empty or not exist. It appears complete or not at all.
-            overwrite: replace a folder that holds a saved model and nothing else.
+            directory: new or empty folder, written completely or not at all.
+            overwrite: whether to replace a folder that holds a saved model only.
         """
         source, target = [None, None, *self.tokenizers.values()][-2:]
         model_directory.write(
@@ -117,7 +117,7 @@ class TextModel:
 
     @property
     def source_embedders(self) -> list:
-        """Of each model of an ensemble; none of language models."""
+        """Source embedders of each model of an ensemble; none for language models."""
         models = getattr(self.model, "models", [self.model])
         found = [getattr(member, "source_embedder", None) for member in models]
         return list(filter(None, found))
@@ -215,7 +215,7 @@ def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) ->
 
 
 class Batch(NamedTuple):
-    """Which texts are decoded together, to which width, and how many at a time."""
+    """Texts that are decoded together, their width, and the number at a time."""
 
     indices: list[int]
     width: int
@@ -223,7 +223,7 @@ class Batch(NamedTuple):
 
     @property
     def places(self) -> list[int]:
-        """Which text each of the B rows is of.
+        """Text of each of the B rows.
 
         On JAX, where every shape is compiled, B is a power of two: further rows repeat
         the first one.
