@@ -28,12 +28,10 @@ SOURCES = [
     "The\u2003GARDEN\u00a0\u0130 @@ a",
 ]  # fmt: skip
 PROMPTS = ["w1 w2", "", "w3", "x"]
-TWO = dict(num_encoder_layers=2, num_decoder_layers=2, kernel_sizes=[3, 3])
-MIXERS = {"encoder": ("light_conv", "query_conv"),
-          "decoder": ("query_conv", "attention")}  # fmt: skip
+MIXERS = {"encoder": "query_conv", "decoder": "attention"}
 # What is exported, and options of the export; test_saved_model.py has a dynamic_conv.
 KINDS = {
-    "mixed": (lambda: make_translator.__wrapped__("byte pairs", mixer=MIXERS, **TWO),
+    "mixed": (lambda: make_translator.__wrapped__("byte pairs", mixer=MIXERS),
               {"length_penalty": 2.0, "num_beams": 3, "max_length": 6}),
     "ensemble": (make_ensemble, {}),  # with a conv_s2s
     "language_model": (make_adaptive_language_model, {}),
