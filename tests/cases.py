@@ -16,12 +16,6 @@ def quick_and_slow(quick: Iterable, slow: Iterable) -> list:
     return [*quick, *(pytest.param(*row, marks=pytest.mark.slow) for row in rows)]
 
 
-def all_but(quick: Iterable, values: Iterable) -> list:
-    """`values` with all that are not in `quick` among the slow tests."""
-    quick = list(quick)
-    return quick_and_slow(quick, [one for one in values if one not in quick])
-
-
 def few_on_jax(few: Iterable, values: Iterable) -> list:
     """`values`, of which JAX, that compiles everything anew for each, sees `few`."""
     few, left_out = list(few), pytest.mark.tensorflow

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.support import progress
 from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
 from keras_seqconv.translation.translate_files import merge_shards, translate_file
@@ -340,35 +339,6 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
 
 
 # --- Progress ---
-
-
-@pytest.mark.parametrize("line", [b"w1 w2", b"w1 \xff\xff\xff", b"w1\r"])
-def test_progress(translator, tmp_path, monkeypatch, line):
-    source = tmp_path / "in"
-    source.write_bytes((line + b"\n") * 40)
-    options = {"on_error": "replace"}
-
-    def told(stream, seconds):
-        """What is written where a look at the clock takes so long."""
-        clock = iter(np.arange(0, 10_000, seconds)) if seconds else iter(lambda: 0, 1)
-        monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
-        options["progress"] = stream
-        translate_file(translator, source, tmp_path / "out", **options)
-        return stream.getvalue()
-
-    # Ten seconds have not passed: one line, at the end.
-    text = told(io.StringIO(), 0)
-    assert text.count("\n") == 1 and "\r" not in text and text.startswith("40 lines, ")
-    for words in ("sentences/s", "tokens/s", "100 %", "0:00 left"):
-        assert words in text
-    lines = told(io.StringIO(), 1.0).splitlines()
-    assert [line.split(",")[0] for line in lines] == [
-        "10 lines", "20 lines", "30 lines", "40 lines", "40 lines",
-    ]  # fmt: skip
-    assert "0.9 sentences/s" in lines[0]
-    if not line.endswith(b"\r"):
-        assert "25 %, 0:33 left" in lines[0]
-    assert [progress.clock(seconds) for seconds in (61, 3725)] == ["1:01", "1:02:05"]
 
 
 # --- Refused ---

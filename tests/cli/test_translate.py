@@ -108,11 +108,10 @@ def test_a_terminal_is_told_when_lines_can_be_typed(folder, capsys, monkeypatch)
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("flags, chosen, parts", [
-    ((), None, min(available_cores(), 8)),
-    (("--window", "1"), None, 1),
-])  # fmt: skip
-def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen, parts):
+@pytest.mark.parametrize(
+    "flags, parts", [((), min(available_cores(), 8)), (("--window", "1"), 1)]
+)
+def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, parts):
     """In a new process, as TensorFlow must not run yet."""
     code = """
     import sys, keras_seqconv_cli
@@ -120,11 +119,9 @@ def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, chosen,
     import tensorflow as tf
     print(tf.config.threading.get_intra_op_parallelism_threads())
     """
-    output, chosen = tmp_path / "out.txt", chosen and {"TF_NUM_INTRAOP_THREADS": chosen}
+    output = tmp_path / "out.txt"
     files = ["--input", folder / "in.txt", "--output", output]
-    done = run_python(
-        code, "translate", folder / "model", *files, *flags, **(chosen or {})
-    )
+    done = run_python(code, "translate", folder / "model", *files, *flags)
     assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
     expected = 0 if parts == 1 else max(1, available_cores() // parts)  # 0: all
     assert done.stdout == f"{expected}\n"

@@ -52,7 +52,7 @@ def cases_of(owner, texts: list[str], **options) -> list:
     count = options.get("num_beams", owner.search["num_beams"])
     n_best, scores = n_best_of(owner, texts, count, **options)
     best = {
-        "translation": owner.translate(texts, **options),
+        "translation": [row[0] for row in n_best],
         "score": [row[0] for row in scores],
     }
     cases = [

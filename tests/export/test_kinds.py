@@ -10,7 +10,7 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.export.writing import WARMUP_FILE
 from tests.export.load_and_run import check
-from tests.export.make_cases import cases_of
+from tests.export.make_cases import cases_of, n_best_of
 from tests.small_models import (
     TEXTS,
     make_adaptive_language_model,
@@ -28,12 +28,10 @@ SOURCES = [
     "The\u2003GARDEN\u00a0\u0130 @@ a",
 ]  # fmt: skip
 PROMPTS = ["w1 w2", "", "w3", "x"]
-TWO = dict(num_encoder_layers=2, num_decoder_layers=2, kernel_sizes=[3, 3])
-MIXERS = {"encoder": ("light_conv", "query_conv"),
-          "decoder": ("query_conv", "attention")}  # fmt: skip
+MIXERS = {"encoder": "attention", "decoder": "query_conv"}
 # What is exported, and options of the export; test_saved_model.py has a dynamic_conv.
 KINDS = {
-    "mixed": (lambda: make_translator.__wrapped__("byte pairs", mixer=MIXERS, **TWO),
+    "mixed": (lambda: make_translator.__wrapped__(mixer=MIXERS),
               {"length_penalty": 2.0, "num_beams": 3, "max_length": 6}),
     "ensemble": (make_ensemble, {}),  # with a conv_s2s
     "language_model": (make_adaptive_language_model, {}),
@@ -75,9 +73,12 @@ def test_answers(kind, tmp_path):
     with ks.ops.jit_scope(False):
         cases = cases_of(owner, texts, **options)
         if hasattr(owner, "translate"):
-            long = ["w1 " * 30]
-            expected = {"translation": owner.translate(long, **options)}
-            cases.append(["serving_default", {"text": long}, expected])
+            long, count = (
+                ["w1 " * 30],
+                options.get("num_beams", owner.search["num_beams"]),
+            )
+            expected = {"translation": n_best_of(owner, long, count, **options)[0]}
+            cases.append(["translate_n_best", {"text": long}, expected])
         if "length_penalty" in options:  # it makes a difference
             own = {**options, "length_penalty": owner.search["length_penalty"]}
             assert owner.translate(texts, **own) != cases[0][2]["translation"]

@@ -24,9 +24,6 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
 pytestmark = pytest.mark.tensorflow
 
-PIECES = [
-    *TEXTS, "", "  ", "\t\n", "\0\7", "😀 tea", "the\u2028wood", "the " * 700,
-]  # fmt: skip
 WORD_TEXTS = ["w1 w2 w3", "", " ", "w4", "w9 x w9 w25 w0 w1 w2 w7 w3", "w5 w6"]
 MISSING = -1e9
 

@@ -247,16 +247,6 @@ def test_initializers_that_are_given():
     assert to_numpy(padded.embeddings[1])[1].any()
 
 
-def test_initializers_of_modules_draw_anew():
-    module = layers.QueryConvModule(2, 3, kernel_initializer="he_normal")
-    module.build((None, None, 4))
-    first, second = (
-        to_numpy(getattr(module, f"{name}_projection").kernel)
-        for name in ("input", "query")
-    )
-    assert np.all(first != second)
-
-
 @pytest.mark.parametrize("name", [name for name in dir(layers) if name[0].isupper()])
 def test_signatures_are_complete(name):
     """They name what `**kwargs` hand on to layers of this package."""

@@ -59,17 +59,6 @@ def test_input_dropout_acts_before_the_projections(module_class):
     assert not hasattr(module_class(2, 3), "seed_generator")
 
 
-def test_input_dropout_and_drop_connect_draw_other_numbers():
-    module = LightConvModule(2, 3, input_dropout=0.5, weight_dropout=0.5, seed=3)
-    module.build(INPUTS.shape)
-    first, second = (
-        to_numpy(variable).tolist()
-        for variable in module.non_trainable_variables
-        if "seed" in variable.path
-    )
-    assert first != second
-
-
 def test_wrong_combinations():
     with pytest.raises(ValueError, match="multiple of `num_heads`"):
         LightConvModule(3, 3)(INPUTS)

@@ -248,31 +248,6 @@ def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
 PAIR = ["train.de", "train.en"]
 
 
-@pytest.mark.parametrize(
-    ("files", "given", "words"),
-    [
-        (["x.csv"], {"dataset": "x.csv"}, r"no \.csv, of two .* Received: x\.csv$"),
-        (["train.csv"], {}, r"no \.csv, of two columns, .* Received: train\.csv$"),
-        (["train.en"], {"dataset": "train.en"}, r"a text of each.*: train\.en$"),
-        ([*PAIR, "valid.en"], {}, r"^Every split in .* Without a partner: valid\.en$"),
-        (["train.en.txt", "train.de.txt"], {}, r"Received: train\.de\.txt"),
-        (PAIR, {"preset": "dynamic_conv_lm"},
-         "`target_language` must name the text .*: one of de, en. Received: None$"),
-        (["train.cs", "train.fr"], {}, ": cs, fr. Nothing says .*: None and None$"),
-        (["train.cs-fr.cs", "train.cs-fr.fr"], {},
-         "translates en to de, and .* has cs and fr. Received: None and None$"),
-        (PAIR, {"source_language": "fr"}, ": de, en. Received: 'fr' and None$"),
-    ],
-)  # fmt: skip
-def test_a_wrong_corpus_gets_its_own_reason(tmp_path, files, given, words):
-    """Without languages that nobody named."""
-    for name in files:
-        (tmp_path / name).write_text("a\tb\n")
-    dataset = str(tmp_path / given.get("dataset", ""))
-    with pytest.raises(ValueError, match=words):
-        runs.open_corpus_of(options(**{**given, "dataset": dataset}))
-
-
 def test_the_preset_completes_one_language(tmp_path):
     for name in (*PAIR, "train.fr", "one.tsv"):
         (tmp_path / name).write_text("a\tb\n")
