@@ -123,7 +123,7 @@ def search(family, way, ngram=0, prefix=False, **options):
             ("query_conv", "all", "function"),
             ("attention", "prefix", "function"),
             ("ensemble", "attention", "compiled"),
-            ("conv_lm", "prefix", "compiled function"),
+            ("conv_lm", "prefix", "function"),
             ("conv_s2s", "optimal", "compiled function"),
         ],
     ),
