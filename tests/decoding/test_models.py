@@ -91,9 +91,11 @@ WAYS = {
 
 
 def search(family, way, ngram=0, prefix=False, **options):
+    model = answering(family)  # no variables are made inside of a function
+
     def run(ids):
         return decoding.beam_search_hypotheses(
-            answering(family), **ids, num_beams=BEAMS, max_length=LIMIT,
+            model, **ids, num_beams=BEAMS, max_length=LIMIT,
             no_repeat_ngram_size=ngram, **options, **WAYS[way],
         )  # fmt: skip
 
