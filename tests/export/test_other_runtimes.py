@@ -67,7 +67,7 @@ CASES = {
     "query_conv_module": lambda: of_layer(layers.QueryConvModule(2, 3)),
     "conv_s2s_block": lambda: of_layer(layers.ConvS2SBlock(6, 3)),
     **{
-        mixer: lambda mixer=mixer: of_translator(mixer=mixer, **SMALL)
+        f"model_{mixer}": lambda mixer=mixer: of_translator(mixer=mixer, **SMALL)
         for mixer in ("dynamic_conv", "light_conv", "query_conv", "attention")
     },
     "conv_s2s": lambda: of_translator(
@@ -131,6 +131,26 @@ def assert_equal_outside(case, to_format, path):
 
 def test_a_convolution_runs_in_onnx(tmp_path):
     assert_equal_outside("dynamic_conv", in_onnx, tmp_path / "model")
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+def test_half_precision_leaves_in_float32(dtype, tmp_path):
+    """A model by itself, though never called; a layer in a model of Keras' refuses."""
+    model, _ = of_language_model(
+        models.ConvLanguageModel, embedding_dim=8, convolutions="[(8, 3)]", dtype=dtype
+    )
+    run = in_litert(model, tmp_path / "model")
+    inputs = [ids(np.random.default_rng(0), 2, 5)]
+    for original, tolerance in ((model, 2e-2), (model.in_float32(), 1e-5)):
+        outputs = np.asarray(original(as_called(inputs)))
+        np.testing.assert_allclose(run(inputs), outputs, atol=tolerance)
+    single, _ = of_layer(layers.GLU(dtype=dtype))
+    single(np.ones((1, 2, CHANNELS)))
+    for to_format in (in_onnx, in_litert):
+        with pytest.raises(ValueError, match="`dtype` must be float32 where layers"):
+            to_format(single, tmp_path / "single")
+    assert not list(tmp_path.glob("single*"))
+    single.export(tmp_path / "saved_model", verbose=False)  # stays in TensorFlow
 
 
 @pytest.mark.slow
