@@ -115,7 +115,7 @@ class Ours:
 # CTranslate2
 
 
-def set_weights(spec, width: int, inner: int) -> None:
+def set_weights(spec, width: int, inner: int, vocabulary: int) -> None:
     """Random weights for a Transformer in CTranslate2's own specification."""
     from ctranslate2.specs import common_spec, model_spec
 
@@ -140,7 +140,7 @@ def set_weights(spec, width: int, inner: int) -> None:
             layer.gamma = np.ones(width, "float32")
             layer.beta = np.zeros(width, "float32")
 
-    table = (VOCABULARY, width)
+    table = (vocabulary, width)
     spec.encoder.embeddings[0].weight = rng.normal(0, width**-0.5, table)
     spec.decoder.embeddings.weight = rng.normal(0, width**-0.5, table)
     for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings):
@@ -157,6 +157,30 @@ def set_weights(spec, width: int, inner: int) -> None:
     model_spec.visit_spec(spec, norms)
 
 
+def save_ctranslate2(folder: str, size: str, vocabulary: int = VOCABULARY, **options):
+    """A Transformer of the size of the preset; options of `spec.optimize`."""
+    import ctranslate2
+
+    architecture = preset_of("transformer", size).architecture
+    width = architecture.get("hidden_dim", 512)
+    layers = [
+        architecture.get(f"num_{side}_layers", 6) for side in ("encoder", "decoder")
+    ]
+    spec = ctranslate2.specs.TransformerSpec.from_config(
+        tuple(layers), architecture["num_heads"], pre_norm=False
+    )
+    set_weights(spec, width, architecture["intermediate_dim"], vocabulary)
+    words = [f"w{number}" for number in range(4, vocabulary)]
+    words = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.decoder_start_token = "</s>"
+    spec.validate()
+    if options:
+        spec.optimize(**options)
+    spec.save(folder)
+
+
 def load_ctranslate2(size: str) -> dict:
     """{compute type: Translator} of the size of the Transformer's preset, or {}."""
     try:
@@ -164,22 +188,9 @@ def load_ctranslate2(size: str) -> dict:
     except ImportError:
         print("CTranslate2 is not installed (pip install ctranslate2): no such rows\n")
         return {}
-    options = preset_of("transformer", size).architecture
-    width = options.get("hidden_dim", 512)
-    layers = [options.get(f"num_{side}_layers", 6) for side in ("encoder", "decoder")]
-    spec = ctranslate2.specs.TransformerSpec.from_config(
-        tuple(layers), options["num_heads"], pre_norm=False
-    )
-    set_weights(spec, width, options["intermediate_dim"])
-    words = [f"w{number}" for number in range(4, VOCABULARY)]
-    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *words]
-    spec.register_source_vocabulary(vocabulary)
-    spec.register_target_vocabulary(vocabulary)
-    spec.config.decoder_start_token = "</s>"
-    spec.validate()
     threads = {"inter_threads": 1, "intra_threads": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder:
-        spec.save(folder)
+        save_ctranslate2(folder, size)
         return {
             kind: ctranslate2.Translator(folder, "cpu", compute_type=kind, **threads)
             for kind in ("float32", "int8")

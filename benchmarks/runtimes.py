@@ -1,28 +1,70 @@
 """One translation model in several runtimes and precisions: size, speed, BLEU.
 
-    python benchmarks/runtimes.py MODEL SOURCE REFERENCE  # two minutes for Multi30k
+    python benchmarks/runtimes.py MODEL SOURCE REFERENCE  # four minutes for Multi30k
 
 MODEL is a model directory with SentencePiece tokenizers; the files have a sentence a
 line. Each row is translated in a process of its own: start-up until the first sentence
 is there, sentences a second one by one (the first 100) and in batches of 64 (all),
 BLEU of these, and bytes of the weights on disk. "int8" of Keras is `quantize`, that of
-ONNX Runtime its `quantize_dynamic`.
+ONNX Runtime its `quantize_dynamic`. The rows of CTranslate2, if it is installed, are a
+Transformer of the multi30k preset with random weights, made to write as many pieces as
+the hypotheses of the first row have (in a batch their mean).
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 ALONE = 100
-ROWS = ("float32", "bfloat16", "int8", "onnx", "onnx_int8")
+BATCH = 64
+ROWS = ["float32", "bfloat16", "int8", "onnx", "onnx_int8"]
+if find_spec("ctranslate2"):
+    ROWS += ["ctranslate2_float32", "ctranslate2_int8"]
+
+
+class RandomTransformer:
+    """One of CTranslate2 that writes as much as the model in the first row."""
+
+    def __init__(self, folder: Path, row: str):
+        import ctranslate2
+        from sentencepiece import SentencePieceProcessor
+
+        self.translator = ctranslate2.Translator(
+            str(folder / row),
+            compute_type=row.partition("_")[2],
+            intra_threads=os.cpu_count(),
+        )
+        (tokenizer,) = (folder / "onnx/source_tokenizer").glob("*.model")
+        self.pieces = SentencePieceProcessor(model_file=str(tokenizer))
+        hypotheses = json.loads((folder / "hypotheses.json").read_text("utf-8"))
+        self.lengths = {s: len(self.pieces.encode(h)) for s, h in hypotheses.items()}
+
+    def translate(self, texts: list[str]) -> list[str]:
+        texts, found = sorted(texts, key=self.lengths.get), []
+        for start in range(0, len(texts), BATCH):
+            batch = texts[start : start + BATCH]
+            length = round(statistics.mean(self.lengths[text] for text in batch))
+            words = [[f"w{i}" for i in self.pieces.encode(text)] for text in batch]
+            results = self.translator.translate_batch(
+                [[*row, "</s>"] for row in words],
+                beam_size=5,
+                min_decoding_length=length,
+                max_decoding_length=length,
+            )
+            rows = [result.hypotheses[0] for result in results]
+            ids = [[int(word[1:]) for word in row if word[0] == "w"] for row in rows]
+            found += [self.pieces.decode(row) for row in ids]
+        return found
 
 
 def translator_of(row: str, model: Path, exported: Path):
@@ -32,6 +74,8 @@ def translator_of(row: str, model: Path, exported: Path):
 
         folder = exported / row
         return onnx_translate.Translator(folder), [*folder.glob("*.onnx")]
+    if row.startswith("ctranslate2"):
+        return RandomTransformer(exported, row), [exported / row / "model.bin"]
     import keras_seqconv as ks
 
     translator = ks.load(model, "bfloat16" if row == "bfloat16" else None)
@@ -48,7 +92,7 @@ def measure(row: str, model: Path, exported: Path, source: Path) -> dict:
     translate = translator.translate
     translate(lines[:1])
     ready = time.perf_counter()
-    translate(lines[:64])  # what is compiled or traced counts in neither rate
+    translate(lines[:BATCH])  # what is compiled or traced counts in neither rate
     for line in lines[:ALONE]:
         translate([line])
     begun = time.perf_counter()
@@ -73,7 +117,8 @@ def export(model: Path, exported: Path) -> None:
 
     import keras_seqconv as ks
 
-    ks.export.onnx_model(ks.load(model), exported / "onnx")
+    translator = ks.load(model)
+    ks.export.onnx_model(translator, exported / "onnx")
     subprocess.run(["cp", "-r", exported / "onnx", exported / "onnx_int8"], check=True)
     for name in ("encoder.onnx", "step.onnx"):
         quantize_dynamic(
@@ -81,6 +126,14 @@ def export(model: Path, exported: Path) -> None:
             exported / "onnx_int8" / name,
             op_types_to_quantize=["MatMul"],
         )
+    for row in ROWS:
+        if row.startswith("ctranslate2"):
+            from decoding import save_ctranslate2
+
+            (exported / row).mkdir()
+            quantized = {"quantization": "int8"} if row.endswith("int8") else {}
+            vocabulary = translator.model.target_vocabulary_size
+            save_ctranslate2(str(exported / row), "multi30k", vocabulary, **quantized)
 
 
 def main() -> None:
@@ -107,12 +160,19 @@ def main() -> None:
             command = [sys.executable, __file__, *sys.argv[1:4]]
             command += ["--row", row, "--exported", folder]
             found = json.loads(subprocess.check_output(command).splitlines()[-1])
-            bleu = sacrebleu.corpus_bleu(
-                found["hypotheses"], references, tokenize="none"
-            )
+            if row == ROWS[0]:
+                lines = options.source.read_text("utf-8").splitlines()
+                hypotheses = dict(zip(lines, found["hypotheses"], strict=True))
+                Path(folder, "hypotheses.json").write_text(json.dumps(hypotheses))
+            bleu = "-"
+            if not row.startswith("ctranslate2"):
+                score = sacrebleu.corpus_bleu(
+                    found["hypotheses"], references, tokenize="none"
+                )
+                bleu = f"{score.score:.1f}"
             print(
                 f"| {row} | {found['bytes'] / 1e6:.1f} | {found['start']:.1f} | "
-                f"{found['one']:.1f} | {found['many']:.0f} | {bleu.score:.1f} |",
+                f"{found['one']:.1f} | {found['many']:.0f} | {bleu} |",
                 flush=True,
             )
 

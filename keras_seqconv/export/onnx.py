@@ -23,7 +23,7 @@ from pathlib import Path
 import keras
 
 from keras_seqconv.decoding.options import BeamOptions
-from keras_seqconv.export.writing import require_tensorflow
+from keras_seqconv.ops.compilation import require_tensorflow
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_directory, write_json
 
@@ -68,7 +68,7 @@ def prepared(translator, search: dict) -> tuple:
     require("tf2onnx", "onnx")
     from keras_seqconv.export.servable import folded
 
-    return folded(model), BeamOptions(**translator.search_options(search))
+    return folded(model.in_float32()), BeamOptions(**translator.search_options(search))
 
 
 def write(translator, model, options: BeamOptions, folder: Path) -> None:

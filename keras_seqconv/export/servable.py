@@ -296,8 +296,7 @@ def folded(model):
         return decoding.Ensemble([folded(member) for member in model.models])
     if not hasattr(model, "fold") or model.get_config().get("folded"):
         return model
-    copy = type(model).from_config(model.get_config())
-    copy.set_weights(model.get_weights())
+    copy = model.copy_with()
     copy.fold()
     return copy
 

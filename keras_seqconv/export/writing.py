@@ -5,10 +5,10 @@ import os
 from importlib import resources
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from keras_seqconv import ops
+from keras_seqconv.ops.compilation import require_tensorflow
 from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.files import atomic_directory, write_file
 
@@ -138,17 +138,6 @@ def saved_model(
         config = _MODELS % {"name": parent.name, "version": int(path.name)}
         write_file(parent / "models.config", config.encode())
     return path
-
-
-def require_tensorflow() -> None:
-    """ValueError on another backend."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "An export is made on the TensorFlow backend: save the model as a "
-            "directory (`save`), and load and export it in a process with "
-            "KERAS_BACKEND=tensorflow. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
 
 
 def _next_version(folder: Path) -> int:

@@ -36,6 +36,7 @@ import inspect
 import keras
 from keras import ops
 
+from keras_seqconv.ops.compilation import check_export_dtype
 from keras_seqconv.ops.fused import dropout
 from keras_seqconv.support.arguments import (
     check_dense,
@@ -65,6 +66,10 @@ class SequenceLayer(keras.layers.Layer):
         if "__init__" in vars(cls):
             # Complete where `help` and editors look.
             cls.__init__.__signature__ = inspect.Signature(_parameters(cls))
+
+    def __call__(self, *args, **kwargs):
+        check_export_dtype(self.compute_dtype)
+        return super().__call__(*args, **kwargs)
 
     def compute_output_spec(self, *args, **kwargs):
         # A functional model is built of shapes alone: `call` cannot refuse these.

@@ -12,6 +12,7 @@ from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import (
     SPECIAL_IDS,
 )
+from keras_seqconv.ops.compilation import require_tensorflow
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 
 
@@ -332,6 +333,34 @@ class SequenceModel(keras.Model):
     def _update_config(self, **arguments) -> None:
         """Note arguments that would make the model as it is now."""
         self._config = json.dumps({**json.loads(self._config), **arguments})
+
+    def export(self, filepath, format: str = "tf_saved_model", **kwargs) -> None:
+        """Write the model as Keras does; for other runtimes always in float32.
+
+        Args:
+            filepath, format, **kwargs: as of `keras.Model.export`.
+
+        Raises:
+            ValueError: a format other than "tf_saved_model" on the JAX backend.
+        """
+        model = self
+        if format != "tf_saved_model":
+            require_tensorflow()
+            model = self.in_float32()
+            model(model.input)  # Keras exports what has been called
+        keras.Model.export(model, filepath, format, **kwargs)
+
+    def in_float32(self):
+        """The model, or a copy of one that computes in another dtype."""
+        if self.compute_dtype == "float32":
+            return self
+        return self.copy_with(dtype="float32")
+
+    def copy_with(self, **arguments):
+        """The model made again with some arguments changed, and its weights."""
+        copy = type(self).from_config({**self.get_config(), **arguments})
+        copy.set_weights(self.get_weights())
+        return copy
 
     def get_config(self) -> dict:
         config = {"name": self.name, **json.loads(self._config)}

@@ -126,7 +126,10 @@ def _jitted(formula, static):
 
 # Modules that trace a function in order to write it down. TensorFlow tells it of a
 # SavedModel; the exporters to other formats tell nothing.
-_EXPORTERS = ("keras.src.export", "tf2onnx", "openvino")
+_EXPORTERS = (
+    "keras.src.export.litert", "keras.src.export.onnx", "keras.src.export.openvino",
+    "tf2onnx", "openvino",
+)  # fmt: skip
 
 
 def in_save_context() -> bool:
@@ -153,6 +156,29 @@ def leaves_tensorflow() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def check_export_dtype(dtype: str) -> None:
+    """ValueError for half precision on its way out of TensorFlow.
+
+    Exporters write bfloat16 as float16, LiteRT has neither.
+    """
+    if dtype in ("float16", "bfloat16") and leaves_tensorflow():
+        raise ValueError(
+            "`dtype` must be float32 where layers leave TensorFlow: make the model "
+            "again with it, `set_weights`, and export that one. "
+            f"Received: a layer that computes in {dtype}"
+        )
+
+
+def require_tensorflow() -> None:
+    """ValueError on another backend."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "An export is made on the TensorFlow backend: `save` the model, and load "
+            "and export it in a process with KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
 
 
 def in_graph() -> bool:

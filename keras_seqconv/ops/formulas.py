@@ -157,9 +157,13 @@ def convolve_natively(inputs, kernel, left, *_):
     import tensorflow as tf
 
     # Explicit padding spares a padded copy, which costs a fifth of the convolution.
-    outputs = tf.nn.depthwise_conv2d(
+    # OpenVINO has it in grouped convolutions alone, and TensorFlow no such on CPUs.
+    grouped = leaves_tensorflow()
+    convolve = tf.nn.conv2d if grouped else tf.nn.depthwise_conv2d
+    last_axes = (1, heads * ratio) if grouped else (heads * ratio, 1)
+    outputs = convolve(
         tf.expand_dims(inputs, 1),
-        tf.reshape(per_channel, (1, taps, heads * ratio, 1)),
+        tf.reshape(per_channel, (1, taps, *last_axes)),
         strides=[1, 1, 1, 1],
         padding=[[0, 0], [0, 0], [left, taps - 1 - left], [0, 0]],
     )

@@ -61,9 +61,9 @@ def of_translator(make=models.EncoderDecoder, **options):
     return model, lambda rng, b, t: [ids(rng, b, t), ids(rng, b, t + 2)]
 
 
-def of_language_model():
+def of_language_model(**options):
     model = models.ConvLanguageModel(
-        SIZE, dropout=0.0, embedding_dim=8, convolutions="[(8, 3)] * 2"
+        SIZE, dropout=0.0, embedding_dim=8, convolutions="[(8, 3)] * 2", **options
     )
     return model, lambda rng, b, t: [ids(rng, b, t)]
 
@@ -130,6 +130,24 @@ def assert_equal_outside(case, to_format, path):
 
 def test_a_convolution_runs_in_onnx(tmp_path):
     assert_equal_outside("dynamic_conv", in_onnx, tmp_path / "model")
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+def test_half_precision_leaves_in_float32(dtype, tmp_path):
+    """A model by itself, though never called; a layer in a model of Keras' refuses."""
+    model, _ = of_language_model(dtype=dtype)
+    run = in_litert(model, tmp_path / "model")
+    inputs = [ids(np.random.default_rng(0), 2, 5)]
+    for original, tolerance in ((model, 2e-2), (model.in_float32(), 1e-5)):
+        outputs = np.asarray(original(as_called(inputs)))
+        np.testing.assert_allclose(run(inputs), outputs, atol=tolerance)
+    single, _ = of_layer(layers.GLU(dtype=dtype))
+    single(np.ones((1, 2, CHANNELS)))
+    for to_format in (in_onnx, in_litert):
+        with pytest.raises(ValueError, match="`dtype` must be float32 where layers"):
+            to_format(single, tmp_path / "single")
+    assert not list(tmp_path.glob("single*"))
+    single.export(tmp_path / "saved_model", verbose=False)  # stays in TensorFlow
 
 
 @pytest.mark.slow
