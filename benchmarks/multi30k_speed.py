@@ -108,9 +108,9 @@ def table(fairseq: Path | None, rounds: int) -> None:
                 print(f"| | {who} / fairseq | {ratios[0]:.2f} | {ratios[1]:.2f} |")
         # The preset counts its weights with another size of its one table.
         preset = PRESETS[f"{system}_multi30k"]
-        words = VOCABULARY - preset.parameters["target_vocabulary_size"]
+        words = VOCABULARY - preset.task.vocabulary_sizes[1]
         width = preset.architecture["hidden_dim"]
-        weights = preset.parameters["count"] + words * width
+        weights = preset.parameters + words * width
         print(f"| | limit | {rate * 1e9 / (6 * weights):,.0f} | |")
 
 

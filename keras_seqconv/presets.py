@@ -18,10 +18,6 @@ def _option(default: Any, text: str, name: str | None = None, **rules) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def _kind(name: str) -> Any:
-    return dataclasses.field(default=name, kw_only=True)
-
-
 def options_of(part) -> dict[str, dataclasses.Field]:
     """Fields of a recipe, or of a part of it, by the options that replace them."""
     options = [field for field in dataclasses.fields(part) if field.metadata]
@@ -39,68 +35,68 @@ class _Stored:
     __pydantic_config__ = {"extra": "forbid"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(_Stored):
     """`keras_seqconv.optimizers.AdamW`."""
 
-    name: Literal["adam"] = _kind("adam")
+    name: Literal["adam"] = "adam"
     beta_1: float = _option(0.9, "adam", ge=0, lt=1)
     beta_2: float = _option(0.98, "adam", ge=0, lt=1)
     epsilon: float = _option(1e-8, "adam", gt=0)
     weight_decay: float = _option(0.0, "decoupled, of all weights", ge=0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NAG(_Stored):
     """`keras_seqconv.optimizers.NAG`."""
 
-    name: Literal["nag"] = _kind("nag")
+    name: Literal["nag"] = "nag"
     momentum: float = _option(0.99, "nag", ge=0, lt=1)
     weight_decay: float = _option(0.0, "decoupled, of all weights", ge=0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule(_Stored):
     """The rates of the warm-up, which all schedules have."""
 
-    name: str = _kind("")
+    name: str = ""
     learning_rate: float = _option(_REQUIRED, "the highest rate", gt=0)
     warmup_steps: int = _option(0, "updates until the highest rate", ge=0)
     warmup_start: float = _option(1e-7, "rate of the first update", ge=0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class InverseSquareRoot(Schedule):
     """`keras_seqconv.schedules.InverseSquareRoot`."""
 
-    name: Literal["inverse_square_root"] = _kind("inverse_square_root")
+    name: Literal["inverse_square_root"] = "inverse_square_root"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
-    name: Literal["cosine"] = _kind("cosine")
+    name: Literal["cosine"] = "cosine"
     period: int | None = _option(None, "cosine: updates of a period", ge=1)
     floor: float = _option(1e-7, "cosine: lowest rate", ge=0)
     period_growth: float = _option(1.0, "cosine: growth of each further period", gt=0)
     shrink: float = _option(1.0, "factor of the rate, per period if cosine", gt=0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixed(Schedule):
     """`keras_seqconv.callbacks.FixedSchedule`."""
 
-    name: Literal["fixed"] = _kind("fixed")
+    name: Literal["fixed"] = "fixed"
     force_anneal: int | None = _option(None, "fixed: first epoch of shrinking", ge=1)
     shrink: float = _option(0.1, "factor of the rate", gt=0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plateau(Schedule):
     """`keras_seqconv.callbacks.ReduceOnPlateau`."""
 
-    name: Literal["plateau"] = _kind("plateau")
+    name: Literal["plateau"] = "plateau"
     shrink: float = _option(0.1, "factor of the rate", gt=0)
     patience: int = _option(0, "plateau: epochs before it shrinks the rate", ge=0)
 
@@ -391,7 +387,7 @@ def _changed(recipe: Recipe, *notes: str, sources=(), **values) -> Recipe:
 
 IWSLT = Recipe(
     optimizer=Adam(weight_decay=1e-4),
-    schedule=InverseSquareRoot(5e-4, warmup_steps=4000),
+    schedule=InverseSquareRoot(learning_rate=5e-4, warmup_steps=4000),
     tokens_per_batch=4000,
     max_updates=50000,
     stop_learning_rate=1e-9,
@@ -401,7 +397,7 @@ IWSLT = Recipe(
     source="fairseq examples/pay_less_attention_paper",
 )
 WMT_EN_DE_BIG = Recipe(
-    schedule=Cosine(1e-3, warmup_steps=10000, period=20000),
+    schedule=Cosine(learning_rate=1e-3, warmup_steps=10000, period=20000),
     tokens_per_batch=3584,
     gradient_accumulation_steps=16,
     num_replicas=8,
@@ -421,7 +417,7 @@ WMT_EN_FR_BIG = _changed(
     "certainly left over from the en-de recipe",
     "an author says a larger batch was used, 5,120 tokens on a device as in the "
     "scaling NMT paper (fairseq issue 1303)",
-    schedule=Cosine(1e-3, warmup_steps=10000, period=70000),
+    schedule=Cosine(learning_rate=1e-3, warmup_steps=10000, period=70000),
     max_updates=80000,
     search=Search(5, 0.9),
     sources={"max_updates": "ours: warm-up and one whole period"},
@@ -434,7 +430,7 @@ WMT_ZH_EN_BIG = _changed(
     source="ours, after the en-de recipe: fairseq has none for zh-en",
 )
 TRANSFORMER_BASE = Recipe(
-    schedule=InverseSquareRoot(7e-4, warmup_steps=4000),
+    schedule=InverseSquareRoot(learning_rate=7e-4, warmup_steps=4000),
     tokens_per_batch=4096,
     num_replicas=8,
     max_updates=100000,
@@ -456,7 +452,7 @@ TRANSFORMER_BASE = Recipe(
 )
 TRANSFORMER_BIG = _changed(
     TRANSFORMER_BASE,
-    schedule=InverseSquareRoot(5e-4, warmup_steps=4000),
+    schedule=InverseSquareRoot(learning_rate=5e-4, warmup_steps=4000),
     tokens_per_batch=3584,
     max_updates=300000,
     average=10,
@@ -493,7 +489,7 @@ DEV6 = _changed(
 )
 CONV_S2S_IWSLT = Recipe(
     optimizer=NAG(),
-    schedule=Plateau(0.25, warmup_start=0.25, shrink=0.1),
+    schedule=Plateau(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
     global_clipnorm=0.1,
     label_smoothing=0.0,
     tokens_per_batch=4000,
@@ -508,7 +504,7 @@ CONV_S2S_IWSLT = Recipe(
 )
 CONV_S2S_WMT = Recipe(
     optimizer=NAG(),
-    schedule=Fixed(0.5, warmup_start=0.5, force_anneal=50),
+    schedule=Fixed(learning_rate=0.5, warmup_start=0.5, force_anneal=50),
     global_clipnorm=0.1,
     tokens_per_batch=4000,
     stop_learning_rate=1e-5,
@@ -525,7 +521,7 @@ CONV_S2S = _changed(
 CONV_S2S_WMT_EN_FR = _changed(CONV_S2S_WMT, tokens_per_batch=3000)
 CONV_S2S_WMT_EN_RO = _changed(
     CONV_S2S_WMT,
-    schedule=Plateau(0.25, warmup_start=0.25, shrink=0.1),
+    schedule=Plateau(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
     stop_learning_rate=1e-4,
     label_smoothing=0.0,
     source="Gehring et al. 2017, section 4.2",
@@ -545,7 +541,7 @@ CONV_S2S_GIGAWORD = _changed(
 )
 LANGUAGE_MODEL = Recipe(
     optimizer=Adam(weight_decay=0.01),
-    schedule=InverseSquareRoot(5e-4, warmup_steps=4000),
+    schedule=InverseSquareRoot(learning_rate=5e-4, warmup_steps=4000),
     label_smoothing=0.0,
     tokens_per_batch=2048,
     gradient_accumulation_steps=16,
@@ -560,7 +556,12 @@ ADAPTIVE_WIKITEXT = _changed(
     LANGUAGE_MODEL,
     optimizer=NAG(),
     schedule=Cosine(
-        1.0, 16000, period=270000, floor=1e-4, period_growth=2.0, shrink=0.75
+        learning_rate=1.0,
+        warmup_steps=16000,
+        period=270000,
+        floor=1e-4,
+        period_growth=2.0,
+        shrink=0.75,
     ),
     global_clipnorm=0.1,
     tokens_per_batch=3072,
@@ -586,7 +587,7 @@ ADAPTIVE_BILLION = _changed(
 CONV_LM_WIKITEXT = _changed(
     LANGUAGE_MODEL,
     optimizer=NAG(weight_decay=5e-6),
-    schedule=Plateau(1.0, warmup_start=1.0, shrink=0.5),
+    schedule=Plateau(learning_rate=1.0, warmup_start=1.0, shrink=0.5),
     global_clipnorm=0.1,
     tokens_per_batch=1024,
     gradient_accumulation_steps=1,
@@ -609,7 +610,7 @@ CONV_LM_BILLION = _changed(
 )
 CHARACTERS = Recipe(
     optimizer=Adam(weight_decay=0.05),
-    schedule=Cosine(3e-3, warmup_steps=200, period=1600, floor=1e-5),
+    schedule=Cosine(learning_rate=3e-3, warmup_steps=200, period=1600, floor=1e-5),
     global_clipnorm=1.0,
     label_smoothing=0.0,
     tokens_per_batch=8192,
@@ -619,13 +620,13 @@ CHARACTERS = Recipe(
 TRANSFORMER_CHARACTERS = _changed(
     CHARACTERS,
     "at a rate of 3e-3 it had 2.38 nats after 300 updates, LightConv 1.78",
-    schedule=Cosine(1e-3, warmup_steps=200, period=1600, floor=1e-5),
+    schedule=Cosine(learning_rate=1e-3, warmup_steps=200, period=1600, floor=1e-5),
     blocks=Blocks(256, context_window=128),
 )
 # A context of all that it sees: more would be computed for nothing.
 CONV_CHARACTERS = _changed(CHARACTERS, blocks=Blocks(512, context_window=72))
 SUMMARIES = Recipe(
-    schedule=InverseSquareRoot(1e-3, warmup_steps=4000),
+    schedule=InverseSquareRoot(learning_rate=1e-3, warmup_steps=4000),
     tokens_per_batch=3584,
     gradient_accumulation_steps=16,
     max_updates=30000,
@@ -652,7 +653,7 @@ SUMMARIES = Recipe(
     ),
 )
 SUBJECT_LINES = Recipe(
-    schedule=Cosine(8e-4, warmup_steps=200, period=1100),
+    schedule=Cosine(learning_rate=8e-4, warmup_steps=200, period=1100),
     tokens_per_batch=8192,
     max_updates=1300,
     average=3,
@@ -663,7 +664,7 @@ SUBJECT_LINES = Recipe(
     ),
 )
 MULTI30K = Recipe(
-    schedule=InverseSquareRoot(3.5e-3, warmup_steps=2000),
+    schedule=InverseSquareRoot(learning_rate=3.5e-3, warmup_steps=2000),
     tokens_per_batch=4096,
     max_updates=8000,
     average=10,
@@ -680,13 +681,13 @@ MULTI30K = Recipe(
 )
 WIDE_MULTI30K = _changed(
     MULTI30K,
-    schedule=InverseSquareRoot(2.5e-3, warmup_steps=2000),
+    schedule=InverseSquareRoot(learning_rate=2.5e-3, warmup_steps=2000),
     sources={"schedule": "the rate ours: smaller for the greater width"},
 )
 CONV_S2S_MULTI30K = _changed(
     MULTI30K,
     optimizer=NAG(),
-    schedule=Cosine(1.0, warmup_start=1.0, period=8000, floor=0.0),
+    schedule=Cosine(learning_rate=1.0, warmup_start=1.0, period=8000, floor=0.0),
     global_clipnorm=0.1,
     average=1,
     average_kind="best",
@@ -699,7 +700,7 @@ CONV_S2S_MULTI30K = _changed(
     },
 )
 QUICKSTART = Recipe(
-    schedule=InverseSquareRoot(5e-3, warmup_steps=150),
+    schedule=InverseSquareRoot(learning_rate=5e-3, warmup_steps=150),
     tokens_per_batch=2048,
     max_updates=800,
     average=2,
@@ -707,7 +708,7 @@ QUICKSTART = Recipe(
     search=Search(4, max_length=60),
 )
 
-# Parts of architectures ---------------------------------------------------------------
+# Presets ------------------------------------------------------------------------------
 
 # fmt: off
 PRESETS: dict[str, Preset] = {}

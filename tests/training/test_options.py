@@ -123,7 +123,9 @@ def test_another_schedule_and_optimizer():
     )
     assert found.optimizer == NAG(momentum=0.9)
     # The period is what follows the warm-up.
-    assert found.schedule == Cosine(3.5e-3, warmup_steps=2000, period=3000)
+    assert found.schedule == Cosine(
+        learning_rate=3.5e-3, warmup_steps=2000, period=3000
+    )
     schedule = make_optimizer(found).innermost._learning_rate
     assert float(schedule(2000)) == pytest.approx(3.5e-3)
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)

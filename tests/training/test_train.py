@@ -261,7 +261,9 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     changes = dict(keep=2, early_stopping=3, monitor=monitor, validation_bleu=True)
     run.options = run.options.model_copy(update=changes)
     averaging = {"average_kind": kind, "average": 7}
-    recipe = dataclasses.replace(recipe, **averaging, schedule=Plateau(0.1))
+    recipe = dataclasses.replace(
+        recipe, **averaging, schedule=Plateau(learning_rate=0.1)
+    )
     monkeypatch.setattr(ks.Translator, "__init__", lambda *given, **options: None)
     tokenizers = read_tokenizers(run.tokenizers)
     corpus = open_corpus_of(run.options)
