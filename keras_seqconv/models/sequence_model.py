@@ -21,7 +21,8 @@ class SequenceModel(keras.Model):
     It offers, beside the full pass of the graph, `get_initial_state` and `step`, which
     is all that a search (`keras_seqconv.decoding`) needs to know of a model:
 
-        state = {"common": what is the same for all sentences, never changed,
+        state = {"common": what is the same for all sentences, never changed: kernels,
+                           and an empty tensor (G, 0) that tells G,
                  "shared": rows of sentences, never copied for beams,
                  "beams": rows of all beams, those of one sentence adjacent;
                           leaves of rank 0 count something common to all rows}
@@ -144,7 +145,8 @@ class SequenceModel(keras.Model):
             block.mixer.get_initial_state(rows, max_length)
             for block in self.decoder_blocks
         ]
-        return {"common": self._kernels(), "shared": shared, "beams": beams}
+        common = {**self._kernels(), "beams": ops.zeros((num_beams, 0))}
+        return {"common": common, "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
         """Logits (rows, V) after the last of n >= 1 new ids (rows, n), and the state.
@@ -346,6 +348,12 @@ class SequenceModel(keras.Model):
         model = cls(**config)
         repeat(changes, model)
         return model
+
+
+def beams_of(state: dict) -> int | None:
+    """The rows G of a sentence by the shape of a tensor; None in a state without it."""
+    beams = state["common"].get("beams")
+    return None if beams is None else beams.shape[0]
 
 
 def constructor_arguments(variables: dict) -> dict:
