@@ -1,5 +1,6 @@
 """Looking into exported SavedModels."""
 
+import collections
 from pathlib import Path
 
 
@@ -21,3 +22,21 @@ def compiled_functions(folder: str | Path) -> list[str]:
             if any(compilable.attr[f"_Xla{x}Compile"].b for x in ("", "Must")):
                 found.append(str(compilable)[:80])
     return found
+
+
+def operations_of_a_step(folder: str | Path) -> collections.Counter:
+    """How often each op stands in the loop over the steps of a search; no constants."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = (Path(folder) / "saved_model.pb").read_bytes()
+    (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    found = [
+        collections.Counter(node.op for node in function.node_def)
+        for function in meta_graph.graph_def.library.function
+    ]
+    (step,) = (
+        ops
+        for ops in found
+        if {"TopKV2", "MatMul"} <= ops.keys() and "While" not in "".join(ops)
+    )
+    return step - collections.Counter(Const=step["Const"])

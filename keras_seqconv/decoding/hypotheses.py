@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqconv.ops.gather import take, take_each
+
 # In the place of what a loop does not carry: None is no loop variable.
 NOTHING = ()
 
@@ -102,8 +104,8 @@ def follow_in_graph(backpointers, ended: Ended, num_beams: int, num_steps):
     )
 
     def body(step, beams, tokens, chosen_from):
-        link = ops.take(backpointers, step, axis=0)
-        link = ops.take_along_axis(link, beams, axis=1)
+        link = take(backpointers, step)
+        link = take_each(link, beams)
         # At its last step a hypothesis ended: its origin names the beam.
         parents = ops.where(step < last, link % num_beams, beams)
         tokens = _write(tokens, step, link // num_beams)
@@ -142,7 +144,8 @@ def shaped_like(tree, models):
 
     def shaped(value, model):
         known = tuple(model.shape)
-        if None not in value.shape or known.count(None) > 1:
+        lost = {a for a, b in zip(value.shape, known, strict=True) if a != b} == {None}
+        if not lost or known.count(None) > 1:
             return value
         return ops.reshape(value, [-1 if size is None else size for size in known])
 

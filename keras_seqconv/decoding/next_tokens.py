@@ -22,6 +22,7 @@ from keras import ops
 
 from keras_seqconv.decoding.options import SearchOptions
 from keras_seqconv.ops.compilation import compiled_by_xla
+from keras_seqconv.ops.gather import take, take_each
 
 NEVER = -float("inf")
 
@@ -72,7 +73,7 @@ class Constraints(NamedTuple):
             forced = ops.where(tokens == model.pad_id, -1, tokens)
             forced = ops.where(closed, model.end_id, forced)
             column = ops.maximum(forced, 0)[:, None]
-            chosen = ops.take_along_axis(logits, column, axis=1)[:, 0] - normalizer
+            chosen = take_each(logits, column)[:, 0] - normalizer
             penalty = ops.where(forced == model.unk_id, options.unk_penalty, 0.0)
             forced_log_prob = _without_nan(chosen - penalty)
             forced_end = forced == model.end_id
@@ -233,9 +234,9 @@ class Blocks(NamedTuple):
         # In their order in V, so that the second stage breaks ties like the first.
         chosen = ops.sort(chosen, axis=-1)
         inside = self._take(chosen, self.values)
-        inside = inside + ops.take(ops.convert_to_tensor(padded), chosen, axis=0)
+        inside = inside + take(padded, chosen)
         values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
-        block = ops.take_along_axis(chosen, places // size, axis=1)
+        block = take_each(chosen, places // size)
         # NaN has no order and may bring padding to the front, where no token is.
         return values, ops.minimum(block * size + places % size, len(bias) - 1)
 
@@ -263,7 +264,7 @@ class Blocks(NamedTuple):
         -> (R, n, columns).
         """
         rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
-        return ops.take(values, chosen + rows[:, None] * self.maxima.shape[-1], axis=0)
+        return take(values, chosen + rows[:, None] * self.maxima.shape[-1])
 
     def _biased_maxima(self, bias):
         """Maxima of logits + bias; only blocks up to the last biased are read again."""
@@ -293,8 +294,8 @@ def _cast_once(logits):
 def _column(rows, index):
     """A column of rows (R, n), or with index (R,) a column of each row; -> (R,)."""
     if not len(index.shape):
-        return ops.take(rows, index, axis=1)
-    return ops.take_along_axis(rows, index[:, None], axis=1)[:, 0]
+        return take(rows, index, axis=1)
+    return take_each(rows, index[:, None])[:, 0]
 
 
 def _without_nan(log_probs):

@@ -37,6 +37,7 @@ from keras_seqconv.decoding.hypotheses import (
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import Choice
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
+from keras_seqconv.ops.gather import take, take_each
 
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
 # state once, which costs less than one step. (Other parts were not tried.)
@@ -172,7 +173,7 @@ def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences, draws=N
     logits, state = task.step(rows.ids, state)
     following = constraints.next_tokens(logits, number_of_rows, rows.history)
     if draws is None and constraints.uniforms is not None:
-        draws = ops.take(constraints.uniforms, sentences.steps, axis=1)
+        draws = take(constraints.uniforms, sentences.steps, axis=1)
     following = following._replace(uniforms=draws)
     choice = strategy.choose(following, sentences.scores)
     finished, origins = _finished(sentences, choice, number, strategy, options)
@@ -221,9 +222,9 @@ def run_steps(
 
     def body(count, rows, kept, records):
         before = sentences._replace(**kept, shared=shared)
-        here = None if draws is None else ops.take(draws, count, axis=1)
+        here = None if draws is None else take(draws, count, axis=1)
         rows_after, after, written = _advance(task, common, rows, before, here)
-        records_after = _written(records, ops.reshape(count, (1, 1)), written)
+        records_after = _written(records, count, written)
         after = count + 1, rows_after, changing(after), records_after
         return shaped_like(after, (count, rows, kept, records))
 
@@ -243,48 +244,45 @@ def run_steps(
 
 
 def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
-    """All steps; sentences that have ended leave -> `Ended` and `Records` of all B."""
-    batch_size = ops.shape(sentences.scores)[0]
-    places = ops.arange(batch_size, dtype="int32")
+    """All steps; sentences that have ended leave -> `Ended` and `Records` of all B.
+
+    A loop around that of the steps: in it each of its tensors would cost each step
+    operations, of which steps of few rows have enough.
+    """
+    places = ops.arange(ops.shape(sentences.scores)[0], dtype="int32")
     results = sentences.finished, sentences.origins
+    records = _no_records(task, rows, sentences, num_steps)
 
-    def written(results, places, sentences):
-        new = sentences.finished, sentences.origins
-        return tuple(
-            ops.scatter_update(of_all, places[:, None], of_some)
-            for of_all, of_some in zip(results, new, strict=True)
+    def put(at):
+        return lambda of_all, some: ops.scatter_update(of_all, at, some)
+
+    def body(*before):
+        rows, sentences, places, results, records = before
+        first = sentences.steps
+        least = _SHRINK_AT * ops.cast(ops.shape(places)[0], "float32")
+        least, size = ops.cast(least, "int32"), num_steps - first
+        count, rows, sentences, made = run_steps(
+            task, common, rows, sentences, size, least=least
         )
-
-    def body(rows, sentences, places, results, records):
-        before = rows, sentences, places, results, records
-        numbers = ops.zeros_like(places) + sentences.steps
-        rows, sentences, step = _advance(task, common, rows, sentences)
-        records = _written(records, ops.stack([numbers, places], axis=1), step, False)
-        is_left = ops.any(sentences.scores > NEVER, axis=1)
-        count = ops.cast(ops.shape(is_left)[0], "float32")
-        few = ops.sum(ops.cast(is_left, "float32")) <= _SHRINK_AT * count
-
-        def leave():
-            (left,) = ops.nonzero(is_left)
-            left = ops.cast(left, "int32")
-            kept = written(results, places, sentences)
-            return *taken(task, rows, sentences, left), ops.take(places, left), kept
-
-        rows, sentences, places, results = ops.cond(
-            few, leave, lambda: (rows, sentences, places, results)
-        )
-        after = rows, sentences, places, results, records
+        made = keras.tree.map_structure(lambda x: x[:count], made)
+        steps = ops.arange(first, sentences.steps)
+        at = ops.stack(ops.meshgrid(steps, places, indexing="ij"), axis=-1)
+        records = keras.tree.map_structure(put(at), records, made)
+        made = sentences.finished, sentences.origins
+        results = keras.tree.map_structure(put(places[:, None]), results, made)
+        (left,) = ops.nonzero(ops.any(sentences.scores > NEVER, axis=1))
+        moved = taken(task, rows, sentences, left)
+        after = *moved, take(places, left), results, records
         return shaped_like(after, before)
 
-    records = _no_records(task, rows, sentences, num_steps)
-    _, sentences, places, results, records = ops.while_loop(
+    _, sentences, _, results, records = ops.while_loop(
         lambda _, sentences, *__: (
             (sentences.steps < num_steps) & ops.any(sentences.scores > NEVER)
         ),
         body,
         (rows, sentences, places, results, records),
     )
-    finished, origins = written(results, places, sentences)
+    finished, origins = results
     of_all = sentences._replace(finished=finished, origins=origins)
     return best_ended(task, of_all), records
 
@@ -348,16 +346,11 @@ def _no_records(task: Task, rows: Rows, sentences: Sentences, size) -> Records:
     return Records(ops.zeros(by_step, "int32"), ops.zeros(by_step), attention)
 
 
-def _written(records: Records, places, step: Records, whole: bool = True) -> Records:
-    """`records` with a step; loops do it in place.
-
-    places: (1, 1), the number of the step, or with `whole` False (b, 2), pairs of this
-        number and of a sentence.
-    """
+def _written(records: Records, step_number, step: Records) -> Records:
+    """`records` with a step; loops do it in place."""
+    place = ops.reshape(step_number, (1, 1))
     return keras.tree.map_structure(
-        lambda buffer, values: ops.scatter_update(
-            buffer, places, values[None] if whole else values
-        ),
+        lambda buffer, values: ops.scatter_update(buffer, place, values[None]),
         records,
         step,
     )
@@ -370,10 +363,10 @@ def best_ended(task: Task, sentences: Sentences) -> Ended:
     options, num_beams = task.constraints.options, task.strategy.num_beams
     divisor = options.length_divisor(sentences.origins // num_beams + 1)
     scores, best = ops.top_k(sentences.finished / divisor, task.num_hypotheses)
-    origins = ops.take_along_axis(sentences.origins, best, axis=1)
+    origins = take_each(sentences.origins, best)
     return Ended(
         scores=scores,
-        sums=ops.take_along_axis(sentences.finished, best, axis=1),
+        sums=take_each(sentences.finished, best),
         last=ops.where(scores > NEVER, origins // num_beams, -1),
         beams=origins % num_beams,
     )
@@ -392,7 +385,7 @@ def _finished(sentences, choice: Choice, step, strategy, options) -> tuple:
         order = ops.cast(ops.arange(count, 0, -1), "float32")
         key = ops.where(sums > NEVER, order, 0.0)
     _, kept = ops.top_k(key, num_beams)
-    return tuple(ops.take_along_axis(part, kept, axis=1) for part in (sums, origins))
+    return tuple(take_each(part, kept) for part in (sums, origins))
 
 
 def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses):
@@ -422,7 +415,7 @@ def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses)
 def _take_rows(tree, places):
     """All leaves (n, ...) at some places; a leaf without rows stays."""
     return keras.tree.map_structure(
-        lambda leaf: ops.take(leaf, places, axis=0) if len(leaf.shape) else leaf, tree
+        lambda leaf: take(leaf, places) if len(leaf.shape) else leaf, tree
     )
 
 

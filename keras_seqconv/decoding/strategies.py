@@ -17,6 +17,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_seqconv.decoding.next_tokens import NEVER, NextTokens
+from keras_seqconv.ops.gather import take_each
 
 
 class Choice(NamedTuple):
@@ -70,7 +71,7 @@ class BeamStrategy:
         return Choice(
             scores=going_on,
             parents=places // count,
-            tokens=ops.take_along_axis(ids, places, axis=1),
+            tokens=take_each(ids, places),
             end_scores=ends,
             end_parents=end_parents,
         )
@@ -110,9 +111,9 @@ class DiverseBeamStrategy:
         ended = ops.where(ends, scores, NEVER)
         kept = count if self.optimal else self.num_beams
         return Choice(
-            scores=ops.take_along_axis(scores, places, axis=1),
-            parents=ops.take_along_axis(parents, places, axis=1),
-            tokens=ops.take_along_axis(tokens, places, axis=1),
+            scores=take_each(scores, places),
+            parents=take_each(parents, places),
+            tokens=take_each(tokens, places),
             end_scores=ended[:, :kept],
             end_parents=parents[:, :kept],
         )
@@ -135,7 +136,7 @@ class DiverseBeamStrategy:
             size = beams // groups * count
             totals = ops.reshape(scores[:, group::groups, None] + of_group, (-1, size))
             best, places = ops.top_k(totals, 2 * beams // groups)
-            tokens = ops.take_along_axis(ops.reshape(tokens, (-1, size)), places, 1)
+            tokens = take_each(ops.reshape(tokens, (-1, size)), places)
             candidates.append((best, places // count * groups + group, tokens))
             chosen = ops.where(best > NEVER, tokens, -1)
             taken = chosen if taken is None else ops.concatenate([taken, chosen], 1)
@@ -164,8 +165,8 @@ class SamplingStrategy:
     def choose(self, following: NextTokens, scores) -> Choice:
         ids, log_probs = self._candidates(following)
         place = _draw(log_probs, following.uniforms)[:, None]
-        drawn = ops.take_along_axis(log_probs, place, axis=1)
-        tokens = place if ids is None else ops.take_along_axis(ids, place, axis=1)
+        drawn = take_each(log_probs, place)
+        tokens = place if ids is None else take_each(ids, place)
         drawn = ops.reshape(drawn, (-1, self.num_beams)) + scores
         tokens = ops.reshape(tokens, (-1, self.num_beams))
         parents = ops.arange(self.num_beams, dtype="int32") + ops.zeros_like(tokens)
@@ -190,12 +191,12 @@ class SamplingStrategy:
             place = ops.arange(size, dtype="int32")
             key = ops.where(self.top_k < size, log_probs, -ops.cast(place, "float32"))
             _, ids = ops.top_k(key, size)
-            log_probs = ops.take_along_axis(log_probs, ids, axis=1)
+            log_probs = take_each(log_probs, ids)
             log_probs = ops.where(place < self.top_k, log_probs, NEVER)
         else:
             ids, log_probs = _with_end(following, *following.best(self.top_k))
             log_probs, places = ops.top_k(log_probs, min(self.top_k, ids.shape[-1]))
-            ids = ops.take_along_axis(ids, places, axis=1)
+            ids = take_each(ids, places)
         if self.top_p is not None:
             probabilities = ops.exp(log_probs)
             before = ops.cumsum(probabilities, axis=-1) - probabilities

@@ -66,7 +66,7 @@ def prepared(translator, search: dict) -> tuple:
             f"Received: {type(translator).__name__} of {type(model).__name__}"
         )
     require("tf2onnx", "onnx")
-    from keras_seqconv.export.servable import folded
+    from keras_seqconv.export.weights import folded
 
     return folded(model.in_float32()), BeamOptions(**translator.search_options(search))
 

@@ -31,6 +31,7 @@ import tensorflow as tf
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import BeamOptions, SearchOptions
+from keras_seqconv.export.weights import Reading, folded, stacks_of
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
@@ -101,10 +102,10 @@ class Servable:
         self.model = folded(translator.model)
         models = getattr(self.model, "models", [self.model])
         weights = {id(weight): weight for member in models for weight in member.weights}
-        self._weights = list(weights.values())
+        self._stacks = list(stacks_of(weights.values()))
         self.variables = [
-            tf.Variable(weight.value, trainable=False, name=f"weight_{number}")
-            for number, weight in enumerate(self._weights)
+            tf.Variable(tf.stack([one.value for one in stack]), trainable=False)
+            for stack in self._stacks
         ]
         self.translates = hasattr(models[0], "source_embedder")
         self._source_size = self.model.target_vocabulary_size
@@ -115,12 +116,7 @@ class Servable:
 
     def _scope(self) -> keras.StatelessScope:
         """In it the model computes with the variables; for use in a graph."""
-        return keras.StatelessScope(
-            state_mapping=[
-                (weight, tf.convert_to_tensor(variable))
-                for weight, variable in zip(self._weights, self.variables, strict=True)
-            ]
-        )
+        return Reading(self._stacks, self.variables)
 
     def search(self, source_ids, lengths) -> dict:
         """The best hypotheses: `ids` (N, n, L) with end tokens, `scores` (N, n).
@@ -288,17 +284,6 @@ class Servable:
             ids = tf.where(cut, self.model.end_id, ids)
         ids = tf.where(places < lengths[:, None], ids, self.model.pad_id)
         return ids, tf.minimum(lengths, most)
-
-
-def folded(model):
-    """The model without weight normalisation; the one that is given stays as it is."""
-    if isinstance(model, decoding.Ensemble):
-        return decoding.Ensemble([folded(member) for member in model.models])
-    if not hasattr(model, "fold") or model.get_config().get("folded"):
-        return model
-    copy = model.copy_with()
-    copy.fold()
-    return copy
 
 
 def _checked_rows(ids, lengths):

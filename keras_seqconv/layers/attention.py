@@ -295,67 +295,76 @@ class MultiHeadAttention(SequenceLayer):
             "values": self._project_heads("value", value),
         }
 
-    def attend(self, inputs, memory: dict, memory_mask=None):
+    def attend(self, inputs, memory: dict, memory_mask=None, num_beams=None):
         """Attends to a projected memory, which all beams of a sentence share.
 
         Args:
             inputs: tensor (B * G, n, C); the G rows of one sentence are adjacent.
             memory: result of `project_memory` for the B sentences.
             memory_mask: boolean (B, S), True for real tokens.
+            num_beams: G; None derives it from the shapes, which takes operations.
 
         Returns:
             Tensor (B * G, n, output_dim), equal to `call` with the value and its mask
-            repeated G times. G follows from the shapes, or ValueError is raised.
+            repeated G times. ValueError is raised where the shapes do not allow for G.
         """
         if self.use_causal_mask:
             raise ValueError(
                 "`attend` needs a layer without look-ahead mask. "
                 "Received: use_causal_mask=True"
             )
-        rows, sentences = ops.shape(inputs)[0], ops.shape(memory["keys"])[0]
+        rows, sentences = inputs.shape[0], memory["keys"].shape[0]
         if _known(rows, sentences) and rows % max(sentences, 1):
             raise ValueError(
                 "The rows of `inputs` must be a multiple of those of `memory`. "
                 f"Received: inputs.shape={tuple(inputs.shape)}, {sentences} rows"
             )
         # The beams become further query positions, so nothing is repeated.
-        query = fold_beams(self._project_query(inputs), memory["keys"])
+        query = fold_beams(self._project_query(inputs), memory["keys"], num_beams)
         allowed = _memory_mask(memory_mask, memory["keys"])
         attended = self._attend(query, memory, allowed)
         return self._project_output(unfold_beams(attended, inputs))
 
-    def _project(self, inputs, kernel, bias, inner=1):
+    def _project(self, name, inputs, inner=1):
         """inputs (B, T, ...) times a kernel of which the first `inner` axes are theirs.
 
         (B, T, C) and kernel (C, H, D) -> (B, T, H, D); with inner=2 (B, T, H, D) and
         kernel (H, D, channels) -> (B, T, channels).
         """
+        kernel, bias = getattr(self, f"{name}_kernel"), getattr(self, f"{name}_bias")
         outer = kernel.shape[inner:]
         size = math.prod(kernel.shape[:inner])
+        # Keys are scaled, not queries: the steps of a search find them in the memory.
+        # Scaled weights give scaled keys, and are fewer than the keys of a sequence.
+        scale = outer[-1] ** -0.5 if name == "key" else 1.0
+        single = inputs.shape[1] == 1
+        if scale != 1.0 and not single:
+            kernel, bias = kernel * scale, None if bias is None else bias * scale
         kernel = ops.cast(kernel, self.compute_dtype)
         kernel = ops.reshape(kernel, (size, math.prod(outer)))
         inputs = ops.cast(inputs, self.compute_dtype)
         outputs = ops.matmul(ops.reshape(inputs, (-1, size)), kernel)
         if bias is not None:
-            outputs += ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
+            # TensorFlow fuses `ops.add` of a bias with the product, but not "+".
+            bias = ops.reshape(ops.cast(bias, self.compute_dtype), (-1,))
+            outputs = ops.add(outputs, bias)
+        if scale != 1.0 and single:
+            outputs *= scale
         return split_positions(outputs, inputs, *outer)
 
     def _project_heads(self, name, inputs):
         """Keys or values: inputs (B, S, C) -> (B, H, S, D)."""
-        kernel, bias = getattr(self, f"{name}_kernel"), getattr(self, f"{name}_bias")
+        kernel = getattr(self, f"{name}_kernel")
         check_sequence(name, inputs.shape, kernel.shape[0])
-        return ops.transpose(self._project(inputs, kernel, bias), (0, 2, 1, 3))
+        return ops.transpose(self._project(name, inputs), (0, 2, 1, 3))
 
     def _project_query(self, inputs):
         check_sequence("inputs", inputs.shape, self.query_kernel.shape[0])
-        # Scaled weights give scaled queries, and there are fewer of them.
-        scale = self.query_kernel.shape[-1] ** -0.5
-        bias = None if self.query_bias is None else self.query_bias * scale
-        return self._project(inputs, self.query_kernel * scale, bias)
+        return self._project("query", inputs)
 
     def _project_output(self, heads):
         """(B, T, H, D) -> (B, T, output_dim)."""
-        return self._project(heads, self.output_kernel, self.output_bias, inner=2)
+        return self._project("output", heads, inner=2)
 
     def _probabilities(self, query, keys, allowed):
         """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.

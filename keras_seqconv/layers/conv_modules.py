@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
-from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
+from keras_seqconv.layers.sequences import SequenceLayer, by_rows
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -154,14 +154,14 @@ class _ConvolutionModule(SequenceLayer):
         return {"inputs": self._gated(self.input_projection, inputs)}
 
     def _gated(self, projection, inputs):
-        return _gated(apply_dense(projection, inputs), self._gate)
+        return by_rows(lambda rows: _gated(projection(rows), self._gate), inputs)
 
     def call(self, inputs, mask=None, training=None):
         inputs = self._dropped(inputs, self.input_dropout, training)
         hidden = self.convolution(
             **self._projected(inputs), mask=mask, training=training
         )
-        return apply_dense(self.output_projection, hidden)
+        return by_rows(self.output_projection, hidden)
 
     def kernels(self, inputs, mask=None):
         """The kernels (B, T, H, K) of a dynamic convolution, see its `kernels`."""
@@ -176,7 +176,7 @@ class _ConvolutionModule(SequenceLayer):
         """Outputs (B, n, C) of n new positions, and the next state."""
         inputs = ops.cast(inputs, self.compute_dtype)
         hidden, state = self.convolution.step(state=state, **self._projected(inputs))
-        return apply_dense(self.output_projection, hidden), state
+        return by_rows(self.output_projection, hidden), state
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

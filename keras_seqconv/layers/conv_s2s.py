@@ -341,14 +341,15 @@ class ConvS2SAttention(_WeightNormalized):
         values,
         keys_mask=None,
         kernels: dict | None = None,
+        num_beams: int | None = None,
     ):
         """Attends to keys and values that are finite at masked positions too.
 
-        It also takes the result of `step_kernels`.
+        It also takes the result of `step_kernels`, and G.
         """
         check_sequence("values", values.shape, self.further_widths["values"])
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
-        query = self._query(inputs, target_embeddings, keys, kernels)
+        query = self._query(inputs, target_embeddings, keys, kernels, num_beams)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.einsum("bts,bse->bte", weights, values)
         if keys_mask is None:
@@ -378,14 +379,14 @@ class ConvS2SAttention(_WeightNormalized):
         weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
         return ops.cast(weights, "float32")
 
-    def _query(self, inputs, target_embeddings, keys, kernels):
+    def _query(self, inputs, target_embeddings, keys, kernels, num_beams=None):
         for name, tensor in (("target_embeddings", target_embeddings), ("keys", keys)):
             check_sequence(name, tensor.shape, self.further_widths[name])
         projected = self.in_projection(
             inputs, kernel=kernels and kernels["in_projection"]
         )
         query = (projected + target_embeddings) * _SQRT_HALF
-        return fold_beams(query, keys)
+        return fold_beams(query, keys, num_beams)
 
 
 def _softmax(query, keys, keys_mask):

@@ -14,6 +14,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
+from keras_seqconv.ops.gather import take
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -91,11 +92,11 @@ class _HeadConvolution(ConvolutionLayer):
         # (H, C) a channel needs the one of its head. The others are computed in vain, H
         # times the work, and still this takes a third of the time of a sum of weighted
         # inputs, which goes through memory K * C long several times.
-        kernel = kernel[:, 0] if len(kernel.shape) == 4 else kernel
+        kernel = ops.squeeze(kernel, axis=1) if len(kernel.shape) == 4 else kernel
         kernel = ops.cast(kernel, self.compute_dtype)  # ([B,] H, K)
         products = ops.matmul(kernel, window)  # (B, H, C)
         blocks = ops.reshape(products, (-1, heads * heads, self.channels // heads))
-        own = ops.take(blocks, np.arange(heads) * (heads + 1), axis=1)
+        own = take(blocks, np.arange(heads) * (heads + 1), axis=1)
         return ops.reshape(own, (-1, 1, self.channels))
 
 

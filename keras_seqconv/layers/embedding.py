@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
+from keras_seqconv.ops.gather import take
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -93,7 +94,7 @@ class TokenEmbedding(SequenceLayer):
 
     def call(self, inputs, reverse: bool = False):
         if not check_boolean("reverse", reverse):
-            vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+            vectors = take(self.embeddings, ops.cast(inputs, "int32"))
             return ops.cast(vectors, self.compute_dtype)
         width = self.embedding_dim
         if inputs.shape[-1] != width:
@@ -236,11 +237,12 @@ class PositionEncoding(SequenceLayer):
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
         inputs = ops.cast(inputs, self.compute_dtype)
-        length, channels = ops.shape(inputs)[1], inputs.shape[-1]
+        length, channels = inputs.shape[1:]
+        length = ops.shape(inputs)[1] if length is None else length
         self._check_length(length)
-        positions = ops.arange(length, dtype="int32") + ops.expand_dims(
-            state["position"], -1
-        )
+        positions = ops.expand_dims(state["position"], -1)
+        if inputs.shape[1] != 1:
+            positions = ops.arange(length, dtype="int32") + positions
         encodings = self._encode(ops.reshape(positions, (-1,)), channels)
         encodings = ops.reshape(encodings, (-1, length, channels))
         return inputs + encodings, {"position": state["position"] + length}
@@ -273,8 +275,9 @@ def _fairseq_sinusoids(positions, channels):
     """positions (T,) float32 -> (T, C): all sines, all cosines, a zero if C is odd."""
     half = channels // 2
     angles = _angles(positions + 2, [i / max(half - 1, 1) for i in range(half)])
-    padding = ops.zeros_like(positions)[:, None]
-    parts = [ops.sin(angles), ops.cos(angles)] + [padding] * (channels % 2)
+    parts = [ops.sin(angles), ops.cos(angles)]
+    if channels % 2:
+        parts.append(ops.zeros_like(positions)[:, None])
     return ops.concatenate(parts, axis=-1)
 
 

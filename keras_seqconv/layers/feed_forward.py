@@ -8,8 +8,8 @@ import inspect
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, apply_dense
-from keras_seqconv.ops.fused import add_and_norm
+from keras_seqconv.layers.sequences import SequenceLayer, by_rows
+from keras_seqconv.ops.fused import add_and_norm, layer_norm
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_number,
@@ -93,9 +93,11 @@ class FeedForward(SequenceLayer):
         )
 
     def call(self, inputs, training=None):
-        hidden = apply_dense(self.intermediate_dense, inputs)
-        hidden = self._dropped(hidden, self.dropout, training)
-        return apply_dense(self.output_dense, hidden)
+        def network(rows):
+            hidden = self.intermediate_dense(rows)
+            return self.output_dense(self._dropped(hidden, self.dropout, training))
+
+        return by_rows(network, inputs)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """Returns an empty state."""
@@ -233,22 +235,28 @@ class Residual(SequenceLayer):
 
         return self._surround(ops.cast(inputs, self.compute_dtype), step), state
 
-    def attend(self, inputs, memory: dict, memory_mask=None):
+    def attend(self, inputs, memory: dict, memory_mask=None, num_beams=None):
         """Incremental cross-attention around `MultiHeadAttention.attend`."""
         return self._surround(
             ops.cast(inputs, self.compute_dtype),
-            lambda x: self.layer.attend(x, memory, memory_mask=memory_mask),
+            lambda x: self.layer.attend(x, memory, memory_mask, num_beams),
         )
 
     def memory_weights(self, inputs, memory: dict, memory_mask=None):
         """The probabilities that `attend` uses, as the wrapped layer returns them."""
         x = ops.cast(inputs, self.compute_dtype)
-        x = self.layer_norm(x) if self.normalize_first else x
+        x = self._normalized(x) if self.normalize_first else x
         return self.layer.memory_weights(x, memory, memory_mask=memory_mask)
+
+    def _normalized(self, inputs):
+        """The call of `layer_norm`, in fewer operations."""
+        norm = self.layer_norm
+        return layer_norm(inputs, norm.gamma, norm.beta, self.epsilon)
 
     def _surround(self, inputs, sublayer, training=False):
         """Residual connection, dropout and normalization around `sublayer`."""
-        outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)
+        norm = self.layer_norm if training else self._normalized
+        outputs = sublayer(norm(inputs) if self.normalize_first else inputs)
         outputs = ops.cast(outputs, self.compute_dtype)
         if training and not self.normalize_first:
             return add_and_norm(
@@ -261,7 +269,7 @@ class Residual(SequenceLayer):
                 epsilon=self.epsilon,
             )
         outputs = inputs + self._dropped(outputs, self.dropout, training)
-        return outputs if self.normalize_first else self.layer_norm(outputs)
+        return outputs if self.normalize_first else self._normalized(outputs)
 
 
 def accepted(function, arguments):

@@ -168,11 +168,11 @@ class ConvolutionLayer(SequenceLayer):
         self._require_causal()
         inputs = ops.cast(inputs, self.compute_dtype)
         window = ops.concatenate([state["inputs"], inputs], axis=1)
-        count = ops.shape(inputs)[1]
-        if isinstance(count, int):
+        if count := inputs.shape[1]:
             return window, {"inputs": window[:, count:]}
         # A slice of known size: loops need a state of known shape.
-        last = ops.slice(window, (0, count, 0), ops.shape(state["inputs"]))
+        start = (0, ops.shape(inputs)[1], 0)
+        last = ops.slice(window, start, ops.shape(state["inputs"]))
         return window, {"inputs": last}
 
 
@@ -231,32 +231,36 @@ def checked_mask(name, mask, sizes):
     return mask
 
 
-def apply_dense(dense, inputs):
-    """`dense(inputs)` for inputs (B, T, C), cheaper where T is known to be 1.
+def by_rows(function, inputs):
+    """`function(inputs)` of each position of (B, T, C), as (B, C) if T is known as 1.
 
     With an unknown B, Keras multiplies tensors of rank 3 by a dozen operations that
     find out shapes, which for the few rows of a step cost more than the product.
     """
     check_dense("inputs", inputs)
     if len(inputs.shape) != 3 or inputs.shape[1] != 1:
-        return dense(inputs)
-    return ops.expand_dims(dense(ops.squeeze(inputs, axis=1)), axis=1)
+        return function(inputs)
+    return ops.expand_dims(function(ops.squeeze(inputs, axis=1)), axis=1)
 
 
 def split_positions(flat, inputs, *shape):
     """(B * T, ...) of the positions of inputs (B, T, C) -> (B, T, *shape)."""
-    batch, length = ops.shape(inputs)[:2]
-    if isinstance(length, int) and length > 0:
-        batch = -1  # so that no operation has to find it out
-    return ops.reshape(flat, (batch, length, *shape))
+    length = inputs.shape[1]
+    # -1, so that no operation has to find it out.
+    sizes = (-1, length) if length else ops.shape(inputs)[:2]
+    return ops.reshape(flat, (*sizes, *shape))
 
 
-def fold_beams(query, memory):
+def fold_beams(query, memory, num_beams: int | None = None):
     """(B * G, n, ...) -> (B, G * n, ...): beams become positions of their sentence.
 
-    The G rows of one sentence are adjacent. G follows from the rows of `memory`
-    (B, ...), also where shapes are dynamic, and does not matter of an empty batch.
+    The G rows of one sentence are adjacent. G is `num_beams`, or follows from the rows
+    of `memory` (B, ...), also where shapes are dynamic, and does not matter of an empty
+    batch.
     """
+    if num_beams and None not in query.shape[1:]:
+        _, new, *rest = query.shape
+        return ops.reshape(query, (-1, num_beams * new, *rest))
     rows, new, *rest = ops.shape(query)
     sentences = ops.shape(memory)[0]
     if isinstance(rows, int) and rows == sentences:
@@ -268,4 +272,7 @@ def fold_beams(query, memory):
 
 def unfold_beams(outputs, inputs):
     """(B, G * n, ...) -> (B * G, n, ...), the rows and positions of `inputs`."""
-    return split_positions(outputs, inputs, *ops.shape(outputs)[2:])
+    rest = outputs.shape[2:]
+    return split_positions(
+        outputs, inputs, *(ops.shape(outputs)[2:] if None in rest else rest)
+    )

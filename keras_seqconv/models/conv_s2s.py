@@ -15,7 +15,7 @@ from keras_seqconv.models.gated_stack import (
     parse_convolutions,
     weight_normed,
 )
-from keras_seqconv.models.sequence_model import constructor_arguments
+from keras_seqconv.models.sequence_model import beams_of, constructor_arguments
 from keras_seqconv.models.stacks import (
     SIDES,
     float32,
@@ -242,7 +242,9 @@ class ConvS2S(WeightNormalizedModel):
                 weights.append(
                     attention.attention_weights(x, embedded, keys, mask, kernels)
                 )
-            return attention.attend(x, embedded, keys, values, mask, kernels)
+            return attention.attend(
+                x, embedded, keys, values, mask, kernels, beams_of(state)
+            )
 
         x = self.decoder_input(embedded, kernel=kernels["input"])
         x = gated_stack.run(self.decoder_blocks, x, mix, attend, kernels["stack"])

@@ -8,7 +8,11 @@ import keras
 from keras import ops
 
 from keras_seqconv.models import stacks
-from keras_seqconv.models.sequence_model import SequenceModel, constructor_arguments
+from keras_seqconv.models.sequence_model import (
+    SequenceModel,
+    beams_of,
+    constructor_arguments,
+)
 from keras_seqconv.support.arguments import check_choice, check_integer
 
 # Options that may differ between encoder and decoder.
@@ -197,6 +201,6 @@ class EncoderDecoder(SequenceModel):
             memory = next(memories)
             if look and attention is self.decoder_blocks[-1].attention:
                 weights = ops.mean(attention.memory_weights(x, memory, mask), axis=1)
-            return attention.attend(x, memory, memory_mask=mask)
+            return attention.attend(x, memory, mask, beams_of(state))
 
         return stacks.run(self.decoder_blocks, x, mix, attend), weights

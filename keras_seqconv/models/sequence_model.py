@@ -22,7 +22,8 @@ class SequenceModel(keras.Model):
     In addition to the full pass of the graph it has `get_initial_state` and `step`, the
     only methods that a search (`keras_seqconv.decoding`) needs:
 
-        state = {"common": tensors for all sentences, never changed,
+        state = {"common": tensors for all sentences, never changed: kernels, and an
+                           empty tensor (G, 0) whose shape gives G,
                  "shared": rows of sentences, never copied for beams,
                  "beams": rows of all beams, adjacent for one sentence;
                           leaves of rank 0 are counters for all rows}
@@ -145,7 +146,8 @@ class SequenceModel(keras.Model):
             block.mixer.get_initial_state(rows, max_length)
             for block in self.decoder_blocks
         ]
-        return {"common": self._kernels(), "shared": shared, "beams": beams}
+        common = {**self._kernels(), "beams": ops.zeros((num_beams, 0))}
+        return {"common": common, "shared": shared, "beams": beams}
 
     def step(self, ids, state: dict) -> tuple:
         """Returns logits (rows, V) after n >= 1 new ids (rows, n), and the next state.
@@ -374,6 +376,12 @@ class SequenceModel(keras.Model):
         model = cls(**config)
         repeat(changes, model)
         return model
+
+
+def beams_of(state: dict) -> int | None:
+    """The rows G of a sentence by the shape of a tensor; None in a state without it."""
+    beams = state["common"].get("beams")
+    return None if beams is None else beams.shape[0]
 
 
 def constructor_arguments(variables: dict) -> dict:

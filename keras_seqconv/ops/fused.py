@@ -85,6 +85,19 @@ def dropout(inputs, rate: float, seed_generator: keras.random.SeedGenerator):
     return inputs * (tf.cast(keep, inputs.dtype) * tf.cast(scale, inputs.dtype))
 
 
+def layer_norm(inputs, gamma, beta, epsilon: float):
+    """LN(inputs) gamma + beta for inputs (..., C), in at least float32.
+
+    (Ba et al. 2016, Layer Normalization.) Nine operations of TensorFlow, of which the
+    layer of Keras runs fourteen: steps of a search consist of little else.
+    """
+    x = wide(inputs)
+    centred = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+    normal = centred * ops.rsqrt(variance + epsilon)
+    return ops.cast(normal * wide(gamma) + wide(beta), inputs.dtype)
+
+
 def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: float):
     """LN(inputs + dropout(branch)) gamma + beta, with a hand-written gradient.
 

@@ -12,6 +12,7 @@ import keras_seqconv as ks
 from keras_seqconv.export import writing
 from tests.export.make_cases import n_best_of
 from tests.processes import ROOT
+from tests.saved_models import operations_of_a_step
 from tests.small_models import (
     TEXTS,
     make_conv_s2s,
@@ -218,6 +219,15 @@ def test_offenders_are_named(tmp_path):
     found = " ".join(writing.make_stock(tmp_path))
     assert "op PyFunc" in found and "XLA must compile it" in found
     assert "debug_name" not in found
+
+
+def test_a_step_is_few_operations(pieces):
+    """Of which none hands on a weight, and none looks for what is known."""
+    step = operations_of_a_step(pieces[1])
+    assert step.total() <= 260
+    # One for all of a shape.
+    assert 0 < step["ReadVariableOp"] < 25
+    assert not {"StatelessIf", "If", "BroadcastTo"} & step.keys()
 
 
 @pytest.mark.slow
