@@ -44,7 +44,7 @@ ALLOWED = {
     "schedules": set(),
     # Models and their use
     "layers": {"ops"},
-    "models": {"layers", "losses", "metrics", "optimizers", "presets"},
+    "models": {"layers", "losses", "metrics", "ops", "optimizers", "presets"},
     "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
     "tokenizers": set(),
     "translation": {"decoding", "devices", "models", "tokenizers", "version"},
