@@ -171,16 +171,6 @@ def check_export_dtype(dtype: str) -> None:
         )
 
 
-def require_tensorflow() -> None:
-    """ValueError on another backend."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "An export is made on the TensorFlow backend: `save` the model, and load "
-            "and export it in a process with KERAS_BACKEND=tensorflow. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
-
-
 def in_graph() -> bool:
     """Whether TensorFlow is tracing a function."""
     import tensorflow as tf

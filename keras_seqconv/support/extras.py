@@ -1,4 +1,4 @@
-"""Packages that not everyone needs, imported where they are used."""
+"""Packages that not everyone needs, imported where they are used, and backends."""
 
 import sys
 from types import ModuleType
@@ -23,3 +23,15 @@ def require(module: str, extra: str) -> ModuleType:
             f"This needs the package {module.partition('.')[0]}: "
             f"pip install 'keras-seqconv[{extra}]' ({error})"
         ) from error
+
+
+def require_tensorflow() -> None:
+    """ValueError on another backend."""
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "An export is made on the TensorFlow backend: `save` the model, and load "
+            "and export it in a process with KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
