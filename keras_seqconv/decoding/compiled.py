@@ -73,11 +73,13 @@ def compiled_search(
         places: how many sentences are searched at a time.
         at_once: compile before the first step, not while plain graphs run.
     """
-    limits, longest = limits_of(model, options, tensors)
+    # Without TensorFlow, whose eager operations take longer to start than to run.
+    given = {name: np.asarray(value) for name, value in tensors.items()}
+    limits, longest = limits_of(model, options, given, np)
     num_steps, count = int(longest) + 1, len(limits)
     size = max(_SMALLEST_LENGTH, power_of_two_from(num_steps))
     size = min(size, model.max_target_length or size)
-    arrays, scalars = _padded(model, tensors, np.asarray(limits))
+    arrays, scalars = _padded(model, tensors, limits.astype("int32"))
     uniforms = arrays.pop("uniforms", None)
     # The limits are tensors here, so that one graph serves all lengths.
     options = dataclasses.replace(options, max_length=10**6, max_length_ratio=0.0)
@@ -182,12 +184,12 @@ class _Loop:
         widths = tuple(array.shape for array in arrays.values())
         state = self.begins(_tensors(arrays), widths, patience)
         if begins:
-            # What fills up has ended.
             self.state, sentences = state, state["sentences"]
-            scores = np.array(sentences.scores)
-            scores[len(empty) :] = NEVER
-            scores = ops.convert_to_tensor(scores)
-            self.state["sentences"] = sentences._replace(scores=scores)
+            if len(empty) < places:  # what fills up has ended
+                scores = np.array(sentences.scores)
+                scores[len(empty) :] = NEVER
+                scores = ops.convert_to_tensor(scores)
+                self.state["sentences"] = sentences._replace(scores=scores)
             leaves = keras.tree.flatten(state["rows"])
             self.mixes = all(len(leaf.shape) for leaf in leaves)
             return
@@ -293,11 +295,13 @@ def power_of_two_from(number: int) -> int:
 
 def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
     """`begins(arrays)`, `steps(state)`, `replaces(states)` and `leaves(state)`."""
-    arrays, scalars = sizeless(arrays), sizeless(scalars)
+    described = description(arrays | scalars)
 
     def make():
+        specs = sizeless(arrays)
+
         def begin(jit_compile):
-            return graph(_begin, reference(), (options, size), arrays, jit_compile)
+            return graph(_begin, reference(), (options, size), specs, jit_compile)
 
         reference, of_steps = weakref.ref(model), None
         begins = Tiered(begin, idle=lambda arrays: arrays)
@@ -306,7 +310,7 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
 
             # What is known of the shapes of a state is known of the first one.
             state, number = begins.plain.structured_outputs, tf.TensorSpec([], "int32")
-            of_steps = {**state, **scalars, "most": number, "least": number}
+            of_steps = {**state, **sizeless(scalars), "most": number, "least": number}
             if isinstance(options, SampleOptions):
                 of_steps["draws"] = tf.TensorSpec([None, _STEPS], "float32")
 
@@ -320,15 +324,14 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
             begins,
             cached(
                 model,
-                (_steps, options, *description(arrays | scalars), *shapes),
+                (_steps, options, *described, *shapes),
                 lambda: Tiered(steps, lambda state: {**state, **idle}),
             ),
             graph(_replace, model, options, None),
             graph(_leave, model, options, None),
         )
 
-    key = compiled_search, options, size, description(arrays | scalars)
-    return cached(model, key, make)
+    return cached(model, (compiled_search, options, size, described), make)
 
 
 def _begin(model, settings, tensors) -> dict:

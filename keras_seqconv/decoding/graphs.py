@@ -39,9 +39,11 @@ def run_cached(function: Callable, model, options, tensors: dict) -> object:
     """
     if in_place(tensors):
         return function(model, options, tensors)
-    specs = sizeless(tensors)
-    key = function, options, description(specs)
-    return cached(model, key, lambda: graph(function, model, options, specs))(tensors)
+
+    def make():
+        return graph(function, model, options, sizeless(tensors))
+
+    return cached(model, (function, options, description(tensors)), make)(tensors)
 
 
 def in_place(tensors: dict) -> bool:
@@ -85,9 +87,9 @@ def sizeless(tensors: dict) -> dict:
     }
 
 
-def description(specs: dict) -> tuple:
-    """Hashable description of `sizeless` specifications."""
-    return tuple(sorted((name, repr(spec)) for name, spec in specs.items()))
+def description(tensors: dict) -> tuple:
+    """Hashable description of the tensors' `sizeless` specifications."""
+    return tuple(sorted((n, len(x.shape), x.dtype) for n, x in tensors.items()))
 
 
 def graph(
@@ -110,15 +112,24 @@ def graph(
         return lambda tensors: function(reference(), options, tensors)
     import tensorflow as tf
 
+    leaves = [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(specs)]
     graph = tf.function(
-        lambda tensors: function(reference(), options, tensors),
+        lambda *tensors: function(
+            reference(), options, tf.nest.pack_sequence_as(specs, tensors)
+        ),
         jit_compile=jit_compile,
         autograph=False,
     )
-    specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), specs)
     # Of many functions from this line TensorFlow would warn as of retracing.
     with _TRACING:
-        return graph.get_concrete_function(specs)
+        concrete = graph.get_concrete_function(*leaves)
+
+    def call(tensors):
+        # To check the arguments takes longer than to start what they are for.
+        return concrete._call_flat(tf.nest.flatten(tensors), concrete.captured_inputs)
+
+    call.structured_outputs = concrete.structured_outputs
+    return call
 
 
 class Tiered:

@@ -113,13 +113,16 @@ class SearchOptions:
             lengths = (5.0 + lengths) / 6.0
         return ops.power(lengths, self.length_penalty)
 
-    def length_limits(self, lengths, width, max_target_length: int | None = None):
+    def length_limits(
+        self, lengths, width, max_target_length: int | None = None, xp=ops
+    ):
         """int(max_length_ratio * S + max_length) of every sentence; tokens but the end.
 
         Args:
             lengths: (B,) int32: S of each sentence, at most `width`.
             width: int, or a scalar tensor in a graph with dynamic shapes.
             max_target_length: positions that the model has, or None.
+            xp: `keras.ops`, or NumPy for arrays.
 
         Returns:
             Limits (B,) int32, and a limit of them all: int where `width` is one.
@@ -130,11 +133,11 @@ class SearchOptions:
             most = max_target_length - 1
         if ratio == 0:
             bound = min(offset, most)
-            return ops.full_like(lengths, bound), bound
+            return xp.full_like(lengths, bound), bound
         if isinstance(width, int):
             # Python's arithmetic, for all lengths that occur.
             table = [min(int(ratio * size + offset), most) for size in range(width + 1)]
-            return ops.take(ops.convert_to_tensor(table, "int32"), lengths), table[-1]
+            return xp.take(xp.array(table, "int32"), lengths), table[-1]
 
         return tuple(
             ops.minimum(

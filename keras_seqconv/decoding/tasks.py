@@ -22,14 +22,17 @@ from keras_seqconv.decoding.strategies import (
 )
 
 
-def limits_of(model, options, tensors: dict) -> tuple:
-    """Limits (B,) of the length, and a limit of them all."""
+def limits_of(model, options, tensors: dict, xp=ops) -> tuple:
+    """Limits (B,) of the length, and a limit of them all.
+
+    xp: `keras.ops`, or NumPy for arrays.
+    """
     ids = _of_sentences(tensors)
-    width = ops.shape(ids)[1]
-    lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
+    width = xp.shape(ids)[1]
+    lengths = xp.sum(xp.where(ids != model.pad_id, 1, 0), axis=1)
     if (most := tensors.get("max_length")) is not None:
-        return ops.zeros_like(lengths) + most, most
-    return options.length_limits(lengths, width, model.max_target_length)
+        return xp.zeros_like(lengths) + most, most
+    return options.length_limits(lengths, width, model.max_target_length, xp)
 
 
 def strategy_of(options: BeamOptions | SampleOptions, top_k=None):

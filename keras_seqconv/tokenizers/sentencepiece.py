@@ -190,13 +190,15 @@ class SentencePieceTokenizer(Tokenizer):
     def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """Ids of each text, with the end id; by several threads."""
         texts = list(valid_texts(texts))
-        rows = self._processor.encode(texts) if texts else []
+        # Threads take longer to start than to split one text.
+        encode = self._processor.encode
+        rows = encode(texts) if len(texts) > 1 else map(encode, texts)
         return [[*row, END_ID] for row in rows]
 
     def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Texts of rows of ids: up to the end id, without padding."""
-        rows = [until_end(row, self.vocabulary_size) for row in ids]
-        return self._decoder.decode(rows) if rows else []
+        rows = (until_end(row, self.vocabulary_size) for row in ids)
+        return [self._decoder.decode(row) for row in rows]
 
     def _split(self, text: str) -> list[str]:
         return self._processor.encode(text, out_type=str)
