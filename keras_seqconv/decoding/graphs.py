@@ -112,24 +112,15 @@ def graph(
         return lambda tensors: function(reference(), options, tensors)
     import tensorflow as tf
 
-    leaves = [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(specs)]
     graph = tf.function(
-        lambda *tensors: function(
-            reference(), options, tf.nest.pack_sequence_as(specs, tensors)
-        ),
+        lambda tensors: function(reference(), options, tensors),
         jit_compile=jit_compile,
         autograph=False,
     )
+    specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), specs)
     # Of many functions from this line TensorFlow would warn as of retracing.
     with _TRACING:
-        concrete = graph.get_concrete_function(*leaves)
-
-    def call(tensors):
-        # To check the arguments takes longer than to start what they are for.
-        return concrete._call_flat(tf.nest.flatten(tensors), concrete.captured_inputs)
-
-    call.structured_outputs = concrete.structured_outputs
-    return call
+        return graph.get_concrete_function(specs)
 
 
 class Tiered:
