@@ -11,6 +11,7 @@ from pathlib import Path
 
 import keras_seqconv as ks
 from keras_seqconv.export.servable import NOT_FOUND
+from keras_seqconv.translation.translator import Translation
 
 TEXTS = [
     "Anna called three guests at half past three.", "", "  ", "three", "😀 twelve",
@@ -71,7 +72,7 @@ def cases_of(owner, texts: list[str], **options) -> list:
 def n_best_of(translator, texts: list[str], count: int, **options) -> tuple:
     """Texts and scores of the hypotheses, filled up as an export does."""
     found = translator.translate_n_best(texts, count, **options)
-    missing = ks.translator.Translation("", NOT_FOUND)
+    missing = Translation("", NOT_FOUND)
     rows = [[*row, *[missing] * (count - len(row))] for row in found]
     return (
         [[one.text for one in row] for row in rows],
