@@ -255,8 +255,7 @@ class Residual(SequenceLayer):
 
     def _surround(self, inputs, sublayer, training=False):
         """Residual connection, dropout and normalization around `sublayer`."""
-        norm = self.layer_norm if training else self._normalized
-        outputs = sublayer(norm(inputs) if self.normalize_first else inputs)
+        outputs = sublayer(self._normalized(inputs) if self.normalize_first else inputs)
         outputs = ops.cast(outputs, self.compute_dtype)
         if training and not self.normalize_first:
             return add_and_norm(
