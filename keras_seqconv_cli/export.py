@@ -1,4 +1,4 @@
-"""`keras-seqconv export`: a model for TensorFlow Serving or ONNX Runtime."""
+"""`keras-seqconv export`: a model for TensorFlow Serving, ONNX Runtime or a browser."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_seqconv_cli import check_files, check_models, positive_integer
 
-HELP = "write a model for TensorFlow Serving, text in and text out, or ONNX Runtime"
+HELP = "write a model for TensorFlow Serving, ONNX Runtime or a browser"
 DESCRIPTION = (
     "Write the next version of a model for TensorFlow Serving: tokenizer, search and "
     "detokenizer inside, with requests to warm up with, a model card and example "
