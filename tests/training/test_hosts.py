@@ -15,7 +15,7 @@ pytest.importorskip("jax")
 pytest.importorskip("tensorflow", reason="reads the batches")
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
-from keras_seqconv import checkpoints
+from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.reporting import read_log
 from tests.processes import COMMAND, ROOT
 from tests.training.test_train import flags, weights_in, write_corpus
@@ -149,6 +149,19 @@ def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     assert not list(run.glob("checkpoints/.*"))
 
 
+@pytest.mark.parametrize("kind", [ValueError, "JaxRuntimeError"])
+def test_a_closed_connection_is_told_from_another_error(monkeypatch, kind):
+    """JAX raises either class for a host that has gone."""
+    from jax import errors
+
+    kind = getattr(errors, kind) if isinstance(kind, str) else kind
+    monkeypatch.setattr(hosts, "shard", lambda: (0, 2))
+    with pytest.raises(ConnectionError, match="on host 0 of 2"), hosts.awaited():
+        raise kind("UNKNOWN: Gloo AllGather failed: closed by peer")
+    with pytest.raises(ValueError, match="^`rate` must be positive$"), hosts.awaited():
+        raise ValueError("`rate` must be positive")
+
+
 LONG_TEXT = """
 import time
 import keras_seqconv.training.start as start
@@ -184,7 +197,7 @@ def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):
             with open(tmp_path / "other" / f"train.{side}", "a") as file:
                 file.write("more\n")
         different = {"dataset": str(tmp_path / "other")}
-    hosts = start_hosts(corpus, [tmp_path / "run"] * 2, of_second=different)
-    first, second = (end(process, 2)[1] for process in hosts)
+    both = start_hosts(corpus, [tmp_path / "run"] * 2, of_second=different)
+    first, second = (end(process, 2)[1] for process in both)
     assert words in first and words.removeprefix("host 1: ") in second
     assert not (tmp_path / "run" / "checkpoints").exists()
