@@ -23,6 +23,7 @@ from keras_seqconv.training.run import (
 )
 from keras_seqconv.training.run_tokenizers import read_tokenizers
 from keras_seqconv.translation.model_directory import check_writable
+from keras_seqconv.translation.translate_files import BREAKS
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 # Sentences of the validation set that are translated at most.
@@ -128,7 +129,7 @@ def _translations(run: Run, text: Text, translator, split, say) -> dict:
     start = time.perf_counter()
     hypotheses = translator.translate(sources)
     seconds = time.perf_counter() - start
-    lines = "".join(f"{' '.join(line.split())}\n" for line in hypotheses)
+    lines = "".join(f"{text.translate(BREAKS)}\n" for text in hypotheses)
     write_file(run.folder / "test.hypotheses", lines.encode())
     say(f"{len(sources) / seconds:.0f} sentences a second")
     task, language = PRESETS[run.options.preset].task, translator.target_language

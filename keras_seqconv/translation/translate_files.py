@@ -34,7 +34,7 @@ from keras_seqconv.translation.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
 # Ends of lines, besides "\n", and of texts to some programs; corpora refuse the last.
-_BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
+BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
 
 
 @dataclasses.dataclass
@@ -245,7 +245,7 @@ def _bytes(line: str) -> int:
 
 def _record(format, number, source, found: list[Translation], translator) -> str:
     """The translations of a line as lines of the output."""
-    texts = [best.text.translate(_BREAKS) for best in found]
+    texts = [best.text.translate(BREAKS) for best in found]
     if format == "text":
         return f"{texts[0] if texts else ''}\n"
     if format == "tsv":

@@ -30,7 +30,7 @@ def test_translations_of_the_test_split_are_written_and_scored(
     tmp_path, preset, language, metrics, lowercase
 ):
     """In the order of their sources, and by the words of their language."""
-    sources = ["w3 w1 w9 w7", "w1 w2", "w2 w5 w6 w8", "w9"]
+    sources = ["w3 w1 w9 w7", "w1  w2", "w2 w5 w6 w8", "w9"]
     hypotheses = [text.replace("w", "v") for text in sources]
     references = [text.replace("6", "7").replace("v1", "V1") for text in hypotheses]
     pairs = SimpleNamespace(
