@@ -79,7 +79,11 @@ def translator_of(row: str, model: Path, exported: Path):
     if row.startswith("ctranslate2"):
         return RandomTransformer(exported, row), [exported / row / "model.bin"]
     import keras_seqconv as ks
+    from keras_seqconv.devices import share_cores
 
+    # As `keras-seqconv translate` does.
+    ks.keep_freed_memory(os.cpu_count())
+    share_cores(os.cpu_count())
     translator = ks.load(model, "bfloat16" if row == "bfloat16" else None)
     if row == "int8":
         translator.model.quantize("int8")

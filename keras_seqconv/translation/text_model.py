@@ -138,16 +138,18 @@ class TextModel:
             )
         return texts
 
-    def _searched(self, function, name, rows, lengths, options, most, seeds=None):
+    def _searched(
+        self, function, name, rows, lengths, options, most, seeds=None, plain=False
+    ):
         """Pairs of each batch and the hypotheses of a search for it, as arrays.
 
         `function(model, name=ids, **options)` searches for a batch of `rows` (ids), or
-        draws, by the seed of each row.
+        draws, by the seed of each row. `plain`: "auto" compiles nothing.
         """
         jit_compile = self.jit_compile
         # Many texts keep all cores busy without XLA, whose programs share cores badly.
-        many = keras.backend.backend() != "jax" and len(rows) > _FEW_TEXTS
-        if jit_compile == "auto" and many:
+        plain = plain or len(rows) > _FEW_TEXTS
+        if jit_compile == "auto" and plain and keras.backend.backend() != "jax":
             jit_compile = False
 
         def search(batch):

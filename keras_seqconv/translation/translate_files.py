@@ -169,8 +169,11 @@ def translate_file(
             first = 1 + shard[0] + shard[1] * report.lines
             numbers = range(first, first + shard[1] * len(texts), shard[1])
             records = [""] * len(texts)
+            # Compiling pays for lines that come one by one, as typed ones do. Elsewhere
+            # scores of a resumed run would differ in their last digits.
+            plain = window > 1
             for place, best, cut in translator.each_n_best(
-                texts, n_best, numbers=numbers, **options
+                texts, n_best, numbers=numbers, plain=plain, **options
             ):
                 source, number = texts[place], numbers[place]
                 records[place] = _record(format, number, source, best, translator)

@@ -182,11 +182,12 @@ class Translator(TextModel):
         numbers: Iterable[int] | None = None,
         replace_unknowns: bool = False,
         alignment_dictionary: Mapping[str, str] | None = None,
+        plain: bool = False,
         **search,
     ) -> Iterator[tuple[int, list[Translation], bool]]:
         """Yields the results of `translate_n_best` by text, the longest texts first.
 
-        `numbers` are the numbers of the texts for `sample`, by default from 1.
+        `numbers`: of the texts, for `sample`. `plain`: nothing is compiled.
 
         Yields:
             The position of a text in `texts`, its translations, and whether it was cut
@@ -222,7 +223,7 @@ class Translator(TextModel):
 
         most = self.max_source_length
         for batch, hypotheses in self._searched(
-            function, "source_ids", sources, lengths, options, most, seeds
+            function, "source_ids", sources, lengths, options, most, seeds, plain
         ):
             for place, index in enumerate(batch.indices):
                 best = self._read(hypotheses, place, lengths[index])
