@@ -161,8 +161,8 @@ def test_long_sources_are_cut(translator, tmp_path):
     # As in training, without a warning.
     parts = translator.model, TOKENIZER, TOKENIZER, translator.search
     ks.Translator(*parts, max_source_length=4).save(tmp_path / "model")
-    found = ks.load(tmp_path / "model").translate(["w1 w2 w3 w4 w5", "w6"])
-    assert found == translator.translate(["w1 w2 w3", "w6"])
+    (found,) = ks.load(tmp_path / "model").translate_n_best(["w1 w2 w3 w4 w5"], 3)
+    check_same(found, translator.translate_n_best(["w1 w2 w3"], 3)[0])
 
 
 # --- Results ---
@@ -199,6 +199,14 @@ def test_scores_of_what_was_found(translator):
     other = ks.Translator(translator.model, TOKENIZER, TOKENIZER, {"length_penalty": 0})
     assert other.score(["w1"], ["w2 w3"]) == sums  # its own option
     assert translator.score(["w1"], [""])[0] < 0  # that of the end alone
+
+
+def test_each_side_has_its_own_tokenizer():
+    two_sided, texts = make_two_sided(), ["w1 w2 w3", "w4"]
+    found = [best for (best,) in two_sided.translate_n_best(texts, 1)]
+    assert [best.text for best in found] == ["".join(best.tokens) for best in found]
+    again = two_sided.score(texts, [best.text for best in found])
+    np.testing.assert_allclose(again, [best.score for best in found], atol=1e-4)
 
 
 def test_search_options(translator):

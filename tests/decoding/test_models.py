@@ -161,7 +161,7 @@ def test_answers_differ():
 def test_samples_belong_to_their_sentence(family):
     """The same numbers draw the same words, whichever sentences have ended before."""
     model, ids = answering(family), given(family)
-    uniforms = np.random.default_rng(1).uniform(size=(9, 2, LIMIT + 1))
+    uniforms = np.random.default_rng(31).uniform(size=(9, 2, LIMIT + 1))
 
     def drawn(rows, **options):
         some = {name: value[rows] for name, value in ids.items()}
@@ -173,7 +173,8 @@ def test_samples_belong_to_their_sentence(family):
         )
 
     together = drawn(slice(None), jit_compile=False)
-    assert len(set(to_numpy(together.lengths).ravel().tolist())) > 3
+    # A third has left before the last steps, and others have gone on without them.
+    assert sum(to_numpy(together.lengths).max(axis=1) < LIMIT - 2) >= 3
     few_places = drawn(slice(None), max_batch_size=2)
     for one, two in zip(few_places[:4], together[:4], strict=True):
         np.testing.assert_allclose(to_numpy(one), to_numpy(two), atol=1e-4)

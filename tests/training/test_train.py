@@ -108,7 +108,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     run = tmp_path / "run"
     reports = dict(validation_bleu=True, tensorboard=True)
     changes = dict(deterministic=False, precision="mixed_bfloat16", **reports)
-    options = options_for(corpus, run, **changes)
+    options = options_for(corpus, run, truncate_source=6, **changes)
 
     def say(line):  # to the last line nobody else can train here
         with pytest.raises(ValueError, match="nobody is training"), sole_run(run):
@@ -127,6 +127,9 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     translator = ks.load(result.folder)
     assert translator.translate(["one two", ""])[1] == ""
     assert translator.search["num_beams"] == 4
+    assert translator.max_source_length == 6
+    assert (translator.source_language, translator.target_language) == ("en", "de")
+    assert any(" sources cut" in line for line in lines)
     records = read_log(run / "log.jsonl")
     assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
     assert any("val_bleu" in record for record in records)
