@@ -80,10 +80,11 @@ def translator_of(row: str, model: Path, exported: Path):
         return RandomTransformer(exported, row), [exported / row / "model.bin"]
     import keras_seqconv as ks
     from keras_seqconv.devices import share_cores
+    from keras_seqconv.translation.text_model import default_parallel
 
     # As `keras-seqconv translate` does.
-    ks.keep_freed_memory(os.cpu_count())
-    share_cores(os.cpu_count())
+    ks.keep_freed_memory(default_parallel())
+    share_cores(default_parallel())
     translator = ks.load(model, "bfloat16" if row == "bfloat16" else None)
     if row == "int8":
         translator.model.quantize("int8")

@@ -161,7 +161,10 @@ def test_long_sources_are_cut(translator, tmp_path):
     # As in training, without a warning.
     parts = translator.model, TOKENIZER, TOKENIZER, translator.search
     ks.Translator(*parts, max_source_length=4).save(tmp_path / "model")
-    (found,) = ks.load(tmp_path / "model").translate_n_best(["w1 w2 w3 w4 w5"], 3)
+    cutting = ks.load(tmp_path / "model")
+    found = cutting.translate(["w1 w2 w3 w4 w5", "w6"])
+    assert found == translator.translate(["w1 w2 w3", "w6"])
+    (found,) = cutting.translate_n_best(["w1 w2 w3 w4 w5"], 3)
     check_same(found, translator.translate_n_best(["w1 w2 w3"], 3)[0])
 
 

@@ -171,9 +171,8 @@ def translate_file(
             records = [""] * len(texts)
             # Compiling pays for lines that come one by one, as typed ones do. Elsewhere
             # scores of a resumed run would differ in their last digits.
-            plain = window > 1
             for place, best, cut in translator.each_n_best(
-                texts, n_best, numbers=numbers, plain=plain, **options
+                texts, n_best, numbers=numbers, plain=window > 1, **options
             ):
                 source, number = texts[place], numbers[place]
                 records[place] = _record(format, number, source, best, translator)

@@ -187,7 +187,7 @@ class Translator(TextModel):
     ) -> Iterator[tuple[int, list[Translation], bool]]:
         """Yields the results of `translate_n_best` by text, the longest texts first.
 
-        `numbers`: of the texts, for `sample`. `plain`: nothing is compiled.
+        `numbers`: of the texts, for `sample`. `plain`: "auto" compiles nothing.
 
         Yields:
             The position of a text in `texts`, its translations, and whether it was cut
