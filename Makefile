@@ -85,7 +85,7 @@ docs: $(VENV)/stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[docs]"
 	rm -rf docs/_build
-	$(BIN)/python -m sphinx -q -W --keep-going \
+	$(BIN)/python -m sphinx -q -W --keep-going --jobs auto \
 	  -D nb_execution_mode=$(EXECUTE) docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 

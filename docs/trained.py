@@ -1,5 +1,6 @@
 """The small models of these pages, each trained by the first page that asks for it."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -42,5 +43,8 @@ def _run(preset: str, **recipe) -> Path:
         workdir=str(WORK / preset),
         **recipe,
     )
-    train(options, say=lambda line: None)
+    WORK.mkdir(parents=True, exist_ok=True)
+    with open(WORK / f"{preset}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pages run side by side
+        train(options, say=lambda line: None)
     return WORK / preset
