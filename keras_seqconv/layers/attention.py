@@ -18,13 +18,7 @@ from keras_seqconv.layers.sequences import (
     unfold_beams,
     zero_masked,
 )
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_mask,
-    check_positive_integer,
-    check_rate,
-    check_sequence,
-)
+from keras_seqconv.support.arguments import check_boolean, check_mask, check_sequence
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.
@@ -102,17 +96,7 @@ class MultiHeadAttention(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = check_positive_integer("num_heads", num_heads)
-        for name, size in (("head_dim", head_dim), ("output_dim", output_dim)):
-            if size is not None:
-                check_positive_integer(name, size)
-        self.head_dim = head_dim
-        self.output_dim = output_dim
-        self.use_causal_mask = check_boolean("use_causal_mask", use_causal_mask)
-        self.dropout = check_rate("dropout", dropout)
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self.seed = seed
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+        self._set_arguments(locals())
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):

@@ -15,14 +15,7 @@ from keras_seqconv.layers.sequences import (
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
 from keras_seqconv.ops.gather import take
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_kernel_size,
-    check_positive_integer,
-    check_rate,
-    check_sequence,
-)
+from keras_seqconv.support.arguments import check_sequence
 
 
 class _HeadConvolution(ConvolutionLayer):
@@ -47,18 +40,7 @@ class _HeadConvolution(ConvolutionLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = check_positive_integer("num_heads", num_heads)
-        self.kernel_size = check_kernel_size(kernel_size)
-        self.padding = check_choice("padding", padding, ("same", "causal"))
-        self.kernel_softmax = check_boolean("kernel_softmax", kernel_softmax)
-        self.weight_dropout = check_rate("weight_dropout", weight_dropout)
-        self.weight_dropout_mask = check_choice(
-            "weight_dropout_mask", weight_dropout_mask, ("shared", "position")
-        )
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.seed = seed
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+        self._set_arguments(locals())
         self._seed_dropout(weight_dropout, seed)
 
     def _build_channels(self, inputs_shape):
@@ -242,21 +224,17 @@ class DynamicConv(_HeadConvolution):
             weight_dropout_mask=weight_dropout_mask,
             **kwargs,
         )
+        self._set_arguments(locals())
         if renormalize_padding and not self.kernel_softmax:
             raise ValueError(
                 "`renormalize_padding` changes the softmax and needs "
                 "`kernel_softmax`. Received: kernel_softmax=False"
             )
-        self.query_groups = check_positive_integer("query_groups", query_groups)
         if num_heads % query_groups:
             raise ValueError(
                 "`num_heads` must be a multiple of `query_groups`. "
                 f"Received: num_heads={num_heads}, query_groups={query_groups}"
             )
-        self.use_kernel_bias = check_boolean("use_kernel_bias", use_kernel_bias)
-        self.renormalize_padding = check_boolean(
-            "renormalize_padding", renormalize_padding
-        )
 
     def build(self, inputs_shape, query_shape=None):
         self._build_channels(inputs_shape)

@@ -10,12 +10,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer, by_rows
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_number,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.support.arguments import check_number
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -55,20 +50,13 @@ class FeedForward(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = check_positive_integer(
-            "intermediate_dim", intermediate_dim
-        )
+        self._set_arguments(locals())
         self.activation = keras.activations.get(activation)
-        self.dropout = check_rate("dropout", dropout)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         if self.kernel_initializer is None:
             raise ValueError(
                 "`kernel_initializer` must be an initializer. "
                 "Received: kernel_initializer=None"
             )
-        self.seed = seed
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
@@ -159,16 +147,12 @@ class Residual(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self._set_arguments(locals())
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
             )
         check_number("epsilon", epsilon, "positive", lambda value: value > 0)
-        self.layer = layer
-        self.dropout = check_rate("dropout", dropout)
-        self.normalize_first = check_boolean("normalize_first", normalize_first)
-        self.epsilon = epsilon
-        self.seed = seed
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
