@@ -14,6 +14,7 @@ from keras_seqconv.layers.sequences import (
     SequenceLayer,
     checked_mask,
     fold_beams,
+    softmax,
     split_positions,
     unfold_beams,
     zero_masked,
@@ -360,9 +361,7 @@ class MultiHeadAttention(SequenceLayer):
         logits = ops.cast(logits, self.wide_dtype)
         if allowed is not None:
             logits = ops.where(allowed, logits, _MASKED_LOGIT)
-        if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
-            return ops.ones_like(logits)
-        return ops.softmax(logits, axis=-1)
+        return softmax(logits)
 
     def _attend(self, query, memory, allowed, training=False):
         """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""

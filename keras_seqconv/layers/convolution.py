@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
+    softmax,
     split_positions,
     zero_masked,
 )
@@ -82,12 +83,6 @@ class _HeadConvolution(ConvolutionLayer):
         return ops.reshape(own, (-1, 1, self.channels))
 
 
-def _softmax(logits):
-    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
-        return ops.ones_like(logits)
-    return ops.softmax(logits, axis=-1)
-
-
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class LightConv(_HeadConvolution):
     """Lightweight convolution: depthwise, with normalized kernels shared by a head.
@@ -153,7 +148,7 @@ class LightConv(_HeadConvolution):
     def normalized_kernel(self):
         """Kernel (H, K) after the softmax, in float32 (or float64)."""
         kernel = ops.cast(self.kernel, self.wide_dtype)
-        return _softmax(kernel) if self.kernel_softmax else kernel
+        return softmax(kernel) if self.kernel_softmax else kernel
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
@@ -307,11 +302,11 @@ class DynamicConv(_HeadConvolution):
         if not self.kernel_softmax:
             return logits
         if real is None:
-            return _softmax(logits)
+            return softmax(logits)
         taps = self.kernel_size
         reached = [real[:, j : j - (taps - 1) or None] for j in range(taps)]
         reached = ops.expand_dims(ops.stack(reached, axis=-1) > 0, axis=2)
-        kernel = _softmax(ops.where(reached, logits, -1e9))
+        kernel = softmax(ops.where(reached, logits, -1e9))
         return ops.where(reached, kernel, ops.zeros_like(kernel))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:

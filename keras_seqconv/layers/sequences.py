@@ -283,6 +283,12 @@ def checked_mask(name, mask, sizes):
     return mask
 
 
+def softmax(logits):
+    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
+        return ops.ones_like(logits)
+    return ops.softmax(logits, axis=-1)
+
+
 def by_rows(function, inputs):
     """`function(inputs)` of each position of (B, T, C), as (B, C) if T is known as 1.
 

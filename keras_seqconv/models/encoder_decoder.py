@@ -123,8 +123,6 @@ class EncoderDecoder(SequenceModel):
     ):
         config = constructor_arguments(locals())
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
-        self.target_vocabulary_size = target_vocabulary_size
-        self.pad_id = config["special_ids"]["pad"]
         check_integer("num_encoder_layers", num_encoder_layers, 1, stacks.MOST_LAYERS)
         check_integer("num_decoder_layers", num_decoder_layers, 1, stacks.MOST_LAYERS)
         encoder, decoder = (
@@ -158,11 +156,7 @@ class EncoderDecoder(SequenceModel):
             "decoder", num_decoder_layers, decoder, seeds
         )
         self.encoder_norm = stacks.make_final_norm(encoder)
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = self.decode(target_ids, *self.encode(source_ids))
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        super().__init__(inputs, logits, config)
+        super().__init__(config)
 
     def encode(self, source_ids) -> tuple:
         """Encodes source ids (B, S) to outputs (B, S, C) and the mask (B, S)."""

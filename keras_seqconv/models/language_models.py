@@ -84,8 +84,6 @@ class LanguageModel(SequenceModel):
         **kwargs,
     ):
         config = constructor_arguments(locals())
-        self.pad_id = config["special_ids"]["pad"]
-        self.target_vocabulary_size = vocabulary_size
         check_integer("num_layers", num_layers, 1, stacks.MOST_LAYERS)
         stacks.check_options(config)
         _check_sharing(config)
@@ -119,13 +117,7 @@ class LanguageModel(SequenceModel):
             tied=share_embeddings,
             features_only=self.adaptive_softmax is not None,
         )
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        x = self.target_embedder(target_ids)
-        x = stacks.run(self.decoder_blocks, x, lambda mixer, x: mixer(x))
-        outputs = self._head(x)
-        if self.adaptive_softmax is not None:
-            outputs = self.adaptive_softmax(outputs)
-        super().__init__({"target_ids": target_ids}, outputs, config)
+        super().__init__(config)
 
     # Of the steps, see `SequenceModel`.
 

@@ -62,9 +62,10 @@ class SequenceModel(keras.Model):
     `tf.distribute.MultiWorkerMirroredStrategy` does not work with `fit` of Keras 3.
 
     Sub-classes make their layers, `target_embedder` and `decoder_blocks` among them,
-    and the graph, and then call this constructor. For the steps they have
+    and then call this constructor, which makes the graph. They have
 
         encode(source_ids), _shared(source_ids) -> "shared"; not in language models
+        decode(target_ids, *results of encode) -> outputs; not in language models
         _kernels() -> "common" of the state
         _advance(x, mix, state, look) -> embedded ids (rows, n, C) through the layers of
             the decoder, `mix(mixer, x)` for each mixer; and where they looked,
@@ -75,7 +76,13 @@ class SequenceModel(keras.Model):
 
     adaptive_softmax = None  # of language models: the outputs are features for it
 
-    def __init__(self, inputs: dict, outputs, config: dict):
+    def __init__(self, config: dict):
+        names = ["source_ids"] * self.has_source + ["target_ids"]
+        inputs = {
+            name: keras.Input((None,), dtype="int32", name=name) for name in names
+        }
+        source = self.encode(inputs["source_ids"]) if self.has_source else ()
+        outputs = self.decode(inputs["target_ids"], *source)
         super().__init__(inputs=inputs, outputs=outputs, name=config.pop("name"))
         # A functional model has the global policy, whatever its layers have; `compile`
         # reads it to scale losses under mixed_float16. The layers cast for themselves.
@@ -87,8 +94,17 @@ class SequenceModel(keras.Model):
         self._layers.sort(key=lambda layer: order[id(layer)])
         # As text: Keras would wrap and track a dictionary.
         self._config = json.dumps(config, default=keras.saving.get_registered_name)
-        for name, number in config["special_ids"].items():
-            setattr(self, f"{name}_id", number)
+
+    def decode(self, target_ids):
+        """Returns the outputs of the model for target ids (B, T)."""
+        x, _ = self._advance(
+            self.target_embedder(target_ids),
+            lambda mixer, x, *_: mixer(x),
+            {"common": {}},
+            look=False,
+        )
+        outputs = self._head(x)
+        return outputs if self.has_logits else self.adaptive_softmax(outputs)
 
     # --- Steps ---
 
@@ -387,17 +403,19 @@ def beams_of(state: dict) -> int | None:
 def constructor_arguments(variables: dict) -> dict:
     """The arguments of a constructor from its `locals()`, as JSON can hold them.
 
+    The model gets the attributes that all models have.
+
     Raises:
         TypeError: for unknown ones among its `**kwargs`, `name` and `dtype`.
         ValueError: for wrong vocabulary sizes, special ids, seed or dtype, which all
             models have.
     """
-    hidden = ("self", "kwargs", "__class__")
+    model, hidden = variables["self"], ("self", "kwargs", "__class__")
     config = {key: value for key, value in variables.items() if key not in hidden}
     config |= {"name": None, "dtype": None, **variables["kwargs"]}
     for key in set(variables["kwargs"]) - {"name", "dtype"}:
         raise TypeError(
-            f"{type(variables['self']).__name__}() got an unexpected keyword "
+            f"{type(model).__name__}() got an unexpected keyword "
             f"argument '{key}'. Received: {key}={config[key]!r}"
         )
     ids = config["special_ids"] or {}
@@ -415,6 +433,9 @@ def constructor_arguments(variables: dict) -> dict:
                     f"`special_ids` must be integers from 0 to `{name}` - 1. "
                     f"Received: special_ids={ids}, {name}={size}"
                 )
+        model.target_vocabulary_size = size  # the last of them
+    for key, number in ids.items():
+        setattr(model, f"{key}_id", number)
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())

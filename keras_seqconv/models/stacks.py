@@ -30,13 +30,9 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import argument_names
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.layers.sequences import argument_names, checked
+from keras_seqconv.ops.fused import wide
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 SIDES = ("encoder", "decoder")
 MOST_LAYERS = 1000  # against typing errors and hostile files
@@ -77,11 +73,6 @@ def make_seeds(seed: int | None) -> Iterator:
     return itertools.repeat(None) if seed is None else itertools.count(seed)
 
 
-def float32(logits):
-    """Logits in at least float32."""
-    return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
-
-
 # --- Options ---
 
 
@@ -114,15 +105,13 @@ def of_layers(name: str, value, num_layers: int) -> list:
 
 def check_options(options: dict) -> None:
     """Refuse wrong options of one side, whether its layers use them or not."""
-    for name in ("hidden_dim", "intermediate_dim", "num_heads"):
-        check_positive_integer(name, options[name])
-    for name in ("embedding_dim", "output_dim"):
-        if options[name] is not None:
-            check_positive_integer(name, options[name])
-    for name in ("normalize_first", "final_norm"):
-        check_boolean(name, options[name])
-    for name in ("", "attention_", "activation_", "weight_"):
-        check_rate(f"{name}dropout", options[f"{name}dropout"])
+    for name in (
+        "hidden_dim", "intermediate_dim", "num_heads", "embedding_dim", "output_dim",
+        "normalize_first", "final_norm", "dropout", "attention_dropout",
+        "activation_dropout", "weight_dropout",
+    ):  # fmt: skip
+        if name not in ("embedding_dim", "output_dim") or options[name] is not None:
+            checked(name, options[name])
 
 
 # --- Blocks ---
@@ -339,9 +328,9 @@ class VocabularyMap:
         x = x if self.norm is None else self.norm(x)
         x = x if self.projection is None else self.projection(x)
         if kernel is not None:
-            return float32(ops.matmul(x, kernel))
+            return wide(ops.matmul(x, kernel))
         if self.dense is not None:
-            return float32(self.dense(x))
+            return wide(self.dense(x))
         return x if self.table is None else self.table(x, reverse=True)
 
     def kernel(self):
