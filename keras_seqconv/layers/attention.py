@@ -169,7 +169,7 @@ class MultiHeadAttention(SequenceLayer):
             self._allowed(inputs, value, value_mask, attention_mask, causal),
             training=training,
         )
-        return self._project_output(heads)
+        return self._project("output", heads, inner=2)
 
     def attention_weights(
         self,
@@ -257,7 +257,7 @@ class MultiHeadAttention(SequenceLayer):
             memory = {n: _write(state[n], added[n], start) for n in added}
             allowed = _causal_mask(new, held, position)
         heads = self._attend(self._project_query(inputs), memory, allowed)
-        outputs = self._project_output(heads)
+        outputs = self._project("output", heads, inner=2)
         if grows:
             return outputs, memory
         outputs = ops.where(position + new <= held, outputs, float("nan"))
@@ -308,7 +308,7 @@ class MultiHeadAttention(SequenceLayer):
         query = fold_beams(self._project_query(inputs), memory["keys"], num_beams)
         allowed = _memory_mask(memory_mask, memory["keys"])
         attended = self._attend(query, memory, allowed)
-        return self._project_output(unfold_beams(attended, inputs))
+        return self._project("output", unfold_beams(attended, inputs), inner=2)
 
     def _project(self, name, inputs, inner=1):
         """inputs (B, T, ...) times a kernel of which the first `inner` axes are theirs.
@@ -346,10 +346,6 @@ class MultiHeadAttention(SequenceLayer):
     def _project_query(self, inputs):
         check_sequence("inputs", inputs.shape, self.query_kernel.shape[0])
         return self._project("query", inputs)
-
-    def _project_output(self, heads):
-        """(B, T, H, D) -> (B, T, output_dim)."""
-        return self._project("output", heads, inner=2)
 
     def _probabilities(self, query, keys, allowed):
         """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.

@@ -15,7 +15,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
-from keras_seqconv.ops.gather import take
+from keras_seqconv.ops.fused import take
 from keras_seqconv.support.arguments import check_sequence
 
 

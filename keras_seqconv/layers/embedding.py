@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
-from keras_seqconv.ops.gather import take
+from keras_seqconv.ops.fused import take
 from keras_seqconv.support.arguments import check_boolean, check_choice, check_dense
 
 
