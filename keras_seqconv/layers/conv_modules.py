@@ -119,16 +119,8 @@ class _ConvolutionModule(SequenceLayer):
         elif gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
             initializer = keras.initializers.RandomUniform(-limit, limit)
-        dense = keras.layers.Dense(
-            units if gate == "none" else 2 * units,
-            use_bias=self.use_bias,
-            kernel_initializer=initializer,
-            **self._kernel_options("kernel_"),
-            dtype=self.dtype_policy,
-            name=f"{name}_projection",
-        )
-        dense.build(inputs_shape)
-        return dense
+        units = units if gate == "none" else 2 * units
+        return self._dense(f"{name}_projection", inputs_shape, units, initializer)
 
     def _projected(self, inputs):
         """The arguments of the convolution, by name."""

@@ -212,13 +212,7 @@ class DynamicConv(_HeadConvolution):
         query_groups: int = 1,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            kernel_size,
-            padding,
-            weight_dropout_mask=weight_dropout_mask,
-            **kwargs,
-        )
+        super().__init__(num_heads, kernel_size, padding, **kwargs)
         self._set_arguments(locals())
         if renormalize_padding and not self.kernel_softmax:
             raise ValueError(
@@ -244,17 +238,14 @@ class DynamicConv(_HeadConvolution):
         self.further_widths = {"query": width}
         width //= self.query_groups
         limit = width**-0.5
-        self.kernel_generator = keras.layers.Dense(
+        self.kernel_generator = self._dense(
+            "kernel_generator",
+            (None, None, self.query_groups, width),
             self.num_heads // self.query_groups * self._taps_generated(),
+            self.kernel_initializer or keras.initializers.RandomUniform(-limit, limit),
             use_bias=self.use_kernel_bias,
-            kernel_initializer=self.kernel_initializer
-            or keras.initializers.RandomUniform(-limit, limit),
-            **self._kernel_options("kernel_"),
             bias_initializer=keras.initializers.RandomUniform(-limit, limit),
-            dtype=self.dtype_policy,
-            name="kernel_generator",
         )
-        self.kernel_generator.build((None, None, self.query_groups, width))
 
     def _taps_generated(self):
         """Numbers that the generator makes for one head."""

@@ -61,24 +61,17 @@ class FeedForward(SequenceLayer):
 
     def build(self, inputs_shape):
         width = self._accept(inputs_shape, ndim=None)
+        # Copies: one initializer object gives the same numbers again and again.
+        first, second = (self.kernel_initializer.clone() for _ in range(2))
         self.intermediate_dense = self._dense(
-            self.intermediate_dim, "intermediate_dense", activation=self.activation
+            "intermediate_dense",
+            inputs_shape,
+            self.intermediate_dim,
+            first,
+            activation=self.activation,
         )
-        self.intermediate_dense.build(inputs_shape)
-        self.output_dense = self._dense(width, "output_dense")
-        self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
-
-    def _dense(self, units, name, activation=None):
-        # A copy: one initializer object gives the same numbers again and again.
-        return keras.layers.Dense(
-            units,
-            activation=activation,
-            kernel_initializer=self.kernel_initializer.clone(),
-            **self._kernel_options("kernel_"),
-            use_bias=self.use_bias,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        hidden_shape = (*inputs_shape[:-1], self.intermediate_dim)
+        self.output_dense = self._dense("output_dense", hidden_shape, width, second)
 
     def call(self, inputs, training=None):
         def network(rows):
@@ -165,8 +158,9 @@ class Residual(SequenceLayer):
         if not self.layer.built:
             self.layer.build(inputs_shape, **accepted(self.layer.build, shapes))
         specs = {
-            name: None if shape is None else keras.KerasTensor(shape, dtype)
-            for name, shape in (("value", value_shape), ("key", key_shape))
+            name.removesuffix("_shape"): keras.KerasTensor(shape, dtype)
+            for name, shape in shapes.items()
+            if shape is not None
         }
         outputs = self.layer.compute_output_spec(
             keras.KerasTensor(inputs_shape, dtype), **accepted(self.layer.call, specs)

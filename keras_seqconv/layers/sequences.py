@@ -108,7 +108,7 @@ class SequenceLayer(keras.layers.Layer):
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
             # Complete where `help` and editors look.
-            cls.__init__.__signature__ = inspect.Signature(_parameters(cls))
+            cls.__init__.__signature__ = inspect.Signature(parameters_of(cls))
 
     def __call__(self, *args, **kwargs):
         check_export_dtype(self.compute_dtype)
@@ -141,12 +141,12 @@ class SequenceLayer(keras.layers.Layer):
         None is right where it is the default.
         """
         known = inspect.signature(arguments["__class__"].__init__).parameters
-        for name, value in arguments.items():
-            if name in ("self", "kwargs", "__class__"):
-                continue
-            if value is not None or known[name].default is not None:
-                value = checked(name, value)
-            setattr(self, name, value)
+        for name, parameter in known.items():
+            if name in arguments and name not in ("self", "kwargs"):
+                value = arguments[name]
+                if value is not None or parameter.default is not None:
+                    value = checked(name, value)
+                setattr(self, name, value)
 
     def _kernel_options(self, prefix: str = "") -> dict:
         """What `add_weight` is to know of a kernel, or with "kernel_" a `Dense`."""
@@ -154,6 +154,19 @@ class SequenceLayer(keras.layers.Layer):
             f"{prefix}regularizer": self.kernel_regularizer,
             f"{prefix}constraint": self.kernel_constraint,
         }
+
+    def _dense(self, name, inputs_shape, units, kernel_initializer, **options):
+        """A `Dense` with the options of this layer."""
+        dense = keras.layers.Dense(
+            units,
+            kernel_initializer=kernel_initializer,
+            **{"use_bias": self.use_bias, **options},
+            **self._kernel_options("kernel_"),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build(inputs_shape)
+        return dense
 
     def _seed_dropout(self, rate, seed):
         if rate > 0:
@@ -185,7 +198,7 @@ class SequenceLayer(keras.layers.Layer):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        for name in argument_names(type(self)):
+        for name in [one.name for one in parameters_of(type(self))]:
             if name not in config and hasattr(self, name):
                 config[name] = _serialized(getattr(self, name))
         return config
@@ -228,12 +241,7 @@ class ConvolutionLayer(SequenceLayer):
         return window, {"inputs": last}
 
 
-def argument_names(layer_class: type) -> list[str]:
-    """The names of `_parameters`."""
-    return [one.name for one in _parameters(layer_class)]
-
-
-def _parameters(layer_class: type) -> list[inspect.Parameter]:
+def parameters_of(layer_class: type) -> list[inspect.Parameter]:
     """What the constructor takes: also what `**kwargs` hand on, down to Keras' own."""
     found = {}
     for base in layer_class.__mro__:

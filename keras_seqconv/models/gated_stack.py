@@ -165,25 +165,23 @@ def make_blocks(
     **plain,
 ) -> list[GatedBlock]:
     """Blocks, with attention in those where it is asked for. `plain`: folded, dtype."""
-    blocks = [
-        ConvS2SBlock(
-            layer.channels,
-            layer.kernel_size,
+    blocks = []
+    for number, (channels, kernel_size, back) in enumerate(convolutions):
+        mixer = ConvS2SBlock(
+            channels,
+            kernel_size,
             padding=padding,
             dropout=dropout,
             residual=False,
             seed=next(seeds),
             **plain,
         )
-        for layer in convolutions
-    ]
-    attention = attention or [False] * len(blocks)
-    attentions = [ConvS2SAttention(**plain) if x else None for x in attention]
-    residuals = [
-        ScaledResidual(**plain) if layer.residual else None for layer in convolutions
-    ]
-    backs = [layer.residual for layer in convolutions]
-    return [*map(GatedBlock, blocks, attentions, residuals, backs)]
+        to_source = (
+            ConvS2SAttention(**plain) if attention and attention[number] else None
+        )
+        residual = ScaledResidual(**plain) if back else None
+        blocks.append(GatedBlock(mixer, to_source, residual, back))
+    return blocks
 
 
 def run(blocks: list[GatedBlock], x, mix, attend=None, kernels=None):

@@ -1,6 +1,7 @@
 """Base of all models: special ids, configuration, steps, training."""
 
 import json
+import types
 import warnings
 
 import keras
@@ -245,7 +246,8 @@ class SequenceModel(keras.Model):
         options |= {
             "optimizer": optimizer, "loss": loss, "auto_scale_loss": auto_scale_loss,
         }  # fmt: skip
-        self.training = token_training.Training(
+        # A record: Keras would track a metric that became an attribute.
+        self.training = types.SimpleNamespace(
             loss=token_training.checked_loss(loss, self.has_logits, self.pad_id),
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
             config=options,
