@@ -377,15 +377,10 @@ class MultiHeadAttention(SequenceLayer):
             masks.append(_key_mask(value_mask))
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
-            rank = len(attention_mask.shape)
-            if rank not in (2, 3):
-                raise ValueError(
-                    "`attention_mask` must have shape (B, T, S) or (T, S). Received: "
-                    f"attention_mask.shape={tuple(attention_mask.shape)}"
-                )
+            flat = len(attention_mask.shape) == 2
             sizes = (*inputs.shape[:2], value.shape[1])
-            check_mask("attention_mask", attention_mask, sizes[-rank:])
-            if rank == 2:
+            check_mask("attention_mask", attention_mask, sizes[flat:])
+            if flat:
                 attention_mask = attention_mask[None]
             masks.append(attention_mask[:, None])
         if causal:

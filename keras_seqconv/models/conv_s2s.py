@@ -97,12 +97,11 @@ class ConvS2S(WeightNormalizedModel):
         **kwargs,
     ):
         config = constructor_arguments(locals())
-        for name in ("dropout", "output_dim", "share_output_embedding", "folded"):
+        for name in ("dropout", "output_dim", "share_output_embedding"):
             checked(name, config[name])
         check_boolean("positions", positions)
         widths = {of_side("embedding_dim", embedding_dim, side) for side in SIDES}
-        for width in widths:
-            check_positive_integer("embedding_dim", width)
+        width = next(iter(widths))
         if len(widths) > 1:
             raise ValueError(
                 "`embedding_dim` must be the same on both sides, attention multiplies "
@@ -125,8 +124,8 @@ class ConvS2S(WeightNormalizedModel):
         lengths = dict.fromkeys(SIDES)
         if positions:
             for side in SIDES:
-                lengths[side] = of_side("max_length", max_length, side)
-                check_positive_integer("max_length", lengths[side])
+                length = of_side("max_length", max_length, side)
+                lengths[side] = check_positive_integer("max_length", length)
         self.source_embedder = gated_stack.make_embedder(
             source_vocabulary_size,
             width,
@@ -281,8 +280,7 @@ class ConvLanguageModel(WeightNormalizedModel):
         **kwargs,
     ):
         config = constructor_arguments(locals())
-        for name in ("dropout", "folded"):
-            checked(name, config[name])
+        checked("dropout", dropout)
         seeds, dtype = make_seeds(seed), config["dtype"]
         plain = {"folded": folded, "dtype": dtype}
         shared = {"dropout": dropout, "seeds": seeds, "dtype": dtype}
