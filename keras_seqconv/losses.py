@@ -3,8 +3,6 @@
 Letters: B batch, T target time, V vocabulary, N = B * T positions.
 """
 
-from typing import Any, NamedTuple
-
 import keras
 from keras import ops
 
@@ -16,14 +14,6 @@ from keras_seqconv.ops.compilation import (
 )
 from keras_seqconv.ops.fused import row_sums
 from keras_seqconv.support.arguments import check_choice, check_integer, check_rate
-
-
-class TokenLosses(NamedTuple):
-    """Results of one pass over the logits, each (B, T), float32 but `correct`."""
-
-    loss: Any  # smoothed; the only one with a gradient
-    nll: Any  # -log p(label), not smoothed
-    correct: Any  # bool: no other word has a higher logit
 
 
 def token_weights(labels, pad_id: int, sample_weight=None):
@@ -97,10 +87,16 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return super().__call__(y_true, y_pred, sample_weight=weights)
 
     def call(self, y_true, y_pred):
-        return self.token_losses(y_true, y_pred).loss
+        return self.token_losses(y_true, y_pred)[0]
 
-    def token_losses(self, labels, logits) -> TokenLosses:
-        """Losses of labels (B, T) and logits (B, T, V); 0 and False at padding."""
+    def token_losses(self, labels, logits) -> tuple:
+        """Loss, nll and success of labels (B, T) and logits (B, T, V).
+
+        Returns:
+            Three tensors (B, T): the smoothed loss, float32, the only one with a
+            gradient; -log p(label), float32; whether no other word has a higher logit.
+            0 and False at padding.
+        """
         labels = ops.cast(labels, "int32")
         real = ops.not_equal(labels, self.pad_id)
         # A padding id outside of the vocabulary (-1) is no index.
@@ -112,7 +108,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             base = rest / max(size - 1, 1)
             extra = 1 - rest - base
         losses = _cross_entropy(indices, logits, extra, base)
-        return TokenLosses(*(ops.where(real, x, ops.zeros_like(x)) for x in losses))
+        return tuple(ops.where(real, x, ops.zeros_like(x)) for x in losses)
 
     def get_config(self) -> dict:
         return {
@@ -123,7 +119,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         }
 
 
-def _cross_entropy(labels, logits, extra, base) -> TokenLosses:
+def _cross_entropy(labels, logits, extra, base) -> tuple:
     """With q = extra * one_hot(label) + base, which sums to 1:
 
     loss = logsumexp(x) - sum_v q(v) x(v),   d loss / d x = softmax(x) - q
@@ -165,7 +161,7 @@ def _cross_entropy(labels, logits, extra, base) -> TokenLosses:
     loss, nll, margin = (
         ops.reshape(values[:number], shape) for values in function(rows)
     )
-    return TokenLosses(loss, ops.stop_gradient(nll), ops.stop_gradient(margin) >= 0)
+    return loss, ops.stop_gradient(nll), ops.stop_gradient(margin) >= 0
 
 
 def _powers(logits, highest, with_sum):

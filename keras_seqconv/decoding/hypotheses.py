@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.ops.gather import take, take_each
+from keras_seqconv.ops.fused import take, take_each
 
 # In the place of what a loop does not carry: None is no loop variable.
 NOTHING = ()

@@ -22,7 +22,7 @@ from keras import ops
 
 from keras_seqconv.decoding.options import SearchOptions
 from keras_seqconv.ops.compilation import compiled_by_xla
-from keras_seqconv.ops.gather import take, take_each
+from keras_seqconv.ops.fused import take, take_each
 
 NEVER = -float("inf")
 

@@ -37,7 +37,7 @@ from keras_seqconv.decoding.hypotheses import (
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import Choice
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
-from keras_seqconv.ops.gather import take, take_each
+from keras_seqconv.ops.fused import take, take_each
 
 # The batch is gathered anew when at most this part of it is left: a gathering reads the
 # state once, which costs less than one step. (Other parts were not tried.)

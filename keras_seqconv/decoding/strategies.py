@@ -17,7 +17,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_seqconv.decoding.next_tokens import NEVER, NextTokens
-from keras_seqconv.ops.gather import take_each
+from keras_seqconv.ops.fused import take_each
 
 
 class Choice(NamedTuple):

@@ -14,13 +14,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer
 from keras_seqconv.ops.fused import log_prob_of_rows, wide
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_integer,
-    check_number,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.support.arguments import check_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -68,18 +62,12 @@ class AdaptiveInput(SequenceLayer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = False
-        self.vocabulary_size = check_positive_integer(
-            "vocabulary_size", vocabulary_size
-        )
-        self.output_dim = check_positive_integer("output_dim", output_dim)
-        self.cutoffs = _checked_cutoffs(cutoffs, vocabulary_size)
-        self.factor = _checked_factor(factor)
         if embedding_dim is None:
             embedding_dim = output_dim
-        self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
+        self._set_arguments(locals())
+        self.cutoffs = _checked_cutoffs(cutoffs, vocabulary_size)
         if pad_id is not None:
             check_integer("pad_id", pad_id, 0, vocabulary_size - 1)
-        self.pad_id = pad_id
         self.dims = _widths("embedding_dim", embedding_dim, factor, len(self.cutoffs))
 
     def build(self, inputs_shape=None):
@@ -205,13 +193,8 @@ class AdaptiveSoftmax(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocabulary_size = check_positive_integer(
-            "vocabulary_size", vocabulary_size
-        )
+        self._set_arguments(locals())
         self.cutoffs = _checked_cutoffs(cutoffs, vocabulary_size)
-        self.factor = _checked_factor(factor)
-        self.dropout = check_rate("dropout", dropout)
-        check_boolean("tie_projections", tie_projections)
         if adaptive_input is None and tie_projections:
             raise ValueError(
                 "`tie_projections` needs an `adaptive_input` to tie with. "
@@ -230,9 +213,6 @@ class AdaptiveSoftmax(SequenceLayer):
                     f"`{name}` must be that of `adaptive_input`. Received: "
                     f"{name}={own}, adaptive_input.{name}={other}"
                 )
-        self.adaptive_input = adaptive_input
-        self.tie_projections = tie_projections
-        self.seed = seed
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
@@ -393,12 +373,6 @@ def _checked_cutoffs(cutoffs, vocabulary_size):
         )
     ends = () if cutoffs[-1] == vocabulary_size else (vocabulary_size,)
     return (*cutoffs, *ends)
-
-
-def _checked_factor(factor):
-    if check_number("factor", factor) < 1:
-        raise ValueError(f"`factor` must be at least 1. Received: factor={factor!r}")
-    return factor
 
 
 def _widths(name, width, factor, number, first=0):

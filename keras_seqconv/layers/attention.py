@@ -14,17 +14,12 @@ from keras_seqconv.layers.sequences import (
     SequenceLayer,
     checked_mask,
     fold_beams,
+    softmax,
     split_positions,
     unfold_beams,
     zero_masked,
 )
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_mask,
-    check_positive_integer,
-    check_rate,
-    check_sequence,
-)
+from keras_seqconv.support.arguments import check_boolean, check_mask, check_sequence
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.
@@ -102,17 +97,7 @@ class MultiHeadAttention(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = check_positive_integer("num_heads", num_heads)
-        for name, size in (("head_dim", head_dim), ("output_dim", output_dim)):
-            if size is not None:
-                check_positive_integer(name, size)
-        self.head_dim = head_dim
-        self.output_dim = output_dim
-        self.use_causal_mask = check_boolean("use_causal_mask", use_causal_mask)
-        self.dropout = check_rate("dropout", dropout)
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self.seed = seed
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+        self._set_arguments(locals())
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
@@ -184,7 +169,7 @@ class MultiHeadAttention(SequenceLayer):
             self._allowed(inputs, value, value_mask, attention_mask, causal),
             training=training,
         )
-        return self._project_output(heads)
+        return self._project("output", heads, inner=2)
 
     def attention_weights(
         self,
@@ -272,7 +257,7 @@ class MultiHeadAttention(SequenceLayer):
             memory = {n: _write(state[n], added[n], start) for n in added}
             allowed = _causal_mask(new, held, position)
         heads = self._attend(self._project_query(inputs), memory, allowed)
-        outputs = self._project_output(heads)
+        outputs = self._project("output", heads, inner=2)
         if grows:
             return outputs, memory
         outputs = ops.where(position + new <= held, outputs, float("nan"))
@@ -323,7 +308,7 @@ class MultiHeadAttention(SequenceLayer):
         query = fold_beams(self._project_query(inputs), memory["keys"], num_beams)
         allowed = _memory_mask(memory_mask, memory["keys"])
         attended = self._attend(query, memory, allowed)
-        return self._project_output(unfold_beams(attended, inputs))
+        return self._project("output", unfold_beams(attended, inputs), inner=2)
 
     def _project(self, name, inputs, inner=1):
         """inputs (B, T, ...) times a kernel of which the first `inner` axes are theirs.
@@ -362,10 +347,6 @@ class MultiHeadAttention(SequenceLayer):
         check_sequence("inputs", inputs.shape, self.query_kernel.shape[0])
         return self._project("query", inputs)
 
-    def _project_output(self, heads):
-        """(B, T, H, D) -> (B, T, output_dim)."""
-        return self._project("output", heads, inner=2)
-
     def _probabilities(self, query, keys, allowed):
         """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.
 
@@ -376,9 +357,7 @@ class MultiHeadAttention(SequenceLayer):
         logits = ops.cast(logits, self.wide_dtype)
         if allowed is not None:
             logits = ops.where(allowed, logits, _MASKED_LOGIT)
-        if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
-            return ops.ones_like(logits)
-        return ops.softmax(logits, axis=-1)
+        return softmax(logits)
 
     def _attend(self, query, memory, allowed, training=False):
         """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""
@@ -398,15 +377,10 @@ class MultiHeadAttention(SequenceLayer):
             masks.append(_key_mask(value_mask))
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
-            rank = len(attention_mask.shape)
-            if rank not in (2, 3):
-                raise ValueError(
-                    "`attention_mask` must have shape (B, T, S) or (T, S). Received: "
-                    f"attention_mask.shape={tuple(attention_mask.shape)}"
-                )
+            flat = len(attention_mask.shape) == 2
             sizes = (*inputs.shape[:2], value.shape[1])
-            check_mask("attention_mask", attention_mask, sizes[-rank:])
-            if rank == 2:
+            check_mask("attention_mask", attention_mask, sizes[flat:])
+            if flat:
                 attention_mask = attention_mask[None]
             masks.append(attention_mask[:, None])
         if causal:

@@ -11,14 +11,7 @@ from keras import ops
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
 from keras_seqconv.layers.sequences import SequenceLayer, by_rows
 from keras_seqconv.ops.fused import wide
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_kernel_size,
-    check_positive_integer,
-    check_rate,
-    plain,
-)
+from keras_seqconv.support.arguments import check_choice, plain
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -86,23 +79,11 @@ class _ConvolutionModule(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
-        self.num_heads = check_positive_integer("num_heads", num_heads)
-        self.kernel_size = check_kernel_size(kernel_size)
-        self.padding = padding
-        if conv_dim is not None:
-            check_positive_integer("conv_dim", conv_dim)
-        self.conv_dim = conv_dim
-        self.input_dropout = check_rate("input_dropout", input_dropout)
+        self._set_arguments(locals())
         if not isinstance(plain(seed), (int, type(None))):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed=}")
         # Not the numbers that the convolution draws for its DropConnect.
         self._seed_dropout(input_dropout, None if seed is None else seed + 2**16)
-        self.weight_dropout = weight_dropout
-        self.weight_dropout_mask = weight_dropout_mask
-        self.seed = seed
 
     def _make_convolution(self, convolution_class, num_heads, **options):
         if self.weight_dropout_mask is not None:
@@ -138,16 +119,8 @@ class _ConvolutionModule(SequenceLayer):
         elif gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
             initializer = keras.initializers.RandomUniform(-limit, limit)
-        dense = keras.layers.Dense(
-            units if gate == "none" else 2 * units,
-            use_bias=self.use_bias,
-            kernel_initializer=initializer,
-            **self._kernel_options("kernel_"),
-            dtype=self.dtype_policy,
-            name=f"{name}_projection",
-        )
-        dense.build(inputs_shape)
-        return dense
+        units = units if gate == "none" else 2 * units
+        return self._dense(f"{name}_projection", inputs_shape, units, initializer)
 
     def _projected(self, inputs):
         """The arguments of the convolution, by name."""
@@ -219,9 +192,8 @@ class LightConvModule(_ConvolutionModule):
         **kwargs,
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
-        self.use_glu = check_boolean("use_glu", use_glu)
+        self._set_arguments(locals())
         self._gate = "glu" if use_glu else "none"
-        self.kernel_softmax = check_boolean("kernel_softmax", kernel_softmax)
         self.convolution = self._make_convolution(
             self.convolution_class, num_heads, kernel_softmax=kernel_softmax
         )
@@ -293,13 +265,8 @@ class QueryConvModule(_ConvolutionModule):
         **kwargs,
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
-        if query_dim is not None:
-            check_positive_integer("query_dim", query_dim)
-        self.query_dim = query_dim
-        self.gate = self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
-        self.query_groups = check_positive_integer("query_groups", query_groups)
-        self.permute_channels = check_boolean("permute_channels", permute_channels)
-        self.compat = check_boolean("compat", compat)
+        self._set_arguments(locals())
+        self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.convolution = self._make_convolution(
             SurplusDynamicConv if compat else DynamicConv,
             query_groups * num_heads,

@@ -23,13 +23,7 @@ from keras_seqconv.layers.weight_norm import (
     WeightNormDense,
 )
 from keras_seqconv.ops.fused import wide
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_kernel_size,
-    check_number,
-    check_positive_integer,
-    check_sequence,
-)
+from keras_seqconv.support.arguments import check_number, check_sequence
 
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -81,8 +75,7 @@ class _WeightNormalized(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.folded = check_boolean("folded", folded)
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+        self._set_arguments(locals())
 
     def _options(self) -> dict:
         """What the weight-normalised layers take over from this one."""
@@ -205,13 +198,7 @@ class ConvS2SBlock(_WeightNormalized):
         **kwargs,
     ):
         super().__init__(folded, **kwargs)
-        self.filters = check_positive_integer("filters", filters)
-        self.kernel_size = check_kernel_size(kernel_size)
-        self.padding = padding
-        self.dropout = dropout
-        self.residual = check_boolean("residual", residual)
-        self.seed = seed
-        # Sub-layer and initializer check `padding` and `dropout`.
+        self._set_arguments(locals())
         self.convolution = WeightNormConv1D(
             2 * filters,
             kernel_size,

@@ -10,19 +10,13 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
+    softmax,
     split_positions,
     zero_masked,
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
-from keras_seqconv.ops.gather import take
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_kernel_size,
-    check_positive_integer,
-    check_rate,
-    check_sequence,
-)
+from keras_seqconv.ops.fused import take
+from keras_seqconv.support.arguments import check_sequence
 
 
 class _HeadConvolution(ConvolutionLayer):
@@ -47,18 +41,7 @@ class _HeadConvolution(ConvolutionLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = check_positive_integer("num_heads", num_heads)
-        self.kernel_size = check_kernel_size(kernel_size)
-        self.padding = check_choice("padding", padding, ("same", "causal"))
-        self.kernel_softmax = check_boolean("kernel_softmax", kernel_softmax)
-        self.weight_dropout = check_rate("weight_dropout", weight_dropout)
-        self.weight_dropout_mask = check_choice(
-            "weight_dropout_mask", weight_dropout_mask, ("shared", "position")
-        )
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.seed = seed
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+        self._set_arguments(locals())
         self._seed_dropout(weight_dropout, seed)
 
     def _build_channels(self, inputs_shape):
@@ -98,12 +81,6 @@ class _HeadConvolution(ConvolutionLayer):
         blocks = ops.reshape(products, (-1, heads * heads, self.channels // heads))
         own = take(blocks, np.arange(heads) * (heads + 1), axis=1)
         return ops.reshape(own, (-1, 1, self.channels))
-
-
-def _softmax(logits):
-    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
-        return ops.ones_like(logits)
-    return ops.softmax(logits, axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -171,7 +148,7 @@ class LightConv(_HeadConvolution):
     def normalized_kernel(self):
         """Kernel (H, K) after the softmax, in float32 (or float64)."""
         kernel = ops.cast(self.kernel, self.wide_dtype)
-        return _softmax(kernel) if self.kernel_softmax else kernel
+        return softmax(kernel) if self.kernel_softmax else kernel
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
@@ -235,28 +212,18 @@ class DynamicConv(_HeadConvolution):
         query_groups: int = 1,
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            kernel_size,
-            padding,
-            weight_dropout_mask=weight_dropout_mask,
-            **kwargs,
-        )
+        super().__init__(num_heads, kernel_size, padding, **kwargs)
+        self._set_arguments(locals())
         if renormalize_padding and not self.kernel_softmax:
             raise ValueError(
                 "`renormalize_padding` changes the softmax and needs "
                 "`kernel_softmax`. Received: kernel_softmax=False"
             )
-        self.query_groups = check_positive_integer("query_groups", query_groups)
         if num_heads % query_groups:
             raise ValueError(
                 "`num_heads` must be a multiple of `query_groups`. "
                 f"Received: num_heads={num_heads}, query_groups={query_groups}"
             )
-        self.use_kernel_bias = check_boolean("use_kernel_bias", use_kernel_bias)
-        self.renormalize_padding = check_boolean(
-            "renormalize_padding", renormalize_padding
-        )
 
     def build(self, inputs_shape, query_shape=None):
         self._build_channels(inputs_shape)
@@ -271,17 +238,14 @@ class DynamicConv(_HeadConvolution):
         self.further_widths = {"query": width}
         width //= self.query_groups
         limit = width**-0.5
-        self.kernel_generator = keras.layers.Dense(
+        self.kernel_generator = self._dense(
+            "kernel_generator",
+            (None, None, self.query_groups, width),
             self.num_heads // self.query_groups * self._taps_generated(),
+            self.kernel_initializer or keras.initializers.RandomUniform(-limit, limit),
             use_bias=self.use_kernel_bias,
-            kernel_initializer=self.kernel_initializer
-            or keras.initializers.RandomUniform(-limit, limit),
-            **self._kernel_options("kernel_"),
             bias_initializer=keras.initializers.RandomUniform(-limit, limit),
-            dtype=self.dtype_policy,
-            name="kernel_generator",
         )
-        self.kernel_generator.build((None, None, self.query_groups, width))
 
     def _taps_generated(self):
         """Numbers that the generator makes for one head."""
@@ -329,11 +293,11 @@ class DynamicConv(_HeadConvolution):
         if not self.kernel_softmax:
             return logits
         if real is None:
-            return _softmax(logits)
+            return softmax(logits)
         taps = self.kernel_size
         reached = [real[:, j : j - (taps - 1) or None] for j in range(taps)]
         reached = ops.expand_dims(ops.stack(reached, axis=-1) > 0, axis=2)
-        kernel = _softmax(ops.where(reached, logits, -1e9))
+        kernel = softmax(ops.where(reached, logits, -1e9))
         return ops.where(reached, kernel, ops.zeros_like(kernel))
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:

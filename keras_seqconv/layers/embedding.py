@@ -10,13 +10,8 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
-from keras_seqconv.ops.gather import take
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_dense,
-    check_positive_integer,
-)
+from keras_seqconv.ops.fused import take
+from keras_seqconv.support.arguments import check_boolean, check_choice, check_dense
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -65,12 +60,7 @@ class TokenEmbedding(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocabulary_size = check_positive_integer(
-            "vocabulary_size", vocabulary_size
-        )
-        self.embedding_dim = check_positive_integer("embedding_dim", embedding_dim)
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self._set_arguments(locals())
         self.supports_masking = False
         # Ids must not become half-precision numbers on their way in.
         self.autocast = False
@@ -191,17 +181,14 @@ class PositionEncoding(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.kind = check_choice("kind", kind, ("sinusoidal", "learned"))
-        self.layout = check_choice("layout", layout, ("fairseq", "paper"))
-        if max_length is not None:
-            check_positive_integer("max_length", max_length)
-        elif kind == "learned":
+        self._set_arguments(locals())
+        check_choice("kind", kind, ("sinusoidal", "learned"))
+        check_choice("layout", layout, ("fairseq", "paper"))
+        if kind == "learned" and max_length is None:
             raise ValueError(
                 '`max_length` must be given for kind="learned". '
                 "Received: max_length=None"
             )
-        self.max_length = max_length
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, inputs_shape):
         channels = self._accept(inputs_shape)

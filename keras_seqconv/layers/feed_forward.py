@@ -10,12 +10,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import SequenceLayer, by_rows
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_number,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.support.arguments import check_number
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -55,42 +50,28 @@ class FeedForward(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = check_positive_integer(
-            "intermediate_dim", intermediate_dim
-        )
+        self._set_arguments(locals())
         self.activation = keras.activations.get(activation)
-        self.dropout = check_rate("dropout", dropout)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         if self.kernel_initializer is None:
             raise ValueError(
                 "`kernel_initializer` must be an initializer. "
                 "Received: kernel_initializer=None"
             )
-        self.seed = seed
-        self.use_bias = check_boolean("use_bias", use_bias)
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape):
         width = self._accept(inputs_shape, ndim=None)
+        # Copies: one initializer object gives the same numbers again and again.
+        first, second = (self.kernel_initializer.clone() for _ in range(2))
         self.intermediate_dense = self._dense(
-            self.intermediate_dim, "intermediate_dense", activation=self.activation
+            "intermediate_dense",
+            inputs_shape,
+            self.intermediate_dim,
+            first,
+            activation=self.activation,
         )
-        self.intermediate_dense.build(inputs_shape)
-        self.output_dense = self._dense(width, "output_dense")
-        self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
-
-    def _dense(self, units, name, activation=None):
-        # A copy: one initializer object gives the same numbers again and again.
-        return keras.layers.Dense(
-            units,
-            activation=activation,
-            kernel_initializer=self.kernel_initializer.clone(),
-            **self._kernel_options("kernel_"),
-            use_bias=self.use_bias,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        hidden_shape = (*inputs_shape[:-1], self.intermediate_dim)
+        self.output_dense = self._dense("output_dense", hidden_shape, width, second)
 
     def call(self, inputs, training=None):
         def network(rows):
@@ -159,16 +140,12 @@ class Residual(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self._set_arguments(locals())
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
             )
         check_number("epsilon", epsilon, "positive", lambda value: value > 0)
-        self.layer = layer
-        self.dropout = check_rate("dropout", dropout)
-        self.normalize_first = check_boolean("normalize_first", normalize_first)
-        self.epsilon = epsilon
-        self.seed = seed
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
@@ -181,8 +158,9 @@ class Residual(SequenceLayer):
         if not self.layer.built:
             self.layer.build(inputs_shape, **accepted(self.layer.build, shapes))
         specs = {
-            name: None if shape is None else keras.KerasTensor(shape, dtype)
-            for name, shape in (("value", value_shape), ("key", key_shape))
+            name.removesuffix("_shape"): keras.KerasTensor(shape, dtype)
+            for name, shape in shapes.items()
+            if shape is not None
         }
         outputs = self.layer.compute_output_spec(
             keras.KerasTensor(inputs_shape, dtype), **accepted(self.layer.call, specs)

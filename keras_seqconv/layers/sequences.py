@@ -39,13 +39,56 @@ from keras import ops
 from keras_seqconv.ops.compilation import check_export_dtype
 from keras_seqconv.ops.fused import dropout
 from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_choice,
     check_dense,
+    check_kernel_size,
     check_mask,
+    check_number,
+    check_positive_integer,
+    check_rate,
     check_sequence,
     known_width,
     plain,
     refuse_names_of_keras,
 )
+
+# What the arguments of constructors may be, as check(name, value).
+_RULES = {
+    check_boolean: (
+        "compat", "final_norm", "folded", "kernel_softmax", "normalize_first",
+        "permute_channels", "renormalize_padding", "residual", "share_output_embedding",
+        "tie_projections", "use_bias", "use_causal_mask", "use_glu", "use_kernel_bias",
+    ),
+    check_positive_integer: (
+        "conv_dim", "embedding_dim", "filters", "head_dim", "hidden_dim",
+        "intermediate_dim", "max_length", "num_heads", "output_dim", "query_dim",
+        "query_groups", "units", "vocabulary_size",
+    ),
+    check_rate: (
+        "activation_dropout", "attention_dropout", "dropout", "input_dropout",
+        "weight_dropout",
+    ),
+    lambda name, value: check_number(
+        name, value, "at least 1", lambda value: value >= 1
+    ): ("factor",),
+    lambda name, value: check_kernel_size(value): ("kernel_size",),
+    lambda name, value: check_choice(name, value, ("same", "causal")): ("padding",),
+    lambda name, value: check_choice(name, value, ("shared", "position")): (
+        "weight_dropout_mask",
+    ),
+    lambda name, value: keras.initializers.get(value): (
+        "bias_initializer", "embeddings_initializer", "kernel_initializer",
+    ),
+    lambda name, value: keras.regularizers.get(value): ("kernel_regularizer",),
+    lambda name, value: keras.constraints.get(value): ("kernel_constraint",),
+}  # fmt: skip
+_CHECKS = {name: check for check, names in _RULES.items() for name in names}
+
+
+def checked(name: str, value):
+    """The value of an argument that means the same in every constructor."""
+    return _CHECKS[name](name, value) if name in _CHECKS else value
 
 
 class SequenceLayer(keras.layers.Layer):
@@ -65,7 +108,7 @@ class SequenceLayer(keras.layers.Layer):
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
             # Complete where `help` and editors look.
-            cls.__init__.__signature__ = inspect.Signature(_parameters(cls))
+            cls.__init__.__signature__ = inspect.Signature(parameters_of(cls))
 
     def __call__(self, *args, **kwargs):
         check_export_dtype(self.compute_dtype)
@@ -92,9 +135,18 @@ class SequenceLayer(keras.layers.Layer):
         )
         return shape[-1]
 
-    def _set_kernel_options(self, regularizer, constraint):
-        self.kernel_regularizer = keras.regularizers.get(regularizer)
-        self.kernel_constraint = keras.constraints.get(constraint)
+    def _set_arguments(self, arguments: dict) -> None:
+        """Makes the arguments of a constructor, its `locals()`, attributes, checked.
+
+        None is right where it is the default.
+        """
+        known = inspect.signature(arguments["__class__"].__init__).parameters
+        for name, parameter in known.items():
+            if name in arguments and name not in ("self", "kwargs"):
+                value = arguments[name]
+                if value is not None or parameter.default is not None:
+                    value = checked(name, value)
+                setattr(self, name, value)
 
     def _kernel_options(self, prefix: str = "") -> dict:
         """What `add_weight` is to know of a kernel, or with "kernel_" a `Dense`."""
@@ -102,6 +154,19 @@ class SequenceLayer(keras.layers.Layer):
             f"{prefix}regularizer": self.kernel_regularizer,
             f"{prefix}constraint": self.kernel_constraint,
         }
+
+    def _dense(self, name, inputs_shape, units, kernel_initializer, **options):
+        """A `Dense` with the options of this layer."""
+        dense = keras.layers.Dense(
+            units,
+            kernel_initializer=kernel_initializer,
+            **{"use_bias": self.use_bias, **options},
+            **self._kernel_options("kernel_"),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build(inputs_shape)
+        return dense
 
     def _seed_dropout(self, rate, seed):
         if rate > 0:
@@ -133,7 +198,7 @@ class SequenceLayer(keras.layers.Layer):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        for name in argument_names(type(self)):
+        for name in [one.name for one in parameters_of(type(self))]:
             if name not in config and hasattr(self, name):
                 config[name] = _serialized(getattr(self, name))
         return config
@@ -176,12 +241,7 @@ class ConvolutionLayer(SequenceLayer):
         return window, {"inputs": last}
 
 
-def argument_names(layer_class: type) -> list[str]:
-    """The names of `_parameters`."""
-    return [one.name for one in _parameters(layer_class)]
-
-
-def _parameters(layer_class: type) -> list[inspect.Parameter]:
+def parameters_of(layer_class: type) -> list[inspect.Parameter]:
     """What the constructor takes: also what `**kwargs` hand on, down to Keras' own."""
     found = {}
     for base in layer_class.__mro__:
@@ -229,6 +289,12 @@ def checked_mask(name, mask, sizes):
     mask = ops.cast(mask, "bool")
     check_mask(name, mask, sizes)
     return mask
+
+
+def softmax(logits):
+    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
+        return ops.ones_like(logits)
+    return ops.softmax(logits, axis=-1)
 
 
 def by_rows(function, inputs):

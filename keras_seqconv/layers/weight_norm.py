@@ -12,14 +12,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.ops.fused import wide
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_kernel_size,
-    check_number,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.support.arguments import check_number, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -40,9 +33,7 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
 
     def __init__(self, dropout: float = 0.0, gain: float = 1.0, seed=None):
         check_rate("dropout", dropout)
-        check_number("gain", gain)
-        if gain <= 0:
-            raise ValueError(f"`gain` must be positive. Received: gain={gain!r}")
+        check_number("gain", gain, "positive", lambda gain: gain > 0)
         super().__init__(
             scale=gain * (1 - dropout),
             mode="fan_in",
@@ -73,13 +64,9 @@ class _WeightNorm(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.use_bias = check_boolean("use_bias", use_bias)
         if kernel_initializer is None:
             kernel_initializer = ConvS2SInitializer(gain=self.gain)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.folded = check_boolean("folded", folded)
-        self._set_kernel_options(kernel_regularizer, kernel_constraint)
+        self._set_arguments(locals())
         self.v = self.g = self.kernel = self.bias = None
 
     def effective_kernel(self):
@@ -187,7 +174,7 @@ class WeightNormDense(_WeightNorm):
 
     def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
-        self.units = check_positive_integer("units", units)
+        self._set_arguments(locals())
 
     def build(self, input_shape):
         width = self._accept(input_shape, ndim=None)
@@ -229,9 +216,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
 
     def __init__(self, filters: int, kernel_size: int, padding: str = "same", **kwargs):
         super().__init__(**kwargs)
-        self.filters = check_positive_integer("filters", filters)
-        self.kernel_size = check_kernel_size(kernel_size)
-        self.padding = check_choice("padding", padding, ("same", "causal"))
+        self._set_arguments(locals())
 
     def build(self, input_shape):
         width = self.channels = self._accept(input_shape)

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
-from keras_seqconv.layers.sequences import zero_masked
+from keras_seqconv.layers.sequences import checked, zero_masked
 from keras_seqconv.models import gated_stack
 from keras_seqconv.models.gated_stack import (
     WeightNormalizedModel,
@@ -18,16 +18,11 @@ from keras_seqconv.models.gated_stack import (
 from keras_seqconv.models.sequence_model import beams_of, constructor_arguments
 from keras_seqconv.models.stacks import (
     SIDES,
-    float32,
     make_adaptive_softmax,
     make_seeds,
     of_side,
 )
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.support.arguments import check_boolean, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -102,14 +97,11 @@ class ConvS2S(WeightNormalizedModel):
         **kwargs,
     ):
         config = constructor_arguments(locals())
-        check_rate("dropout", dropout)
-        check_positive_integer("output_dim", output_dim)
-        check_boolean("share_output_embedding", share_output_embedding)
+        for name in ("dropout", "output_dim", "share_output_embedding"):
+            checked(name, config[name])
         check_boolean("positions", positions)
-        check_boolean("folded", folded)
         widths = {of_side("embedding_dim", embedding_dim, side) for side in SIDES}
-        for width in widths:
-            check_positive_integer("embedding_dim", width)
+        width = next(iter(widths))
         if len(widths) > 1:
             raise ValueError(
                 "`embedding_dim` must be the same on both sides, attention multiplies "
@@ -121,8 +113,6 @@ class ConvS2S(WeightNormalizedModel):
                 f"share_output_embedding=True. Received: output_dim={output_dim}, "
                 f"embedding_dim={embedding_dim}"
             )
-        self.pad_id = config["special_ids"]["pad"]
-        self.target_vocabulary_size = target_vocabulary_size
         source_layers, target_layers = (
             parse_convolutions(of_side("convolutions", convolutions, side))
             for side in SIDES
@@ -134,8 +124,8 @@ class ConvS2S(WeightNormalizedModel):
         lengths = dict.fromkeys(SIDES)
         if positions:
             for side in SIDES:
-                lengths[side] = of_side("max_length", max_length, side)
-                check_positive_integer("max_length", lengths[side])
+                length = of_side("max_length", max_length, side)
+                lengths[side] = check_positive_integer("max_length", length)
         self.source_embedder = gated_stack.make_embedder(
             source_vocabulary_size,
             width,
@@ -172,11 +162,7 @@ class ConvS2S(WeightNormalizedModel):
         self.output_dense = None
         if not share_output_embedding:
             self.output_dense = weight_normed(target_vocabulary_size, dropout, **plain)
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = self.decode(target_ids, *self.encode(source_ids))
-        inputs = {"source_ids": source_ids, "target_ids": target_ids}
-        super().__init__(inputs, logits, config)
+        super().__init__(config)
 
     def encode(self, source_ids) -> tuple:
         """Encodes ids (B, S) to keys and values (B, S, E) and the mask (B, S)."""
@@ -205,29 +191,6 @@ class ConvS2S(WeightNormalizedModel):
 
     # Of the steps, see `SequenceModel`.
 
-    def _head(self, x, kernels=None):
-        kernels = kernels or {}
-        x = self.decoder_output(x, kernel=kernels.get("output"))
-        x, kernel = self.output_dropout(x), kernels.get("logits")
-        if self.output_dense is not None:
-            return float32(self.output_dense(x, kernel=kernel))
-        tokens = self.target_embedder.tokens
-        if kernel is not None:
-            return tokens.to_logits(ops.matmul(x, kernel))
-        return tokens(x, reverse=True)
-
-    def _kernels(self) -> dict:
-        if self.output_dense is None:
-            logits = self.target_embedder.tokens.output_kernel()
-        else:
-            logits = self.output_dense.step_kernel()
-        return {
-            "input": self.decoder_input.step_kernel(),
-            "output": self.decoder_output.step_kernel(),
-            "stack": [block.step_kernels() for block in self.decoder_blocks],
-            "logits": logits,
-        }
-
     def _shared(self, source_ids) -> dict:
         keys, values, mask = self.encode(source_ids)
         keys, values = zero_masked(keys, mask), zero_masked(values, mask)
@@ -235,7 +198,7 @@ class ConvS2S(WeightNormalizedModel):
 
     def _advance(self, x, mix, state, look: bool) -> tuple:
         keys, values, mask = (state["shared"][x] for x in ("keys", "values", "mask"))
-        embedded, kernels, weights = x, state["common"], []
+        embedded, weights = x, []
 
         def attend(attention, x, kernels):
             if look:
@@ -246,8 +209,7 @@ class ConvS2S(WeightNormalizedModel):
                 x, embedded, keys, values, mask, kernels, beams_of(state)
             )
 
-        x = self.decoder_input(embedded, kernel=kernels["input"])
-        x = gated_stack.run(self.decoder_blocks, x, mix, attend, kernels["stack"])
+        x, _ = super()._advance(x, mix, state, look, attend)
         return x, sum(weights) / len(self.decoder_blocks) if look else None
 
 
@@ -302,6 +264,8 @@ class ConvLanguageModel(WeightNormalizedModel):
     ```
     """
 
+    _input, _output = "input_dense", "feature_dense"
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -316,10 +280,7 @@ class ConvLanguageModel(WeightNormalizedModel):
         **kwargs,
     ):
         config = constructor_arguments(locals())
-        check_rate("dropout", dropout)
-        check_boolean("folded", folded)
-        self.pad_id = config["special_ids"]["pad"]
-        self.target_vocabulary_size = vocabulary_size
+        checked("dropout", dropout)
         seeds, dtype = make_seeds(seed), config["dtype"]
         plain = {"folded": folded, "dtype": dtype}
         shared = {"dropout": dropout, "seeds": seeds, "dtype": dtype}
@@ -338,37 +299,4 @@ class ConvLanguageModel(WeightNormalizedModel):
                 dropout, seed=next(seeds), dtype=dtype
             )
             self.output_dense = weight_normed(vocabulary_size, dropout, **plain)
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        x = self.input_dense(self.target_embedder(target_ids))
-        x = gated_stack.run(self.decoder_blocks, x, lambda mixer, x, _: mixer(x))
-        outputs = self._head(x)
-        if self.adaptive_softmax is not None:
-            outputs = self.adaptive_softmax(outputs)
-        super().__init__({"target_ids": target_ids}, outputs, config)
-
-    # Of the steps, see `SequenceModel`.
-
-    def _head(self, x, kernels=None):
-        if self.adaptive_softmax is not None:
-            return x
-        kernels = kernels or {}
-        x = self.feature_dense(x, kernel=kernels.get("features"))
-        x = self.output_dense(self.output_dropout(x), kernel=kernels.get("logits"))
-        return float32(x)
-
-    def _kernels(self) -> dict:
-        dense = {"input": self.input_dense}
-        if self.has_logits:
-            dense |= {"features": self.feature_dense, "logits": self.output_dense}
-        kernels = {name: layer.step_kernel() for name, layer in dense.items()}
-        return {
-            **kernels,
-            "stack": [block.step_kernels() for block in self.decoder_blocks],
-        }
-
-    def _advance(self, x, mix, state, look: bool) -> tuple:
-        kernels = state["common"]
-        x = self.input_dense(x, kernel=kernels["input"])
-        return gated_stack.run(
-            self.decoder_blocks, x, mix, kernels=kernels["stack"]
-        ), None
+        super().__init__(config)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import keras
+from keras import ops
 
 from keras_seqconv.layers import (
     ConvS2SAttention,
@@ -22,6 +23,7 @@ from keras_seqconv.layers import (
 )
 from keras_seqconv.models.sequence_model import SequenceModel
 from keras_seqconv.models.stacks import Embedder
+from keras_seqconv.ops.fused import wide
 
 # Bounds against typing errors and hostile files.
 _MOST_ENTRIES = 1000
@@ -163,25 +165,23 @@ def make_blocks(
     **plain,
 ) -> list[GatedBlock]:
     """Blocks, with attention in those where it is asked for. `plain`: folded, dtype."""
-    blocks = [
-        ConvS2SBlock(
-            layer.channels,
-            layer.kernel_size,
+    blocks = []
+    for number, (channels, kernel_size, back) in enumerate(convolutions):
+        mixer = ConvS2SBlock(
+            channels,
+            kernel_size,
             padding=padding,
             dropout=dropout,
             residual=False,
             seed=next(seeds),
             **plain,
         )
-        for layer in convolutions
-    ]
-    attention = attention or [False] * len(blocks)
-    attentions = [ConvS2SAttention(**plain) if x else None for x in attention]
-    residuals = [
-        ScaledResidual(**plain) if layer.residual else None for layer in convolutions
-    ]
-    backs = [layer.residual for layer in convolutions]
-    return [*map(GatedBlock, blocks, attentions, residuals, backs)]
+        to_source = (
+            ConvS2SAttention(**plain) if attention and attention[number] else None
+        )
+        residual = ScaledResidual(**plain) if back else None
+        blocks.append(GatedBlock(mixer, to_source, residual, back))
+    return blocks
 
 
 def run(blocks: list[GatedBlock], x, mix, attend=None, kernels=None):
@@ -243,6 +243,42 @@ def weight_normed(units: int, dropout: float = 0.0, **plain) -> WeightNormDense:
 
 class WeightNormalizedModel(SequenceModel):
     """A model of weight-normalised layers, which `fold` makes plain ones."""
+
+    # Names of the layers in front of the blocks of the decoder and behind them.
+    _input, _output = "decoder_input", "decoder_output"
+
+    # Of the steps, see `SequenceModel`.
+
+    def _advance(self, x, mix, state, look: bool, attend=None) -> tuple:
+        kernels = state["common"]
+        x = getattr(self, self._input)(x, kernel=kernels.get("input"))
+        return run(self.decoder_blocks, x, mix, attend, kernels.get("stack")), None
+
+    def _head(self, x, kernels=None):
+        if not self.has_logits:
+            return x
+        kernels = kernels or {}
+        x = getattr(self, self._output)(x, kernel=kernels.get("output"))
+        x, kernel = self.output_dropout(x), kernels.get("logits")
+        if self.output_dense is not None:
+            return wide(self.output_dense(x, kernel=kernel))
+        tokens = self.target_embedder.tokens
+        if kernel is not None:
+            return tokens.to_logits(ops.matmul(x, kernel))
+        return tokens(x, reverse=True)
+
+    def _kernels(self) -> dict:
+        kernels = {
+            "input": getattr(self, self._input).step_kernel(),
+            "stack": [block.step_kernels() for block in self.decoder_blocks],
+        }
+        if self.has_logits:
+            kernels["output"] = getattr(self, self._output).step_kernel()
+            tied, dense = self.target_embedder.tokens, self.output_dense
+            kernels["logits"] = (
+                tied.output_kernel() if dense is None else dense.step_kernel()
+            )
+        return kernels
 
     def fold(self) -> None:
         """Replaces all weight-normalized weights by plain kernels, for serving.

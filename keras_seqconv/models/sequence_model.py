@@ -1,6 +1,7 @@
 """Base of all models: special ids, configuration, steps, training."""
 
 import json
+import types
 import warnings
 
 import keras
@@ -8,10 +9,7 @@ from keras import ops
 
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
-from keras_seqconv.models.changes import changes_of, repeat
-from keras_seqconv.models.stacks import (
-    SPECIAL_IDS,
-)
+from keras_seqconv.models.stacks import SPECIAL_IDS
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.support.extras import require_tensorflow
 
@@ -48,23 +46,14 @@ class SequenceModel(keras.Model):
     `learning_rate` and `gradient_norm` (before clipping) of the last update.
 
     Several GPUs: on TensorFlow create and compile the model in the scope of a
-    `tf.distribute.MirroredStrategy`; `fit` splits each batch by rows. Several
-    processes or hosts: on JAX, first call
-
-        keras.distribution.initialize(addresses, num_processes, process_id)
-        devices = keras.distribution.list_devices()
-        keras.distribution.set_distribution(
-            keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-        )
-
-    and give `fit` in each process its share of the rows of every batch. (CPUs also need
-    `jax.config.update("jax_cpu_collectives_implementation", "gloo")`.)
-    `tf.distribute.MultiWorkerMirroredStrategy` does not work with `fit` of Keras 3.
+    `tf.distribute.MirroredStrategy`; `fit` splits each batch by rows. Several hosts: on
+    JAX, with `keras.distribution.DataParallel`, see docs/devices.md.
 
     Sub-classes make their layers, `target_embedder` and `decoder_blocks` among them,
-    and the graph, and then call this constructor. For the steps they have
+    and then call this constructor, which makes the graph. They have
 
         encode(source_ids), _shared(source_ids) -> "shared"; not in language models
+        decode(target_ids, *results of encode) -> outputs; not in language models
         _kernels() -> "common" of the state
         _advance(x, mix, state, look) -> embedded ids (rows, n, C) through the layers of
             the decoder, `mix(mixer, x)` for each mixer; and where they looked,
@@ -75,7 +64,13 @@ class SequenceModel(keras.Model):
 
     adaptive_softmax = None  # of language models: the outputs are features for it
 
-    def __init__(self, inputs: dict, outputs, config: dict):
+    def __init__(self, config: dict):
+        names = ["source_ids"] * self.has_source + ["target_ids"]
+        inputs = {
+            name: keras.Input((None,), dtype="int32", name=name) for name in names
+        }
+        source = self.encode(inputs["source_ids"]) if self.has_source else ()
+        outputs = self.decode(inputs["target_ids"], *source)
         super().__init__(inputs=inputs, outputs=outputs, name=config.pop("name"))
         # A functional model has the global policy, whatever its layers have; `compile`
         # reads it to scale losses under mixed_float16. The layers cast for themselves.
@@ -87,8 +82,17 @@ class SequenceModel(keras.Model):
         self._layers.sort(key=lambda layer: order[id(layer)])
         # As text: Keras would wrap and track a dictionary.
         self._config = json.dumps(config, default=keras.saving.get_registered_name)
-        for name, number in config["special_ids"].items():
-            setattr(self, f"{name}_id", number)
+
+    def decode(self, target_ids):
+        """Returns the outputs of the model for target ids (B, T)."""
+        x, _ = self._advance(
+            self.target_embedder(target_ids),
+            lambda mixer, x, *_: mixer(x),
+            {"common": {}},
+            look=False,
+        )
+        outputs = self._head(x)
+        return outputs if self.has_logits else self.adaptive_softmax(outputs)
 
     # --- Steps ---
 
@@ -242,7 +246,8 @@ class SequenceModel(keras.Model):
         options |= {
             "optimizer": optimizer, "loss": loss, "auto_scale_loss": auto_scale_loss,
         }  # fmt: skip
-        self.training = token_training.Training(
+        # A record: Keras would track a metric that became an attribute.
+        self.training = types.SimpleNamespace(
             loss=token_training.checked_loss(loss, self.has_logits, self.pad_id),
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
             config=options,
@@ -366,7 +371,7 @@ class SequenceModel(keras.Model):
 
     def get_config(self) -> dict:
         config = {"name": self.name, **json.loads(self._config)}
-        changes = changes_of(self)
+        changes = _changes_of(self)
         return {**config, "changes": changes} if changes else config
 
     @classmethod
@@ -374,7 +379,7 @@ class SequenceModel(keras.Model):
         config = dict(config)
         changes = config.pop("changes", {})
         model = cls(**config)
-        repeat(changes, model)
+        _repeat(changes, model)
         return model
 
 
@@ -387,17 +392,19 @@ def beams_of(state: dict) -> int | None:
 def constructor_arguments(variables: dict) -> dict:
     """The arguments of a constructor from its `locals()`, as JSON can hold them.
 
+    The model gets the attributes that all models have.
+
     Raises:
         TypeError: for unknown ones among its `**kwargs`, `name` and `dtype`.
         ValueError: for wrong vocabulary sizes, special ids, seed or dtype, which all
             models have.
     """
-    hidden = ("self", "kwargs", "__class__")
+    model, hidden = variables["self"], ("self", "kwargs", "__class__")
     config = {key: value for key, value in variables.items() if key not in hidden}
     config |= {"name": None, "dtype": None, **variables["kwargs"]}
     for key in set(variables["kwargs"]) - {"name", "dtype"}:
         raise TypeError(
-            f"{type(variables['self']).__name__}() got an unexpected keyword "
+            f"{type(model).__name__}() got an unexpected keyword "
             f"argument '{key}'. Received: {key}={config[key]!r}"
         )
     ids = config["special_ids"] or {}
@@ -415,6 +422,9 @@ def constructor_arguments(variables: dict) -> dict:
                     f"`special_ids` must be integers from 0 to `{name}` - 1. "
                     f"Received: special_ids={ids}, {name}={size}"
                 )
+        model.target_vocabulary_size = size  # the last of them
+    for key, number in ids.items():
+        setattr(model, f"{key}_id", number)
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())
@@ -428,3 +438,50 @@ def constructor_arguments(variables: dict) -> dict:
     if keras.dtype_policies.get(policy.name) == policy:
         config["dtype"] = policy.name
     return config
+
+
+def _changes_of(model) -> dict:
+    """Changes that Keras has made to the layers, as a part of the configuration.
+
+    A model is built by the arguments of its constructor, and may then be quantized,
+    given LoRA and be frozen in parts. Files must bring all of that back, for it says
+    which variables there are and which are trained:
+
+        {"quantized": {layer: mode, or a serialized `QuantizationConfig`},
+         "lora": {layer: [rank, alpha]},
+         "frozen": [variable, ...]}
+
+    with the numbers of layers and variables in the order that the constructor makes.
+    Of LoRA, Keras writes the sum of kernel and product; its matrices are read as zeros.
+    """
+    quantized, lora = {}, {}
+    for number, layer in enumerate(model._flatten_layers(include_self=False)):
+        if config := getattr(layer, "quantization_config", None):
+            # The mode alone, if all else is as Keras has it by default.
+            plain = config.mode in ("int8", "int4", "float8")
+            plain = plain and config.get_config() == type(config)().get_config()
+            serialized = keras.saving.serialize_keras_object(config)
+            quantized[str(number)] = config.mode if plain else serialized
+        if getattr(layer, "lora_enabled", False):
+            lora[str(number)] = [layer.lora_rank, layer.lora_alpha]
+    frozen = [
+        number
+        for number, variable in enumerate(model.variables)
+        if keras.backend.is_float_dtype(variable.dtype) and not variable.trainable
+    ]
+    changes = {"quantized": quantized, "lora": lora, "frozen": frozen}
+    return {name: change for name, change in changes.items() if change}
+
+
+def _repeat(changes: dict, model) -> None:
+    """Make the changes to a model that is as its constructor makes it."""
+    layers = model._flatten_layers(include_self=False)
+    for number, config in changes.get("quantized", {}).items():
+        plain = isinstance(config, str)
+        config = config if plain else keras.saving.deserialize_keras_object(config)
+        layers[int(number)].quantize(config=config)
+    for number, (rank, alpha) in changes.get("lora", {}).items():
+        layers[int(number)].enable_lora(rank, lora_alpha=alpha)
+    variables = model.variables
+    for number in changes.get("frozen", ()):
+        variables[number].trainable = False

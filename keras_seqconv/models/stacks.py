@@ -30,13 +30,9 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import argument_names
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_positive_integer,
-    check_rate,
-)
+from keras_seqconv.layers.sequences import checked, parameters_of
+from keras_seqconv.ops.fused import wide
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 SIDES = ("encoder", "decoder")
 MOST_LAYERS = 1000  # against typing errors and hostile files
@@ -77,11 +73,6 @@ def make_seeds(seed: int | None) -> Iterator:
     return itertools.repeat(None) if seed is None else itertools.count(seed)
 
 
-def float32(logits):
-    """Logits in at least float32."""
-    return ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
-
-
 # --- Options ---
 
 
@@ -114,15 +105,13 @@ def of_layers(name: str, value, num_layers: int) -> list:
 
 def check_options(options: dict) -> None:
     """Refuse wrong options of one side, whether its layers use them or not."""
-    for name in ("hidden_dim", "intermediate_dim", "num_heads"):
-        check_positive_integer(name, options[name])
-    for name in ("embedding_dim", "output_dim"):
-        if options[name] is not None:
-            check_positive_integer(name, options[name])
-    for name in ("normalize_first", "final_norm"):
-        check_boolean(name, options[name])
-    for name in ("", "attention_", "activation_", "weight_"):
-        check_rate(f"{name}dropout", options[f"{name}dropout"])
+    for name in (
+        "hidden_dim", "intermediate_dim", "num_heads", "embedding_dim", "output_dim",
+        "normalize_first", "final_norm", "dropout", "attention_dropout",
+        "activation_dropout", "weight_dropout",
+    ):  # fmt: skip
+        if name not in ("embedding_dim", "output_dim") or options[name] is not None:
+            checked(name, options[name])
 
 
 # --- Blocks ---
@@ -211,11 +200,27 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
     """A layer from a row of `MIXERS`.
 
     Args:
-        mixer: a kind, or {"kind": ..., and options of the layer}.
+        mixer: a kind, that is a row, a name that is registered with Keras, or a class
+            or function itself; or {"kind": ..., and options of the layer}.
         given: arguments of the model; options of the mixer override them.
     """
     options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
-    make, names = maker(options.pop("kind", None), mixer)
+    make = options.pop("kind", None)
+    if isinstance(make, str):
+        make = MIXERS.get(make) or keras.saving.get_registered_object(make)
+    if not callable(make) or isinstance(make, keras.layers.Layer):
+        raise ValueError(
+            f"`mixer` must be one of {tuple(MIXERS)}, a class or function that is "
+            "registered with Keras, or a dictionary with one of these as 'kind'. "
+            f"Received: mixer={mixer!r}"
+        )
+    if isinstance(make, type):
+        parameters = parameters_of(make)
+    else:
+        parameters = inspect.signature(make).parameters.values()
+    names = {one.name for one in parameters}
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        names.add("dtype")  # as of layers
     for name in options:
         if name not in names or name in ("padding", "seed", "dtype"):
             raise ValueError(
@@ -224,28 +229,6 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
             )
     given = {k: v for k, v in given.items() if k in names and v is not None}
     return make(**{**given, **options})
-
-
-def maker(kind, mixer) -> tuple[Callable, set[str]]:
-    """A row, or what is registered with Keras, or a class or function itself.
-
-    With it the names of its arguments; `**kwargs`, as of layers, mean `dtype`.
-    """
-    make = kind
-    if isinstance(kind, str):
-        make = MIXERS.get(kind) or keras.saving.get_registered_object(kind)
-    if not callable(make) or isinstance(make, keras.layers.Layer):
-        raise ValueError(
-            f"`mixer` must be one of {tuple(MIXERS)}, a class or function that is "
-            "registered with Keras, or a dictionary with one of these as 'kind'. "
-            f"Received: mixer={mixer!r}"
-        )
-    function = make.__init__ if isinstance(make, type) else make
-    parameters = inspect.signature(function).parameters
-    kinds = {parameter.kind for parameter in parameters.values()}
-    rest = {"dtype"} if inspect.Parameter.VAR_KEYWORD in kinds else set()
-    names = argument_names(make) if isinstance(make, type) else parameters
-    return make, {*names} | rest
 
 
 # --- Ids to vectors, and vectors to logits ---
@@ -339,9 +322,9 @@ class VocabularyMap:
         x = x if self.norm is None else self.norm(x)
         x = x if self.projection is None else self.projection(x)
         if kernel is not None:
-            return float32(ops.matmul(x, kernel))
+            return wide(ops.matmul(x, kernel))
         if self.dense is not None:
-            return float32(self.dense(x))
+            return wide(self.dense(x))
         return x if self.table is None else self.table(x, reverse=True)
 
     def kernel(self):
@@ -359,13 +342,9 @@ class VocabularyMap:
 def make_vocabulary_map(
     tokens, options: dict, *, tied: bool, features_only: bool = False
 ) -> VocabularyMap:
-    """The output of a decoder, from the options of its side.
+    """The output of a decoder, from its embedding and the options of its side.
 
-    Args:
-        tokens: the embedding of the decoder.
-        options: of the side.
-        tied: W is the table of `tokens`.
-        features_only: without W, for an adaptive softmax.
+    `tied`: W is the table of `tokens`. `features_only`: without W.
     """
     dtype, width = options["dtype"], options["output_dim"] or options["hidden_dim"]
     if tied:

@@ -3,7 +3,6 @@
 Letters: B sentences, T target time, V vocabulary.
 """
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -12,29 +11,14 @@ import keras
 from keras import ops
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
-from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.optimizers import TokenNormalized
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """Settings of `SequenceModel.compile`.
-
-    A plain record: Keras would track a metric that became an attribute of a model.
-    """
-
-    loss: Callable | None
-    metrics: TokenMetrics
-    config: dict  # the arguments of `compile`
 
 
 def wrapped_optimizer(optimizer, steps: int | None, scale: bool) -> TokenNormalized:
     """`optimizer` as a `TokenNormalized` one.
 
-    Args:
-        optimizer: name, Keras optimizer or `TokenNormalized`.
-        steps: micro-batches of an update, or None: 1 unless the optimizer says more.
-        scale: the model needs a `LossScaleOptimizer`.
+    `steps`: micro-batches of an update, or None: 1 unless the optimizer says more.
+    `scale`: the model needs a `LossScaleOptimizer`.
     """
     optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, TokenNormalized):

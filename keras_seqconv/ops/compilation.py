@@ -272,28 +272,17 @@ def _cached_function(formula, static, specs, jit_compile):
     # Of many functions from one line TensorFlow would warn as of retracing; a `partial`
     # has no line.
     return tf.function(
-        functools.partial(_apply, formula, static),
+        functools.partial(lambda *tensors: formula(*tensors, *static)),
         input_signature=[tf.TensorSpec(shape, dtype) for shape, dtype in specs],
         jit_compile=jit_compile,
         autograph=False,
     )
 
 
-def _apply(formula, static, *tensors):
-    return formula(*tensors, *static)
-
-
-def _lengths() -> list[int]:
-    """1, 2, 4, then multiples of 8 with at most a quarter more than needed."""
-    lengths, step = [1, 2, 4, 8], 8
-    while lengths[-1] < 1 << 20:
-        if lengths[-1] >= 8 * step:
-            step *= 2
-        lengths.append(lengths[-1] + step)
-    return lengths
-
-
-BUCKETS = tuple(_lengths())
+# 1, 2, 4, then multiples of 8 with at most a quarter more than needed.
+BUCKETS = (1, 2, 4, *range(8, 64, 8))
+BUCKETS += tuple(x for n in range(6, 20) for x in range(2**n, 2 ** (n + 1), 2**n // 4))
+BUCKETS += (2**20,)
 
 
 def bucket(length):

@@ -316,7 +316,9 @@ _LIGHT = _Formulas(
     fused=(formulas.convolve_under_xla, formulas.shared_kernel_gradient_under_xla),
     plain=(formulas.convolve_natively, formulas.shared_kernel_gradient_without_xla),
     prefer_plain=True,
-    gradients_prefer_xla=formulas.shared_kernel_gradient_prefers_xla,
+    gradients_prefer_xla=lambda taps: (
+        formulas.FEW_NATIVE_TAPS < taps <= formulas.FEW_TAPS
+    ),
 )
 _DYNAMIC = _Formulas(
     fused=(formulas.convolve_under_xla, formulas.kernel_gradient_under_xla),

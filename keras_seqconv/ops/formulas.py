@@ -212,11 +212,6 @@ def shared_kernel_gradient_without_xla(upstream, inputs, heads, taps, left):
     return by(upstream, inputs, heads, taps, left)
 
 
-def shared_kernel_gradient_prefers_xla(taps):
-    """Whether XLA has the faster of these two: between few taps and few native ones."""
-    return FEW_NATIVE_TAPS < taps <= FEW_TAPS
-
-
 def kernel_gradient_by_taps(upstream, inputs, heads, taps, left):
     """`kernel_gradient` (B, T, H, K), tap by tap: for XLA and few taps."""
     batch, length, channels = ops.shape(inputs)

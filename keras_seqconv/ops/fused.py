@@ -2,12 +2,11 @@
 
 Dropout from half as many random bits; the end of a sub-layer in training (dropout,
 residual connection, normalization), of which each direction is one compiled function
-that keeps nothing; and log-probabilities of given words, without all logits at once.
+that keeps nothing; log-probabilities of given words, without all logits at once; and
+reads at indices.
 
 Letters: C channels, N rows, all positions of a batch, L words.
 """
-
-from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -30,6 +29,29 @@ FEWEST_ROWS, MOST_ROWS = 64, 1024
 def wide(values):
     """At least float32."""
     return ops.cast(values, keras.backend.result_type(values.dtype, "float32"))
+
+
+# Reads at indices that are inside of an axis. `keras.ops.take` and `take_along_axis`
+# also take negative indices, for which TensorFlow runs 4 and 20 operations more: in a
+# step of a search they cost as much as its products.
+
+
+def take(x, indices, axis: int = 0):
+    """`keras.ops.take`."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.take(x, indices, axis=axis)
+    import tensorflow as tf
+
+    return tf.gather(x, indices, axis=axis)
+
+
+def take_each(x, indices):
+    """`take_along_axis` with axis 1: x (B, N), indices (B, n) -> (B, n)."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.take_along_axis(x, indices, axis=1)
+    import tensorflow as tf
+
+    return tf.gather(x, indices, axis=1, batch_dims=1)
 
 
 def row_sums(rows):
@@ -238,12 +260,12 @@ def _differentiable(*tensors_and_size):
 
 
 def _blockwise_log_prob(hidden, table, labels, order, first, count, size):
-    def body(rows, log_probs):
-        logits = ops.einsum("nd,ld->nl", ops.take(hidden, rows.source, 0), table)
+    def body(source, real, put, log_probs):
+        logits = ops.einsum("nd,ld->nl", ops.take(hidden, source, 0), table)
         logits = wide(logits)
-        wanted = ops.take(labels, rows.source, 0)[:, None]
+        wanted = ops.take(labels, source, 0)[:, None]
         chosen = ops.take_along_axis(logits, wanted, axis=-1)[:, 0]
-        return (rows.put(log_probs, chosen - ops.logsumexp(logits, axis=-1)),)
+        return (put(log_probs, chosen - ops.logsumexp(logits, axis=-1)),)
 
     log_probs = _zeros_and_spare(wide(hidden[:, 0]))
     (log_probs,) = _over_blocks(body, (log_probs,), order, first, count, size)
@@ -257,13 +279,13 @@ def _blockwise_gradient(upstream, hidden, table, labels, order, first, count, si
     """
     dtype = hidden.dtype
 
-    def body(rows, by_hidden, by_table):
-        inputs = ops.take(hidden, rows.source, 0)
+    def body(source, real, put, by_hidden, by_table):
+        inputs = ops.take(hidden, source, 0)
         logits = wide(ops.einsum("nd,ld->nl", inputs, table))
-        scale = ops.where(rows.real, ops.take(upstream, rows.source, 0), 0.0)
+        scale = ops.where(real, ops.take(upstream, source, 0), 0.0)
         logits = ops.cast(ops.softmax(logits, axis=-1) * -scale[:, None], dtype)
         by_table += ops.cast(ops.einsum("nl,nd->ld", logits, inputs), by_table.dtype)
-        return rows.put(by_hidden, ops.matmul(logits, table)), by_table
+        return put(by_hidden, ops.matmul(logits, table)), by_table
 
     by_hidden, by_table = _over_blocks(
         body,
@@ -286,32 +308,29 @@ def _blockwise_gradient(upstream, hidden, table, labels, order, first, count, si
     return by_hidden, ops.cast(by_table, table.dtype), None, None, None, None
 
 
-class _Rows(NamedTuple):
-    """One block of rows; the last block may be part real, part surplus."""
-
-    source: Any  # (rows,) int32: where to read; any row for the surplus
-    target: Any  # (rows,) int32: where to write; the spare row for the surplus
-    real: Any  # (rows,) bool
-
-    def put(self, buffer, values):
-        return ops.scatter_update(buffer, self.target[:, None], values)
-
-
 def _zeros_and_spare(like):
     """Zeros of the shape of `like` with one more row, which takes what is surplus."""
     return ops.concatenate([ops.zeros_like(like), ops.zeros_like(like[:1])], axis=0)
 
 
 def _over_blocks(body, carried, order, first, count, size):
-    """carried = body(rows, *carried) for the blocks of order[first : first + count]."""
+    """carried = body(source, real, put, *carried) for blocks of order[first:][:count].
+
+    `source` are the rows to read, any row where `real` is False: in the last block some
+    are surplus. `put(buffer, values)` writes them, the surplus to the spare row.
+    """
     number = ops.shape(order)[0]
     padded = ops.concatenate([order, ops.zeros((size,), dtype="int32")])
 
     def step(start, *carried):
         source = ops.slice(padded, (first + start,), (size,))
         real = start + ops.arange(size, dtype="int32") < count
-        rows = _Rows(source, ops.where(real, source, number), real)
-        return (start + size, *body(rows, *carried))
+        target = ops.where(real, source, number)[:, None]
+
+        def put(buffer, values):
+            return ops.scatter_update(buffer, target, values)
+
+        return (start + size, *body(source, real, put, *carried))
 
     results = ops.while_loop(
         lambda start, *_: start < count, step, (ops.zeros_like(count), *carried)

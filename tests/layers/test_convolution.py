@@ -1,15 +1,27 @@
-"""LightConv and DynamicConv: published values, DropConnect, half precision."""
+"""Convolutions, modules, parts of ConvS2S: dropout, half precision, gradients."""
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from keras_seqconv.layers import DynamicConv, LightConv
-from tests.backends import to_numpy
+from keras_seqconv.layers import (
+    GLU,
+    ConvS2SAttention,
+    ConvS2SBlock,
+    DynamicConv,
+    LightConv,
+    LightConvModule,
+    QueryConvModule,
+    ScaledResidual,
+    ScaleGradient,
+    SurplusDynamicConv,
+)
+from tests.backends import gradients, to_numpy
 from tests.layers.values import random, run_steps, softmax
 
 BOTH = [LightConv, DynamicConv]
-INPUTS = random(2, 7, 6)
+INPUTS, NARROW = random(2, 7, 6), random(2, 6, 4)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +98,109 @@ def test_wrong_shapes_and_combinations():
         DynamicConv(2, 3, query_groups=2)(INPUTS, query=INPUTS[..., :3])
     with pytest.raises(ValueError, match="`renormalize_padding`"):
         DynamicConv(3, 3, kernel_softmax=False, renormalize_padding=True)
+
+
+# --- Modules ---
+
+
+def test_an_odd_width_cannot_be_halved():
+    with pytest.raises(ValueError, match=r"`inputs` must be even.*\(2, 6, 3\)"):
+        GLU()(NARROW[..., :3])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_glu_rounds_once(dtype):
+    inputs = ops.cast(np.random.default_rng(0).normal(size=(64, 32)) * 4, dtype)
+    outputs = GLU(dtype=dtype)(inputs)
+    expected = GLU(dtype="float32")(ops.cast(inputs, "float32"))
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    # Rounded twice, by the sigmoid and by the product, a third of them would differ.
+    different = ops.cast(outputs != ops.cast(expected, dtype), "float32")
+    assert float(ops.mean(different)) < 0.001
+
+
+@pytest.mark.parametrize("module_class", [LightConvModule, QueryConvModule])
+def test_input_dropout_acts_before_the_projections(module_class):
+    """In training only; the same inputs, dropped by hand, give the same outputs."""
+    module = module_class(2, 3, input_dropout=0.5, seed=3)
+    inputs = 1 + np.abs(NARROW)
+    plain = to_numpy(module(inputs))
+    np.testing.assert_array_equal(to_numpy(module(inputs, training=False)), plain)
+    seen = []
+    projection = module.input_projection.call
+
+    def noted(inputs, training=None):
+        seen.append(to_numpy(inputs))
+        return projection(inputs)
+
+    module.input_projection.call = noted
+    outputs = to_numpy(module(inputs, training=True))
+    module.input_projection.call = projection
+    (dropped,) = seen
+    kept = dropped != 0
+    assert 0.2 < kept.mean() < 0.8
+    np.testing.assert_allclose(dropped[kept], 2 * inputs[kept], rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(module(dropped)), outputs, atol=1e-5)
+    assert np.any(to_numpy(module(inputs, training=True)) != outputs)
+    assert not hasattr(module_class(2, 3), "seed_generator")
+
+
+def test_wrong_combinations():
+    with pytest.raises(ValueError, match="multiple of `num_heads`"):
+        LightConvModule(3, 3)(NARROW)
+    with pytest.raises(ValueError, match="`renormalize_padding` is not defined here"):
+        SurplusDynamicConv(2, 3, renormalize_padding=True)
+
+
+# --- ConvS2S ---
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_scale_gradient_is_the_identity_to_the_bit(dtype):
+    inputs = ops.cast(np.linspace(-100, 100, 1001) ** 3 / 20, dtype)
+    outputs = ScaleGradient(0.3, dtype=dtype)(inputs)
+    assert np.array_equal(to_numpy(outputs), to_numpy(inputs))
+
+
+@pytest.mark.parametrize("scale", [0.25, 0, -2.0, 1.0])
+def test_scale_gradient_scales_first_and_second_derivatives(scale):
+    layer = ScaleGradient(scale)
+    x = random(6)
+
+    def loss(x):
+        return ops.sum(layer(x) ** 3)
+
+    def slope(x):
+        return ops.sum(gradients(loss, x)[0])
+
+    # The chain rule with d layer / d x = scale: once in the first derivative, once
+    # more for the layer output that is still in it.
+    first = to_numpy(gradients(loss, ops.convert_to_tensor(x))[0])
+    np.testing.assert_allclose(first, 3 * scale * x**2, rtol=1e-5, atol=1e-6)
+    second = gradients(slope, ops.convert_to_tensor(x))[0]
+    np.testing.assert_allclose(to_numpy(second), 6 * scale**2 * x, rtol=1e-5, atol=1e-6)
+
+
+def test_block_dropout_spares_the_skip_tensor():
+    block = ConvS2SBlock(3, 3, dropout=0.5, seed=1)
+    inputs = random(2, 7, 3)
+    block.build(inputs.shape)
+    expected = to_numpy(block(inputs))
+    trained = [to_numpy(block(inputs, training=True)) for _ in range(2)]
+    assert np.any(trained[0] != trained[1])
+    assert np.any(np.abs(trained[0] - expected) > 1e-3)
+    # With a kernel of zeros, what is dropped no longer matters: the skip is whole.
+    block.convolution.v.assign(0 * to_numpy(block.convolution.v))
+    whole = to_numpy(block(inputs, training=True))
+    np.testing.assert_allclose(whole, inputs * np.sqrt(0.5), rtol=1e-5)
+
+
+def test_widths_that_do_not_fit_or_are_unknown():
+    shapes = [(2, 4, 5), (2, 4, 3), (2, 7, 4), (2, 7, 4)]
+    with pytest.raises(ValueError, match="`keys` must be as wide"):
+        ConvS2SAttention().build(*shapes)
+    shapes[1] = (2, 4, None)
+    with pytest.raises(ValueError, match="`target_embeddings`"):
+        ConvS2SAttention().build(*shapes)
+    with pytest.raises(ValueError, match="`skip`"):
+        ScaledResidual().build((2, 7, 5), (2, 7, None))

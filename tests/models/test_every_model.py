@@ -29,6 +29,7 @@ from tests.models.families import (
     start,
     tensors,
 )
+from tests.processes import run_python
 
 ROUND_TRIPS = ("mixed", "own", "sides", "lm_mixed", "lm_adaptive",
                "lm_tied_projections", "conv_lm", "conv_s2s")  # fmt: skip
@@ -354,3 +355,31 @@ def test_fold_keeps_outputs_steps_and_files(name, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(to_numpy(again(inputs)), expected, **TOLERANCE)
     assert again.count_params() == model.count_params()
+
+
+RELOAD = """
+import sys, numpy as np, keras, keras_seqconv
+for path in sys.argv[1:]:
+    arrays = dict(np.load(path + ".npz"))
+    expected = arrays.pop("expected")
+    outputs = keras.saving.load_model(path)(arrays)
+    outputs = keras.ops.cast(outputs, "float32")
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+"""
+
+
+@pytest.mark.slow
+def test_every_family_reloads_in_a_fresh_process(tmp_path):
+    kinds = ("mixed", "query_conv", "conv_s2s", "lm_tied_projections", "conv_lm")
+    paths = []
+    for model in (
+        *map(model_of, kinds),
+        families.encoder_decoder(dtype="mixed_bfloat16", share_embeddings="all"),
+        families.conv_s2s(dtype="mixed_float16"),
+    ):
+        paths.append(str(tmp_path / f"{len(paths)}.keras"))
+        inputs = inputs_of(model)
+        expected = to_numpy(model(tensors(inputs)))
+        np.savez(f"{paths[-1]}.npz", expected=expected, **inputs)
+        model.save(paths[-1])
+    run_python(RELOAD, *paths)

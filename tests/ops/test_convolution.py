@@ -48,12 +48,15 @@ def with_gradients(dynamic, padding="causal"):
     return results
 
 
-def assert_equal_the_loops(got, inputs, kernel, upstream, padding="causal"):
-    """What `with_gradients` gave, to 1e-5."""
-    upstream, *pair = [to_numpy(value) for value in (upstream, inputs, kernel)]
+def with_loops(got, inputs, kernel, upstream, padding="causal"):
+    """Pairs of what `with_gradients` gave and what the loops give."""
+    *pair, upstream = map(to_numpy, (inputs, kernel, upstream))
     by_loops = oracle.gradients(upstream, *pair, padding)
-    expected = [oracle.convolve(*pair, padding), *by_loops]
-    for value, loops in zip(got, expected, strict=True):
+    return zip(got, [oracle.convolve(*pair, padding), *by_loops], strict=True)
+
+
+def assert_equal_the_loops(got, *tensors_and_padding):
+    for value, loops in with_loops(got, *tensors_and_padding):
         assert_close(value, loops, 1e-5)
 
 
@@ -204,11 +207,8 @@ def test_half_precision_accumulates_in_float32(dynamic, dtype, taps, jit_compile
     tensors = [ops.abs(value) for value in case(1, 40, 64, 2, taps, dynamic, dtype)]
     with jit_scope(jit_compile):
         got = with_gradients(dynamic)(*tensors)
-    *pair, upstream = [to_numpy(value) for value in tensors]
-    by_loops = oracle.gradients(upstream, *pair, "causal")
-    expected = [oracle.convolve(*pair, "causal"), *by_loops]
     half_a_place = {"float16": 2**-11, "bfloat16": 2**-8}[dtype]
-    for value, loops in zip(got, expected, strict=True):
+    for value, loops in with_loops(got, *tensors):
         limits = (half_a_place + 1e-5) * loops + 1e-7
         assert (np.abs(to_numpy(value) - loops) <= limits).all()
 
@@ -289,10 +289,7 @@ def test_what_gpus_compute(dynamic, dtype, monkeypatch):
     tensors = case(2, 70, 12, 3, 37, dynamic, dtype)
     with jit_scope(True):
         got = with_gradients(dynamic)(*tensors)
-    *pair, upstream = [to_numpy(value) for value in tensors]
-    by_loops = oracle.gradients(upstream, *pair, "causal")
-    expected = [oracle.convolve(*pair, "causal"), *by_loops]
-    for value, loops in zip(got, expected, strict=True):
+    for value, loops in with_loops(got, *tensors):
         assert keras.backend.standardize_dtype(value.dtype) == dtype
         assert_close(value, loops, LIMITS[dtype])
 
