@@ -380,7 +380,7 @@ class Progress(Reports):
 
 @dataclasses.dataclass(eq=False)
 class TensorBoard(Reports):
-    """Writes scalars by update and pictures after validations, on any backend.
+    """Writes scalars by update, on any backend.
 
     `train/...` are the metrics (as in `LogFile`) of the updates since the last point,
     `validation/...` all val_* in the logs, for example `validation/bleu`. After a
@@ -390,14 +390,10 @@ class TensorBoard(Reports):
     Args:
         directory: folder of the event files.
         every_updates: updates between two points.
-        attention_figure: function without arguments, called after each validation;
-            returns images by name: (height, width, 1, 3 or 4), uint8 or floats from 0
-            to 1.
     """
 
     directory: str | os.PathLike
     every_updates: int = 100
-    attention_figure: Callable[[], dict[str, np.ndarray]] | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -420,12 +416,7 @@ class TensorBoard(Reports):
     def write(self, values: dict[str, float]) -> None:
         import tensorflow as tf
 
-        pictures = {}
-        if "learning_rate" not in values and self.attention_figure is not None:
-            pictures = self.attention_figure()
         with self._writer.as_default(step=self.update):
             for name, value in values.items():
                 part = "validation" if name.startswith("val_") else "train"
                 tf.summary.scalar(f"{part}/{name.removeprefix('val_')}", value)
-            for name, picture in pictures.items():
-                tf.summary.image(name, np.asarray(picture)[None])

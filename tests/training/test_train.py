@@ -22,8 +22,8 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
 from keras_seqconv.presets import Plateau
 from keras_seqconv.training import TrainingOptions, average_run, train
-from keras_seqconv.training.run import open_corpus_of, read_run, sole_run
-from keras_seqconv.training.run_tokenizers import read_tokenizers
+from keras_seqconv.training.run import read_run, sole_run
+from keras_seqconv.training.text import open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks
 from keras_seqconv_cli import main
 from tests.cli.commands import write
@@ -134,7 +134,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
     assert any("val_bleu" in record for record in records)
     (events,) = (run / "tensorboard").iterdir()
-    assert b"attention/1" in events.read_bytes()
+    assert b"validation/bleu" in events.read_bytes()
 
 
 @pytest.mark.slow
