@@ -27,9 +27,9 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         tokenizers,
         training,
     )
+    from keras_seqconv.callbacks import fit_stream  # noqa: F401
     from keras_seqconv.devices import keep_freed_memory  # noqa: F401
     from keras_seqconv.evaluation import demo, inspection, plots  # noqa: F401
-    from keras_seqconv.fitting import fit_stream  # noqa: F401
     from keras_seqconv.translation.translator import (  # noqa: F401
         LanguageGenerator,
         Translator,
@@ -43,7 +43,7 @@ _MODULES = (
 )  # fmt: skip
 _VIEWS = ("demo", "inspection", "plots")
 _HOMES = {
-    "fit_stream": "fitting",
+    "fit_stream": "callbacks",
     "LanguageGenerator": "translation.translator",
     "keep_freed_memory": "devices",
     "Translator": "translation.translator",

@@ -28,7 +28,10 @@ from keras_seqconv.support.progress import clock
 
 
 class Validation(CountingCallback):
-    """Base of validations: decides when to call `results`."""
+    """Base of validations: decides when to call `results`.
+
+    `results()` computes the results of the current model, which it may change.
+    """
 
     _latest, _validated = {}, None
 
@@ -59,10 +62,6 @@ class Validation(CountingCallback):
             seconds = time.perf_counter() - start
             logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
         logs.update(self._latest)
-
-    def results(self) -> dict[str, float]:
-        """Results of the current model, which this may change."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(eq=False)
@@ -182,11 +181,8 @@ class Reports(CountingCallback):
     it, the mean since the start of the epoch is given.
     """
 
-    def __post_init__(self):
-        super().__post_init__()
-        # Logs of the last reading in this epoch, its time, seconds before a restart.
-        self._before, self._since_time, self._earlier = {}, 0.0, 0.0
-        self._written = self._validated = None
+    # Logs of the last reading in this epoch, its time, seconds before a restart.
+    _before, _since_time, _earlier = {}, 0.0, 0.0
 
     def get_state(self) -> dict:
         seconds = time.perf_counter() - self._since_time
@@ -194,9 +190,6 @@ class Reports(CountingCallback):
 
     def set_state(self, state: dict) -> None:
         self._before, self._earlier = state["before"], state["seconds"]
-
-    def write(self, values: dict[str, float]) -> None:
-        raise NotImplementedError
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)

@@ -74,7 +74,7 @@ class Run:
         """Whether a run with these options has come to its end, and has its model."""
         done = read_json(self.settings).get("finished") or {}
         done = {name: done[name] for name in done.keys() - _ON_THE_WAY}
-        return done == self._what_matters() and self.model.is_dir()
+        return done == self.what_matters() and self.model.is_dir()
 
     @property
     def last_start(self) -> dict | None:
@@ -86,10 +86,7 @@ class Run:
         if self.writes:
             write_json(self.settings, {**read_json(self.settings), **entries})
 
-    def note_finished(self) -> None:
-        self.note(finished=self._what_matters())
-
-    def _what_matters(self) -> dict:
+    def what_matters(self) -> dict:
         """The options without those that change nothing of what comes out."""
         return self.options.model_dump(exclude=_OF_A_MACHINE | _ON_THE_WAY)
 

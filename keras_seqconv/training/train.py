@@ -9,8 +9,7 @@ from typing import NamedTuple
 import keras
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
-from keras_seqconv.devices import Devices, bfloat16_advice, find_devices
-from keras_seqconv.fitting import fit_stream
+from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
@@ -150,10 +149,6 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         f"{stream.padding_share:.1%} padding; "
         f"at most {tokens * recipe.num_replicas:,} target tokens an update"
     )
-    if recipe.precision == "float32":
-        flag, gain = "--precision mixed_bfloat16", "trained 1.2 times as fast"
-        if advice := bfloat16_advice(flag, gain):
-            say(advice)
     if newest := checkpoints.latest(run.checkpoints):
         say(f"Going on from {newest}")
     elif options.initialize_from is not None:
@@ -161,7 +156,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
     stop = callbacks.GracefulStop()
     with devices.scope(), hosts.awaited():
         others = _callbacks(run, text, validation, model)
-        fit_stream(
+        callbacks.fit_stream(
             model,
             stream,
             directory=run.checkpoints,
@@ -185,7 +180,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         model = make_model(options, recipe.precision, *text.tokenizers)
         model.compile(loss=loss)
     scores = finish(run, text, model, say)
-    run.note_finished()
+    run.note(finished=run.what_matters())
     return Result(run.model, scores)
 
 

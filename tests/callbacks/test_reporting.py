@@ -21,8 +21,8 @@ from keras_seqconv.callbacks import (
     ValidationBLEU,
     ordered,
 )
+from keras_seqconv.callbacks.fitting import FetchedLogs
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.fitting import FetchedLogs
 from keras_seqconv.support.progress import Progress as Lines
 from tests.backends import to_numpy
 from tests.callbacks.small import Stream, fit, make_model, same
