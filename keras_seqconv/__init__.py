@@ -41,30 +41,30 @@ _MODULES = (
     "layers", "losses", "metrics", "models", "ops", "optimizers", "preparation",
     "presets", "schedules", "tokenizers", "training",
 )  # fmt: skip
-_VIEWS = ("demo", "inspection", "plots")
+# Where other names are; a path that ends in a name is a module.
 _HOMES = {
+    "demo": "evaluation.demo",
+    "inspection": "evaluation.inspection",
+    "plots": "evaluation.plots",
     "fit_stream": "callbacks",
     "LanguageGenerator": "translation.translator",
     "keep_freed_memory": "devices",
     "Translator": "translation.translator",
     "load": "translation.translator",
 }
-__all__ = ["__version__", *_HOMES, *_MODULES, *_VIEWS]
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str):
+    if name not in __all__:
+        raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
+    path = _HOMES.get(name, name)
     try:
-        if name in _MODULES:
-            return importlib.import_module(f"keras_seqconv.{name}")
-        if name in _VIEWS:
-            return importlib.import_module(f"keras_seqconv.evaluation.{name}")
-        if name in _HOMES:
-            home = importlib.import_module(f"keras_seqconv.{_HOMES[name]}")
-            globals()[name] = getattr(home, name)
-            return globals()[name]
+        home = importlib.import_module(f"keras_seqconv.{path}")
     except ImportError as error:  # an extra is missing: `hasattr` answers False
         raise AttributeError(str(error)) from error
-    raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
+    globals()[name] = home if path.endswith(name) else getattr(home, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
