@@ -71,6 +71,20 @@ def __dir__() -> list[str]:
     return __all__
 
 
+def _register() -> None:
+    """Registers with Keras all that its files may hold."""
+    import keras
+
+    if keras.backend.backend() not in ("tensorflow", "jax"):
+        raise ImportError(
+            "keras_seqconv works on the Keras backends tensorflow and jax. Set the "
+            "environment variable KERAS_BACKEND to one of them before importing Keras. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    for name in ("layers", "losses", "metrics", "models", "optimizers", "schedules"):
+        importlib.import_module(f"keras_seqconv.{name}")
+
+
 # The command line answers wrong flags and tables before it loads Keras.
 if "keras_seqconv_cli" not in sys.modules:
-    importlib.import_module("keras_seqconv.registration")
+    _register()

@@ -33,9 +33,6 @@ ALLOWED = {
     "support": set(),
     "ops": set(),
     "presets": set(),
-    "registration": {
-        "layers", "losses", "metrics", "models", "optimizers", "schedules",
-    },
     "training_options": {"presets"},
     "version": set(),
     "losses": {"ops"},
