@@ -9,6 +9,7 @@ from typing import NamedTuple
 import keras
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
+from keras_seqconv.callbacks.reporting import Validation
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.extras import require
@@ -231,7 +232,7 @@ def _validate_end(run: Run, others: list, model) -> None:
     """
     end = checkpoints.latest(run.checkpoints)
     state = checkpoints.read_state(end)
-    validations = [one for one in others if isinstance(one, callbacks.Validation)]
+    validations = [one for one in others if isinstance(one, Validation)]
     if not validations or run.monitor[0] in state["metrics"]:
         return
     checkpoints.restore(end, model)
