@@ -13,7 +13,7 @@ def imports() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         room = path.relative_to(PACKAGE).with_suffix("").parts[0]
-        if room in ("__init__", "support", "registration", "version"):
+        if room in ("__init__", "support", "version"):
             continue
         graph.setdefault(room, set())
         for node in ast.walk(ast.parse(path.read_text())):

@@ -27,9 +27,9 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         tokenizers,
         training,
     )
+    from keras_seqconv.callbacks import fit_stream  # noqa: F401
     from keras_seqconv.devices import keep_freed_memory  # noqa: F401
     from keras_seqconv.evaluation import demo, inspection, plots  # noqa: F401
-    from keras_seqconv.fitting import fit_stream  # noqa: F401
     from keras_seqconv.translation.translator import (  # noqa: F401
         LanguageGenerator,
         Translator,
@@ -41,36 +41,50 @@ _MODULES = (
     "layers", "losses", "metrics", "models", "ops", "optimizers", "preparation",
     "presets", "schedules", "tokenizers", "training",
 )  # fmt: skip
-_VIEWS = ("demo", "inspection", "plots")
+# Where other names are; a path that ends in a name is a module.
 _HOMES = {
-    "fit_stream": "fitting",
+    "demo": "evaluation.demo",
+    "inspection": "evaluation.inspection",
+    "plots": "evaluation.plots",
+    "fit_stream": "callbacks",
     "LanguageGenerator": "translation.translator",
     "keep_freed_memory": "devices",
     "Translator": "translation.translator",
     "load": "translation.translator",
 }
-__all__ = ["__version__", *_HOMES, *_MODULES, *_VIEWS]
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str):
+    if name not in __all__:
+        raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
+    path = _HOMES.get(name, name)
     try:
-        if name in _MODULES:
-            return importlib.import_module(f"keras_seqconv.{name}")
-        if name in _VIEWS:
-            return importlib.import_module(f"keras_seqconv.evaluation.{name}")
-        if name in _HOMES:
-            home = importlib.import_module(f"keras_seqconv.{_HOMES[name]}")
-            globals()[name] = getattr(home, name)
-            return globals()[name]
+        home = importlib.import_module(f"keras_seqconv.{path}")
     except ImportError as error:  # an extra is missing: `hasattr` answers False
         raise AttributeError(str(error)) from error
-    raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
+    globals()[name] = home if path.endswith(name) else getattr(home, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
+def _register() -> None:
+    """Registers with Keras all that its files may hold."""
+    import keras
+
+    if keras.backend.backend() not in ("tensorflow", "jax"):
+        raise ImportError(
+            "keras_seqconv works on the Keras backends tensorflow and jax. Set the "
+            "environment variable KERAS_BACKEND to one of them before importing Keras. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    for name in ("layers", "losses", "metrics", "models", "optimizers", "schedules"):
+        importlib.import_module(f"keras_seqconv.{name}")
+
+
 # The command line answers wrong flags and tables before it loads Keras.
 if "keras_seqconv_cli" not in sys.modules:
-    importlib.import_module("keras_seqconv.registration")
+    _register()

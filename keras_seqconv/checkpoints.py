@@ -15,8 +15,9 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -311,21 +312,15 @@ def _scope(model):
     return contextlib.nullcontext()
 
 
-class _File:
-    """A checkpoint that is open for reading; ValueError where it is damaged."""
+class _File(NamedTuple):
+    """A checkpoint that is open for reading."""
 
-    def __init__(self, path: Path, arrays, whole: bool):
-        self.path, self._arrays = path, arrays
-        self.header = json.loads(arrays["header.json"])
-        if (version := self.header["format_version"]) != FORMAT_VERSION:
-            raise ValueError(
-                f"its `format_version` must be {FORMAT_VERSION}. Received: {version!r}"
-            )
-        if whole and (name := arrays.zip.testzip()) is not None:
-            raise ValueError(f"checksum of {name}")
+    path: Path
+    arrays: Mapping
+    header: dict
 
     def read(self, group: str, number: int) -> np.ndarray:
-        value = self._arrays[f"{group}/{number}"]
+        value = self.arrays[f"{group}/{number}"]
         if value.dtype.kind == "V":  # bfloat16, which NumPy does not know
             value = value.view(self.header[group][number]["dtype"])
         return value
@@ -347,22 +342,30 @@ class _File:
             where = "in memory"
             if group == "optimizer":
                 where += " (`average([path], model)` takes only the weights)"
-            raise _wrong(self.path, f"its {group} is not the one {where}: {reason}")
+            raise ValueError(
+                f"{self.path}: its {group} is not the one {where}: {reason}."
+            )
 
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike, whole: bool = True) -> Iterator[_File]:
+    """Yields a checkpoint, whose checksums were compared if `whole`."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint {path}.")
     with contextlib.ExitStack() as stack:
         try:
-            file = _File(path, stack.enter_context(np.load(path)), whole)
+            arrays = stack.enter_context(np.load(path))
+            header = json.loads(arrays["header.json"])
+            if (version := header["format_version"]) != FORMAT_VERSION:
+                raise ValueError(
+                    f"its `format_version` must be {FORMAT_VERSION}. "
+                    f"Received: {version!r}"
+                )
+            if whole and (name := arrays.zip.testzip()) is not None:
+                raise ValueError(f"checksum of {name}")
         except Exception as error:
-            reason = f"it is damaged, cut off or no checkpoint ({error})"
-            raise _wrong(path, reason) from error
-        yield file
-
-
-def _wrong(path, reason: str) -> ValueError:
-    return ValueError(f"{path}: {reason}.")
+            raise ValueError(
+                f"{path}: it is damaged, cut off or no checkpoint ({error})."
+            ) from error
+        yield _File(path, arrays, header)

@@ -3,9 +3,7 @@
 import contextlib
 import ctypes
 import os
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from keras_seqconv.support.arguments import check_positive_integer
@@ -23,34 +21,10 @@ def available_cores() -> int:
     return len(mine(0)) if mine else os.cpu_count() or 1
 
 
-def bfloat16_advice(flag: str, gain: str) -> str:
-    """A line for users whose CPU multiplies bfloat16 faster than float32; else "".
-
-    Args:
-        flag: option of the command.
-        gain: measured gain, see docs/precision.md.
-    """
-    with contextlib.suppress(OSError):
-        features = Path("/proc/cpuinfo").read_text()
-        if re.search("avx512_bf16|amx_bf16", features) and not _has_gpu():
-            return f"This CPU multiplies bfloat16: {flag} {gain} (docs/precision.md)."
-    return ""
-
-
 def _on_tensorflow() -> bool:
     import keras  # not before memory is set up, see `keep_freed_memory`
 
     return keras.backend.backend() == "tensorflow"
-
-
-def _has_gpu() -> bool:
-    if _on_tensorflow():
-        import tensorflow as tf
-
-        return bool(tf.config.list_physical_devices("GPU"))
-    import jax
-
-    return jax.default_backend() != "cpu"
 
 
 def share_cores(workers: int) -> bool:

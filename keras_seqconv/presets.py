@@ -713,8 +713,7 @@ QUICKSTART = Recipe(
 # fmt: off
 PRESETS: dict[str, Preset] = {}
 
-_LIGHT = {"kind": "light_conv", "input_dropout": 0.1}
-_DYNAMIC = {"kind": "dynamic_conv", "input_dropout": 0.1}
+_INPUT_DROPOUT = {"input_dropout": 0.1}
 _ATTENTION = {"mixer": "attention"}
 _ONE_TABLE = {"share_embeddings": "all"}
 _BIG = {"hidden_dim": 1024, "intermediate_dim": 4096, "num_heads": 16}
@@ -724,6 +723,22 @@ _SMALL = {"intermediate_dim": 1024, "num_heads": 4}
 def _dropouts(dropout, attention, weight=None) -> dict[str, float]:
     rates = {"dropout": dropout, "attention_dropout": attention}
     return rates if weight is None else {**rates, "weight_dropout": weight}
+
+
+def _both(
+    light, dynamic, recipe, task, architecture, mixer=None, source="ours", **more
+):
+    """Adds presets of LightConv and DynamicConv that differ in nothing else.
+
+    `light` and `dynamic` are names, parameters, and published scores if there are any.
+    """
+    types = {"light_conv": "lightweight", "dynamic_conv": "dynamic"}
+    for kind, (name, parameters, *score) in zip(types, (light, dynamic), strict=True):
+        PRESETS[name] = Preset(
+            recipe, task, parameters,
+            {**architecture, "mixer": {"kind": kind, **mixer} if mixer else kind},
+            source=source.format(types[kind]), reference="".join(score), **more,
+        )
 
 
 # LightConv and DynamicConv: translation and summaries ---------------------------------
@@ -742,79 +757,47 @@ _ZH_EN_CONV = {
     **_CONV, **_BIG, "share_embeddings": "none", **_dropouts(0.2, 0.2, 0.2),
 }
 _CNN_CONV = {**_CONV, **_dropouts(0.1, 0.1, 0.1)}
-_BASE_SOURCE = "fairseq lightconv and lightconv_wmt_en_de; sharing as its WMT recipes"
 _BARE = ("fairseq's bare architecture has dropout 0.1, not that of the recipe",)
-_CNN_SOURCE = (
-    "Wu et al. 2019, section 5.2; sizes concluded from fairseq issues 576 and 594; "
-    "fairseq has no such name"
-)
-_CNN_NOTES = ("attention and weight dropout 0.1 are ours",)
 
-PRESETS["light_conv"] = Preset(
-    LIGHT_CONV_BASE, WMT16_EN_DE, 60_655_704,
-    {**_BASE_CONV, "mixer": _LIGHT}, source=f"{_BASE_SOURCE}, type lightweight",
+_both(
+    ("light_conv", 60_655_704), ("dynamic_conv", 61_747_200),
+    LIGHT_CONV_BASE, WMT16_EN_DE, _BASE_CONV, _INPUT_DROPOUT,
+    source="fairseq lightconv and lightconv_wmt_en_de; sharing as its WMT recipes, "
+    "type {}",
 )
-PRESETS["light_conv_iwslt_de_en"] = Preset(
-    IWSLT, IWSLT14, 38_139_436,
-    {**_IWSLT_CONV, "mixer": {"kind": "light_conv", "use_glu": False}},
-    source="fairseq lightconv_iwslt_de_en, type lightweight, dropout of the recipe",
-    reference="34.8 BLEU (Wu et al. 2019)", notes=_BARE,
+_both(
+    ("light_conv_iwslt_de_en", 38_139_436, "34.8 BLEU (Wu et al. 2019)"),
+    ("dynamic_conv_iwslt_de_en", 38_685_184, "35.2 BLEU (Wu et al. 2019)"),
+    IWSLT, IWSLT14, _IWSLT_CONV, {"use_glu": False}, notes=_BARE,
+    source="fairseq lightconv_iwslt_de_en, type {}, dropout of the recipe",
 )
-PRESETS["light_conv_wmt_en_de_big"] = Preset(
-    WMT_EN_DE_BIG, WMT16_EN_DE, 208_867_504,
-    {**_EN_DE_CONV, "mixer": _LIGHT},
-    source="fairseq lightconv_wmt_en_de_big, type lightweight",
-    reference="28.9 BLEU (Wu et al. 2019)",
+_both(
+    ("light_conv_wmt_en_de_big", 208_867_504, "28.9 BLEU (Wu et al. 2019)"),
+    ("dynamic_conv_wmt_en_de_big", 213_237_760, "29.7 BLEU (Wu et al. 2019)"),
+    WMT_EN_DE_BIG, WMT16_EN_DE, _EN_DE_CONV, _INPUT_DROPOUT,
+    source="fairseq lightconv_wmt_en_de_big, type {}",
 )
-PRESETS["light_conv_wmt_en_fr_big"] = Preset(
-    WMT_EN_FR_BIG, WMT14_EN_FR, None,
-    {**_EN_FR_CONV, "mixer": _LIGHT},
-    source="fairseq lightconv_wmt_en_fr_big, type lightweight",
-    reference="43.1 BLEU (Wu et al. 2019), from memory",
+_both(
+    ("light_conv_wmt_en_fr_big", None, "43.1 BLEU (Wu et al. 2019), from memory"),
+    ("dynamic_conv_wmt_en_fr_big", None, "43.2 BLEU (Wu et al. 2019)"),
+    WMT_EN_FR_BIG, WMT14_EN_FR, _EN_FR_CONV, _INPUT_DROPOUT,
+    source="fairseq lightconv_wmt_en_fr_big, type {}",
 )
-PRESETS["light_conv_wmt_zh_en_big"] = Preset(
-    WMT_ZH_EN_BIG, WMT17_ZH_EN, None,
-    {**_ZH_EN_CONV, "mixer": _LIGHT},
-    source="fairseq lightconv_wmt_zh_en_big, type lightweight",
-    reference="24.3 BLEU (Wu et al. 2019), from memory",
+_both(
+    ("light_conv_wmt_zh_en_big", None, "24.3 BLEU (Wu et al. 2019), from memory"),
+    ("dynamic_conv_wmt_zh_en_big", None, "24.4 BLEU (Wu et al. 2019), from memory"),
+    WMT_ZH_EN_BIG, WMT17_ZH_EN, _ZH_EN_CONV, _INPUT_DROPOUT,
+    source="fairseq lightconv_wmt_zh_en_big, type {}",
 )
-PRESETS["light_conv_cnn_dailymail"] = Preset(
-    SUMMARIES, CNN_DAILYMAIL, 89_958_488,
-    {**_CNN_CONV, "mixer": _LIGHT}, source=_CNN_SOURCE, notes=_CNN_NOTES,
-    reference="ROUGE 39.52/15.97/36.51 (Wu et al. 2019), from memory",
-)
-PRESETS["dynamic_conv"] = Preset(
-    LIGHT_CONV_BASE, WMT16_EN_DE, 61_747_200,
-    {**_BASE_CONV, "mixer": _DYNAMIC}, source=f"{_BASE_SOURCE}, type dynamic",
-)
-PRESETS["dynamic_conv_iwslt_de_en"] = Preset(
-    IWSLT, IWSLT14, 38_685_184,
-    {**_IWSLT_CONV, "mixer": {"kind": "dynamic_conv", "use_glu": False}},
-    source="fairseq lightconv_iwslt_de_en, type dynamic, dropout of the recipe",
-    reference="35.2 BLEU (Wu et al. 2019)", notes=_BARE,
-)
-PRESETS["dynamic_conv_wmt_en_de_big"] = Preset(
-    WMT_EN_DE_BIG, WMT16_EN_DE, 213_237_760,
-    {**_EN_DE_CONV, "mixer": _DYNAMIC},
-    source="fairseq lightconv_wmt_en_de_big, type dynamic",
-    reference="29.7 BLEU (Wu et al. 2019)",
-)
-PRESETS["dynamic_conv_wmt_en_fr_big"] = Preset(
-    WMT_EN_FR_BIG, WMT14_EN_FR, None,
-    {**_EN_FR_CONV, "mixer": _DYNAMIC},
-    source="fairseq lightconv_wmt_en_fr_big, type dynamic",
-    reference="43.2 BLEU (Wu et al. 2019)",
-)
-PRESETS["dynamic_conv_wmt_zh_en_big"] = Preset(
-    WMT_ZH_EN_BIG, WMT17_ZH_EN, None,
-    {**_ZH_EN_CONV, "mixer": _DYNAMIC},
-    source="fairseq lightconv_wmt_zh_en_big, type dynamic",
-    reference="24.4 BLEU (Wu et al. 2019), from memory",
-)
-PRESETS["dynamic_conv_cnn_dailymail"] = Preset(
-    SUMMARIES, CNN_DAILYMAIL, 91_049_984,
-    {**_CNN_CONV, "mixer": _DYNAMIC}, source=_CNN_SOURCE, notes=_CNN_NOTES,
-    reference="ROUGE 39.84/16.25/36.73 (Wu et al. 2019) (R-2, R-L from memory)",
+_both(
+    ("light_conv_cnn_dailymail", 89_958_488,
+     "ROUGE 39.52/15.97/36.51 (Wu et al. 2019), from memory"),
+    ("dynamic_conv_cnn_dailymail", 91_049_984,
+     "ROUGE 39.84/16.25/36.73 (Wu et al. 2019) (R-2, R-L from memory)"),
+    SUMMARIES, CNN_DAILYMAIL, _CNN_CONV, _INPUT_DROPOUT,
+    source="Wu et al. 2019, section 5.2; sizes concluded from fairseq issues 576 and "
+    "594; fairseq has no such name",
+    notes=("attention and weight dropout 0.1 are ours",),
 )
 
 # Query-projected DynamicConv: its kernels come from a projection ----------------------
@@ -965,30 +948,21 @@ _GBW_NOTES = (
     "not the model of the paper: see dynamic_conv_lm_gbw_paper",
 )
 
-PRESETS["light_conv_lm"] = Preset(
-    LANGUAGE_MODEL, WIKITEXT, 154_424_240,
-    {**_BASE_LM, "mixer": _LIGHT},
+_both(
+    ("light_conv_lm", 154_424_240), ("dynamic_conv_lm", 154_906_624),
+    LANGUAGE_MODEL, WIKITEXT, _BASE_LM, _INPUT_DROPOUT,
     model="LanguageModel", source="fairseq lightconv_lm", notes=_LM_NOTES,
 )
-PRESETS["light_conv_lm_gbw"] = Preset(
-    ADAPTIVE_BILLION, BILLION_WORD, 94_071_616,
-    {**_GBW_LM, "mixer": _LIGHT},
-    model="LanguageModel", source="fairseq lightconv_lm_gbw", notes=_GBW_NOTES,
-)
-PRESETS["dynamic_conv_lm"] = Preset(
-    LANGUAGE_MODEL, WIKITEXT, 154_906_624,
-    {**_BASE_LM, "mixer": _DYNAMIC},
-    model="LanguageModel", source="fairseq lightconv_lm", notes=_LM_NOTES,
-)
-PRESETS["dynamic_conv_lm_gbw"] = Preset(
-    ADAPTIVE_BILLION, BILLION_WORD, 95_036_384,
-    {**_GBW_LM, "mixer": _DYNAMIC},
+_both(
+    ("light_conv_lm_gbw", 94_071_616), ("dynamic_conv_lm_gbw", 95_036_384),
+    ADAPTIVE_BILLION, BILLION_WORD, _GBW_LM, _INPUT_DROPOUT,
     model="LanguageModel", source="fairseq lightconv_lm_gbw", notes=_GBW_NOTES,
 )
 PRESETS["dynamic_conv_lm_gbw_paper"] = Preset(
     ADAPTIVE_BILLION, BILLION_WORD, 339_130_304,
     {
-        **_BIG, "num_layers": 17, "mixer": _DYNAMIC, **_dropouts(0.1, 0.1, 0.1),
+        **_BIG, "num_layers": 17, "mixer": {"kind": "dynamic_conv", **_INPUT_DROPOUT},
+        **_dropouts(0.1, 0.1, 0.1),
         "kernel_sizes": [15] * 2 + [31] * 4 + [63] * 11, **_PRE_NORM, **_ADAPTIVE,
     },
     model="LanguageModel",
@@ -1086,13 +1060,9 @@ _CHARACTERS_CONV = {
     "positions": None,  # so that any past that the kernels reach looks the same
 }
 
-PRESETS["light_conv_lm_characters"] = Preset(
-    CHARACTERS, SHAKESPEARE, 3_574_960,
-    {**_CHARACTERS_CONV, "mixer": "light_conv"}, model="LanguageModel",
-)
-PRESETS["dynamic_conv_lm_characters"] = Preset(
-    CHARACTERS, SHAKESPEARE, 3_815_680,
-    {**_CHARACTERS_CONV, "mixer": "dynamic_conv"}, model="LanguageModel",
+_both(
+    ("light_conv_lm_characters", 3_574_960), ("dynamic_conv_lm_characters", 3_815_680),
+    CHARACTERS, SHAKESPEARE, _CHARACTERS_CONV, model="LanguageModel",
 )
 PRESETS["transformer_lm_characters"] = Preset(
     TRANSFORMER_CHARACTERS, SHAKESPEARE, 3_968_768,
@@ -1112,13 +1082,9 @@ _FOUR = {"num_heads": 4, "num_encoder_layers": 4, "num_decoder_layers": 4, **_ON
 _AESLC = {**_FOUR, "hidden_dim": 256, "intermediate_dim": 768}
 _AESLC_CONV = {**_AESLC, "kernel_sizes": [3, 7, 15, 31], **_dropouts(0.3, 0.1, 0.1)}
 
-PRESETS["dynamic_conv_aeslc"] = Preset(
-    SUBJECT_LINES, AESLC, 7_958_528,
-    {**_AESLC_CONV, "mixer": "dynamic_conv"},
-)
-PRESETS["light_conv_aeslc"] = Preset(
-    SUBJECT_LINES, AESLC, 7_844_288,
-    {**_AESLC_CONV, "mixer": "light_conv"},
+_both(
+    ("light_conv_aeslc", 7_844_288), ("dynamic_conv_aeslc", 7_958_528),
+    SUBJECT_LINES, AESLC, _AESLC_CONV,
 )
 PRESETS["transformer_aeslc"] = Preset(
     # Post-norm learns to copy far later (docs/results.md).
@@ -1133,13 +1099,9 @@ _NARROW = {**_FOUR, "hidden_dim": 128, "intermediate_dim": 256}
 _NARROW_CONV = {**_NARROW, "kernel_sizes": [3, 7, 15, 15], **_dropouts(0.3, 0.1, 0.1)}
 _AFTER_TINY = "ours, after the Transformer-tiny of Wu et al. 2021"
 
-PRESETS["dynamic_conv_multi30k"] = Preset(
-    MULTI30K, MULTI30K_10K, 2_513_920,
-    {**_NARROW_CONV, "mixer": "dynamic_conv"}, source=_AFTER_TINY,
-)
-PRESETS["light_conv_multi30k"] = Preset(
-    MULTI30K, MULTI30K_10K, 2_473_280,
-    {**_NARROW_CONV, "mixer": "light_conv"}, source=_AFTER_TINY,
+_both(
+    ("light_conv_multi30k", 2_473_280), ("dynamic_conv_multi30k", 2_513_920),
+    MULTI30K, MULTI30K_10K, _NARROW_CONV, source=_AFTER_TINY,
 )
 PRESETS["query_conv_multi30k"] = Preset(
     MULTI30K, MULTI30K_10K, 2_625_536,

@@ -24,7 +24,7 @@ _LEAST = {
 
 @dataclasses.dataclass(eq=False)
 class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """A straight line from (0, warmup_start) to (warmup_steps, learning_rate)."""
+    """A line from (0, warmup_start) to (warmup_steps, learning_rate), then `_later`."""
 
     learning_rate: float
     warmup_steps: int = 0
@@ -45,9 +45,6 @@ class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
         slope = (self.learning_rate - self.warmup_start) / max(self.warmup_steps, 1)
         rising = self.warmup_start + ops.cast(updates, "float32") * slope
         return ops.where(updates < self.warmup_steps, rising, self._later(updates))
-
-    def _later(self, updates):
-        raise NotImplementedError
 
     def get_config(self) -> dict:
         return dict(vars(self))

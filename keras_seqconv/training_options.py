@@ -23,7 +23,7 @@ GROUPS = {
     "text": "from text to batches",
     "architecture": "instead of the preset's",
     "recipe": "instead of the preset's recipe (`keras-seqconv presets NAME` shows it)",
-    "reports": "validation, checkpoints, pictures",
+    "reports": "validation, checkpoints, TensorBoard",
 }
 
 

@@ -136,7 +136,9 @@ def load_quietly() -> None:
                 printed.seek(0)
                 os.write(kept, printed.read())
                 raise
-            import keras_seqconv.registration  # noqa: F401
+            from keras_seqconv import _register
+
+            _register()
         finally:
             os.dup2(kept, 2)
             os.close(kept)

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _show_translations(folder: Path, options) -> None:
     """Some of the test split, by the model directory as a user would load it."""
-    from keras_seqconv.training.run import open_corpus_of, sentences_of
+    from keras_seqconv.training.text import open_corpus_of, sentences_of
     from keras_seqconv.translation.translator import load
 
     sources, references = sentences_of(open_corpus_of(options), "test")

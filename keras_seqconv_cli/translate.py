@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Iterable
 
 from keras_seqconv_cli import check_files, check_models, positive_integer
@@ -13,8 +12,6 @@ DESCRIPTION = (
     "models decode as one (their probabilities are averaged). Search options are those "
     "of the first model directory where they are not given here."
 )
-# Seconds after which a faster way is worth a line.
-_LONG = 60
 # Flag, type, help; names are those of keras_seqconv.decoding.beam_search.
 SEARCH = (
     ("num_beams", int, "hypotheses that are kept in each step"),
@@ -210,7 +207,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.devices import bfloat16_advice
     from keras_seqconv.tokenizers import read_alignment_dictionary
     from keras_seqconv.translation.translate_files import merge_shards, translate_file
 
@@ -235,7 +231,6 @@ def run(options: argparse.Namespace) -> int:
     translator = load_translator(options)
     if typed:
         print("Ready: type a line; Ctrl-D ends.", file=sys.stderr)
-    start = time.perf_counter()
     try:
         report = translate_file(
             translator,
@@ -258,11 +253,6 @@ def run(options: argparse.Namespace) -> int:
         if options.output != "-":
             print("\n--resume goes on after the last window.", file=sys.stderr)
         raise
-    slow = time.perf_counter() - start > _LONG and not (options.quiet or typed)
-    if slow and translator.model.compute_dtype == "float32":
-        flag, gain = "--dtype bfloat16", "translated 1.2 times as fast"
-        if advice := bfloat16_advice(flag, gain):
-            print(advice, file=sys.stderr)
     if report.cut:
         print(
             f"warning: {report.cut:,} lines, the first of them line "

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.tensorflow
 ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
-        "evaluation", "export", "fitting", "layers", "losses", "metrics", "models",
+        "evaluation", "export", "layers", "losses", "metrics", "models",
         "ops", "optimizers", "preparation", "presets", "schedules", "tokenizers",
         "training", "translation", "version",
     },
@@ -33,9 +33,6 @@ ALLOWED = {
     "support": set(),
     "ops": set(),
     "presets": set(),
-    "registration": {
-        "layers", "losses", "metrics", "models", "optimizers", "schedules",
-    },
     "training_options": {"presets"},
     "version": set(),
     "losses": {"ops"},
@@ -55,9 +52,8 @@ ALLOWED = {
     "checkpoints": set(),
     "evaluation": {"data", "decoding", "layers", "models", "tokenizers", "translation"},
     "callbacks": {"checkpoints", "data", "evaluation", "hosts"},
-    "fitting": {"callbacks"},
     "training": {
-        "callbacks", "checkpoints", "devices", "data", "evaluation", "fitting",
+        "callbacks", "checkpoints", "devices", "data", "evaluation",
         "hosts", "losses", "models", "optimizers", "presets", "schedules",
         "tokenizers", "training_options", "translation", "version",
     },

@@ -37,7 +37,7 @@ AREAS = {
         ["optimizers.py"], ["test_optimizers.py", "models/test_token_training.py"],
     ),
     "checkpoints": (
-        ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_checkpointing.py"],
+        ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_fitting.py"],
     ),
     "batches": (
         ["translation/text_model.py", "data/batches.py", "data/ids.py"],

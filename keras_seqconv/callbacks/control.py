@@ -249,12 +249,12 @@ class ReduceOnPlateau(_Schedule):
     warmup_steps: int = 0
     warmup_start: float = 0.0
     state_names = ("rate", "best", "bad_epochs")
+    best, bad_epochs = None, 0
 
     def __post_init__(self):
         super().__post_init__()
         check_integer("patience", self.patience, 0)
         check_choice("mode", self.mode, ("min", "max"))
-        self.best, self.bad_epochs = None, 0
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -324,6 +324,8 @@ class EarlyStopping(CountingCallback):
     monitor: str = "val_nll"
     mode: str = "auto"
     state_names = ("best", "bad_validations", "seen")
+    best, bad_validations = None, 0
+    seen = None  # the last update with a result
 
     def __post_init__(self):
         super().__post_init__()
@@ -331,8 +333,6 @@ class EarlyStopping(CountingCallback):
         if check_choice("mode", self.mode, ("auto", "min", "max")) == "auto":
             upwards = self.monitor.endswith(("accuracy", "bleu"))
             self.mode = "max" if upwards else "min"
-        self.best, self.bad_validations = None, 0
-        self.seen = None  # the last update with a result
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -431,10 +431,8 @@ class GracefulStop(CountingCallback):
     """
 
     EVERY = 10
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.signal, self._handlers, self._agreed = None, {}, None
+    signal = _agreed = None
+    _handlers = {}
 
     @property
     def exit_status(self) -> int:

@@ -28,7 +28,10 @@ from keras_seqconv.support.progress import clock
 
 
 class Validation(CountingCallback):
-    """Base of validations: decides when to call `results`."""
+    """Base of validations: decides when to call `results`.
+
+    `results()` computes the results of the current model, which it may change.
+    """
 
     _latest, _validated = {}, None
 
@@ -59,10 +62,6 @@ class Validation(CountingCallback):
             seconds = time.perf_counter() - start
             logs["val_seconds"] = float(logs.get("val_seconds", 0.0)) + seconds
         logs.update(self._latest)
-
-    def results(self) -> dict[str, float]:
-        """Results of the current model, which this may change."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(eq=False)
@@ -182,11 +181,8 @@ class Reports(CountingCallback):
     it, the mean since the start of the epoch is given.
     """
 
-    def __post_init__(self):
-        super().__post_init__()
-        # Logs of the last reading in this epoch, its time, seconds before a restart.
-        self._before, self._since_time, self._earlier = {}, 0.0, 0.0
-        self._written = self._validated = None
+    # Logs of the last reading in this epoch, its time, seconds before a restart.
+    _before, _since_time, _earlier = {}, 0.0, 0.0
 
     def get_state(self) -> dict:
         seconds = time.perf_counter() - self._since_time
@@ -194,9 +190,6 @@ class Reports(CountingCallback):
 
     def set_state(self, state: dict) -> None:
         self._before, self._earlier = state["before"], state["seconds"]
-
-    def write(self, values: dict[str, float]) -> None:
-        raise NotImplementedError
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -380,7 +373,7 @@ class Progress(Reports):
 
 @dataclasses.dataclass(eq=False)
 class TensorBoard(Reports):
-    """Writes scalars by update and pictures after validations, on any backend.
+    """Writes scalars by update, on any backend.
 
     `train/...` are the metrics (as in `LogFile`) of the updates since the last point,
     `validation/...` all val_* in the logs, for example `validation/bleu`. After a
@@ -390,14 +383,10 @@ class TensorBoard(Reports):
     Args:
         directory: folder of the event files.
         every_updates: updates between two points.
-        attention_figure: function without arguments, called after each validation;
-            returns images by name: (height, width, 1, 3 or 4), uint8 or floats from 0
-            to 1.
     """
 
     directory: str | os.PathLike
     every_updates: int = 100
-    attention_figure: Callable[[], dict[str, np.ndarray]] | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -420,12 +409,7 @@ class TensorBoard(Reports):
     def write(self, values: dict[str, float]) -> None:
         import tensorflow as tf
 
-        pictures = {}
-        if "learning_rate" not in values and self.attention_figure is not None:
-            pictures = self.attention_figure()
         with self._writer.as_default(step=self.update):
             for name, value in values.items():
                 part = "validation" if name.startswith("val_") else "train"
                 tf.summary.scalar(f"{part}/{name.removeprefix('val_')}", value)
-            for name, picture in pictures.items():
-                tf.summary.image(name, np.asarray(picture)[None])

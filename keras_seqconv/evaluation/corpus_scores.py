@@ -284,28 +284,26 @@ def paired_bootstrap(
     count, draw = statistics.shape[1], np.random.default_rng(seed)
     draws = (draw.integers(count, size=count) for _ in range(num_samples))
     weights = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
-    (score, other), *samples = (
-        [float(score_of(sums)) for sums in weight @ statistics] for weight in weights
-    )
-    samples = np.array(samples)
-    differences = samples[:, 0] - samples[:, 1]
-    sizes = np.abs(differences)
-    more = np.sum(sizes - sizes.mean() > abs(score - other))
+    pairs = [[score_of(sums) for sums in weight @ statistics] for weight in weights]
+    # Of all sentences and of each sample: both scores and their difference.
+    table = np.array([(one, other, one - other) for one, other in pairs])
+    (score, other, difference), samples = table[0].tolist(), table[1:]
     outside = num_samples // 40  # of the middle 95 %, ends included, at each end
-    intervals = [
-        (float(values[outside]), float(values[-1 - outside]))
-        for values in map(np.sort, (*samples.T, differences))
-    ]
+    ends = np.sort(samples, axis=0)[[outside, -1 - outside]]
+    interval, other_interval, difference_interval = map(tuple, ends.T.tolist())
+    sizes = np.abs(samples[:, 2])
+    more = np.sum(sizes - sizes.mean() > abs(difference))
     return Comparison(
         metric,
         score,
         other,
-        *intervals[:2],
-        score - other,
-        intervals[2],
-        float(np.mean(differences < 0 if metric == "ter" else differences > 0)),
+        interval,
+        other_interval,
+        difference,
+        difference_interval,
+        better=float(np.mean(samples[:, 2] * (-1 if metric == "ter" else 1) > 0)),
         # One more above and below, so that few samples cannot show a p of 0.
-        1.0 if score == other else float((more + 1) / (num_samples + 1)),
+        p_value=1.0 if score == other else float((more + 1) / (num_samples + 1)),
     )
 
 

@@ -69,14 +69,11 @@ def light_conv_kernels(model) -> list[LayerKernels]:
     Raises:
         ValueError: the model has no such layer.
     """
-    return [
-        LayerKernels(
-            name,
-            ops.convert_to_numpy(mixer.layer.convolution.normalized_kernel()),
-            left,
-        )
-        for mixer, name, left in _convolutions(model, LightConv)
-    ]
+    layers = []
+    for mixer, name, left in _convolutions(model, LightConv):
+        kernel = mixer.layer.convolution.normalized_kernel()
+        layers.append(LayerKernels(name, ops.convert_to_numpy(kernel), left))
+    return layers
 
 
 def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
@@ -115,7 +112,7 @@ def encoder_kernels(model, source_ids) -> list[LayerKernels]:
 
     source_ids: (B, S) int32. The list is empty where there is no such layer.
     """
-    convolutions = _found(model, DynamicConv)
+    convolutions = _convolutions(model, DynamicConv, required=False)
     if not convolutions:
         return []
     layers, mix = _collecting(convolutions)
@@ -140,18 +137,8 @@ def _collecting(convolutions) -> tuple:
     return layers, mix
 
 
-def _convolutions(model, kind: type) -> list[tuple]:
-    """Mixer, name and P of each block with a convolution of this kind; not none."""
-    found = _found(model, kind)
-    if not found:
-        raise ValueError(
-            f"`model` must have a {kind.__name__} layer. Received: "
-            f"{type(model).__name__} without one"
-        )
-    return found
-
-
-def _found(model, kind: type) -> list[tuple]:
+def _convolutions(model, kind: type, required: bool = True) -> list[tuple]:
+    """Mixer, name and P of each block with a convolution of this kind."""
     found, encoder = [], getattr(model, "encoder_blocks", [])
     sides = (
         ("encoder", encoder),
@@ -166,4 +153,9 @@ def _found(model, kind: type) -> list[tuple]:
                 taps, causal = convolution.kernel_size, convolution.padding == "causal"
                 left = taps - 1 if causal else (taps - 1) // 2
                 found.append((block.mixer, f"{side} {number}", left))
+    if required and not found:
+        raise ValueError(
+            f"`model` must have a {kind.__name__} layer. Received: "
+            f"{type(model).__name__} without one"
+        )
     return found

@@ -69,14 +69,6 @@ def save(figure, path: str | os.PathLike) -> None:
         figure.savefig(part, format=kind, dpi=150, bbox_inches="tight")
 
 
-def to_image(figure) -> np.ndarray:
-    """Converts a figure to pixels (height, width, 3), uint8, for TensorBoard."""
-    module = require("matplotlib.backends.backend_agg", "plot")
-    canvas = module.FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
 def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
     """Plots learning curves of one or several runs.
 

@@ -15,13 +15,8 @@ from keras_seqconv.evaluation import plots
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import read_json, write_file, write_json
 from keras_seqconv.training.recipe import make_model
-from keras_seqconv.training.run import (
-    Run,
-    Text,
-    read_run,
-    sentences_of,
-)
-from keras_seqconv.training.run_tokenizers import read_tokenizers
+from keras_seqconv.training.run import Run, read_run
+from keras_seqconv.training.text import Text, read_tokenizers, sentences_of
 from keras_seqconv.translation.model_directory import check_writable
 from keras_seqconv.translation.translate_files import BREAKS
 from keras_seqconv.translation.translator import LanguageGenerator, Translator

@@ -1,34 +1,29 @@
-"""The folder of a training run: its options, tokenizers and stores of ids."""
+"""The folder of a training run, and its start on one host or several."""
 
-import collections
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import keras
+import numpy as np
 
-from keras_seqconv import checkpoints
-from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_corpus
-from keras_seqconv.data.ids import IdStore, blocks, encode
-from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support.files import (
-    locked,
-    read_json,
-    remove_parts,
-    write_json,
-)
+from keras_seqconv import checkpoints, hosts
+from keras_seqconv.data.ids import IdStore
+from keras_seqconv.presets import Recipe
+from keras_seqconv.support import files
+from keras_seqconv.support.files import read_json, write_json
 from keras_seqconv.training.recipe import recipe_from_json
-from keras_seqconv.training.run_tokenizers import tokenizers_of
+from keras_seqconv.training.text import Text, corpus_of, read_text, remove_text
 from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
@@ -43,7 +38,7 @@ _MAY_CHANGE = {
     "checkpoint_every", "jit_compile", "hosts", "host_index", "num_hosts",
 }  # fmt: skip
 # May differ between the hosts of a run, too, and change nothing of what comes out.
-OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
+_OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
 # Change nothing of a finished run.
 _ON_THE_WAY = {
     "keep", "tensorboard", "validation_bleu", "checkpoint_every", "jit_compile",
@@ -79,7 +74,7 @@ class Run:
         """Whether a run with these options has come to its end, and has its model."""
         done = read_json(self.settings).get("finished") or {}
         done = {name: done[name] for name in done.keys() - _ON_THE_WAY}
-        return done == self._what_matters() and self.model.is_dir()
+        return done == self.what_matters() and self.model.is_dir()
 
     @property
     def last_start(self) -> dict | None:
@@ -91,12 +86,9 @@ class Run:
         if self.writes:
             write_json(self.settings, {**read_json(self.settings), **entries})
 
-    def note_finished(self) -> None:
-        self.note(finished=self._what_matters())
-
-    def _what_matters(self) -> dict:
+    def what_matters(self) -> dict:
         """The options without those that change nothing of what comes out."""
-        return self.options.model_dump(exclude=OF_A_MACHINE | _ON_THE_WAY)
+        return self.options.model_dump(exclude=_OF_A_MACHINE | _ON_THE_WAY)
 
 
 @contextlib.contextmanager
@@ -116,8 +108,8 @@ def sole_run(folder: str | os.PathLike) -> Iterator[None]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     taken = f"`workdir` must be one that nobody is training in now. Received: {folder}"
-    with locked(folder / ".lock", taken):
-        remove_parts(folder, _FILES)
+    with files.locked(folder / ".lock", taken):
+        files.remove_parts(folder, _FILES)
         yield
 
 
@@ -141,24 +133,23 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
                 f"{run.folder} holds a run with other options; give its own, or "
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
-        _remove_text(run)
-    write_json(
-        run.settings,
-        {
-            **before,
-            "format_version": _FORMAT_VERSION,
-            "options": options.model_dump(exclude_unset=True),
-            "recipe": dataclasses.asdict(recipe),
-            "starts": [*before.get("starts", ()), _start()],
-        },
-    )
+        remove_text(run)
+    # For readers; nothing depends on it.
+    start = {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": sys.argv,
+        "backend": keras.backend.backend(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": _versions(),
+    }
+    settings = {
+        "format_version": _FORMAT_VERSION,
+        "options": options.model_dump(exclude_unset=True),
+        "recipe": dataclasses.asdict(recipe),
+        "starts": [*before.get("starts", ()), start],
+    }
+    write_json(run.settings, {**before, **settings})
     return run
-
-
-def _remove_text(run: Run) -> None:
-    """What a start that came to nothing has made of other options or another text."""
-    shutil.rmtree(run.tokenizers, ignore_errors=True)
-    shutil.rmtree(run.data, ignore_errors=True)
 
 
 def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
@@ -192,18 +183,7 @@ def _read_settings(path: Path) -> dict:
     return settings
 
 
-def _start() -> dict:
-    """Where and with what a run was started; for readers, nothing depends on it."""
-    return {
-        "time": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": sys.argv,
-        "backend": keras.backend.backend(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": versions_here(),
-    }
-
-
-def versions_here() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Versions of Python and of the packages that training depends on."""
     versions = {"keras_seqconv": __version__, "python": platform.python_version()}
     packages = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
@@ -213,207 +193,89 @@ def versions_here() -> dict[str, str]:
     return versions
 
 
-# --- Text ---
+# --- The start, on one host or on several that must train the same ---
 
 
-class Text(NamedTuple):
-    """Text of a corpus for training.
+def prepare(
+    options: TrainingOptions, recipe: Recipe, stack: contextlib.ExitStack, say
+) -> tuple[Run, Text | None]:
+    """The run and its text, which is None where the run is finished.
 
-    Attributes:
-        recipe: as this corpus allows it.
-        corpus: where the text comes from.
-        tokenizers: of source (None for language models) and target, the same object
-            twice where the vocabulary is joint.
-        train: store of ids.
-        validation: the same, or None where the corpus has no such split.
-    """
-
-    recipe: Recipe
-    corpus: Corpus
-    tokenizers: tuple
-    train: IdStore
-    validation: IdStore | None
-
-
-def corpus_of(run: Run) -> Corpus:
-    """The corpus of a run, noted at its first start and compared later.
+    Of several hosts the first one goes first. Another reads what that one has written
+    if it sees the same folder, and otherwise makes its own text and is given the newest
+    checkpoint. `stack` then keeps the lock of the folder.
 
     Raises:
-        ValueError: the text is not what the checkpoints were trained on.
+        ValueError, OSError: as `sole_run`, `open_run`, `corpus_of`, and where hosts
+            are not going to train the same; on all hosts.
     """
-    corpus = open_corpus_of(run.options)
-    splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
-    digests = corpus.digests(splits)
-    before = read_json(run.settings).get("corpus") or digests
-    changed = {name for name, _ in before.items() ^ digests.items()}
-    if changed and (checkpoints.find(run.checkpoints) or not run.writes):
-        raise ValueError(
-            f"`dataset` must hold what it held when the run in {run.folder} began; put "
-            "the old text back, or give another `workdir`. Changed, new or missing: "
-            + ", ".join(sorted(changed))
-        )
-    if changed:
-        _remove_text(run)
-    run.note(corpus=digests)
-    return corpus
+
+    def alone():
+        stack.enter_context(sole_run(options.workdir))
+        _check_end(Run(options.workdir, options), recipe)
+        run = open_run(options, recipe)
+        corpus = corpus_of(run)
+        return run, None if run.finished else read_text(run, recipe, corpus, say)
+
+    def beside(start: dict):
+        run = Run(options.workdir, options, writes=False)
+        if run.last_start != start:
+            return alone()
+        return run, read_text(run, recipe, corpus_of(run), say)
+
+    if hosts.shard()[1] == 1:
+        return alone()
+    first = hosts.is_first()
+    made = hosts.together(lambda: alone() if first else None)
+    start, finished = hosts.gather(made and (made[0].last_start, made[1] is None))[0]
+    if finished:
+        return made or (Run(options.workdir, options, writes=False), None)
+    run, text = hosts.together(lambda: made if first else beside(start))
+    hosts.check_same(_what_is_trained(run, text))
+    if not any(hosts.gather(run.writes)[1:]):
+        return run, text
+    newest = hosts.file_of_first(checkpoints.latest(run.checkpoints) if first else None)
+    if run.writes and not first:
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        run.checkpoints.mkdir()
+        if newest is not None:
+            files.write_file(run.checkpoints / newest[0], newest[1])
+    return run, text
 
 
-def sentences_of(
-    corpus: Corpus, split: str, most: int | None = None
-) -> tuple[list[str], list[str]]:
-    """Sources and references of a split, at most so many."""
-    return tuple([*corpus.texts(split, side, most)] for side in ("source", "target"))
-
-
-def read_text(run: Run, recipe: Recipe, corpus: Corpus, say) -> Text:
-    """Trains or reads the tokenizers, and writes the stores.
-
-    What an earlier start of the run has finished is read, not made again.
-
-    Args:
-        run: whose folder keeps tokenizers and stores.
-        recipe: resolved. Without a validation split, its `average_kind` changes.
-        corpus: of the run, see `corpus_of`.
-        say: prints a line of progress.
-    """
-    options = run.options
-    languages = [corpus.source_language, corpus.target_language]
-    if PRESETS[options.preset].is_language_model:
-        languages[0] = None
-    direction = " → ".join(filter(None, languages))
-    if languages[0] is not None:  # with a pair to see that it is so
-        pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
-        example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
-        say(f"{direction}, for example {example}")
-    others = [s for s in corpus.splits if s not in ("train", "validation", "test")]
-    if others:
-        say(
-            f"Training reads the splits train, validation and test of {corpus.name}, "
-            f"and not {', '.join(others)}."
-        )
-    if "validation" not in corpus.splits and recipe.average_kind == "best":
-        recipe = dataclasses.replace(recipe, average_kind="last_epochs")
-        say(
-            "There is no validation split, so the last checkpoints are averaged and not"
-            " the best; --validation-share 0.01 would hold out a part for it."
-        )
-    run.note(languages=languages, recipe=dataclasses.asdict(recipe))
-    pair = tokenizers_of(run, corpus, say)
-    stores = {
-        split: _store(run, recipe, corpus, pair, split, say)
-        for split in ("train", "validation")
-        if split in corpus.splits
-    }
-    return Text(recipe, corpus, pair, stores["train"], stores.get("validation"))
-
-
-def open_corpus_of(options: TrainingOptions) -> Corpus:
-    """The corpus that the options name; the preset says what they leave open.
-
-    Raises:
-        ValueError, OSError: as `open_corpus`; there is no training text, or not what
-            the preset needs; options for a validation split, and there is none.
-    """
-    preset = PRESETS[options.preset]
-    given = (options.source_language, options.target_language)
-    settings = {
-        "data_dir": options.data_dir,
-        "manual_dir": options.manual_dir,
-        "variant": options.variant,
-        "tsv_header": options.tsv_header,
-        "on_error": "skip" if options.skip_bad_lines else "raise",
-    }
-
-    def opened(source: str | None, target: str | None) -> Corpus:
-        languages = {"source_language": source, "target_language": target}
-        return open_corpus(options.dataset, **languages, **settings)
-
-    completed = [
-        one or (default if default not in given else None)
-        for one, default in zip(given, preset.task.languages or given, strict=True)
-    ]
-    try:
-        # Of two languages one says the other; the preset says what is left open.
-        corpus = opened(*given if any(given) else completed)
-    except WrongLanguages as error:
-        if preset.is_language_model and not any(given) and error.languages:
+def _check_end(run: Run, recipe: Recipe) -> None:
+    """ValueError where a run has gone beyond the end that the options ask for."""
+    _, state = next(checkpoints.states(run.checkpoints), (None, None))
+    if state is None:
+        return
+    begun = state["epoch"] + (not state["epoch_end"])
+    for name, done in (("max_updates", state["update"]), ("max_epochs", begun)):
+        most = getattr(recipe, name)
+        if most is not None and most < done:
             raise ValueError(
-                f"`target_language` must name the text that {options.preset}, a "
-                f"language model, learns of {options.dataset}: one of "
-                f"{', '.join(error.languages)}. Received: None"
-            ) from None
-        try:
-            corpus = opened(*completed if any(given) else given)
-        except WrongLanguages as other:
-            raise (error if any(given) else other) from None
-        if not any(given):
-            raise ValueError(
-                "`source_language` and `target_language` must be given: "
-                f"{options.preset} translates {' to '.join(preset.task.languages)}, "
-                f"and {options.dataset} has {corpus.source_language} and "
-                f"{corpus.target_language}. Received: None and None"
-            ) from None
-    if "train" not in corpus.splits:
-        raise ValueError(
-            f"`dataset` must have a split 'train'. Received: {options.dataset} with "
-            f"{', '.join(corpus.splits) or 'no split'}"
-        )
-    if corpus.source_language is None and not preset.is_language_model:
-        raise ValueError(
-            f"`dataset` must have two languages for the translation model "
-            f"{options.preset}. Received: {options.dataset} with "
-            f"{corpus.target_language!r} only"
-        )
-    if options.validation_share is not None:
-        return hold_out(corpus, options.validation_share)
-    if "validation" in corpus.splits:
-        return corpus
-    for name in ("early_stopping", "validate_every", "validation_bleu", "average_kind"):
-        value = getattr(options, name)
-        if value not in (None, False, "last_epochs"):
-            raise ValueError(
-                f"`{name}` needs a validation split, which {options.dataset} does not "
-                "have; `validation_share` holds out a part of the training data. "
-                f"Received: {name}={value!r}"
+                f"`{name}` must be at least {done}, where the run in {run.folder} is; "
+                f"`keras-seqconv average {run.folder} --up-to N` makes a model of its "
+                f"earlier checkpoints. Received: {name}={most}"
             )
-    return corpus
 
 
-def _store(run: Run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
-    folder, options = run.data / split, run.options
-    with contextlib.suppress(FileNotFoundError):
-        return IdStore.open(folder)
-    say(f"Reading the {split} split ...")
-    counts: collections.Counter = collections.Counter()
-    training = split == "train"
-    texts = corpus.blocks(split)
-    if PRESETS[options.preset].is_language_model:
-        tokenizer = pair[1]
-        settings = dataclasses.asdict(recipe.blocks)
-        if training:
-            settings["context_window"] = 0
-        lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))
-        rows = blocks(lines, **settings)
-    else:
-        most = max(options.max_length, (options.truncate_source or 1) - 1)
-        # Scores of a validation set are of all of it, as far as a batch can hold it.
-        rows = encode(
-            texts,
-            *pair,
-            min_length=options.min_length if training else 1,
-            max_length=min(most, recipe.tokens_per_batch - 1),
-            max_ratio=options.max_ratio if training else None,
-            truncate_source=options.truncate_source,
-            counts=counts,
-        )
-    store = IdStore.write(folder, rows)
-    cut = counts.pop("truncated", 0)
-    left_out = [
-        f"{name} {number:,}"
-        for name, number in {**corpus.counts[split], **counts}.items()
-        if name != "kept"
-    ]
-    more = f"; {cut:,} sources cut" if cut else ""
-    more += f"; left out: {', '.join(left_out)}" if left_out else ""
-    say(f"{split}: {len(store):,} rows{more}")
-    return store
+def _what_is_trained(run: Run, text: Text) -> dict:
+    """All that must be the same on all hosts, by names for a message."""
+    stores = {"train": text.train, "validation": text.validation}
+    options = run.options.model_dump(mode="json", exclude=_OF_A_MACHINE)
+    return {
+        **{f"version of {name}": one for name, one in _versions().items()},
+        **{f"`{name}`": value for name, value in options.items()},
+        **read_json(run.settings)["corpus"],
+        "tokenizer": [one and tokenizer_fingerprint(one) for one in text.tokenizers],
+        **{f"{name}, ids": one and _digest(one) for name, one in stores.items()},
+    }
+
+
+def _digest(store: IdStore) -> str:
+    """Of all lengths and of two rows: texts and tokenizers are compared as well."""
+    digest = hashlib.sha256()
+    for key in store.keys:
+        for values in (store.lengths[key], store[0][key], store[len(store) - 1][key]):
+            digest.update(np.ascontiguousarray(values))
+    return digest.hexdigest()[:16]

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import keras
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
-from keras_seqconv.devices import Devices, bfloat16_advice, find_devices
-from keras_seqconv.evaluation import plots
-from keras_seqconv.fitting import fit_stream
+from keras_seqconv.callbacks.reporting import Validation
+from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
@@ -32,13 +31,9 @@ from keras_seqconv.training.recipe import (
     schedule_callbacks,
     warm_start,
 )
-from keras_seqconv.training.run import Run, Text, sentences_of
-from keras_seqconv.training.start import prepare
+from keras_seqconv.training.run import Run, prepare
+from keras_seqconv.training.text import Text, sentences_of
 from keras_seqconv.training_options import TrainingOptions
-from keras_seqconv.translation.translator import Translator
-
-# Sentences of the validation set whose attention goes to TensorBoard.
-_PICTURES = 2
 
 
 class Result(NamedTuple):
@@ -155,10 +150,6 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         f"{stream.padding_share:.1%} padding; "
         f"at most {tokens * recipe.num_replicas:,} target tokens an update"
     )
-    if recipe.precision == "float32":
-        flag, gain = "--precision mixed_bfloat16", "trained 1.2 times as fast"
-        if advice := bfloat16_advice(flag, gain):
-            say(advice)
     if newest := checkpoints.latest(run.checkpoints):
         say(f"Going on from {newest}")
     elif options.initialize_from is not None:
@@ -166,7 +157,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
     stop = callbacks.GracefulStop()
     with devices.scope(), hosts.awaited():
         others = _callbacks(run, text, validation, model)
-        fit_stream(
+        callbacks.fit_stream(
             model,
             stream,
             directory=run.checkpoints,
@@ -190,7 +181,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         model = make_model(options, recipe.precision, *text.tokenizers)
         model.compile(loss=loss)
     scores = finish(run, text, model, say)
-    run.note_finished()
+    run.note(finished=run.what_matters())
     return Result(run.model, scores)
 
 
@@ -217,44 +208,21 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
     ]
     if validation is not None:
         made.append(callbacks.Validate(validation, every_updates=every))
-    translator = translator_of(run, recipe, model, *text.tokenizers)
     if options.validation_bleu:
         if hosts.shard()[1] > 1:
             raise ValueError(
                 "`validation_bleu` must not be given with several hosts. "
                 f"Received: {hosts.shard()[1]} hosts"
             )
+        translator = translator_of(run, recipe, model, *text.tokenizers)
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
         made.append(callbacks.ValidationBLEU(translator, *pairs, every_updates=every))
     if options.early_stopping is not None:
         patience = options.early_stopping
         made.append(callbacks.EarlyStopping(patience, monitor=monitor, mode=mode))
     if options.tensorboard and hosts.is_first():
-        pictures = None
-        if validation is not None and recipe.search is not None:
-            sources, _ = sentences_of(text.corpus, "validation", _PICTURES)
-            pictures = lambda: _attention_pictures(translator, sources)  # noqa: E731
-        folder = run.folder / "tensorboard"
-        made.append(callbacks.TensorBoard(folder, attention_figure=pictures))
+        made.append(callbacks.TensorBoard(run.folder / "tensorboard"))
     return made
-
-
-def _attention_pictures(translator: Translator, sources: list[str]) -> dict:
-    """Where the model looks in some sentences."""
-    results = translator.translate_n_best(sources, 1, return_attention=True)
-    pictures = {}
-    for number, (source, best) in enumerate(zip(sources, results, strict=True)):
-        if best and best[0].attention is not None:
-            attention = best[0].attention
-            tokens = translator.source_tokenizer.split(source)
-            # The source, and what is written, each with its end.
-            figure = plots.attention(
-                attention,
-                [*tokens, "</s>"][-attention.shape[1] :],
-                [*best[0].tokens, "</s>"][: len(attention)],
-            )
-            pictures[f"attention/{number}"] = plots.to_image(figure)
-    return pictures
 
 
 def _validate_end(run: Run, others: list, model) -> None:
@@ -264,7 +232,7 @@ def _validate_end(run: Run, others: list, model) -> None:
     """
     end = checkpoints.latest(run.checkpoints)
     state = checkpoints.read_state(end)
-    validations = [one for one in others if isinstance(one, callbacks.Validation)]
+    validations = [one for one in others if isinstance(one, Validation)]
     if not validations or run.monitor[0] in state["metrics"]:
         return
     checkpoints.restore(end, model)

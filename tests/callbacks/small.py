@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_seqconv.fitting import fit_stream
+from keras_seqconv.callbacks import fit_stream
 
 
 def make_model(optimizer=None, compiled=True, run_eagerly=True, *layers):

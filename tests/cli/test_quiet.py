@@ -9,10 +9,9 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
-# What may go to standard error: progress, advice.
+# What may go to standard error: progress.
 OURS = re.compile(
-    r"update \d|[\d,]+ lines|This CPU multiplies bfloat16|[\w .-]+: [\d,]+ pairs|"
-    r"going on in|learning|SHA-256"
+    r"update \d|[\d,]+ lines|[\w .-]+: [\d,]+ pairs|going on in|learning|SHA-256"
 )
 
 

@@ -59,7 +59,7 @@ def test_a_run_learns_and_is_scored(corpus, run, tmp_path, capsys):
     assert losses[-1] < 0.8 * losses[0]
     assert (run / "curves.png").stat().st_size > 1000
     for events in (run / "tensorboard").iterdir():  # of both parts
-        assert b"attention/1" in events.read_bytes()
+        assert b"validation/bleu" in events.read_bytes()
     options = ["--dataset", corpus, "--quiet", "--json"]
     # The model of the run is that of its last update, which was validated.
     for split, expected in (

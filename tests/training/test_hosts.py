@@ -164,8 +164,8 @@ def test_a_closed_connection_is_told_from_another_error(monkeypatch, kind):
 
 LONG_TEXT = """
 import time
-import keras_seqconv.training.start as start
-start.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
+import keras_seqconv.training.run as run
+run.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
 """
 
 

@@ -10,13 +10,18 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import NAG, PRESETS, Cosine
 from keras_seqconv.training import run as runs
-from keras_seqconv.training import run_tokenizers
 from keras_seqconv.training.recipe import (
     make_optimizer,
     recipe_from_json,
     resolve_recipe,
 )
-from keras_seqconv.training.run import corpus_of, read_run, sole_run
+from keras_seqconv.training.run import read_run, sole_run
+from keras_seqconv.training.text import (
+    _train_tokenizers,
+    corpus_of,
+    open_corpus_of,
+    read_text,
+)
 from keras_seqconv.training_options import TrainingOptions, read_options
 from tests.training.test_train import write_corpus
 
@@ -242,8 +247,8 @@ def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
         ("dynamic_conv_lm", "a", " the\t is "),
     ):
         given = options(preset=preset, dataset=str(tmp_path / file), **sizes)
-        corpus = runs.open_corpus_of(given)
-        tokenizer = run_tokenizers._train_tokenizers(given, corpus, print)[1]
+        corpus = open_corpus_of(given)
+        tokenizer = _train_tokenizers(given, corpus, print)[1]
         assert tokenizer.detokenize(tokenizer.tokenize([" the\t is "])) == [expected]
 
 
@@ -254,7 +259,7 @@ def test_the_preset_completes_one_language(tmp_path):
     for name in (*PAIR, "train.fr", "one.tsv"):
         (tmp_path / name).write_text("a\tb\n")
     for dataset in (tmp_path, tmp_path / "one.tsv"):
-        found = runs.open_corpus_of(options(dataset=str(dataset), source_language="fr"))
+        found = open_corpus_of(options(dataset=str(dataset), source_language="fr"))
         assert (found.source_language, found.target_language) == ("fr", "de")
 
 
@@ -265,5 +270,5 @@ def test_splits_that_training_does_not_read_are_named(tmp_path):
     changes = {"dataset": str(corpus), "tokenizer": "words", "source_language": "en"}
     given, said = options(workdir=str(tmp_path / "run"), **changes), []
     run = start(given)
-    runs.read_text(run, resolve_recipe(given), corpus_of(run), said.append)
+    read_text(run, resolve_recipe(given), corpus_of(run), said.append)
     assert any(line.endswith("and not tst, val2.") for line in said)

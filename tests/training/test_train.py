@@ -22,8 +22,8 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.devices import available_cores
 from keras_seqconv.presets import Plateau
 from keras_seqconv.training import TrainingOptions, average_run, train
-from keras_seqconv.training.run import open_corpus_of, read_run, sole_run
-from keras_seqconv.training.run_tokenizers import read_tokenizers
+from keras_seqconv.training.run import read_run, sole_run
+from keras_seqconv.training.text import open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks
 from keras_seqconv_cli import main
 from tests.cli.commands import write
@@ -49,6 +49,12 @@ def finished(tmp_path_factory):
     corpus, run = write_corpus(folder / "corpus"), folder / "run"
     train(options_for(corpus, run, **FINISHED), str)
     return corpus, run
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """The same corpus, and a copy of the run, which a test changes."""
+    return finished[0], shutil.copytree(finished[1], tmp_path / "run")
 
 
 def write_corpus(folder):
@@ -134,7 +140,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
     assert any("val_bleu" in record for record in records)
     (events,) = (run / "tensorboard").iterdir()
-    assert b"attention/1" in events.read_bytes()
+    assert b"validation/bleu" in events.read_bytes()
 
 
 @pytest.mark.slow
@@ -195,13 +201,13 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
         assert error.startswith("error: ") and flag in error
 
 
-def test_average_of_other_checkpoints(finished, tmp_path):
-    output = tmp_path / "averaged"
-    done = average_run(finished[1], output, "last_updates", 2)
+def test_average_of_other_checkpoints(copied, tmp_path):
+    (corpus, run), output = copied, tmp_path / "averaged"
+    done = average_run(run, output, "last_updates", 2)
     assert done == "Averaged 2 checkpoints (last updates: updates 8, 9)"
     translator = ks.load(output)
     assert translator.trained == {
-        "preset": "dynamic_conv_phrases", "dataset": str(finished[0]),
+        "preset": "dynamic_conv_phrases", "dataset": str(corpus),
         "checkpoints": done,
     }  # fmt: skip
     from keras_seqconv.export.model_card import _scores  # needs TensorFlow
@@ -209,20 +215,16 @@ def test_average_of_other_checkpoints(finished, tmp_path):
     card = _scores(None, translator.trained)
     assert "- preset: dynamic_conv_phrases\n" in card and "updates 8, 9" in card
     with pytest.raises(ValueError, match="must be empty"):
-        average_run(finished[1], output)
+        average_run(run, output)
     with pytest.raises(ValueError, match="`up_to` must not be given with the best"):
-        average_run(finished[1], tmp_path / "best", "best", up_to=8)
+        average_run(run, tmp_path / "best", "best", up_to=8)
     # What the model before was found to do goes with it.
-    shutil.copytree(finished[1], tmp_path / "run")
-    done = average_run(tmp_path / "run", tmp_path / "run" / "model", overwrite=True)
+    done = average_run(run, run / "model", overwrite=True)
     words = r"\nRemoved, as of the model before: scores.json, test.hypotheses \(test BL"
     assert re.search(words, done)
     left = {"model", "curves.png", "log.jsonl"}
-    assert left < {*os.listdir(tmp_path / "run")}
-    assert not [
-        *(tmp_path / "run").glob("scores.json"),
-        *(tmp_path / "run").glob("test.*"),
-    ]
+    assert left < {*os.listdir(run)}
+    assert not [*run.glob("scores.json"), *run.glob("test.*")]
 
 
 def note_metrics(path, metrics):
@@ -237,11 +239,10 @@ def note_metrics(path, metrics):
 
 @pytest.mark.parametrize(("monitor", "place"), [("nll", 0), ("bleu", 1)])
 def test_the_best_is_that_of_the_metric_and_its_direction(
-    finished, tmp_path, monitor, place
+    copied, tmp_path, monitor, place
 ):
     """Neither the newest nor the best of the other metric, or of the other way."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished[1], folder)
+    folder = copied[1]
     paths = checkpoints.find(folder / "checkpoints")[-4:]
     values = {"val_nll": [1.0, 3.0, 2.0, 4.0], "val_bleu": [1.0, 9.0, 0.0, 5.0]}
     for path, *row in zip(paths, *values.values(), strict=True):
@@ -279,9 +280,8 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
         assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
 
 
-def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(finished[1], folder)
+def test_damaged_checkpoints_are_named_and_the_others_averaged(copied, tmp_path):
+    folder = copied[1]
     *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
     assert not checkpoints.read_state(last)["epoch_end"]
     second.write_bytes(second.read_bytes()[:-200])
@@ -300,12 +300,9 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(finished, tmp_pat
         average_run(folder, tmp_path / "none", "last_epochs", 2)
 
 
-def test_the_end_of_training_is_averaged_and_a_better_checkpoint_named(
-    finished, tmp_path
-):
+def test_the_end_of_training_is_averaged_and_a_better_checkpoint_named(copied):
     """Also where it ended inside of an epoch, and by an interruption."""
-    corpus, folder = finished[0], tmp_path / "run"
-    shutil.copytree(finished[1], folder)
+    corpus, folder = copied
     first, *_, end = checkpoints.find(folder / "checkpoints")
     note_metrics(first, {"val_nll": 1e-3})
     note_metrics(end, {})
@@ -334,9 +331,8 @@ def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
 
 
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
-def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(finished, tmp_path):
-    corpus, folder = finished[0], tmp_path / "run"
-    shutil.copytree(finished[1], folder)
+def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(copied):
+    corpus, folder = copied
     *_, taken, newest = checkpoints.find(folder / "checkpoints")
     newest.write_bytes(newest.read_bytes()[:-200])
     lines = []
@@ -348,10 +344,8 @@ def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(finished, tmp
 
 
 @pytest.mark.parametrize("name", ["train.en", "valid.de", "test.en"])
-def test_a_changed_corpus_is_not_resumed(finished, tmp_path, name):
-    corpus, run = finished
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
+def test_a_changed_corpus_is_not_resumed(copied, name):
+    corpus, folder = copied
     content = (corpus / name).read_bytes()
     (corpus / name).write_bytes(content[::-1])
     try:
@@ -469,9 +463,8 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
             train(options_for(corpus, tmp_path / "other", **options), str)
 
 
-def test_a_finished_run_is_left_alone(finished, tmp_path):
-    corpus, folder = finished[0], tmp_path / "run"
-    shutil.copytree(finished[1], folder)
+def test_a_finished_run_is_left_alone(copied):
+    corpus, folder = copied
     lines = []
     reports = dict(keep=3, checkpoint_every=1, jit_compile="auto", tensorboard=True)
     train(options_for(corpus, folder, **{**FINISHED, **reports}), lines.append)

@@ -1,0 +1,326 @@
+"""The text of a run: its corpus, its tokenizers, and its stores of ids."""
+
+import collections
+import contextlib
+import dataclasses
+import shutil
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_seqconv import checkpoints, tokenizers
+from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_corpus
+from keras_seqconv.data.ids import IdStore, blocks, encode
+from keras_seqconv.presets import PRESETS, Recipe
+from keras_seqconv.support.files import atomic_directory, read_json
+from keras_seqconv.training_options import TrainingOptions
+
+# Names of the folders of tokenizers: in runs and prepared corpora, and in models.
+_FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
+
+
+class Text(NamedTuple):
+    """Text of a corpus for training.
+
+    Attributes:
+        recipe: as this corpus allows it.
+        corpus: where the text comes from.
+        tokenizers: of source (None for language models) and target, the same object
+            twice where the vocabulary is joint.
+        train: store of ids.
+        validation: the same, or None where the corpus has no such split.
+    """
+
+    recipe: Recipe
+    corpus: Corpus
+    tokenizers: tuple
+    train: IdStore
+    validation: IdStore | None
+
+
+def corpus_of(run) -> Corpus:
+    """The corpus of a run, noted at its first start and compared later.
+
+    Raises:
+        ValueError: the text is not what the checkpoints were trained on.
+    """
+    corpus = open_corpus_of(run.options)
+    splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
+    digests = corpus.digests(splits)
+    before = read_json(run.settings).get("corpus") or digests
+    changed = {name for name, _ in before.items() ^ digests.items()}
+    if changed and (checkpoints.find(run.checkpoints) or not run.writes):
+        raise ValueError(
+            f"`dataset` must hold what it held when the run in {run.folder} began; put "
+            "the old text back, or give another `workdir`. Changed, new or missing: "
+            + ", ".join(sorted(changed))
+        )
+    if changed:
+        remove_text(run)
+    run.note(corpus=digests)
+    return corpus
+
+
+def remove_text(run) -> None:
+    """Removes what a start that trained nothing has made of another text."""
+    shutil.rmtree(run.tokenizers, ignore_errors=True)
+    shutil.rmtree(run.data, ignore_errors=True)
+
+
+def sentences_of(
+    corpus: Corpus, split: str, most: int | None = None
+) -> tuple[list[str], list[str]]:
+    """Sources and references of a split, at most so many."""
+    return tuple([*corpus.texts(split, side, most)] for side in ("source", "target"))
+
+
+def open_corpus_of(options: TrainingOptions) -> Corpus:
+    """The corpus that the options name; the preset says what they leave open.
+
+    Raises:
+        ValueError, OSError: as `open_corpus`; there is no training text, or not what
+            the preset needs; options for a validation split, and there is none.
+    """
+    preset = PRESETS[options.preset]
+    given = (options.source_language, options.target_language)
+
+    def opened(source: str | None, target: str | None) -> Corpus:
+        return open_corpus(
+            options.dataset,
+            source_language=source,
+            target_language=target,
+            data_dir=options.data_dir,
+            manual_dir=options.manual_dir,
+            variant=options.variant,
+            tsv_header=options.tsv_header,
+            on_error="skip" if options.skip_bad_lines else "raise",
+        )
+
+    completed = [
+        one or (default if default not in given else None)
+        for one, default in zip(given, preset.task.languages or given, strict=True)
+    ]
+    try:
+        # Of two languages one says the other; the preset says what is left open.
+        corpus = opened(*given if any(given) else completed)
+    except WrongLanguages as error:
+        if preset.is_language_model and not any(given) and error.languages:
+            raise ValueError(
+                f"`target_language` must name the text that {options.preset}, a "
+                f"language model, learns of {options.dataset}: one of "
+                f"{', '.join(error.languages)}. Received: None"
+            ) from None
+        try:
+            corpus = opened(*completed if any(given) else given)
+        except WrongLanguages as other:
+            raise (error if any(given) else other) from None
+        if not any(given):
+            raise ValueError(
+                "`source_language` and `target_language` must be given: "
+                f"{options.preset} translates {' to '.join(preset.task.languages)}, "
+                f"and {options.dataset} has {corpus.source_language} and "
+                f"{corpus.target_language}. Received: None and None"
+            ) from None
+    if "train" not in corpus.splits:
+        raise ValueError(
+            f"`dataset` must have a split 'train'. Received: {options.dataset} with "
+            f"{', '.join(corpus.splits) or 'no split'}"
+        )
+    if corpus.source_language is None and not preset.is_language_model:
+        raise ValueError(
+            f"`dataset` must have two languages for the translation model "
+            f"{options.preset}. Received: {options.dataset} with "
+            f"{corpus.target_language!r} only"
+        )
+    if options.validation_share is not None:
+        return hold_out(corpus, options.validation_share)
+    if "validation" in corpus.splits:
+        return corpus
+    for name in ("early_stopping", "validate_every", "validation_bleu", "average_kind"):
+        value = getattr(options, name)
+        if value not in (None, False, "last_epochs"):
+            raise ValueError(
+                f"`{name}` needs a validation split, which {options.dataset} does not "
+                "have; `validation_share` holds out a part of the training data. "
+                f"Received: {name}={value!r}"
+            )
+    return corpus
+
+
+def read_text(run, recipe: Recipe, corpus: Corpus, say) -> Text:
+    """Trains or reads the tokenizers, and writes the stores.
+
+    What an earlier start of the run has finished is read, not made again.
+
+    Args:
+        run: whose folder keeps tokenizers and stores.
+        recipe: resolved. Without a validation split, its `average_kind` changes.
+        corpus: of the run, see `corpus_of`.
+        say: prints a line of progress.
+    """
+    options = run.options
+    languages = [corpus.source_language, corpus.target_language]
+    if PRESETS[options.preset].is_language_model:
+        languages[0] = None
+    direction = " → ".join(filter(None, languages))
+    if languages[0] is not None:  # with a pair to see that it is so
+        pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
+        example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
+        say(f"{direction}, for example {example}")
+    others = [s for s in corpus.splits if s not in ("train", "validation", "test")]
+    if others:
+        say(
+            f"Training reads the splits train, validation and test of {corpus.name}, "
+            f"and not {', '.join(others)}."
+        )
+    if "validation" not in corpus.splits and recipe.average_kind == "best":
+        recipe = dataclasses.replace(recipe, average_kind="last_epochs")
+        say(
+            "There is no validation split, so the last checkpoints are averaged and not"
+            " the best; --validation-share 0.01 would hold out a part for it."
+        )
+    run.note(languages=languages, recipe=dataclasses.asdict(recipe))
+    pair = tokenizers_of(run, corpus, say)
+    stores = {
+        split: _store(run, recipe, corpus, pair, split, say)
+        for split in ("train", "validation")
+        if split in corpus.splits
+    }
+    return Text(recipe, corpus, pair, stores["train"], stores.get("validation"))
+
+
+def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore:
+    folder, options = run.data / split, run.options
+    with contextlib.suppress(FileNotFoundError):
+        return IdStore.open(folder)
+    say(f"Reading the {split} split ...")
+    counts = collections.Counter()
+    training = split == "train"
+    texts = corpus.blocks(split)
+    if PRESETS[options.preset].is_language_model:
+        tokenizer = pair[1]
+        settings = dataclasses.asdict(recipe.blocks)
+        if training:
+            settings["context_window"] = 0
+        lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))
+        rows = blocks(lines, **settings)
+    else:
+        most = max(options.max_length, (options.truncate_source or 1) - 1)
+        # Scores of a validation set are of all of it, as far as a batch can hold it.
+        rows = encode(
+            texts,
+            *pair,
+            min_length=options.min_length if training else 1,
+            max_length=min(most, recipe.tokens_per_batch - 1),
+            max_ratio=options.max_ratio if training else None,
+            truncate_source=options.truncate_source,
+            counts=counts,
+        )
+    store = IdStore.write(folder, rows)
+    cut = counts.pop("truncated", 0)
+    left_out = {**corpus.counts[split], **counts}
+    left_out.pop("kept", None)
+    more = f"; {cut:,} sources cut" if cut else ""
+    if left_out:
+        words = (f"{name} {number:,}" for name, number in left_out.items())
+        more += f"; left out: {', '.join(words)}"
+    say(f"{split}: {len(store):,} rows{more}")
+    return store
+
+
+# --- Tokenizers ---
+
+
+def tokenizers_of(run, corpus, say) -> tuple:
+    """Source and target; the source of a language model is None.
+
+    Those of the run, or else of the folder that the options name, or trained and kept.
+    """
+    if run.tokenizers.exists():
+        pair = read_tokenizers(run.tokenizers)
+    else:
+        given = run.options.tokenizer or run.options.initialize_from
+        if given is not None and given not in tokenizers.KINDS:
+            pair = read_tokenizers(Path(given))
+            _check_tokenizers(run.options, pair, given)
+        else:
+            pair = _train_tokenizers(run.options, corpus, say)
+        with atomic_directory(run.tokenizers) as folder:
+            for name, one in zip(_FOLDERS[0], pair, strict=True):
+                if one is not None and not (name == "source" and pair[0] is pair[1]):
+                    one.save(folder / name)
+    return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
+
+
+def _check_tokenizers(options: TrainingOptions, pair: tuple, folder: str) -> None:
+    """ValueError where the options ask for others than the tokenizers of a folder."""
+    if pair[0].kind == "dictionary":  # which are asked for by their merges
+        return
+    for name, theirs in (
+        ("vocabulary_size", {one.vocabulary_size for one in pair}),
+        ("joint_vocabulary", {pair[0] is pair[1]}),
+    ):
+        value = getattr(options, name)
+        if value is not None and {value} != theirs:
+            raise ValueError(
+                f"`{name}` must be that of the tokenizers of {folder}, or not given: "
+                f"{' and '.join(map(str, theirs))}. Received: {value}"
+            )
+
+
+def read_tokenizers(folder: Path) -> tuple:
+    """Source and target of a folder, the same object where only one is there.
+
+    Raises:
+        ValueError: it is no folder of tokenizers, a run, a prepared corpus or a model.
+    """
+    for place in (folder, folder / "tokenizers", folder / "model"):
+        for names in _FOLDERS:
+            found = [place / name for name in names if (place / name).is_dir()]
+            if found:
+                pair = [tokenizers.load_tokenizer(one) for one in found]
+                return pair[0], pair[-1]
+    raise ValueError(
+        f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, or the folder of a "
+        f"run, a prepared corpus or a model. Received: {folder}"
+    )
+
+
+def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
+    preset = PRESETS[options.preset]
+    kind = options.tokenizer or preset.task.tokenizer
+    single = preset.is_language_model
+    joint = single or options.joint_vocabulary
+    if joint is None:
+        joint = preset.architecture.get("share_embeddings") == "all"
+    size = options.vocabulary_size or max(preset.task.vocabulary_sizes, default=None)
+    if size is None and kind not in ("words", "characters"):
+        raise ValueError(
+            "`vocabulary_size` must be given: the preset names none. Received: None"
+        )
+    more, unit = {"vocabulary_size": size}, "entries"
+    if kind == "moses_bpe":
+        # As in the papers' recipes: merges are given, entries follow from them.
+        source = corpus.source_language or corpus.target_language
+        languages, unit = (source, corpus.target_language), "merges"
+        more = {"languages": languages, "moses": True, "merges": size}
+    elif options.vocabulary_size is None and kind.startswith("sentencepiece"):
+        more["at_most"] = True  # it was meant for another corpus
+    if single and kind.startswith("sentencepiece"):
+        more["remove_extra_whitespaces"] = False  # of a running text it is content
+    sides = "" if joint else "s"
+    say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
+    targets = corpus.texts("train", "target")
+    if single and kind == "characters":  # line breaks are characters too
+        targets = (f"{line}\n" for line in targets)
+    pair = tokenizers.train_tokenizers(
+        kind,
+        () if single else corpus.texts("train", "source"),
+        targets,
+        joint=joint,
+        **more,
+    )
+    found = [one.vocabulary_size for one in pair]
+    if "at_most" in more and min(found) < size:
+        say(f"The texts have no more than {' and '.join(map(str, {*found}))} entries")
+    return pair
