@@ -215,9 +215,7 @@ class ConvS2S(WeightNormalizedModel):
 
 def _attentions(attention, num_layers):
     """One bool for each decoder layer."""
-    wanted = attention
-    if isinstance(attention, bool):
-        wanted = [attention] * num_layers
+    wanted = [attention] * num_layers if isinstance(attention, bool) else attention
     right = isinstance(wanted, (list, tuple)) and len(wanted) == num_layers
     if not right or not all(isinstance(x, bool) for x in wanted) or not any(wanted):
         raise ValueError(

@@ -457,11 +457,7 @@ def _changes_of(model) -> dict:
     quantized, lora = {}, {}
     for number, layer in enumerate(model._flatten_layers(include_self=False)):
         if config := getattr(layer, "quantization_config", None):
-            # The mode alone, if all else is as Keras has it by default.
-            plain = config.mode in ("int8", "int4", "float8")
-            plain = plain and config.get_config() == type(config)().get_config()
-            serialized = keras.saving.serialize_keras_object(config)
-            quantized[str(number)] = config.mode if plain else serialized
+            quantized[str(number)] = _plain(config)
         if getattr(layer, "lora_enabled", False):
             lora[str(number)] = [layer.lora_rank, layer.lora_alpha]
     frozen = [
@@ -485,3 +481,17 @@ def _repeat(changes: dict, model) -> None:
     variables = model.variables
     for number in changes.get("frozen", ()):
         variables[number].trainable = False
+
+
+def _plain(config):
+    """The mode alone, if all else is as Keras has it by default."""
+    known = config.mode in ("int8", "int4", "float8")
+    if known and _settings(config) == _settings(type(config)()):
+        return config.mode
+    return keras.saving.serialize_keras_object(config)
+
+
+def _settings(config):
+    quantizers = config.weight_quantizer, config.activation_quantizer
+    sizes = getattr(config, "block_size", None)
+    return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]
