@@ -27,18 +27,21 @@ MOST_TRANSLATED = 2000
 _SAMPLE = {"temperature": 0.8, "top_k": 40, "max_length": 500}
 
 
-def translator_of(run: Run, recipe: Recipe, model, source_tokenizer, target_tokenizer):
-    """The model with its tokenizers, the recipe's search, and the run's languages."""
-    if source_tokenizer is None:
-        return LanguageGenerator(model, target_tokenizer)
-    return Translator(
-        model,
-        source_tokenizer,
-        target_tokenizer,
-        dataclasses.asdict(recipe.search),
-        max_source_length=run.options.truncate_source,
-        languages=languages_of(run),
-    )
+def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = ""):
+    """The model with tokenizers, search, languages and notes, ready to be saved."""
+    if tokenizers[0] is None:
+        translator = LanguageGenerator(model, tokenizers[1])
+    else:
+        translator = Translator(
+            model,
+            *tokenizers,
+            dataclasses.asdict(recipe.search),
+            max_source_length=run.options.truncate_source,
+            languages=languages_of(run),
+        )
+    names = {"preset": run.options.preset, "dataset": run.options.dataset}
+    translator.trained = {**names, "checkpoints": averaged}
+    return translator
 
 
 def languages_of(run: Run) -> tuple:
@@ -64,8 +67,7 @@ def finish(run: Run, text: Text, model, say) -> dict:
     recipe = text.recipe
     done = _average(run, model, recipe.average_kind, recipe.average)
     say(done)
-    translator = translator_of(run, recipe, model, *text.tokenizers)
-    translator.trained = _notes(run, done)
+    translator = translator_of(run, recipe, model, text.tokenizers, done)
     if text.validation is not None:
         say(_beside_best(run, text, translator))
     translator.save(run.model, overwrite=True)
@@ -211,19 +213,10 @@ def average_run(
                 f"whole run. Received: {up_to}"
             )
         done = _average(run, model, kind, count, up_to)
-    translator = translator_of(run, recipe, model, *pair)
-    translator.trained = _notes(run, done)
-    translator.save(output, overwrite)
+    translator_of(run, recipe, model, pair, done).save(output, overwrite)
     if Path(output).resolve() == run.model.resolve():
         done += _remove_results(run)
     return done
-
-
-def _notes(run: Run, averaged: str) -> dict:
-    """What a model directory keeps about its training."""
-    options = run.options
-    notes = {"preset": options.preset, "dataset": options.dataset}
-    return {**notes, "checkpoints": averaged}
 
 
 def _remove_results(run: Run) -> str:

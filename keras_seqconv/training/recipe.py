@@ -1,4 +1,4 @@
-"""A preset's recipe with the user's changes, and what is made of it."""
+"""A preset's recipe with the user's changes; model, optimizer and loss from it."""
 
 import collections
 import math
@@ -10,7 +10,7 @@ from dataclasses import asdict, fields, replace
 
 import keras
 
-from keras_seqconv import callbacks, losses, optimizers, schedules
+from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.models import from_preset
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
 from keras_seqconv.support.extras import require
@@ -237,19 +237,6 @@ def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
     return optimizers.TokenNormalized(
         optimizer, gradient_accumulation_steps=recipe.gradient_accumulation_steps
     )
-
-
-def schedule_callbacks(recipe: Recipe, monitor: str, mode: str) -> list:
-    """What changes the learning rate or ends training."""
-    settings = asdict(recipe.schedule)
-    kind, made = settings.pop("name"), []
-    if kind == "fixed":
-        made.append(callbacks.FixedSchedule(**settings))
-    elif kind == "plateau":
-        made.append(callbacks.ReduceOnPlateau(**settings, monitor=monitor, mode=mode))
-    if recipe.stop_learning_rate is not None:
-        made.append(callbacks.StopAtLearningRate(recipe.stop_learning_rate))
-    return made
 
 
 def make_loss(recipe: Recipe, model):

@@ -28,7 +28,6 @@ from keras_seqconv.training.recipe import (
     make_model,
     make_optimizer,
     resolve_recipe,
-    schedule_callbacks,
     warm_start,
 )
 from keras_seqconv.training.run import Run, prepare
@@ -187,7 +186,8 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
 
 def _callbacks(run: Run, text: Text, validation, model) -> list:
     options, recipe = run.options, text.recipe
-    monitor, mode = run.monitor if validation is not None else ("nll", "min")
+    monitor = run.monitor if validation is not None else ("nll", "min")
+    best = dict(zip(("monitor", "mode"), monitor, strict=True))
     every = options.validate_every
     made = []
     if hosts.is_first():
@@ -200,12 +200,18 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
             every_updates=options.checkpoint_every,
             keep_last=max(options.keep, recipe.average),
             keep_best=recipe.average if recipe.average_kind == "best" else 1,
-            monitor=monitor,
-            mode=mode,
+            **best,
             recipe=dataclasses.asdict(recipe),
         ),
-        *schedule_callbacks(recipe, monitor, mode),
     ]
+    schedule = dataclasses.asdict(recipe.schedule)
+    kind = schedule.pop("name")
+    if kind == "fixed":
+        made.append(callbacks.FixedSchedule(**schedule))
+    elif kind == "plateau":
+        made.append(callbacks.ReduceOnPlateau(**schedule, **best))
+    if recipe.stop_learning_rate is not None:
+        made.append(callbacks.StopAtLearningRate(recipe.stop_learning_rate))
     if validation is not None:
         made.append(callbacks.Validate(validation, every_updates=every))
     if options.validation_bleu:
@@ -214,12 +220,11 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
                 "`validation_bleu` must not be given with several hosts. "
                 f"Received: {hosts.shard()[1]} hosts"
             )
-        translator = translator_of(run, recipe, model, *text.tokenizers)
+        translator = translator_of(run, recipe, model, text.tokenizers)
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
         made.append(callbacks.ValidationBLEU(translator, *pairs, every_updates=every))
     if options.early_stopping is not None:
-        patience = options.early_stopping
-        made.append(callbacks.EarlyStopping(patience, monitor=monitor, mode=mode))
+        made.append(callbacks.EarlyStopping(options.early_stopping, **best))
     if options.tensorboard and hosts.is_first():
         made.append(callbacks.TensorBoard(run.folder / "tensorboard"))
     return made
