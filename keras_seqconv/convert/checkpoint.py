@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv.convert.pickles import look_at
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import require
 from keras_seqconv.support.files import read_json
 
 # What torch needs to rebuild tensors, and containers of data. Far fewer than torch

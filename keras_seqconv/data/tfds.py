@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_seqconv.data.batches import untuned
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import near
-from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import locked
 
 _ROWS_AT_ONCE = 1024

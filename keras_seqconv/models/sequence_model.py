@@ -12,8 +12,8 @@ from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import (
     SPECIAL_IDS,
 )
+from keras_seqconv.support import require_tensorflow
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
-from keras_seqconv.support.extras import require_tensorflow
 
 
 class SequenceModel(keras.Model):

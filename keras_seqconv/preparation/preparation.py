@@ -23,8 +23,8 @@ from keras_seqconv.preparation.pairs import (
     with_tokens,
 )
 from keras_seqconv.preparation.recipes import Recipe, locate
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_boolean, check_positive_integer
-from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_directory, read_json, write_json
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, train_tokenizers
 from keras_seqconv.tokenizers.byte_pairs import learn_codes

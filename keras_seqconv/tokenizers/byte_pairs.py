@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Mapping
 
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import require
 from keras_seqconv.tokenizers.common import lookup_table
 
 

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
     check_positive_integer,
 )
-from keras_seqconv.support.extras import require
 from keras_seqconv.tokenizers.byte_pairs import (
     BytePairsInGraph,
     learn_codes,

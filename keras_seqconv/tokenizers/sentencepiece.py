@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -22,7 +23,6 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
     is_number,
 )
-from keras_seqconv.support.extras import require
 from keras_seqconv.tokenizers.common import (
     BOS_ID,
     END_ID,

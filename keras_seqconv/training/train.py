@@ -13,7 +13,7 @@ from keras_seqconv.devices import Devices, bfloat16_advice, find_devices
 from keras_seqconv.evaluation import plots
 from keras_seqconv.fitting import fit_stream
 from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import require
 from keras_seqconv.support.files import read_json
 from keras_seqconv.training.finish import (
     MOST_TRANSLATED,
