@@ -103,16 +103,13 @@ def _read(value, kind: type):
         value = evaluate(value)
     if kind is object:
         return value
-    if kind is list:
-        value = list(value) if isinstance(value, (list, tuple)) else [value]
-        entries = value
-    else:
-        entries = [value]
     if kind is bool and value in (True, False):  # 1 and 0 equal them
         return bool(value)
-    if kind is not bool and all(type(n) is int and n > 0 for n in entries):
-        return value
-    raise ValueError
+    several = kind is list and isinstance(value, (list, tuple))
+    entries = list(value) if several else [value]
+    if kind is bool or not all(type(n) is int and n > 0 for n in entries):
+        raise ValueError
+    return entries if kind is list else value
 
 
 class Weights:

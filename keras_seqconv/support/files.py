@@ -54,6 +54,14 @@ def write_json(path: str | os.PathLike, value) -> None:
     write_file(path, text.encode())
 
 
+def read_text(path: str | os.PathLike) -> str:
+    """The content of a UTF-8 file to the byte, or ValueError, which names it."""
+    try:
+        return Path(path).read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be valid UTF-8 ({error}).") from None
+
+
 def read_json(path: str | os.PathLike, kind: type = dict):
     """The dict (or list) that a file holds as JSON, or ValueError, which names it."""
     if Path(path).stat().st_size > _MOST_JSON:

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_seqconv.convert.pickles import look_at
+from keras_seqconv.convert.checkpoint import look_at
 from tests.processes import run_python
 
 # Far below a file's own demands, far above a slow machine's time for its refusal.
