@@ -45,7 +45,9 @@ from keras_seqconv.tokenizers.common import (
     SETTINGS,
     SPECIAL_SYMBOLS,
     UNK_ID,
+    CharacterTokenizer,
     Tokenizer,
+    WordTokenizer,
     read_settings,
     valid_texts,
 )
@@ -56,7 +58,6 @@ from keras_seqconv.tokenizers.dictionary import (
 )
 from keras_seqconv.tokenizers.moses_bpe import DictionaryTokenizer
 from keras_seqconv.tokenizers.sentencepiece import SentencePieceTokenizer
-from keras_seqconv.tokenizers.words import CharacterTokenizer, WordTokenizer
 
 __all__ = [
     "BOS_ID",

@@ -5,7 +5,6 @@ package sentencepiece, graphs with the ops of tensorflow-text.
 """
 
 import codecs
-import functools
 import hashlib
 import io
 import itertools
@@ -19,9 +18,8 @@ from keras_seqconv.support import require
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
-    check_integer,
+    check_number,
     check_positive_integer,
-    is_number,
 )
 from keras_seqconv.tokenizers.common import (
     BOS_ID,
@@ -92,6 +90,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     kind = "sentencepiece"
+    trackables = []  # the graph makes its resources
 
     def __init__(self, model: bytes):
         self.model = model
@@ -107,6 +106,14 @@ class SentencePieceTokenizer(Tokenizer):
         }
         unknown = self._processor.decode([UNK_ID])
         self._spellings[self._symbols[UNK_ID]] = unknown.encode()
+        # Special ids, but for the end, and unused ones.
+        self.unspellable_ids = [
+            i
+            for i in indices
+            if i == UNK_ID
+            or (self._processor.is_control(i) or self._processor.is_unused(i))
+            and i != END_ID
+        ]
 
     @classmethod
     def train(
@@ -120,7 +127,6 @@ class SentencePieceTokenizer(Tokenizer):
         character_coverage: float = 0.9995,
         byte_fallback: bool = True,
         max_texts: int = 2_000_000,
-        seed: int = 0,
         num_threads: int = 4,
         at_most: bool = False,
     ) -> "SentencePieceTokenizer":
@@ -141,7 +147,6 @@ class SentencePieceTokenizer(Tokenizer):
             byte_fallback: whether to spell unknown characters in bytes, for 256 ids.
                 Otherwise they are lost, so use a `character_coverage` of 1.
             max_texts: largest number of texts to learn from, drawn evenly.
-            seed: seed of the draw.
             num_threads: threads of the unigram training. Sums of rounded numbers, and
                 so the model, depend on it.
             at_most: whether to take fewer than `vocabulary_size` if the texts have no
@@ -151,15 +156,14 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: an argument breaks its rule, `texts` hold no text, or
                 `vocabulary_size` does not fit the characters or the texts.
         """
-        if not is_number(character_coverage) or not 0.98 <= character_coverage <= 1:
-            raise ValueError(
-                "`character_coverage` must be from 0.98 to 1. "
-                f"Received: character_coverage={character_coverage!r}"
-            )
-        check_positive_integer("max_texts", max_texts)
-        check_integer("seed", seed, 0)
+        check_number(
+            "character_coverage",
+            character_coverage,
+            "from 0.98 to 1",
+            lambda share: 0.98 <= share <= 1,
+        )
         model = _learn(
-            _drawn(valid_texts(texts), max_texts, seed),
+            _drawn(valid_texts(texts), check_positive_integer("max_texts", max_texts)),
             vocab_size=check_positive_integer("vocabulary_size", vocabulary_size),
             model_type=check_choice("model_type", model_type, MODEL_TYPES),
             normalization_rule_name=check_choice(
@@ -174,18 +178,6 @@ class SentencePieceTokenizer(Tokenizer):
             hard_vocab_limit=not check_boolean("at_most", at_most),
         )
         return cls(model)
-
-    @functools.cached_property
-    def unspellable_ids(self) -> list[int]:
-        """Ids that are no text: special ones, but for the end, and unused ones."""
-        model = self._processor
-        return [
-            i
-            for i in range(self.vocabulary_size)
-            if i == UNK_ID
-            or (model.is_control(i) or model.is_unused(i))
-            and i != END_ID
-        ]
 
     def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """Ids of each text, with the end id; by several threads."""
@@ -213,11 +205,6 @@ class SentencePieceTokenizer(Tokenizer):
         text = content.decode(errors="keras_seqconv.each_byte")
         # The blank that the model puts before every text.
         return text[1:] if tokens and tokens[0].startswith(_BLANK) else text
-
-    @property
-    def trackables(self) -> list:
-        """Resources that an exported module must hold: none, the graph makes them."""
-        return []
 
     def tokenize_tensor(self, texts):
         """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
@@ -291,11 +278,11 @@ def _processor(model: bytes):
 # --- Training. ---
 
 
-def _drawn(texts: Iterable[str], most: int, seed: int) -> list[str]:
-    """All texts, or `most` of them drawn evenly (algorithm R)."""
+def _drawn(texts: Iterable[str], most: int) -> list[str]:
+    """All texts, or `most` of them drawn evenly (algorithm R), always the same."""
     texts = iter(texts)
     kept = list(itertools.islice(texts, most))
-    generator = random.Random(seed)
+    generator = random.Random(0)
     for number, text in enumerate(texts, most + 1):
         place = generator.randrange(number)
         if place < most:
