@@ -11,19 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_seqconv.preparation import (
-    corpus,
-    iwslt14,
-    listing,
-    preparation,
-    prepare,
-    wmt14,
-    wmt16,
-)
+from keras_seqconv import preparation
+from keras_seqconv.preparation import corpus, iwslt14, listing, prepare, wmt14, wmt16
 from keras_seqconv.preparation.pairs import Place, read_pairs
 from keras_seqconv.preparation.recipes import Rule
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
-from keras_seqconv.tokenizers.byte_pairs import learn_codes
+from keras_seqconv.tokenizers.dictionary import learn_codes
 
 sacremoses = pytest.importorskip("sacremoses", reason="needs the extra mt")
 

@@ -14,8 +14,8 @@ from keras_seqconv.preparation.pairs import Place, Wanted, find
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
+    check_number,
     check_positive_integer,
-    is_number,
 )
 from keras_seqconv.tokenizers.moses_bpe import check_language
 
@@ -217,11 +217,6 @@ _WMT14 = {
     "newstest2014": ("test-full/newstest2014-{}en-{{}}.sgm",
                      "test-full.tgz", f"{_STATMT}/wmt14/"),
 }  # fmt: skip
-_WMT16_SPLITS = {
-    "train": "train.tok.clean.bpe.32000",
-    "valid": "newstest2013.tok.bpe.32000",
-    "test": "newstest2014.tok.bpe.32000",
-}
 _WMT16 = {
     "archive": "wmt16_en_de.tar.gz",
     "url": "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8",
@@ -351,7 +346,11 @@ def wmt16(source: str = "en", target: str = "de") -> Recipe:
     _check_languages(source, target, ("de",))
     parts = [
         _part(stem, split, f"{stem}.{{}}", (source, target), **_WMT16)
-        for split, stem in _WMT16_SPLITS.items()
+        for split, stem in (
+            ("train", "train.tok.clean.bpe.32000"),
+            ("valid", "newstest2013.tok.bpe.32000"),
+            ("test", "newstest2014.tok.bpe.32000"),
+        )
     ]
     return Recipe(
         "wmt16",
@@ -408,8 +407,8 @@ def corpus(
     check_positive_integer("most", least if most is None else most)
     check_positive_integer("merges", merges)
     check_positive_integer("vocabulary_size", vocabulary_size)
-    if ratio is not None and (not is_number(ratio) or ratio < 1):
-        raise ValueError(f"`ratio` must be at least 1. Received: ratio={ratio!r}")
+    if ratio is not None:
+        check_number("ratio", ratio, "at least 1", lambda ratio: ratio >= 1)
     if not train:
         raise ValueError("`train` must name at least one pair of files.")
     splits = {"train": train, "valid": valid, "test": test}
