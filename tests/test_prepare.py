@@ -1,6 +1,5 @@
 """`keras_seqconv.preparation`: each step against text and loops written here."""
 
-import contextlib
 import gzip
 import hashlib
 import itertools
@@ -373,37 +372,24 @@ def test_corpus_of_several_files_and_its_use(tmp_path):
 # --- Interruptions. ---
 
 
-@contextlib.contextmanager
-def failing(name, error, when=lambda *_: True):
-    """A function of the preparation raises an error."""
-    original = getattr(preparation, name)
-
-    def fail(*arguments):
-        if when(*arguments):
-            raise error
-        return original(*arguments)
-
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(type(error)):
-        patched.setattr(preparation, name, fail)
-        yield
-
-
-def test_goes_on_after_an_interruption(iwslt, tmp_path):
+def test_goes_on_after_an_interruption(iwslt, tmp_path, monkeypatch):
     folder, _ = iwslt
     whole, out = tmp_path / "whole", tmp_path / "out"
     prepare(iwslt14(), folder, whole)
-    with failing("learn_codes", KeyboardInterrupt()):
-        prepare(iwslt14(), folder, out)
-    assert not out.exists() and (tmp_path / "out.part").is_dir()
-    with pytest.raises(ValueError, match="other inputs, options or packages"):
-        prepare(iwslt14(), folder, out, tokenized=True)
-    with failing("count_pieces", KeyboardInterrupt()):
-        prepare(iwslt14(), folder, out)
-    assert not out.exists()
-    with pytest.MonkeyPatch.context() as patched:  # nothing is done again
-        for name in ("read_pairs", "learn_codes"):
-            patched.delattr(preparation, name)
-        prepare(iwslt14(), folder, out)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for name in ("learn_codes", "count_pieces"):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(preparation, name, interrupted)
+            prepare(iwslt14(), folder, out)
+        assert not out.exists() and (tmp_path / "out.part").is_dir()
+        with pytest.raises(ValueError, match="other inputs, options or packages"):
+            prepare(iwslt14(), folder, out, tokenized=True)
+    for name in ("read_pairs", "learn_codes"):  # nothing is done again
+        monkeypatch.delattr(preparation, name)
+    prepare(iwslt14(), folder, out)
     assert contents(out) == contents(whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
 

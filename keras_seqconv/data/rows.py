@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_seqconv.data.batches import untuned
-from keras_seqconv.support import require
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import near
 from keras_seqconv.support.files import iterate_lines, locked
 
@@ -269,7 +269,6 @@ def read_tfds(
     out and counted as "untranslated".
     """
     tfds = require("tensorflow_datasets", "tfds")
-    tf = require("tensorflow", "mt")
     # Autocaching would hold all in memory.
     config = tfds.ReadConfig(try_autocache=False)
     try:

@@ -1,10 +1,24 @@
-"""Base of all rooms: packages of the extras, and lines of progress."""
+"""Base of all rooms: packages imported where they are used, and lines of progress."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from time import monotonic
 from types import ModuleType
 from typing import TextIO
+
+
+class _Lazy:
+    """A module that is imported when one of its names is used."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str):
+        return getattr(importlib.import_module(self._name), name)
+
+
+tf = _Lazy("tensorflow")
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.support.files import read_json, write_file, write_json
 
@@ -83,8 +84,6 @@ class Tokenizer:
 
     def detokenize_tensor(self, ids):
         """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
-        import tensorflow as tf
-
         rows = until_end_tensor(ids, self.vocabulary_size)
         tokens = tf.gather(tf.constant(self._symbols), rows.values)
         return self._join_tensor(rows.with_values(tokens))
@@ -217,8 +216,6 @@ class _VocabularyTokenizer(Tokenizer):
         return self._separator.join(tokens)
 
     def _join_tensor(self, tokens):
-        import tensorflow as tf
-
         return tf.strings.reduce_join(tokens, axis=-1, separator=self._separator)
 
     def _files(self) -> dict[str, bytes]:
@@ -262,8 +259,6 @@ class WordTokenizer(_VocabularyTokenizer):
 
     @staticmethod
     def _split_tensor(texts):
-        import tensorflow as tf
-
         return tf.strings.split(texts)
 
 
@@ -302,8 +297,6 @@ class CharacterTokenizer(_VocabularyTokenizer):
 
     @staticmethod
     def _split_tensor(texts):
-        import tensorflow as tf
-
         return tf.strings.unicode_split(texts, "UTF-8")
 
 
@@ -359,8 +352,6 @@ def until_end(ids: Iterable[int], vocabulary_size: int) -> list[int]:
 
 def valid_utf8(texts):
     """`texts` (N,) strings, with U+FFFD for what is not UTF-8; see `valid_text`."""
-    import tensorflow as tf
-
     texts = tf.convert_to_tensor(texts, tf.string)
     return tf.strings.unicode_transcode(
         texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD
@@ -369,8 +360,6 @@ def valid_utf8(texts):
 
 def until_end_tensor(ids, vocabulary_size: int):
     """Ragged int32 ids (N, None) of `ids` (N, L): what `until_end` keeps."""
-    import tensorflow as tf
-
     ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
     ids = tf.convert_to_tensor(ids)
     before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
@@ -382,16 +371,12 @@ def until_end_tensor(ids, vocabulary_size: int):
 
 def with_end(rows):
     """Ragged ids (N, None) with the end id after each row, int32."""
-    import tensorflow as tf
-
     end = tf.fill([rows.nrows(), 1], END_ID)
     return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
 
 
 def lookup_table(entries: Mapping, default: int):
     """A lookup table of texts or integers to int64, outside of any graph."""
-    import tensorflow as tf
-
     keys, values = list(entries), list(entries.values())
     with tf.init_scope():
         key_dtype = tf.int64 if keys and isinstance(keys[0], int) else tf.string

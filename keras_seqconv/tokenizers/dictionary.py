@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.support import require
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.files import write_file
 from keras_seqconv.tokenizers.common import SPECIAL_SYMBOLS, UNK_ID, lookup_table
 
@@ -299,8 +299,6 @@ class BytePairsInGraph:
 
     def segment(self, words):
         """Ragged (N, None) parts of `words` (N,), not empty and valid UTF-8."""
-        import tensorflow as tf
-
         count = tf.size(words, tf.int64)
         letters = tf.strings.unicode_split(
             words + " " if self._separate_end else words, "UTF-8"
@@ -326,8 +324,6 @@ class BytePairsInGraph:
 
         Each step merges, in every word, all occurrences of its pair of lowest rank.
         """
-        import tensorflow as tf
-
         numbers = tf.constant(self._merged, tf.int64)
         none = len(self._merged)
         # One row more, so that there always is a symbol.
@@ -364,8 +360,6 @@ class BytePairsInGraph:
 
 def _row_ids(splits):
     """The row of each value; no row is empty. (TensorFlow's way is quadratic.)"""
-    import tensorflow as tf
-
     starts = splits[1:-1]
     ones = tf.ones_like(starts)
     return tf.cumsum(tf.math.unsorted_segment_sum(ones, starts, splits[-1]))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from keras_seqconv.support import require
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
@@ -250,8 +250,6 @@ class DictionaryTokenizer(Tokenizer):
         return BytePairsInGraph(self._bpe)
 
     def _split_tensor(self, texts):
-        import tensorflow as tf
-
         if self.lowercase:
             texts = lower(texts)
         words = tf.strings.split(tf.strings.regex_replace(texts, WHITE_SPACE, " "))
@@ -263,8 +261,6 @@ class DictionaryTokenizer(Tokenizer):
         return words.with_values(pieces).merge_dims(1, 2)
 
     def _join_tensor(self, tokens):
-        import tensorflow as tf
-
         texts = tf.strings.reduce_join(tokens, axis=-1, separator=" ")
         if self.remove_bpe:
             texts = tf.strings.regex_replace(texts + " ", "@@ ", "")
@@ -366,8 +362,6 @@ WHITE_SPACE = (
 
 def lower(texts):
     """`str.lower` of `texts` (N,), valid UTF-8."""
-    import tensorflow as tf
-
     # ICU's follows the server's locale, and knows fewer letters. So Python's letters
     # come first; it is left with the capital sigma, which depends on its neighbours.
     texts = tf.strings.regex_replace(texts, "İ", "İ".lower())

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from keras_seqconv.support import require
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -28,7 +28,6 @@ from keras_seqconv.tokenizers.common import (
     SPECIAL_SYMBOLS,
     UNK_ID,
     Tokenizer,
-    until_end,
     until_end_tensor,
     valid_texts,
     valid_utf8,
@@ -45,10 +44,10 @@ _FOLDED = "".join(
     for code in range(0x3001)
     if chr(code).isspace() and chr(code) != " " or chr(code) == _BLANK
 )
-# Merged into the normalizer_spec of the model to decode: remove_extra_whitespaces:
-# false, as it would take every blank from the start of a text, and not only the one
-# that the model puts there; in the graph also add_dummy_prefix: false.
-_AS_SPELLED, _WITHOUT_PREFIX = b"\x1a\x02\x20\x00", b"\x1a\x04\x18\x00\x20\x00"
+# Merged into the normalizer_spec of the model to decode in a graph: add_dummy_prefix
+# and remove_extra_whitespaces: false, as they would take every blank from the start of
+# a text, and not only the one that the model puts there.
+_AS_SPELLED = b"\x1a\x04\x18\x00\x20\x00"
 
 # As sentencepiece decodes: U+FFFD for each byte that is part of no character.
 codecs.register_error(
@@ -93,25 +92,47 @@ class SentencePieceTokenizer(Tokenizer):
     trackables = []  # the graph makes its resources
 
     def __init__(self, model: bytes):
-        self.model = model
-        self._processor = _processor(model)
-        self._decoder = _processor(model + _AS_SPELLED)
-        indices = range(self._processor.vocab_size())
-        super().__init__(map(self._processor.id_to_piece, indices), {})
+        processor = require("sentencepiece", "mt").SentencePieceProcessor()
+        if not isinstance(model, bytes):
+            raise ValueError(
+                "`model` must be the content of a model file, bytes. "
+                f"Received: {type(model).__name__}"
+            )
+        try:
+            processor.LoadFromSerializedProto(model)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"`model` must be a model of sentencepiece ({_reason(error)})."
+            ) from None
+        names = ("bos_id", "pad_id", "eos_id", "unk_id")
+        ids = tuple(getattr(processor, name)() for name in names)
+        if ids != (BOS_ID, PAD_ID, END_ID, UNK_ID):
+            raise ValueError(
+                "`model` must have the ids bos 0, pad 1, eos 2, unk 3 (train it with "
+                f"--bos_id=0 --pad_id=1 --eos_id=2 --unk_id=3). Received: {ids}"
+            )
+        if processor.normalize("a") != f"{_BLANK}a":
+            raise ValueError(
+                "`model` must be trained with --add_dummy_prefix=true, and without "
+                "--treat_whitespace_as_suffix or --escape_whitespaces=false."
+            )
+        self.model, self._processor = model, processor
+        indices = range(processor.vocab_size())
+        super().__init__(map(processor.id_to_piece, indices), {})
         # What is not spelled as it is written: <unk>, and bytes such as <0x20>.
         self._spellings = {
             piece: bytes.fromhex(piece[3:5])
             for i, piece in enumerate(self._symbols)
-            if self._processor.is_byte(i)
+            if processor.is_byte(i)
         }
-        unknown = self._processor.decode([UNK_ID])
+        unknown = processor.decode([UNK_ID])
         self._spellings[self._symbols[UNK_ID]] = unknown.encode()
         # Special ids, but for the end, and unused ones.
         self.unspellable_ids = [
             i
             for i in indices
             if i == UNK_ID
-            or (self._processor.is_control(i) or self._processor.is_unused(i))
+            or (processor.is_control(i) or processor.is_unused(i))
             and i != END_ID
         ]
 
@@ -162,22 +183,57 @@ class SentencePieceTokenizer(Tokenizer):
             "from 0.98 to 1",
             lambda share: 0.98 <= share <= 1,
         )
-        model = _learn(
-            _drawn(valid_texts(texts), check_positive_integer("max_texts", max_texts)),
-            vocab_size=check_positive_integer("vocabulary_size", vocabulary_size),
-            model_type=check_choice("model_type", model_type, MODEL_TYPES),
-            normalization_rule_name=check_choice(
-                "normalization", normalization, NORMALIZATIONS
-            ),
-            remove_extra_whitespaces=check_boolean(
-                "remove_extra_whitespaces", remove_extra_whitespaces
-            ),
-            character_coverage=float(character_coverage),
-            byte_fallback=check_boolean("byte_fallback", byte_fallback),
-            num_threads=check_positive_integer("num_threads", num_threads),
-            hard_vocab_limit=not check_boolean("at_most", at_most),
-        )
-        return cls(model)
+        check_positive_integer("vocabulary_size", vocabulary_size)
+        check_positive_integer("max_texts", max_texts)
+        check_positive_integer("num_threads", num_threads)
+        check_choice("model_type", model_type, MODEL_TYPES)
+        check_choice("normalization", normalization, NORMALIZATIONS)
+        check_boolean("remove_extra_whitespaces", remove_extra_whitespaces)
+        check_boolean("byte_fallback", byte_fallback)
+        check_boolean("at_most", at_most)
+        texts, model, rules = _drawn(valid_texts(texts), max_texts), io.BytesIO(), {}
+        if not any(text.replace("\0", "").strip() for text in texts):
+            raise ValueError("`texts` must hold a text. Received: none")
+        # Gives each text away, as sentencepiece keeps a copy of its own.
+        texts.append(None)
+        texts.reverse()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                if normalization == "identity" and remove_extra_whitespaces:
+                    rules = {"normalization_rule_tsv": f"{folder}/rules.tsv"}
+                    Path(folder, "rules.tsv").write_text(_FOLDED)
+                require("sentencepiece", "mt").SentencePieceTrainer.train(
+                    sentence_iterator=iter(texts.pop, None),
+                    model_writer=model,
+                    vocab_size=vocabulary_size,
+                    hard_vocab_limit=not at_most,
+                    model_type=model_type,
+                    normalization_rule_name=normalization,
+                    remove_extra_whitespaces=remove_extra_whitespaces,
+                    character_coverage=float(character_coverage),
+                    byte_fallback=byte_fallback,
+                    num_threads=num_threads,
+                    bos_id=BOS_ID,
+                    pad_id=PAD_ID,
+                    eos_id=END_ID,
+                    unk_id=UNK_ID,
+                    unk_surface=SPECIAL_SYMBOLS[UNK_ID],
+                    add_dummy_prefix=True,
+                    max_sentence_length=1 << 30,  # it would drop longer ones
+                    minloglevel=2,
+                    **rules,
+                )
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                "sentencepiece cannot learn `vocabulary_size` pieces from `texts`: "
+                f"{_reason(error)} Received: vocabulary_size={vocabulary_size}"
+            ) from None
+        # Without the name of the file of rules, which differs from call to call.
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+        content = ModelProto.FromString(model.getvalue())
+        content.normalizer_spec.ClearField("normalization_rule_tsv")
+        return cls(content.SerializeToString(deterministic=True))
 
     def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """Ids of each text, with the end id; by several threads."""
@@ -186,11 +242,6 @@ class SentencePieceTokenizer(Tokenizer):
         encode = self._processor.encode
         rows = encode(texts) if len(texts) > 1 else map(encode, texts)
         return [[*row, END_ID] for row in rows]
-
-    def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Texts of rows of ids: up to the end id, without padding."""
-        rows = (until_end(row, self.vocabulary_size) for row in ids)
-        return [self._decoder.decode(row) for row in rows]
 
     def _split(self, text: str) -> list[str]:
         return self._processor.encode(text, out_type=str)
@@ -212,10 +263,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def detokenize_tensor(self, ids):
         """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
-        import tensorflow as tf
-
         rows = until_end_tensor(ids, self.vocabulary_size)
-        texts = self._op(self.model + _WITHOUT_PREFIX).detokenize(rows)
+        texts = self._op(self.model + _AS_SPELLED).detokenize(rows)
         blank = tf.constant([piece.startswith(_BLANK) for piece in self._symbols])
         first = rows[:, :1].to_tensor(UNK_ID, shape=(None, 1))[:, 0]
         cut = tf.strings.regex_replace(texts, "^ ", "", replace_global=False)
@@ -227,8 +276,6 @@ class SentencePieceTokenizer(Tokenizer):
         It belongs to the kernel of the op that makes it: one that is made beforehand
         is gone after `keras.utils.set_random_seed`, which clears all kernels.
         """
-        import tensorflow as tf
-
         text = require("tensorflow_text", "mt")
         # The kernels of one process share their resources by the names of nodes, those
         # of different graphs too: so the name must tell one model from another.
@@ -246,38 +293,6 @@ class SentencePieceTokenizer(Tokenizer):
         return type(self), (self.model,)
 
 
-def _processor(model: bytes):
-    """sentencepiece's object for a model; ValueError unless this package can run it."""
-    package = require("sentencepiece", "mt")
-    if not isinstance(model, bytes):
-        raise ValueError(
-            "`model` must be the content of a model file, bytes. "
-            f"Received: {type(model).__name__}"
-        )
-    processor = package.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"`model` must be a model of sentencepiece ({_reason(error)})."
-        ) from None
-    ids = processor.bos_id(), processor.pad_id(), processor.eos_id(), processor.unk_id()
-    if ids != (BOS_ID, PAD_ID, END_ID, UNK_ID):
-        raise ValueError(
-            "`model` must have the ids bos 0, pad 1, eos 2, unk 3 (train it with "
-            f"--bos_id=0 --pad_id=1 --eos_id=2 --unk_id=3). Received: {ids}"
-        )
-    if processor.normalize("a") != f"{_BLANK}a":
-        raise ValueError(
-            "`model` must be trained with --add_dummy_prefix=true, and without "
-            "--treat_whitespace_as_suffix or --escape_whitespaces=false."
-        )
-    return processor
-
-
-# --- Training. ---
-
-
 def _drawn(texts: Iterable[str], most: int) -> list[str]:
     """All texts, or `most` of them drawn evenly (algorithm R), always the same."""
     texts = iter(texts)
@@ -288,48 +303,6 @@ def _drawn(texts: Iterable[str], most: int) -> list[str]:
         if place < most:
             kept[place] = text
     return kept
-
-
-def _learn(texts: list[str], **arguments) -> bytes:
-    """The model file; arguments by sentencepiece's names. Empties `texts`."""
-    if not any(text.replace("\0", "").strip() for text in texts):
-        raise ValueError("`texts` must hold a text. Received: none")
-    trainer, model = require("sentencepiece", "mt").SentencePieceTrainer, io.BytesIO()
-    # Gives each text away, as sentencepiece keeps a copy of its own.
-    texts.append(None)
-    texts.reverse()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            if (
-                arguments["normalization_rule_name"] == "identity"
-                and arguments["remove_extra_whitespaces"]
-            ):
-                arguments["normalization_rule_tsv"] = f"{folder}/rules.tsv"
-                Path(folder, "rules.tsv").write_text(_FOLDED)
-            trainer.train(
-                sentence_iterator=iter(texts.pop, None),
-                model_writer=model,
-                bos_id=BOS_ID,
-                pad_id=PAD_ID,
-                eos_id=END_ID,
-                unk_id=UNK_ID,
-                unk_surface=SPECIAL_SYMBOLS[UNK_ID],
-                add_dummy_prefix=True,
-                max_sentence_length=1 << 30,  # it would drop longer ones
-                minloglevel=2,
-                **arguments,
-            )
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            "sentencepiece cannot learn `vocabulary_size` pieces from `texts`: "
-            f"{_reason(error)} Received: vocabulary_size={arguments['vocab_size']}"
-        ) from None
-    # Without the name of the file of rules, which differs from call to call.
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    content = ModelProto.FromString(model.getvalue())
-    content.normalizer_spec.ClearField("normalization_rule_tsv")
-    return content.SerializeToString(deterministic=True)
 
 
 def _reason(error: Exception) -> str:
