@@ -1,6 +1,7 @@
 """Base of the tokenizers, plain vocabularies, special symbols, and checks of texts."""
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -67,8 +68,16 @@ class Tokenizer:
         return self.tokenize(texts)
 
     def to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens of ids: up to the end id, without <s> and padding."""
-        return [self._symbols[i] for i in until_end(ids, self.vocabulary_size)]
+        """Returns the tokens of ids: up to the end id, without <s> and padding.
+
+        Ids outside the vocabulary are the unknown one.
+        """
+        ids = itertools.takewhile(lambda i: i != END_ID, map(int, ids))
+        return [
+            self._symbols[i if 0 <= i < self.vocabulary_size else UNK_ID]
+            for i in ids
+            if i not in (BOS_ID, PAD_ID)
+        ]
 
     # --- In a graph: core TensorFlow ops only. N texts, L ids of a padded row. ---
 
@@ -79,12 +88,30 @@ class Tokenizer:
 
     def tokenize_tensor(self, texts):
         """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
-        tokens = self._split_tensor(valid_utf8(texts))
-        return with_end(tokens.with_values(self._table.lookup(tokens.values)))
+        texts = tf.convert_to_tensor(texts, tf.string)
+        rows = self._ids_tensor(
+            tf.strings.unicode_transcode(
+                texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD
+            )
+        )
+        end = tf.fill([rows.nrows(), 1], END_ID)
+        return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
 
     def detokenize_tensor(self, ids):
         """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
-        rows = until_end_tensor(ids, self.vocabulary_size)
+        ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
+        ids = tf.convert_to_tensor(ids)
+        before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
+        rows = tf.ragged.boolean_mask(ids, before & (ids != BOS_ID) & (ids != PAD_ID))
+        inside = (rows.values >= 0) & (rows.values < self.vocabulary_size)
+        known = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
+        return self._texts_tensor(rows.with_values(tf.cast(known, tf.int32)))
+
+    def _ids_tensor(self, texts):
+        tokens = self._split_tensor(texts)
+        return tokens.with_values(self._table.lookup(tokens.values))
+
+    def _texts_tensor(self, rows):
         tokens = tf.gather(tf.constant(self._symbols), rows.values)
         return self._join_tensor(rows.with_values(tokens))
 
@@ -300,7 +327,7 @@ class CharacterTokenizer(_VocabularyTokenizer):
         return tf.strings.unicode_split(texts, "UTF-8")
 
 
-# --- Texts and ids that come in. ---
+# --- Texts that come in, and tables. ---
 
 
 def valid_text(text: str | bytes, name: str = "texts") -> str:
@@ -331,48 +358,6 @@ def valid_texts(texts: Iterable[str | bytes], name: str = "texts") -> Iterator[s
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ValueError(f"`{name}` must be a list of texts. Received: {texts!r}")
     return (valid_text(text, name) for text in texts)
-
-
-def until_end(ids: Iterable[int], vocabulary_size: int) -> list[int]:
-    """The ids before the first end id, without <s> and padding.
-
-    Ids outside the vocabulary become the unknown one.
-    """
-    kept = []
-    for i in map(int, ids):
-        if i == END_ID:
-            break
-        if i not in (BOS_ID, PAD_ID):
-            kept.append(i if 0 <= i < vocabulary_size else UNK_ID)
-    return kept
-
-
-# --- The same in a graph. ---
-
-
-def valid_utf8(texts):
-    """`texts` (N,) strings, with U+FFFD for what is not UTF-8; see `valid_text`."""
-    texts = tf.convert_to_tensor(texts, tf.string)
-    return tf.strings.unicode_transcode(
-        texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD
-    )
-
-
-def until_end_tensor(ids, vocabulary_size: int):
-    """Ragged int32 ids (N, None) of `ids` (N, L): what `until_end` keeps."""
-    ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
-    ids = tf.convert_to_tensor(ids)
-    before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
-    rows = tf.ragged.boolean_mask(ids, before & (ids != BOS_ID) & (ids != PAD_ID))
-    inside = (rows.values >= 0) & (rows.values < vocabulary_size)
-    known = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
-    return rows.with_values(tf.cast(known, tf.int32))
-
-
-def with_end(rows):
-    """Ragged ids (N, None) with the end id after each row, int32."""
-    end = tf.fill([rows.nrows(), 1], END_ID)
-    return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
 
 
 def lookup_table(entries: Mapping, default: int):

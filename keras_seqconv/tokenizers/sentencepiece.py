@@ -28,10 +28,7 @@ from keras_seqconv.tokenizers.common import (
     SPECIAL_SYMBOLS,
     UNK_ID,
     Tokenizer,
-    until_end_tensor,
     valid_texts,
-    valid_utf8,
-    with_end,
 )
 
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
@@ -257,13 +254,10 @@ class SentencePieceTokenizer(Tokenizer):
         # The blank that the model puts before every text.
         return text[1:] if tokens and tokens[0].startswith(_BLANK) else text
 
-    def tokenize_tensor(self, texts):
-        """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
-        return with_end(self._op(self.model).tokenize(valid_utf8(texts)))
+    def _ids_tensor(self, texts):
+        return self._op(self.model).tokenize(texts)
 
-    def detokenize_tensor(self, ids):
-        """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
-        rows = until_end_tensor(ids, self.vocabulary_size)
+    def _texts_tensor(self, rows):
         texts = self._op(self.model + _AS_SPELLED).detokenize(rows)
         blank = tf.constant([piece.startswith(_BLANK) for piece in self._symbols])
         first = rows[:, :1].to_tensor(UNK_ID, shape=(None, 1))[:, 0]
