@@ -148,8 +148,8 @@ def _new_folder(path: Path) -> Iterator[Path]:
 class _Preparation:
     """One recipe on its files, in stages, each a folder in the folder `stages`.
 
-    A part of the corpus is a stage: `counts.json`, and in `<split>.jsonl` its rows,
-    [source tokens, target tokens, source, target]. The last one is `merges`.
+    A part of the corpus is a stage: `counts.json`, and in `rows.jsonl` its rows,
+    [split, source tokens, target tokens, source, target]. The last one is `merges`.
     """
 
     def __init__(self, recipe: Recipe, data: Path, tokenized, stages: Path, log):
@@ -177,7 +177,7 @@ class _Preparation:
     def check_plan(self):
         """Finished stages of other inputs, options or packages are refused."""
         plan = {
-            "stages": "rows",
+            "stages": "rows of all splits",
             "recipe": dataclasses.asdict(self.recipe),
             "tokenized": self.tokenized,
             "packages": _versions(),
@@ -209,8 +209,7 @@ class _Preparation:
                     counts = self._clean(part, places, executor, number, seen, new)
                     write_json(new / "counts.json", counts)
             elif train and self.recipe.deduplicate:
-                for split in SPLITS:
-                    seen.update(_digest(row[2:]) for row in self._rows(split, [name]))
+                seen.update(_digest(row[3:]) for row in self._rows(name))
             if train:
                 counts = read_json(folder / "counts.json")
                 number += sum(counts.get(f"to {split}", 0) for split in SPLITS)
@@ -224,11 +223,7 @@ class _Preparation:
         counts = Counter(dict.fromkeys(("lines", "pairs", *problems), 0))
         pairs = read_pairs(places, part.markup, recipe.on_error, counts)
         rows = with_tokens(pairs, self._steps(train), executor)
-        with contextlib.ExitStack() as stack:
-            files = {
-                split: stack.enter_context(_writing(folder / f"{split}.jsonl"))
-                for split in SPLITS
-            }
+        with _writing(folder / "rows.jsonl") as file:
             for tokens, texts in self._logged(part.name, rows):
                 problem = rule.problem(*tokens) if rule else None
                 if problem is None and deduplicate:
@@ -241,8 +236,8 @@ class _Preparation:
                 number += 1
                 split = recipe.split_of(number) if train else part.split
                 counts[f"to {split}"] += 1
-                row = json.dumps([*tokens, *texts], ensure_ascii=False)
-                files[split].write(row + "\n")
+                row = json.dumps([split, *tokens, *texts], ensure_ascii=False)
+                file.write(row + "\n")
         return {"part": part.name, "split": part.split, **counts}
 
     def _steps(self, train: bool) -> list[dict]:
@@ -257,10 +252,9 @@ class _Preparation:
             steps["normalize"] = False
         return [{"language": language, **steps} for language in self.languages]
 
-    def _rows(self, split: str, names=None) -> Iterator[list[str]]:
+    def _rows(self, *names: str) -> Iterator[list[str]]:
         for name in names or self.parts:
-            rows = iterate_lines(self.stages / name / f"{split}.jsonl")
-            yield from map(json.loads, rows)
+            yield from map(json.loads, iterate_lines(self.stages / name / "rows.jsonl"))
 
     def _logged(self, name: str, rows: Iterable) -> Iterator:
         """Tells of rows and their rate now and then, and at the end."""
@@ -287,9 +281,9 @@ class _Preparation:
         folder = self.stages / "merges"
         if not folder.exists():
             words = Counter()
-            for row in self._rows("train"):
-                words.update(row[0].split())
-                words.update(row[1].split())
+            for split, *tokens, _, _ in self._rows():
+                if split == "train":
+                    words.update(" ".join(tokens).split())
             self.log(f"learning {self.recipe.merges:,} merges of {len(words):,} words")
             with _new_folder(folder) as new:
                 codes = learn_codes(words, self.recipe.merges)
@@ -304,10 +298,7 @@ class _Preparation:
             bpe = DictionaryTokenizer(Dictionary(), bpe_codes=codes)
             split_word = functools.cache(bpe.split)
         parts = [read_json(self.stages / name / "counts.json") for name in self.parts]
-        splits = {
-            split: self._write_split(split, split_word, words, folder)
-            for split in SPLITS
-        }
+        splits = self._write_texts(split_word, words, folder)
         if not splits["train"].get("kept"):
             received = "; ".join(
                 f"{name} {count}"
@@ -350,43 +341,41 @@ class _Preparation:
         write_json(folder / "preparation.json", report)
         return report
 
-    def _write_split(self, split: str, split_word, words, folder) -> dict:
-        """Writes the files of a split, if it has lines; returns the counts.
+    def _write_texts(self, split_word, words, folder) -> dict[str, Counter]:
+        """Writes the files of the splits that have lines; returns the counts of each.
 
         `words`, of source and target, go up by the training words where a dictionary
         is to be made of them.
         """
-        recipe, counts, rule = self.recipe, Counter(), None
-        if recipe.rule_on == "pieces" and split in ("train", "valid"):
-            rule = recipe.rule
-            counts.update({problem + _AFTER: 0 for problem in rule.problems})
-        counted = split == "train" and recipe.tokenizer not in ("none", "sentencepiece")
+        recipe, counts, files = self.recipe, {split: Counter() for split in SPLITS}, {}
+        counted = recipe.tokenizer not in ("none", "sentencepiece")
+        filtered = ("train", "valid") if recipe.rule_on == "pieces" else ()
+        for split in filtered:
+            counts[split].update({name + _AFTER: 0 for name in recipe.rule.problems})
 
         def joined(text):
             return " ".join(itertools.chain(*map(split_word, text.split())))
 
-        paths = [folder / f"{split}.{language}" for language in self.languages]
-        with _writing(paths[0]) as source, _writing(paths[1]) as target:
-            for row in self._logged(f"writing {split}", self._rows(split)):
+        with contextlib.ExitStack() as stack:
+            for split, *row in self._logged("writing", self._rows()):
                 tokens, texts = row[:2], row[2:] if self.keeps_raw else row[:2]
-                problem = rule.problem(*map(joined, tokens)) if rule else None
-                if problem is not None:
-                    counts[problem + _AFTER] += 1
-                    continue
-                counts["kept"] += 1
-                if self.keeps_raw and recipe.remove_nonprinting:
-                    # The tokenizer does not do this.
-                    texts = [without_nonprinting(text).strip() for text in texts]
-                source.write(texts[0] + "\n")
-                target.write(texts[1] + "\n")
-                if counted:
-                    words[0].update(tokens[0].split())
-                    words[1].update(tokens[1].split())
-        if not counts["kept"]:
-            del counts["kept"]
-            for path in paths:
-                path.unlink()
-        return dict(counts)
+                if split in filtered:
+                    problem = recipe.rule.problem(*map(joined, tokens))
+                    if problem is not None:
+                        counts[split][problem + _AFTER] += 1
+                        continue
+                counts[split]["kept"] += 1
+                for side, language in enumerate(self.languages):
+                    name, text = f"{split}.{language}", texts[side]
+                    if self.keeps_raw and recipe.remove_nonprinting:
+                        # The tokenizer does not do this.
+                        text = without_nonprinting(text).strip()
+                    if name not in files:
+                        files[name] = stack.enter_context(_writing(folder / name))
+                    files[name].write(text + "\n")
+                    if counted and split == "train":
+                        words[side].update(tokens[side].split())
+        return counts
 
     def _tokenizers(self, words, codes: str | None, folder: Path) -> dict:
         """Pairs of tokenizers by the names of their folders."""
