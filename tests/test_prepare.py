@@ -41,6 +41,12 @@ def write(path, lines):
     path.write_bytes("".join(line + "\n" for line in lines).encode())
 
 
+def rows_of(folder, split, languages=("de", "en")):
+    """The rows of a prepared split."""
+    columns = [lines_of(folder / f"{split}.{lang}") for lang in languages]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
 def parallel(folder, pairs, stem="train"):
     """Writes files of both sides; returns their paths."""
     files = tuple(folder / f"{stem}.{lang}" for lang in ("de", "en"))
@@ -173,9 +179,8 @@ def test_iwslt_as_fairseq_has_it_and_as_plain_text(iwslt, tmp_path):
     out, raw = tmp_path / "tokens", tmp_path / "plain"
     report = prepare(iwslt14(), folder, out, tokenized=True)
     train, valid = fairseq_iwslt(plain)
-    for side, lang in enumerate(("de", "en")):
-        assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
-        assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
+    assert rows_of(out, "train") == [row for _, row in train]
+    assert rows_of(out, "valid") == [row for _, row in valid]
     # Not unescaped, apostrophes made plain, in the order of the script.
     assert lines_of(out / "test.en") == [
         f"it &apos;s {number} &amp; amp ; x" for number in range(5)
@@ -239,8 +244,7 @@ def test_wmt14_from_archives(tmp_path):
     }  # fmt: skip
     archives = ("europarl-v7", "commoncrawl", "nc-v12")
     for (stem, pairs), archive in zip(corpora.items(), archives, strict=True):
-        for side, lang in enumerate(("de", "en")):
-            write(tree / f"{stem}.{lang}", [pair[side] for pair in pairs])
+        parallel(tree, pairs, stem)
         names = [f"{stem}.de", f"{stem}.en"]
         pack(data / f"training-parallel-{archive}.tgz", tree, names)
     for kind, lang, text in (("src", "en", "x–y’s"), ("ref", "de", "x–y")):
@@ -257,16 +261,15 @@ def test_wmt14_from_archives(tmp_path):
         )
 
     pairs = itertools.chain(*corpora.values())
-    rows = [(tokens(pair[1], "en"), tokens(pair[0], "de")) for pair in pairs]
+    rows = [[tokens(pair[1], "en"), tokens(pair[0], "de")] for pair in pairs]
     train = [row for row in enumerate(rows, 1) if row[0] % 100 != 0]
     valid = [row for row in enumerate(rows, 1) if row[0] % 100 == 0]
     codes = learn_codes(words_of(row for _, row in train), 40000)
     assert (out / "tokenizers/source/bpe.codes").read_text() == codes
     split_word = DictionaryTokenizer(Dictionary(), bpe_codes=codes).split
     train, valid = (cleaned(lines, 250, split_word) for lines in (train, valid))
-    for side, lang in enumerate(("en", "de")):
-        assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
-        assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
+    assert rows_of(out, "train", ("en", "de")) == [row for _, row in train]
+    assert rows_of(out, "valid", ("en", "de")) == [row for _, row in valid]
     seen = words_of((row for _, row in train), split_word)
     assert report["splits"]["train"]["more than 250 words, after byte pairs"] == 1
     assert report["splits"]["train"]["empty, after byte pairs"] == 1
@@ -291,12 +294,11 @@ def test_wmt16_takes_splits_and_pieces_as_they_are(tmp_path):
     data = tmp_path / "data"
     codes = "#version: 0.2\nh o\nho u\ns e</w>\n"
     for split, rows in (
-        ("train.tok.clean.bpe.32000", [("hou@@ se x@@ y", "Hau@@ s"), ("b", "b")]),
-        ("newstest2013.tok.bpe.32000", [("b", "Hau@@ s")]),
-        ("newstest2014.tok.bpe.32000", [("new", "neu")]),
+        ("train.tok.clean.bpe.32000", [("Hau@@ s", "hou@@ se x@@ y"), ("b", "b")]),
+        ("newstest2013.tok.bpe.32000", [("Hau@@ s", "b")]),
+        ("newstest2014.tok.bpe.32000", [("neu", "new")]),
     ):
-        for side, lang in enumerate(("en", "de")):
-            write(data / f"{split}.{lang}", [row[side] for row in rows])
+        parallel(data, rows, split)
     (data / "bpe.32000").write_text(codes)
     out = tmp_path / "out"
     report = prepare(wmt16(), data, out)
@@ -326,14 +328,10 @@ def test_corpus_splits_filters_and_doubles(tmp_path):
     )  # fmt: skip
     out = tmp_path / "out"
     report = prepare(recipe, ".", out)
-    kept = [pairs[i] for i in (0, 1, 2, 6, 7, 8, 9, 10, 11)]
-    for side, lang in enumerate(("de", "en")):
-        texts = [pair[side] for pair in kept]
-        assert lines_of(out / f"valid.{lang}") == [texts[3], texts[7]]
-        assert lines_of(out / f"test.{lang}") == [texts[4], texts[8]]
-        assert lines_of(out / f"train.{lang}") == [
-            texts[i] for i in range(9) if i not in (3, 4, 7, 8)
-        ]
+    kept = [list(pairs[i]) for i in (0, 1, 2, 6, 7, 8, 9, 10, 11)]
+    assert rows_of(out, "valid") == [kept[3], kept[7]]
+    assert rows_of(out, "test") == [kept[4], kept[8]]
+    assert rows_of(out, "train") == [*kept[:3], *kept[5:7]]
     assert report["parts"][0] == {
         "part": "train.de", "split": "train", "lines": 12, "pairs": 12, "empty": 0,
         "more than 3 words": 1, "fewer than 1 words": 0, "length ratio above 1.5": 1,

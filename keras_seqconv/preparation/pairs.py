@@ -221,13 +221,8 @@ def with_tokens(
 ) -> Iterator[tuple[list[str], list[str]]]:
     """(tokens, texts) of each pair, in their order; pairs are read a little ahead.
 
-    Args:
-        pairs: texts of source and target.
-        sides: arguments of `moses_steps` for each.
-        executor: of `executor_of`.
-
-    Raises:
-        OSError: a process ended too early.
+    `sides` are arguments of `moses_steps` for source and target. OSError where a
+    process of the executor, which is one of `executor_of`, ended too early.
     """
     chunks = iter(lambda: list(itertools.islice(pairs, _PAIRS_AT_ONCE)), [])
     waiting = deque()

@@ -199,7 +199,8 @@ _WIT3_URL = "https://wit3.fbk.eu/2014-01"
 _IWSLT_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011",
                 "TED.tst2012")  # fmt: skip
 _STATMT = "http://statmt.org"
-# Name: files, of the language beside English and the side; archive; where that is.
+# Name: files, of the language beside English and the side; archive; where that is. In
+# the order of the training text.
 _WMT14 = {
     "europarl-v7": ("training/europarl-v7.{}-en.{{}}",
                     "training-parallel-europarl-v7.tgz", f"{_STATMT}/wmt13/"),
@@ -214,8 +215,6 @@ _WMT14 = {
                             "http://data.statmt.org/wmt17/translation-task/"),
     "giga": ("giga-fren.release2.fixed.{{}}",
              "training-giga-fren.tar", f"{_STATMT}/wmt10/"),
-    "newstest2014": ("test-full/newstest2014-{}en-{{}}.sgm",
-                     "test-full.tgz", f"{_STATMT}/wmt14/"),
 }  # fmt: skip
 _WMT16 = {
     "archive": "wmt16_en_de.tar.gz",
@@ -306,20 +305,19 @@ def wmt14(
     versions = ("v9",) if french else ("v12", "v9")
     news_commentary = news_commentary or versions[0]
     check_choice("news_commentary", news_commentary, versions)
-    news = f"news-commentary-{news_commentary}"
-    names = ("un", news, "giga") if french else (news,)
-
-    def part(name: str, split: str, *sides: str, **more) -> Part:
-        file, archive, folder = _WMT14[name]
-        where = file.format(other), sides, archive, folder + archive
-        return _part(name, split, *where, **more)
-
+    names = ["europarl-v7", "commoncrawl", f"news-commentary-{news_commentary}"]
+    names += ["un", "giga"] * french
     parts = [
-        part(name, "train", source, target)
-        for name in ("europarl-v7", "commoncrawl", *names)
+        _part(
+            name, "train", file.format(other), (source, target), archive, url + archive
+        )
+        for name, (file, archive, url) in _WMT14.items()
+        if name in names
     ]
+    test = f"test-full/newstest2014-{other}en-{{}}.sgm"
     sides = f"src.{source}", f"ref.{target}"
-    parts.append(part("newstest2014", "test", *sides, markup="segments"))
+    where = "test-full.tgz", f"{_STATMT}/wmt14/test-full.tgz"
+    parts.append(_part("newstest2014", "test", test, sides, *where, markup="segments"))
     return Recipe(
         "wmt14",
         source,

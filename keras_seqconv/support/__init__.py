@@ -22,15 +22,7 @@ tf = _Lazy("tensorflow")
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """The imported module.
-
-    Args:
-        module: as after `import`, for example "sacremoses".
-        extra: the extra of this package that installs it, for example "mt".
-
-    Raises:
-        ImportError: it is missing or broken; says which extra to install.
-    """
+    """The imported module, or ImportError with the extra that installs it."""
     try:
         # A builtin: in a graph, AutoGraph would warn that it cannot convert importlib.
         __import__(module)

@@ -134,7 +134,15 @@ def atomic_directory(
             with naming(path):
                 yield part
             refuse_folder(path, replaceable)
-            _replace(part, path, old)
+            if path.exists():
+                path.rename(old)
+            try:
+                part.rename(path)
+            except BaseException:
+                if old.exists():
+                    old.rename(path)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -150,20 +158,6 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
             f"{path} must be empty, not exist, or hold what may be replaced. It holds: "
             + ", ".join(sorted(entry.name for entry in path.iterdir())[:8])
         )
-
-
-def _replace(part: Path, path: Path, old: Path) -> None:
-    """Renames `part` to `path`; what was there comes back if that fails."""
-    if not path.exists():
-        part.rename(path)
-        return
-    path.rename(old)
-    try:
-        part.rename(path)
-    except BaseException:
-        old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 # --- Locks ---

@@ -39,12 +39,8 @@ from pathlib import Path
 
 from keras_seqconv.support.arguments import check_boolean, check_choice
 from keras_seqconv.tokenizers.common import (
-    BOS_ID,
-    END_ID,
-    PAD_ID,
     SETTINGS,
     SPECIAL_SYMBOLS,
-    UNK_ID,
     CharacterTokenizer,
     Tokenizer,
     WordTokenizer,
@@ -60,12 +56,8 @@ from keras_seqconv.tokenizers.moses_bpe import DictionaryTokenizer
 from keras_seqconv.tokenizers.sentencepiece import SentencePieceTokenizer
 
 __all__ = [
-    "BOS_ID",
-    "END_ID",
     "KINDS",
-    "PAD_ID",
     "SPECIAL_SYMBOLS",
-    "UNK_ID",
     "CharacterTokenizer",
     "Dictionary",
     "DictionaryTokenizer",

@@ -140,15 +140,8 @@ class DictionaryTokenizer(Tokenizer):
     ) -> "DictionaryTokenizer":
         """Learns byte pairs and the dictionary from texts of one language.
 
-        Args:
-            texts: iterable, read once. Memory grows with the number of different words
-                only.
-            language: see the class; needed unless Moses is turned off.
-            merges, **options: see `train_sides`.
-
-        Raises:
-            ValueError: an argument breaks its rule, or `texts` hold no word.
-            ImportError: sacremoses or subword-nmt is missing (extra `mt`).
+        `language` is needed unless Moses is turned off; for the other arguments and
+        the errors see `train_sides`.
         """
         return cls.train_sides({"texts": texts}, [language], merges, **options)[0]
 
@@ -169,7 +162,8 @@ class DictionaryTokenizer(Tokenizer):
         """Learns the byte pairs of all sides together, as in the papers' recipes.
 
         Args:
-            sides: name of each side -> texts, read once in sequence.
+            sides: name of each side -> texts, read once in sequence. Memory grows with
+                the number of different words only.
             languages: languages of the sides.
             merges: number of byte pairs, as `subword-nmt learn-bpe -s`; fewer if no
                 more pairs occur twice. None: a dictionary of words.
@@ -184,6 +178,10 @@ class DictionaryTokenizer(Tokenizer):
         Returns:
             The tokenizer of each side: one object if the dictionary is joint and the
             languages are equal.
+
+        Raises:
+            ValueError: an argument breaks its rule, or texts hold no word.
+            ImportError: sacremoses or subword-nmt is missing (extra `mt`).
         """
         if not isinstance(languages, (tuple, list)) or len(languages) != len(sides):
             raise ValueError(

@@ -32,7 +32,6 @@ from keras_seqconv.tokenizers.common import (
 )
 
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
-MODEL_TYPES = ("bpe", "unigram")
 _MODEL_FILE = "sentencepiece.model"
 _BLANK = "\u2581"
 # Rules of sentencepiece that make a blank of white space and of the sign for it.
@@ -183,7 +182,7 @@ class SentencePieceTokenizer(Tokenizer):
         check_positive_integer("vocabulary_size", vocabulary_size)
         check_positive_integer("max_texts", max_texts)
         check_positive_integer("num_threads", num_threads)
-        check_choice("model_type", model_type, MODEL_TYPES)
+        check_choice("model_type", model_type, ("bpe", "unigram"))
         check_choice("normalization", normalization, NORMALIZATIONS)
         check_boolean("remove_extra_whitespaces", remove_extra_whitespaces)
         check_boolean("byte_fallback", byte_fallback)
