@@ -299,15 +299,10 @@ class _Preparation:
             split_word = functools.cache(bpe.split)
         parts = [read_json(self.stages / name / "counts.json") for name in self.parts]
         splits = self._write_texts(split_word, words, folder)
-        if not splits["train"].get("kept"):
-            received = "; ".join(
-                f"{name} {count}"
-                for counts in (*parts, splits["train"])
-                for name, count in counts.items()
-                if isinstance(count, int)
-            )
+        if not splits["train"]["kept"]:
             raise ValueError(
-                f"The training set must keep at least one pair. Received: {received}"
+                "The training set must keep at least one pair. Received: "
+                f"{[*parts, dict(splits['train'])]}"
             )
         if split_word is not None:
             words = [count_pieces(side, split_word) for side in words]

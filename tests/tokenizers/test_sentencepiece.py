@@ -83,18 +83,6 @@ def test_tokens_of_the_source_can_be_joined():
     assert tokenizer.join([]) == ""
 
 
-@pytest.mark.parametrize("side", ["de", "en"])
-def test_every_line_of_multi30k_comes_back(side, multi30k):
-    names = [f"{part}{end}.{side}" for part in ("train", "valid", "test2016")
-             for end in ("", ".lc.norm.tok")]  # fmt: skip
-    lines = {name: multi30k(name) for name in names}
-    some = lines[f"train.lc.norm.tok.{side}"][:2000]
-    tokenizer = SentencePieceTokenizer.train(some, 1000, remove_extra_whitespaces=False)
-    for name in names:
-        ids = tokenizer.tokenize(lines[name])
-        assert tokenizer.detokenize(ids) == lines[name], name
-
-
 # --- Training ---
 
 
