@@ -153,10 +153,9 @@ def test_exports_run_without_this_package(tmp_path):
         module.tokenizer = tokenizer.trackables
         module.serve = served(tokenizer)
         tf.saved_model.save(module, tmp_path / name, module.serve)
-        assert ops_of(tmp_path / name) - set(dir(tf.raw_ops)) <= TEXT_OPS | {
-            "_Arg",
-            "_Retval",
-        }
+        assert (
+            ops_of(tmp_path / name) - {*dir(tf.raw_ops), "_Arg", "_Retval"} <= TEXT_OPS
+        )
         for texts in ([], ["the young garden  ä"], ["", "the garden", "x " * 10_000]):
             expected.append(str(tokenizer.detokenize(tokenizer.tokenize(texts))))
     printed = run_python(SERVE, *(tmp_path / name for name in names)).stdout
