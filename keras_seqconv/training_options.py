@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import near
-from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import read_json
 
 pydantic = require("pydantic", "mt")

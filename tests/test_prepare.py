@@ -1,6 +1,5 @@
 """`keras_seqconv.preparation`: each step against text and loops written here."""
 
-import contextlib
 import gzip
 import hashlib
 import itertools
@@ -11,19 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_seqconv.preparation import (
-    corpus,
-    iwslt14,
-    listing,
-    preparation,
-    prepare,
-    wmt14,
-    wmt16,
-)
+from keras_seqconv import preparation
+from keras_seqconv.preparation import corpus, iwslt14, listing, prepare, wmt14, wmt16
 from keras_seqconv.preparation.pairs import Place, read_pairs
 from keras_seqconv.preparation.recipes import Rule
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, load_tokenizer
-from keras_seqconv.tokenizers.byte_pairs import learn_codes
+from keras_seqconv.tokenizers.dictionary import learn_codes
 
 sacremoses = pytest.importorskip("sacremoses", reason="needs the extra mt")
 
@@ -47,6 +39,12 @@ def lines_of(path):
 def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(line + "\n" for line in lines).encode())
+
+
+def rows_of(folder, split, languages=("de", "en")):
+    """The rows of a prepared split."""
+    columns = [lines_of(folder / f"{split}.{lang}") for lang in languages]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def parallel(folder, pairs, stem="train"):
@@ -181,9 +179,8 @@ def test_iwslt_as_fairseq_has_it_and_as_plain_text(iwslt, tmp_path):
     out, raw = tmp_path / "tokens", tmp_path / "plain"
     report = prepare(iwslt14(), folder, out, tokenized=True)
     train, valid = fairseq_iwslt(plain)
-    for side, lang in enumerate(("de", "en")):
-        assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
-        assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
+    assert rows_of(out, "train") == [row for _, row in train]
+    assert rows_of(out, "valid") == [row for _, row in valid]
     # Not unescaped, apostrophes made plain, in the order of the script.
     assert lines_of(out / "test.en") == [
         f"it &apos;s {number} &amp; amp ; x" for number in range(5)
@@ -247,8 +244,7 @@ def test_wmt14_from_archives(tmp_path):
     }  # fmt: skip
     archives = ("europarl-v7", "commoncrawl", "nc-v12")
     for (stem, pairs), archive in zip(corpora.items(), archives, strict=True):
-        for side, lang in enumerate(("de", "en")):
-            write(tree / f"{stem}.{lang}", [pair[side] for pair in pairs])
+        parallel(tree, pairs, stem)
         names = [f"{stem}.de", f"{stem}.en"]
         pack(data / f"training-parallel-{archive}.tgz", tree, names)
     for kind, lang, text in (("src", "en", "x–y’s"), ("ref", "de", "x–y")):
@@ -265,16 +261,15 @@ def test_wmt14_from_archives(tmp_path):
         )
 
     pairs = itertools.chain(*corpora.values())
-    rows = [(tokens(pair[1], "en"), tokens(pair[0], "de")) for pair in pairs]
+    rows = [[tokens(pair[1], "en"), tokens(pair[0], "de")] for pair in pairs]
     train = [row for row in enumerate(rows, 1) if row[0] % 100 != 0]
     valid = [row for row in enumerate(rows, 1) if row[0] % 100 == 0]
     codes = learn_codes(words_of(row for _, row in train), 40000)
     assert (out / "tokenizers/source/bpe.codes").read_text() == codes
     split_word = DictionaryTokenizer(Dictionary(), bpe_codes=codes).split
     train, valid = (cleaned(lines, 250, split_word) for lines in (train, valid))
-    for side, lang in enumerate(("en", "de")):
-        assert lines_of(out / f"train.{lang}") == [row[side] for _, row in train]
-        assert lines_of(out / f"valid.{lang}") == [row[side] for _, row in valid]
+    assert rows_of(out, "train", ("en", "de")) == [row for _, row in train]
+    assert rows_of(out, "valid", ("en", "de")) == [row for _, row in valid]
     seen = words_of((row for _, row in train), split_word)
     assert report["splits"]["train"]["more than 250 words, after byte pairs"] == 1
     assert report["splits"]["train"]["empty, after byte pairs"] == 1
@@ -299,12 +294,11 @@ def test_wmt16_takes_splits_and_pieces_as_they_are(tmp_path):
     data = tmp_path / "data"
     codes = "#version: 0.2\nh o\nho u\ns e</w>\n"
     for split, rows in (
-        ("train.tok.clean.bpe.32000", [("hou@@ se x@@ y", "Hau@@ s"), ("b", "b")]),
-        ("newstest2013.tok.bpe.32000", [("b", "Hau@@ s")]),
-        ("newstest2014.tok.bpe.32000", [("new", "neu")]),
+        ("train.tok.clean.bpe.32000", [("Hau@@ s", "hou@@ se x@@ y"), ("b", "b")]),
+        ("newstest2013.tok.bpe.32000", [("Hau@@ s", "b")]),
+        ("newstest2014.tok.bpe.32000", [("neu", "new")]),
     ):
-        for side, lang in enumerate(("en", "de")):
-            write(data / f"{split}.{lang}", [row[side] for row in rows])
+        parallel(data, rows, split)
     (data / "bpe.32000").write_text(codes)
     out = tmp_path / "out"
     report = prepare(wmt16(), data, out)
@@ -334,14 +328,10 @@ def test_corpus_splits_filters_and_doubles(tmp_path):
     )  # fmt: skip
     out = tmp_path / "out"
     report = prepare(recipe, ".", out)
-    kept = [pairs[i] for i in (0, 1, 2, 6, 7, 8, 9, 10, 11)]
-    for side, lang in enumerate(("de", "en")):
-        texts = [pair[side] for pair in kept]
-        assert lines_of(out / f"valid.{lang}") == [texts[3], texts[7]]
-        assert lines_of(out / f"test.{lang}") == [texts[4], texts[8]]
-        assert lines_of(out / f"train.{lang}") == [
-            texts[i] for i in range(9) if i not in (3, 4, 7, 8)
-        ]
+    kept = [list(pairs[i]) for i in (0, 1, 2, 6, 7, 8, 9, 10, 11)]
+    assert rows_of(out, "valid") == [kept[3], kept[7]]
+    assert rows_of(out, "test") == [kept[4], kept[8]]
+    assert rows_of(out, "train") == [*kept[:3], *kept[5:7]]
     assert report["parts"][0] == {
         "part": "train.de", "split": "train", "lines": 12, "pairs": 12, "empty": 0,
         "more than 3 words": 1, "fewer than 1 words": 0, "length ratio above 1.5": 1,
@@ -380,37 +370,24 @@ def test_corpus_of_several_files_and_its_use(tmp_path):
 # --- Interruptions. ---
 
 
-@contextlib.contextmanager
-def failing(name, error, when=lambda *_: True):
-    """A function of the preparation raises an error."""
-    original = getattr(preparation, name)
-
-    def fail(*arguments):
-        if when(*arguments):
-            raise error
-        return original(*arguments)
-
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(type(error)):
-        patched.setattr(preparation, name, fail)
-        yield
-
-
-def test_goes_on_after_an_interruption(iwslt, tmp_path):
+def test_goes_on_after_an_interruption(iwslt, tmp_path, monkeypatch):
     folder, _ = iwslt
     whole, out = tmp_path / "whole", tmp_path / "out"
     prepare(iwslt14(), folder, whole)
-    with failing("learn_codes", KeyboardInterrupt()):
-        prepare(iwslt14(), folder, out)
-    assert not out.exists() and (tmp_path / "out.part").is_dir()
-    with pytest.raises(ValueError, match="other inputs, options or packages"):
-        prepare(iwslt14(), folder, out, tokenized=True)
-    with failing("count_pieces", KeyboardInterrupt()):
-        prepare(iwslt14(), folder, out)
-    assert not out.exists()
-    with pytest.MonkeyPatch.context() as patched:  # nothing is done again
-        for name in ("read_pairs", "learn_codes"):
-            patched.delattr(preparation, name)
-        prepare(iwslt14(), folder, out)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for name in ("learn_codes", "count_pieces"):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(preparation, name, interrupted)
+            prepare(iwslt14(), folder, out)
+        assert not out.exists() and (tmp_path / "out.part").is_dir()
+        with pytest.raises(ValueError, match="other inputs, options or packages"):
+            prepare(iwslt14(), folder, out, tokenized=True)
+    for name in ("read_pairs", "learn_codes"):  # nothing is done again
+        monkeypatch.delattr(preparation, name)
+    prepare(iwslt14(), folder, out)
     assert contents(out) == contents(whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
 
@@ -464,7 +441,7 @@ def test_text_that_is_not_utf8(tmp_path):
 def test_output_and_empty_results(tmp_path):
     files = parallel(tmp_path, [("a b c d", "b")] * 3)
     recipe = corpus("de", "en", [files], tokenizer="none", ratio=2)
-    with pytest.raises(ValueError, match="keep at least one pair.*ratio above 2 3"):
+    with pytest.raises(ValueError, match="keep at least one pair.*ratio above 2': 3"):
         prepare(recipe, ".", tmp_path / "out")
     with pytest.raises(ValueError, match="must be empty, not exist"):
         prepare(recipe, ".", tmp_path)

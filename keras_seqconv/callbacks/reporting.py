@@ -19,10 +19,9 @@ from keras import ops
 from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
 from keras_seqconv.evaluation import metric_of
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import Progress as Lines
+from keras_seqconv.support import clock, require
 from keras_seqconv.support.files import naming, write_file
-from keras_seqconv.support.progress import Progress as Lines
-from keras_seqconv.support.progress import clock
 
 # --- Validation ---
 

@@ -195,7 +195,7 @@ def _side(options, weights, side) -> dict:
         mixer, kernel_sizes = _mixers(options, weights, side, count, heads)
     positions, table = "sinusoidal", f"{side}.embed_positions.weight"
     if options.get(f"{side}_learned_pos", bool):
-        rows = weights.size(table, 0) - 2 if weights.has(table) else 1024
+        rows = weights.size(table, 0) - 2 if table in weights.arrays else 1024
         positions = {"kind": "learned", "max_length": rows}
     if options.get("no_token_positional_embeddings", bool):
         positions = None
@@ -211,7 +211,7 @@ def _side(options, weights, side) -> dict:
         "normalize_first": options.get(f"{side}_normalize_before", bool)
         # The LightConv language model is pre-norm whatever the options say.
         or (kernel_sizes is not None and not weights.count("encoder.")),
-        "final_norm": weights.has(f"{side}.layer_norm.weight"),
+        "final_norm": f"{side}.layer_norm.weight" in weights.arrays,
         "positions": positions,
     }
 
@@ -220,10 +220,10 @@ def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]
     """Gate and widths from the first layer's tensors; kinds and taps from each's."""
     first, groups = f"{side}.layers.0", 1
     conv_dim = weights.size(f"{first}.linear2.weight", 1)
-    gau = weights.has(f"{first}.linear_gate_tanh.weight")
+    gau = f"{first}.linear_gate_tanh.weight" in weights.arrays
     glu = not gau and weights.size(f"{first}.linear1.weight", 0) == 2 * conv_dim
     query = f"{first}.linear_query_gate_tanh" if gau else f"{first}.linear1_query"
-    projected = weights.has(f"{query}.weight")
+    projected = f"{query}.weight" in weights.arrays
     mixer = {
         "conv_dim": conv_dim,
         "input_dropout": options.get("input_dropout", float),
@@ -238,7 +238,7 @@ def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]
             "gate": "gau" if gau else "glu" if glu else "none",
             "query_dim": query_dim,
             "query_groups": groups,
-            "permute_channels": weights.has(f"{first}.conv.perm"),
+            "permute_channels": f"{first}.conv.perm" in weights.arrays,
             "compat": True,
         }
     else:
@@ -247,7 +247,7 @@ def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]
     for index in range(count):
         name = f"{side}.layers.{index}.conv.weight"
         kind, size = "light_conv", weights.size(name, -1)
-        if not weights.has(name):
+        if name not in weights.arrays:
             kind = "query_conv" if projected else "dynamic_conv"
             size = weights.size(f"{name}_linear.weight", 0) // (groups * heads)
         mixers.append({"kind": kind, **mixer})
@@ -258,7 +258,7 @@ def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]
 def _output_dim(weights) -> int | None:
     """Width of what the output matrix multiplies, None for that of the model."""
     name = "decoder.project_out_dim.weight"
-    return weights.size(name, 0) if weights.has(name) else None
+    return weights.size(name, 0) if name in weights.arrays else None
 
 
 def _fill_embedder(weights, side, embedder, tied=False):
@@ -315,7 +315,7 @@ def _fill_mixer(weights, layer, mixer):
         names = "linear1_query", "linear_query_gate"
         projections.append((mixer.query_projection, *names))
     for dense, name, gate in projections:
-        if not weights.has(f"{layer}.{gate}_tanh.weight"):
+        if f"{layer}.{gate}_tanh.weight" not in weights.arrays:
             weights.dense(dense, f"{layer}.{name}")
             continue
         # The two halves of "gau" are stored apart.
@@ -328,7 +328,7 @@ def _fill_mixer(weights, layer, mixer):
     if getattr(mixer, "permute_channels", False):
         weights.put(mixer.permutation, f"{layer}.conv.perm")
     name = f"{layer}.conv.weight"
-    if weights.has(name):
+    if name in weights.arrays:
         # (H, 1, K) of the PyTorch class, (H, K) of the CUDA class
         kernel = mixer.convolution.kernel
         weights.put(kernel, name, arrange=lambda w: w.reshape(len(w), w.shape[-1]))
@@ -340,16 +340,16 @@ def _fill_mixer(weights, layer, mixer):
 def _fill_attention(weights, prefix, layer):
     """Multi-head attention: head h is the block h of rows (out, in) of torch."""
     heads, head_dim = layer.query_kernel.shape[1:]
-
-    def by_head(array):
-        """(H * D, in) -> (in, H, D), and (H * D,) -> (H, D)."""
-        return array.T.reshape(*array.shape[1:], heads, -1)
-
     for part, end in (("kernel", "weight"), ("bias", "bias")):
         names = [f"{prefix}.{letter}_proj.{end}" for letter in "qkv"]
         weights.split(f"{prefix}.in_proj_{end}", names)
         for kind, name in zip(("query", "key", "value"), names, strict=True):
-            weights.put(getattr(layer, f"{kind}_{part}"), name, arrange=by_head)
+            weights.put(
+                getattr(layer, f"{kind}_{part}"),
+                name,
+                # (H * D, in) -> (in, H, D), and (H * D,) -> (H, D)
+                arrange=lambda w: w.T.reshape(*w.shape[1:], heads, -1),
+            )
     weights.put(
         layer.output_kernel,
         f"{prefix}.out_proj.weight",
@@ -378,7 +378,7 @@ def _fill_decoder(weights, model):
 def _fill_adaptive_softmax(weights, layer):
     """Head and tails, alone or tied to an adaptive input."""
     prefix, bands = "decoder.adaptive_softmax", "decoder.embed_tokens.embeddings"
-    if not weights.has(f"{prefix}.version"):
+    if f"{prefix}.version" not in weights.arrays:
         raise ValueError(
             f"tensor {prefix}.version is missing: without it the clusters of the head "
             "are one row off"
@@ -408,7 +408,7 @@ def _fill_adaptive_softmax(weights, layer):
 def _conv_s2s(options, weights, dtype) -> ConvS2S:
     tables = {side: f"{side}.embed_positions.weight" for side in _SIDES}
     embeddings = {side: f"{side}.embed_tokens.weight" for side in _SIDES}
-    positions = all(map(weights.has, tables.values()))
+    positions = all(table in weights.arrays for table in tables.values())
     shared = options.get("share_input_output_embed", bool)
     options.refuse("adaptive_softmax_cutoff")
     lengths = {side: weights.size(tables[side], 0) - 2 for side in _SIDES}

@@ -103,16 +103,13 @@ def _read(value, kind: type):
         value = evaluate(value)
     if kind is object:
         return value
-    if kind is list:
-        value = list(value) if isinstance(value, (list, tuple)) else [value]
-        entries = value
-    else:
-        entries = [value]
     if kind is bool and value in (True, False):  # 1 and 0 equal them
         return bool(value)
-    if kind is not bool and all(type(n) is int and n > 0 for n in entries):
-        return value
-    raise ValueError
+    several = kind is list and isinstance(value, (list, tuple))
+    entries = list(value) if several else [value]
+    if kind is bool or not all(type(n) is int and n > 0 for n in entries):
+        raise ValueError
+    return entries if kind is list else value
 
 
 class Weights:
@@ -121,9 +118,6 @@ class Weights:
     def __init__(self, arrays: dict, problems: list):
         self.arrays, self.problems, self._used = dict(arrays), problems, set()
 
-    def has(self, name: str) -> bool:
-        return name in self.arrays
-
     def count(self, prefix: str) -> int:
         """Number of different words that follow a prefix of names."""
         rests = (n.removeprefix(prefix) for n in self.arrays if n.startswith(prefix))
@@ -131,12 +125,12 @@ class Weights:
 
     def size(self, name: str, axis: int) -> int:
         """A size of a tensor; 1 where it is missing, which is noted when it is used."""
-        shape = self.arrays[name].shape if self.has(name) else ()
+        shape = self.arrays[name].shape if name in self.arrays else ()
         return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
     def first(self, *names: str) -> str:
         """The first of the names that exists; the last of all when none does."""
-        return next((name for name in names if self.has(name)), names[-1])
+        return next((name for name in names if name in self.arrays), names[-1])
 
     def split(self, name: str, names: list[str]) -> None:
         """Put parts of equal length, by names of their own, for a tensor."""
@@ -149,7 +143,7 @@ class Weights:
         self, variable, *names: str, arrange: Callable = lambda array: array
     ) -> None:
         """Assign what `arrange` makes of tensors, mostly of one, to a variable."""
-        missing = [name for name in names if not self.has(name)]
+        missing = [name for name in names if name not in self.arrays]
         self.problems += [f"tensor {name} is missing" for name in missing]
         if self._used & set(names):
             raise AssertionError(f"{names} are used twice")
@@ -190,8 +184,8 @@ class Weights:
         v, g, plain = (f"{name}.weight{end}" for end in ("_v", "_g", ""))
         axes = tuple(range(len(layer.v.shape) - 1))
         arrange = np.transpose if len(axes) == 1 else np.array
-        kernel = None if self.has(v) else self.arrays.pop(plain, None)
-        shapes = [self.arrays[each].shape for each in (v, g) if self.has(each)]
+        kernel = None if v in self.arrays else self.arrays.pop(plain, None)
+        shapes = [self.arrays[each].shape for each in (v, g) if each in self.arrays]
         if len(shapes) == 2 and shapes[1] == (*shapes[0][:1], 1, 1):
             # Files from before 2018: the norm of each tap (in, out).
             kernel = self.arrays[v]
@@ -205,11 +199,11 @@ class Weights:
 
     def must_equal(self, name: str, other: str) -> None:
         """Use up a tensor that is tied to another one, if it was stored as well."""
-        if not self.has(name):
+        if name not in self.arrays:
             return
         self._used.add(name)
         same = np.array_equal(self.arrays[name], self.arrays.get(other))
-        if self.has(other) and not same:
+        if other in self.arrays and not same:
             self.problems.append(
                 f"tensor {name} differs from {other}, to which the options tie it"
             )

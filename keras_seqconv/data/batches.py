@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_seqconv.data.ids import IdStore
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_integer
 
 # Of the order of batches. Changes whenever the same seed gives other batches, so that
@@ -131,8 +132,6 @@ class BatchStream:
     @property
     def element_spec(self):
         """TensorSpecs of a batch; axes of one size in all shapes have that size."""
-        import tensorflow as tf
-
         sizes = zip(
             *((s.rows // self.shard[1], *s.widths) for s in self.shapes), strict=True
         )
@@ -204,22 +203,16 @@ class BatchStream:
 
         For `model.fit(..., steps_per_epoch=..., shuffle=False)`, or `fit_stream`.
         """
-        import tensorflow as tf
-
         check_integer("position", position, 0)
         return self._mapped(tf.data.Dataset.counter(position), self.batch)
 
     def once(self):
         """Returns a `tf.data.Dataset` of every row once, always in the same order."""
-        import tensorflow as tf
-
         batches = order_epoch(self._assigned, self.shapes, None)
         positions = tf.data.Dataset.range(len(batches))
         return self._mapped(positions, lambda index: self._padded(*batches[index]))
 
     def _mapped(self, positions, batch: Callable):
-        import tensorflow as tf
-
         spec = self.element_spec
         shapes = [one.shape for one in tf.nest.flatten(spec)]
         atexit.unregister(_end)
@@ -414,8 +407,6 @@ def untuned(dataset):
     ever longer pauses, in the end of a minute, and does not always hear that it is not
     (TensorFlow 2.21): training stood still at the ends of epochs.
     """
-    import tensorflow as tf
-
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)

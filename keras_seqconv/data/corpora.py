@@ -14,8 +14,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from keras_seqconv.data import tfds
-from keras_seqconv.data.rows import checked, read_parallel, read_tsv
+from keras_seqconv.data.rows import (
+    checked,
+    prepare_tfds,
+    read_parallel,
+    read_tfds,
+    read_tsv,
+    tfds_builder,
+    tfds_names,
+)
 from keras_seqconv.support.arguments import check_choice
 
 _VALIDATION = ("validation", "valid", "dev", "val")
@@ -166,7 +173,7 @@ def open_corpus(
     Raises:
         ValueError: unknown name, missing language, or no language if the direction is
             ambiguous.
-        FileNotFoundError, ConnectionError: see `keras_seqconv.data.tfds.prepare`.
+        FileNotFoundError, ConnectionError: see `keras_seqconv.data.rows.prepare_tfds`.
 
     Example:
 
@@ -193,15 +200,15 @@ def open_corpus(
             "`variant` must be None unless `name` is a folder of text files. "
             f"Received: name={name!r}, variant={variant!r}"
         )
-    builder = tfds.builder_of(name, *languages, data_dir)
+    builder = tfds_builder(name, *languages, data_dir)
     source, target = _direction(
-        builder.info.full_name, *tfds.names_of(builder), *languages
+        builder.info.full_name, *tfds_names(builder), *languages
     )
-    tfds.prepare(builder, manual_dir)
+    prepare_tfds(builder, manual_dir)
     wanted = [one for one in (source, target) if one is not None]
 
     def read(split, counts):
-        rows = tfds.read_split(builder, split, wanted, counts)
+        rows = read_tfds(builder, split, wanted, counts)
         return checked(rows, skip, False, counts)
 
     def digests(splits):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice, check_integer
-from keras_seqconv.support.extras import require
 
 # sacreBLEU's class, and its options.
 _TOKENIZED = ("BLEU", {"force": True, "tokenize": "none", "smooth_method": "none"})

@@ -6,7 +6,7 @@ import math
 import os
 
 from keras_seqconv.evaluation import inspection, plots
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import require
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 # Longer texts would keep others waiting.

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_seqconv.support import require
 from keras_seqconv.support.arguments import is_number
-from keras_seqconv.support.extras import require
 from keras_seqconv.support.files import atomic_file
 
 FORMATS = (".png", ".svg", ".pdf")

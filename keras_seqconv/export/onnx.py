@@ -23,7 +23,7 @@ from pathlib import Path
 import keras
 
 from keras_seqconv.decoding.options import BeamOptions
-from keras_seqconv.support.extras import require, require_tensorflow
+from keras_seqconv.support import require, require_tensorflow
 from keras_seqconv.support.files import atomic_directory, write_json
 
 _SPECIAL = ("pad", "start", "end", "unk")

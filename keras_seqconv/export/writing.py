@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv import ops
+from keras_seqconv.support import require_tensorflow
 from keras_seqconv.support.arguments import check_positive_integer
-from keras_seqconv.support.extras import require_tensorflow
 from keras_seqconv.support.files import atomic_directory, write_file
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")

@@ -10,8 +10,8 @@ from keras import ops
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
 from keras_seqconv.models.stacks import SPECIAL_IDS
+from keras_seqconv.support import require_tensorflow
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
-from keras_seqconv.support.extras import require_tensorflow
 
 
 class SequenceModel(keras.Model):

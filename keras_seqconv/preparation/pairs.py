@@ -82,13 +82,10 @@ def find(wanted: Wanted, data: Path) -> Place | None:
 def _members(archive: Path) -> frozenset[str]:
     try:
         with tarfile.open(archive, "r|*") as stream:
-            return frozenset(_name(member) for member in stream if member.isreg())
+            names = [member.name for member in stream if member.isreg()]
     except (*_BROKEN, gzip.BadGzipFile) as error:
         raise ValueError(f"{archive} must be a complete tar file ({error}).") from None
-
-
-def _name(member: tarfile.TarInfo) -> str:
-    return member.name.removeprefix("./")
+    return frozenset(name.removeprefix("./") for name in names)
 
 
 def lines(place: Place) -> Iterator[str]:
@@ -103,7 +100,8 @@ def lines(place: Place) -> Iterator[str]:
     opener = _OPENERS.get(Path(place.member).suffix, contextlib.nullcontext)
     try:
         with tarfile.open(place.path, "r|*") as archive:
-            member = next(one for one in archive if _name(one) == place.member)
+            names = place.member, f"./{place.member}"
+            member = next(one for one in archive if one.name in names)
             with opener(archive.extractfile(member)) as stream:
                 yield from iterate_lines(stream, "keep")
     except (ValueError, *_BROKEN) as error:
@@ -140,7 +138,10 @@ def read_pairs(
                 f"{what.get(markup, 'lines')}: {', '.join(totals)}"
             )
         counts["pairs"] += 1
-        texts = [_valid(line) for line in pair]
+        texts = [
+            line.encode(errors="surrogateescape").decode(errors="replace")
+            for line in pair
+        ]
         if texts != list(pair):
             if on_error == "raise":
                 bad = places[texts[0] == pair[0]]
@@ -153,15 +154,6 @@ def read_pairs(
                 continue
         # NUL would not come back from a dataset of texts.
         yield [text.replace("\0", " ").strip() for text in texts]
-
-
-def _valid(line: str) -> str:
-    """A line of `lines`, with U+FFFD for what is not UTF-8."""
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return line.encode(errors="surrogateescape").decode(errors="replace")
-    return line
 
 
 def _without_markup(place: Place, markup: str, counts: Counter) -> Iterator[str]:
@@ -229,29 +221,19 @@ def with_tokens(
 ) -> Iterator[tuple[list[str], list[str]]]:
     """(tokens, texts) of each pair, in their order; pairs are read a little ahead.
 
-    Args:
-        pairs: texts of source and target.
-        sides: arguments of `moses_steps` for each.
-        executor: of `executor_of`.
-
-    Raises:
-        OSError: a process ended too early.
+    `sides` are arguments of `moses_steps` for source and target. OSError where a
+    process of the executor, which is one of `executor_of`, ended too early.
     """
     chunks = iter(lambda: list(itertools.islice(pairs, _PAIRS_AT_ONCE)), [])
     waiting = deque()
-
-    def first():
-        tokens, texts = waiting.popleft()
-        return zip(tokens.result(), texts, strict=True)
-
     try:
-        for chunk in chunks:
+        # Empty ones at the end let those that wait go through.
+        for chunk in itertools.chain(chunks, itertools.repeat([], _CHUNKS_AHEAD)):
             with _no_interrupts():
                 waiting.append((executor.submit(_tokens, sides, chunk), chunk))
             if len(waiting) > _CHUNKS_AHEAD:
-                yield from first()
-        while waiting:
-            yield from first()
+                tokens, texts = waiting.popleft()
+                yield from zip(tokens.result(), texts, strict=True)
     except BrokenProcessPool:
         raise OSError(
             "A process that prepares text ended too early (killed, or out of memory?). "

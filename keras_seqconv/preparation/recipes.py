@@ -14,8 +14,8 @@ from keras_seqconv.preparation.pairs import Place, Wanted, find
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
+    check_number,
     check_positive_integer,
-    is_number,
 )
 from keras_seqconv.tokenizers.moses_bpe import check_language
 
@@ -199,7 +199,8 @@ _WIT3_URL = "https://wit3.fbk.eu/2014-01"
 _IWSLT_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011",
                 "TED.tst2012")  # fmt: skip
 _STATMT = "http://statmt.org"
-# Name: files, of the language beside English and the side; archive; where that is.
+# Name: files, of the language beside English and the side; archive; where that is. In
+# the order of the training text.
 _WMT14 = {
     "europarl-v7": ("training/europarl-v7.{}-en.{{}}",
                     "training-parallel-europarl-v7.tgz", f"{_STATMT}/wmt13/"),
@@ -214,14 +215,7 @@ _WMT14 = {
                             "http://data.statmt.org/wmt17/translation-task/"),
     "giga": ("giga-fren.release2.fixed.{{}}",
              "training-giga-fren.tar", f"{_STATMT}/wmt10/"),
-    "newstest2014": ("test-full/newstest2014-{}en-{{}}.sgm",
-                     "test-full.tgz", f"{_STATMT}/wmt14/"),
 }  # fmt: skip
-_WMT16_SPLITS = {
-    "train": "train.tok.clean.bpe.32000",
-    "valid": "newstest2013.tok.bpe.32000",
-    "test": "newstest2014.tok.bpe.32000",
-}
 _WMT16 = {
     "archive": "wmt16_en_de.tar.gz",
     "url": "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8",
@@ -311,20 +305,19 @@ def wmt14(
     versions = ("v9",) if french else ("v12", "v9")
     news_commentary = news_commentary or versions[0]
     check_choice("news_commentary", news_commentary, versions)
-    news = f"news-commentary-{news_commentary}"
-    names = ("un", news, "giga") if french else (news,)
-
-    def part(name: str, split: str, *sides: str, **more) -> Part:
-        file, archive, folder = _WMT14[name]
-        where = file.format(other), sides, archive, folder + archive
-        return _part(name, split, *where, **more)
-
+    names = ["europarl-v7", "commoncrawl", f"news-commentary-{news_commentary}"]
+    names += ["un", "giga"] * french
     parts = [
-        part(name, "train", source, target)
-        for name in ("europarl-v7", "commoncrawl", *names)
+        _part(
+            name, "train", file.format(other), (source, target), archive, url + archive
+        )
+        for name, (file, archive, url) in _WMT14.items()
+        if name in names
     ]
+    test = f"test-full/newstest2014-{other}en-{{}}.sgm"
     sides = f"src.{source}", f"ref.{target}"
-    parts.append(part("newstest2014", "test", *sides, markup="segments"))
+    where = "test-full.tgz", f"{_STATMT}/wmt14/test-full.tgz"
+    parts.append(_part("newstest2014", "test", test, sides, *where, markup="segments"))
     return Recipe(
         "wmt14",
         source,
@@ -351,7 +344,11 @@ def wmt16(source: str = "en", target: str = "de") -> Recipe:
     _check_languages(source, target, ("de",))
     parts = [
         _part(stem, split, f"{stem}.{{}}", (source, target), **_WMT16)
-        for split, stem in _WMT16_SPLITS.items()
+        for split, stem in (
+            ("train", "train.tok.clean.bpe.32000"),
+            ("valid", "newstest2013.tok.bpe.32000"),
+            ("test", "newstest2014.tok.bpe.32000"),
+        )
     ]
     return Recipe(
         "wmt16",
@@ -408,8 +405,8 @@ def corpus(
     check_positive_integer("most", least if most is None else most)
     check_positive_integer("merges", merges)
     check_positive_integer("vocabulary_size", vocabulary_size)
-    if ratio is not None and (not is_number(ratio) or ratio < 1):
-        raise ValueError(f"`ratio` must be at least 1. Received: ratio={ratio!r}")
+    if ratio is not None:
+        check_number("ratio", ratio, "at least 1", lambda ratio: ratio >= 1)
     if not train:
         raise ValueError("`train` must name at least one pair of files.")
     splits = {"train": train, "valid": valid, "test": test}

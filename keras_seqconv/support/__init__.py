@@ -1,1 +1,96 @@
-"""Helpers of all modules, not for users."""
+"""Base of all rooms: packages imported where they are used, and lines of progress."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from time import monotonic
+from types import ModuleType
+from typing import TextIO
+
+
+class _Lazy:
+    """A module that is imported when one of its names is used."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str):
+        return getattr(importlib.import_module(self._name), name)
+
+
+tf = _Lazy("tensorflow")
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """The imported module, or ImportError with the extra that installs it."""
+    try:
+        # A builtin: in a graph, AutoGraph would warn that it cannot convert importlib.
+        __import__(module)
+        return sys.modules[module]
+    except ImportError as error:
+        raise ImportError(
+            f"This needs the package {module.partition('.')[0]}: "
+            f"pip install 'keras-seqconv[{extra}]' ({error})"
+        ) from error
+
+
+def require_tensorflow() -> None:
+    """ValueError on another backend."""
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "An export is made on the TensorFlow backend: `save` the model, and load "
+            "and export it in a process with KERAS_BACKEND=tensorflow. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+
+
+class Progress:
+    """One line that is written anew on a terminal; elsewhere a line now and then.
+
+    Args:
+        stream: a text stream, such as `sys.stderr`; None: nothing is shown.
+        terminal_seconds: between two lines on a terminal, at least.
+        plain_seconds: between two lines elsewhere.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None,
+        terminal_seconds: float = 0.2,
+        plain_seconds: float = 10.0,
+    ):
+        self._stream = stream
+        self._terminal = stream is not None and stream.isatty()
+        self._pause = terminal_seconds if self._terminal else plain_seconds
+        self._start = self._shown = monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start; never 0."""
+        return max(1e-9, monotonic() - self._start)
+
+    def update(self, line: Callable[[], str]) -> None:
+        """Shows what `line` returns, if it is time to."""
+        if self._stream is not None and monotonic() - self._shown >= self._pause:
+            self._show(line())
+
+    def end(self, line: Callable[[], str]) -> None:
+        """Shows what `line` returns, to stay."""
+        if self._stream is not None:
+            self._show(line())
+            if self._terminal:
+                print(file=self._stream, flush=True)
+
+    def _show(self, line: str) -> None:
+        self._shown = monotonic()
+        start, end = ("\r\x1b[K", "") if self._terminal else ("", "\n")
+        print(f"{start}{line}", end=end, file=self._stream, flush=True)
+
+
+def clock(seconds: float) -> str:
+    """A time as people write it: 0:05, 1:00:30."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -54,6 +54,14 @@ def write_json(path: str | os.PathLike, value) -> None:
     write_file(path, text.encode())
 
 
+def read_text(path: str | os.PathLike) -> str:
+    """The content of a UTF-8 file to the byte, or ValueError, which names it."""
+    try:
+        return Path(path).read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be valid UTF-8 ({error}).") from None
+
+
 def read_json(path: str | os.PathLike, kind: type = dict):
     """The dict (or list) that a file holds as JSON, or ValueError, which names it."""
     if Path(path).stat().st_size > _MOST_JSON:
@@ -126,7 +134,15 @@ def atomic_directory(
             with naming(path):
                 yield part
             refuse_folder(path, replaceable)
-            _replace(part, path, old)
+            if path.exists():
+                path.rename(old)
+            try:
+                part.rename(path)
+            except BaseException:
+                if old.exists():
+                    old.rename(path)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -142,20 +158,6 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
             f"{path} must be empty, not exist, or hold what may be replaced. It holds: "
             + ", ".join(sorted(entry.name for entry in path.iterdir())[:8])
         )
-
-
-def _replace(part: Path, path: Path, old: Path) -> None:
-    """Renames `part` to `path`; what was there comes back if that fails."""
-    if not path.exists():
-        part.rename(path)
-        return
-    path.rename(old)
-    try:
-        part.rename(path)
-    except BaseException:
-        old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 # --- Locks ---

@@ -39,13 +39,11 @@ from pathlib import Path
 
 from keras_seqconv.support.arguments import check_boolean, check_choice
 from keras_seqconv.tokenizers.common import (
-    BOS_ID,
-    END_ID,
-    PAD_ID,
     SETTINGS,
     SPECIAL_SYMBOLS,
-    UNK_ID,
+    CharacterTokenizer,
     Tokenizer,
+    WordTokenizer,
     read_settings,
     valid_texts,
 )
@@ -56,15 +54,10 @@ from keras_seqconv.tokenizers.dictionary import (
 )
 from keras_seqconv.tokenizers.moses_bpe import DictionaryTokenizer
 from keras_seqconv.tokenizers.sentencepiece import SentencePieceTokenizer
-from keras_seqconv.tokenizers.words import CharacterTokenizer, WordTokenizer
 
 __all__ = [
-    "BOS_ID",
-    "END_ID",
     "KINDS",
-    "PAD_ID",
     "SPECIAL_SYMBOLS",
-    "UNK_ID",
     "CharacterTokenizer",
     "Dictionary",
     "DictionaryTokenizer",

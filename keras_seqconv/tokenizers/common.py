@@ -1,16 +1,23 @@
-"""Base of the tokenizers, special symbols, and checks of texts."""
+"""Base of the tokenizers, plain vocabularies, special symbols, and checks of texts."""
 
 import functools
+import itertools
+import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from keras_seqconv.support import tf
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.support.files import read_json, write_file, write_json
 
 # The symbols that every vocabulary begins with; fairseq's, in its order.
 SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 BOS_ID, PAD_ID, END_ID, UNK_ID = range(4)
 SETTINGS = "settings.json"
+_VOCABULARY_FILE = "vocabulary.json"
 _FORMAT_VERSION = 1
 
 
@@ -29,20 +36,13 @@ class Tokenizer:
     kind: str
     in_graph = True
     pad_id, start_id, end_id, unk_id = PAD_ID, END_ID, END_ID, UNK_ID
+    # Ids without text: <s> and padding. (The unknown id is `<unk>`.)
+    unspellable_ids = [BOS_ID, PAD_ID]
     _settings: tuple[str, ...] = ()  # attributes that `settings.json` holds
 
     def __init__(self, symbols: Iterable[str], ids: Mapping[str, int]):
-        self._symbols = tuple(symbols)
-        self._ids = ids
-
-    @property
-    def vocabulary_size(self) -> int:
-        return len(self._symbols)
-
-    @property
-    def unspellable_ids(self) -> list[int]:
-        """Ids without text: <s> and padding. (The unknown id is `<unk>`.)"""
-        return [BOS_ID, PAD_ID]
+        self._symbols, self._ids = tuple(symbols), ids
+        self.vocabulary_size = len(self._symbols)
 
     def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """Returns the ids of each text, with the end id."""
@@ -68,8 +68,16 @@ class Tokenizer:
         return self.tokenize(texts)
 
     def to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens of ids: up to the end id, without <s> and padding."""
-        return [self._symbols[i] for i in until_end(ids, self.vocabulary_size)]
+        """Returns the tokens of ids: up to the end id, without <s> and padding.
+
+        Ids outside the vocabulary are the unknown one.
+        """
+        ids = itertools.takewhile(lambda i: i != END_ID, map(int, ids))
+        return [
+            self._symbols[i if 0 <= i < self.vocabulary_size else UNK_ID]
+            for i in ids
+            if i not in (BOS_ID, PAD_ID)
+        ]
 
     # --- In a graph: core TensorFlow ops only. N texts, L ids of a padded row. ---
 
@@ -80,14 +88,30 @@ class Tokenizer:
 
     def tokenize_tensor(self, texts):
         """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
-        tokens = self._split_tensor(valid_utf8(texts))
-        return with_end(tokens.with_values(self._table.lookup(tokens.values)))
+        texts = tf.convert_to_tensor(texts, tf.string)
+        rows = self._ids_tensor(
+            tf.strings.unicode_transcode(
+                texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD
+            )
+        )
+        end = tf.fill([rows.nrows(), 1], END_ID)
+        return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
 
     def detokenize_tensor(self, ids):
         """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
-        import tensorflow as tf
+        ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
+        ids = tf.convert_to_tensor(ids)
+        before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
+        rows = tf.ragged.boolean_mask(ids, before & (ids != BOS_ID) & (ids != PAD_ID))
+        inside = (rows.values >= 0) & (rows.values < self.vocabulary_size)
+        known = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
+        return self._texts_tensor(rows.with_values(tf.cast(known, tf.int32)))
 
-        rows = until_end_tensor(ids, self.vocabulary_size)
+    def _ids_tensor(self, texts):
+        tokens = self._split_tensor(texts)
+        return tokens.with_values(self._table.lookup(tokens.values))
+
+    def _texts_tensor(self, rows):
         tokens = tf.gather(tf.constant(self._symbols), rows.values)
         return self._join_tensor(rows.with_values(tokens))
 
@@ -157,7 +181,153 @@ def read_settings(directory: Path) -> dict:
     return {"kind": None, **settings}
 
 
-# --- Texts and ids that come in. ---
+# --- Plain vocabularies: words between white space, and characters. ---
+
+
+class _VocabularyTokenizer(Tokenizer):
+    """A list of tokens, each of which matches `_token`, whose ids begin at 4."""
+
+    def __init__(self, tokens: Iterable[str]):
+        if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
+            raise ValueError(f"`tokens` must be a list of texts. Received: {tokens!r}")
+        self.tokens = tuple(tokens)
+        seen = set(SPECIAL_SYMBOLS)
+        for token in self.tokens:
+            text = isinstance(token, str) and valid_text(token) == token
+            fits = text and self._token.fullmatch(token)
+            if not fits or token in seen:
+                rule = "appear once and be no special symbol" if fits else self._rule
+                raise ValueError(f"A token must {rule}. Received: {token!r:.100}")
+            seen.add(token)
+        ids = {token: i for i, token in enumerate(self.tokens, len(SPECIAL_SYMBOLS))}
+        super().__init__((*SPECIAL_SYMBOLS, *self.tokens), ids)
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocabulary_size: int | None = None,
+        min_count: int = 1,
+    ):
+        """The tokens of texts, most frequent first, equal counts by code points.
+
+        Args:
+            texts: iterable, read once.
+            vocabulary_size: limit of ids, including four special ones, or None.
+            min_count: less frequent tokens are unknown.
+
+        Raises:
+            ValueError: an argument breaks its rule, or no token is left.
+        """
+        check_positive_integer("min_count", min_count)
+        first, most = len(SPECIAL_SYMBOLS), None
+        if vocabulary_size is not None:
+            most = check_integer("vocabulary_size", vocabulary_size, first + 1) - first
+        counts = Counter()
+        for text in valid_texts(texts):
+            counts.update(cls._split(text))
+        tokens = [
+            token
+            for token in sorted(counts, key=lambda token: (-counts[token], token))
+            if counts[token] >= min_count and token not in SPECIAL_SYMBOLS
+        ]
+        if not tokens:
+            raise ValueError(
+                f"`texts` must hold a token that appears at least {min_count} times. "
+                f"Received: none among {counts.total()} tokens"
+            )
+        return cls(tokens[:most])
+
+    def join(self, tokens: Iterable[str]) -> str:
+        """The text of tokens."""
+        return self._separator.join(tokens)
+
+    def _join_tensor(self, tokens):
+        return tf.strings.reduce_join(tokens, axis=-1, separator=self._separator)
+
+    def _files(self) -> dict[str, bytes]:
+        text = json.dumps(self.tokens, indent=1, ensure_ascii=False) + "\n"
+        return {_VOCABULARY_FILE: text.encode()}
+
+    @staticmethod
+    def _read(directory: Path, settings: dict) -> dict:
+        return {"tokens": read_json(directory / _VOCABULARY_FILE, list)}
+
+
+class WordTokenizer(_VocabularyTokenizer):
+    """Words between ASCII white space (a no-break space is part of a word).
+
+    Words that are not in the vocabulary become `<unk>`, also those that look like
+    `<pad>`. Outputs have one blank between words.
+
+    Args:
+        tokens: the words in the order of their ids, from 4 on.
+
+    Raises:
+        ValueError: a token is no text, empty, has white space, occurs twice or is the
+            name of a special symbol.
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import WordTokenizer
+    tokenizer = WordTokenizer.train(["the house", "the castle"], min_count=2)
+    assert tokenizer.tokenize(["the  house"]) == [[4, 3, 2]]
+    assert tokenizer.detokenize([[4, 3, 2]]) == ["the <unk>"]
+    ```
+    """
+
+    kind = "words"
+    _rule = "be a word without ASCII white space"
+    # What tf.strings.split splits at: ASCII white space and nothing else.
+    _token = re.compile(r"[^ \t\n\v\f\r]+")
+    _split = staticmethod(_token.findall)
+    _separator = " "
+
+    @staticmethod
+    def _split_tensor(texts):
+        return tf.strings.split(texts)
+
+
+class CharacterTokenizer(_VocabularyTokenizer):
+    """Characters: Unicode code points, white space and controls included.
+
+    Texts of known characters are restored to the byte; others become `<unk>`.
+
+    Args:
+        tokens: the characters in the order of their ids, from 4 on.
+
+    Raises:
+        ValueError: a token is not one character, or occurs twice.
+
+    Example:
+
+    ```python
+    from keras_seqconv.tokenizers import CharacterTokenizer
+    tokenizer = CharacterTokenizer.train(["ein Haus", "zwei  Häuser"])
+    assert tokenizer.detokenize(tokenizer.tokenize([" ein Häuser "])) == [
+        " ein Häuser "
+    ]
+    ```
+    """
+
+    kind = "characters"
+    _rule = "be one character"
+    _token = re.compile(".", re.DOTALL)
+    _split = staticmethod(list)  # faster than `findall`
+    _separator = ""
+
+    def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:
+        if "\n" not in self.tokens:
+            return super().tokenize_lines(texts)
+        return [ids[:-1] for ids in self.tokenize(f"{text}\n" for text in texts)]
+
+    @staticmethod
+    def _split_tensor(texts):
+        return tf.strings.unicode_split(texts, "UTF-8")
+
+
+# --- Texts that come in, and tables. ---
 
 
 def valid_text(text: str | bytes, name: str = "texts") -> str:
@@ -190,58 +360,8 @@ def valid_texts(texts: Iterable[str | bytes], name: str = "texts") -> Iterator[s
     return (valid_text(text, name) for text in texts)
 
 
-def until_end(ids: Iterable[int], vocabulary_size: int) -> list[int]:
-    """The ids before the first end id, without <s> and padding.
-
-    Ids outside the vocabulary become the unknown one.
-    """
-    kept = []
-    for i in map(int, ids):
-        if i == END_ID:
-            break
-        if i not in (BOS_ID, PAD_ID):
-            kept.append(i if 0 <= i < vocabulary_size else UNK_ID)
-    return kept
-
-
-# --- The same in a graph. ---
-
-
-def valid_utf8(texts):
-    """`texts` (N,) strings, with U+FFFD for what is not UTF-8; see `valid_text`."""
-    import tensorflow as tf
-
-    texts = tf.convert_to_tensor(texts, tf.string)
-    return tf.strings.unicode_transcode(
-        texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD
-    )
-
-
-def until_end_tensor(ids, vocabulary_size: int):
-    """Ragged int32 ids (N, None) of `ids` (N, L): what `until_end` keeps."""
-    import tensorflow as tf
-
-    ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
-    ids = tf.convert_to_tensor(ids)
-    before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
-    rows = tf.ragged.boolean_mask(ids, before & (ids != BOS_ID) & (ids != PAD_ID))
-    inside = (rows.values >= 0) & (rows.values < vocabulary_size)
-    known = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
-    return rows.with_values(tf.cast(known, tf.int32))
-
-
-def with_end(rows):
-    """Ragged ids (N, None) with the end id after each row, int32."""
-    import tensorflow as tf
-
-    end = tf.fill([rows.nrows(), 1], END_ID)
-    return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
-
-
 def lookup_table(entries: Mapping, default: int):
     """A lookup table of texts or integers to int64, outside of any graph."""
-    import tensorflow as tf
-
     keys, values = list(entries), list(entries.values())
     with tf.init_scope():
         key_dtype = tf.int64 if keys and isinstance(keys[0], int) else tf.string

@@ -13,17 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_integer,
     check_positive_integer,
 )
-from keras_seqconv.support.extras import require
-from keras_seqconv.tokenizers.byte_pairs import (
-    BytePairsInGraph,
-    learn_codes,
-    read_codes,
-)
+from keras_seqconv.support.files import read_text
 from keras_seqconv.tokenizers.common import (
     BOS_ID,
     PAD_ID,
@@ -31,7 +27,12 @@ from keras_seqconv.tokenizers.common import (
     Tokenizer,
     valid_texts,
 )
-from keras_seqconv.tokenizers.dictionary import Dictionary
+from keras_seqconv.tokenizers.dictionary import (
+    BytePairsInGraph,
+    Dictionary,
+    learn_codes,
+    read_codes,
+)
 
 # Characters of a word that byte pairs are made of.
 _LONGEST_WORD = 1000
@@ -106,6 +107,9 @@ class DictionaryTokenizer(Tokenizer):
         self.normalize, self.moses = normalize, moses
         self.aggressive_dash_splits, self.escape = aggressive_dash_splits, escape
         self.lowercase, self.bpe_codes = lowercase, bpe_codes
+        self.bpe = bpe_codes is not None
+        # Whether a graph takes and gives what Moses makes of text, not plain text.
+        self.needs_moses = normalize or moses
         self.remove_bpe = self.bpe if remove_bpe is None else remove_bpe
         for name in (*_STEPS[1:], "remove_bpe"):
             check_boolean(name, getattr(self, name))
@@ -120,6 +124,11 @@ class DictionaryTokenizer(Tokenizer):
         ids = {symbol: dictionary.id_of(symbol) for symbol in symbols}
         first = len(SPECIAL_SYMBOLS)
         super().__init__(symbols, {key: i for key, i in ids.items() if i >= first})
+        self.unspellable_ids = [BOS_ID, PAD_ID] + [
+            i
+            for i, count in enumerate(dictionary.counts)
+            if count == 0 and re.fullmatch(r"madeupword\d{4,}", symbols[i])
+        ]
 
     @classmethod
     def train(
@@ -131,15 +140,8 @@ class DictionaryTokenizer(Tokenizer):
     ) -> "DictionaryTokenizer":
         """Learns byte pairs and the dictionary from texts of one language.
 
-        Args:
-            texts: iterable, read once. Memory grows with the number of different words
-                only.
-            language: see the class; needed unless Moses is turned off.
-            merges, **options: see `train_sides`.
-
-        Raises:
-            ValueError: an argument breaks its rule, or `texts` hold no word.
-            ImportError: sacremoses or subword-nmt is missing (extra `mt`).
+        `language` is needed unless Moses is turned off; for the other arguments and
+        the errors see `train_sides`.
         """
         return cls.train_sides({"texts": texts}, [language], merges, **options)[0]
 
@@ -160,7 +162,8 @@ class DictionaryTokenizer(Tokenizer):
         """Learns the byte pairs of all sides together, as in the papers' recipes.
 
         Args:
-            sides: name of each side -> texts, read once in sequence.
+            sides: name of each side -> texts, read once in sequence. Memory grows with
+                the number of different words only.
             languages: languages of the sides.
             merges: number of byte pairs, as `subword-nmt learn-bpe -s`; fewer if no
                 more pairs occur twice. None: a dictionary of words.
@@ -175,6 +178,10 @@ class DictionaryTokenizer(Tokenizer):
         Returns:
             The tokenizer of each side: one object if the dictionary is joint and the
             languages are equal.
+
+        Raises:
+            ValueError: an argument breaks its rule, or texts hold no word.
+            ImportError: sacremoses or subword-nmt is missing (extra `mt`).
         """
         if not isinstance(languages, (tuple, list)) or len(languages) != len(sides):
             raise ValueError(
@@ -215,26 +222,6 @@ class DictionaryTokenizer(Tokenizer):
         same = joint and len(set(languages)) == 1
         return tokenizers[:1] * len(sides) if same else tokenizers
 
-    @property
-    def bpe(self) -> bool:
-        """Whether words are split into byte pairs."""
-        return self.bpe_codes is not None
-
-    @property
-    def needs_moses(self) -> bool:
-        """Whether a graph takes and gives what Moses makes of text, not plain text."""
-        return self.normalize or self.moses
-
-    @property
-    def unspellable_ids(self) -> list[int]:
-        """Ids that are no text: <s>, padding and fairseq's `madeupword`s."""
-        entries = zip(self.dictionary.symbols, self.dictionary.counts, strict=True)
-        return [BOS_ID, PAD_ID] + [
-            i
-            for i, (symbol, count) in enumerate(entries)
-            if count == 0 and re.fullmatch(r"madeupword\d{4,}", symbol)
-        ]
-
     def _split(self, text: str) -> list[str]:
         words = self._steps(text).split()
         if self._bpe is None:
@@ -261,8 +248,6 @@ class DictionaryTokenizer(Tokenizer):
         return BytePairsInGraph(self._bpe)
 
     def _split_tensor(self, texts):
-        import tensorflow as tf
-
         if self.lowercase:
             texts = lower(texts)
         words = tf.strings.split(tf.strings.regex_replace(texts, WHITE_SPACE, " "))
@@ -274,8 +259,6 @@ class DictionaryTokenizer(Tokenizer):
         return words.with_values(pieces).merge_dims(1, 2)
 
     def _join_tensor(self, tokens):
-        import tensorflow as tf
-
         texts = tf.strings.reduce_join(tokens, axis=-1, separator=" ")
         if self.remove_bpe:
             texts = tf.strings.regex_replace(texts + " ", "@@ ", "")
@@ -288,12 +271,9 @@ class DictionaryTokenizer(Tokenizer):
 
     @staticmethod
     def _read(directory: Path, settings: dict) -> dict:
-        codes, path = None, directory / "bpe.codes"
+        codes = None
         if check_boolean("bpe", settings.pop("bpe", False)):
-            try:
-                codes = path.read_bytes().decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path} must be valid UTF-8 ({error}).") from None
+            codes = read_text(directory / "bpe.codes")
         dictionary = Dictionary.read(directory / "dict.txt")
         return {"dictionary": dictionary, "bpe_codes": codes, **settings}
 
@@ -380,8 +360,6 @@ WHITE_SPACE = (
 
 def lower(texts):
     """`str.lower` of `texts` (N,), valid UTF-8."""
-    import tensorflow as tf
-
     # ICU's follows the server's locale, and knows fewer letters. So Python's letters
     # come first; it is left with the capital sigma, which depends on its neighbours.
     texts = tf.strings.regex_replace(texts, "İ", "İ".lower())

@@ -5,7 +5,6 @@ package sentencepiece, graphs with the ops of tensorflow-text.
 """
 
 import codecs
-import functools
 import hashlib
 import io
 import itertools
@@ -15,14 +14,13 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
-    check_integer,
+    check_number,
     check_positive_integer,
-    is_number,
 )
-from keras_seqconv.support.extras import require
 from keras_seqconv.tokenizers.common import (
     BOS_ID,
     END_ID,
@@ -30,15 +28,10 @@ from keras_seqconv.tokenizers.common import (
     SPECIAL_SYMBOLS,
     UNK_ID,
     Tokenizer,
-    until_end,
-    until_end_tensor,
     valid_texts,
-    valid_utf8,
-    with_end,
 )
 
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
-MODEL_TYPES = ("bpe", "unigram")
 _MODEL_FILE = "sentencepiece.model"
 _BLANK = "\u2581"
 # Rules of sentencepiece that make a blank of white space and of the sign for it.
@@ -47,10 +40,10 @@ _FOLDED = "".join(
     for code in range(0x3001)
     if chr(code).isspace() and chr(code) != " " or chr(code) == _BLANK
 )
-# Merged into the normalizer_spec of the model to decode: remove_extra_whitespaces:
-# false, as it would take every blank from the start of a text, and not only the one
-# that the model puts there; in the graph also add_dummy_prefix: false.
-_AS_SPELLED, _WITHOUT_PREFIX = b"\x1a\x02\x20\x00", b"\x1a\x04\x18\x00\x20\x00"
+# Merged into the normalizer_spec of the model to decode in a graph: add_dummy_prefix
+# and remove_extra_whitespaces: false, as they would take every blank from the start of
+# a text, and not only the one that the model puts there.
+_AS_SPELLED = b"\x1a\x04\x18\x00\x20\x00"
 
 # As sentencepiece decodes: U+FFFD for each byte that is part of no character.
 codecs.register_error(
@@ -92,21 +85,52 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     kind = "sentencepiece"
+    trackables = []  # the graph makes its resources
 
     def __init__(self, model: bytes):
-        self.model = model
-        self._processor = _processor(model)
-        self._decoder = _processor(model + _AS_SPELLED)
-        indices = range(self._processor.vocab_size())
-        super().__init__(map(self._processor.id_to_piece, indices), {})
+        processor = require("sentencepiece", "mt").SentencePieceProcessor()
+        if not isinstance(model, bytes):
+            raise ValueError(
+                "`model` must be the content of a model file, bytes. "
+                f"Received: {type(model).__name__}"
+            )
+        try:
+            processor.LoadFromSerializedProto(model)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"`model` must be a model of sentencepiece ({_reason(error)})."
+            ) from None
+        names = ("bos_id", "pad_id", "eos_id", "unk_id")
+        ids = tuple(getattr(processor, name)() for name in names)
+        if ids != (BOS_ID, PAD_ID, END_ID, UNK_ID):
+            raise ValueError(
+                "`model` must have the ids bos 0, pad 1, eos 2, unk 3 (train it with "
+                f"--bos_id=0 --pad_id=1 --eos_id=2 --unk_id=3). Received: {ids}"
+            )
+        if processor.normalize("a") != f"{_BLANK}a":
+            raise ValueError(
+                "`model` must be trained with --add_dummy_prefix=true, and without "
+                "--treat_whitespace_as_suffix or --escape_whitespaces=false."
+            )
+        self.model, self._processor = model, processor
+        indices = range(processor.vocab_size())
+        super().__init__(map(processor.id_to_piece, indices), {})
         # What is not spelled as it is written: <unk>, and bytes such as <0x20>.
         self._spellings = {
             piece: bytes.fromhex(piece[3:5])
             for i, piece in enumerate(self._symbols)
-            if self._processor.is_byte(i)
+            if processor.is_byte(i)
         }
-        unknown = self._processor.decode([UNK_ID])
+        unknown = processor.decode([UNK_ID])
         self._spellings[self._symbols[UNK_ID]] = unknown.encode()
+        # Special ids, but for the end, and unused ones.
+        self.unspellable_ids = [
+            i
+            for i in indices
+            if i == UNK_ID
+            or (processor.is_control(i) or processor.is_unused(i))
+            and i != END_ID
+        ]
 
     @classmethod
     def train(
@@ -120,7 +144,6 @@ class SentencePieceTokenizer(Tokenizer):
         character_coverage: float = 0.9995,
         byte_fallback: bool = True,
         max_texts: int = 2_000_000,
-        seed: int = 0,
         num_threads: int = 4,
         at_most: bool = False,
     ) -> "SentencePieceTokenizer":
@@ -141,7 +164,6 @@ class SentencePieceTokenizer(Tokenizer):
             byte_fallback: whether to spell unknown characters in bytes, for 256 ids.
                 Otherwise they are lost, so use a `character_coverage` of 1.
             max_texts: largest number of texts to learn from, drawn evenly.
-            seed: seed of the draw.
             num_threads: threads of the unigram training. Sums of rounded numbers, and
                 so the model, depend on it.
             at_most: whether to take fewer than `vocabulary_size` if the texts have no
@@ -151,41 +173,63 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: an argument breaks its rule, `texts` hold no text, or
                 `vocabulary_size` does not fit the characters or the texts.
         """
-        if not is_number(character_coverage) or not 0.98 <= character_coverage <= 1:
-            raise ValueError(
-                "`character_coverage` must be from 0.98 to 1. "
-                f"Received: character_coverage={character_coverage!r}"
-            )
-        check_positive_integer("max_texts", max_texts)
-        check_integer("seed", seed, 0)
-        model = _learn(
-            _drawn(valid_texts(texts), max_texts, seed),
-            vocab_size=check_positive_integer("vocabulary_size", vocabulary_size),
-            model_type=check_choice("model_type", model_type, MODEL_TYPES),
-            normalization_rule_name=check_choice(
-                "normalization", normalization, NORMALIZATIONS
-            ),
-            remove_extra_whitespaces=check_boolean(
-                "remove_extra_whitespaces", remove_extra_whitespaces
-            ),
-            character_coverage=float(character_coverage),
-            byte_fallback=check_boolean("byte_fallback", byte_fallback),
-            num_threads=check_positive_integer("num_threads", num_threads),
-            hard_vocab_limit=not check_boolean("at_most", at_most),
+        check_number(
+            "character_coverage",
+            character_coverage,
+            "from 0.98 to 1",
+            lambda share: 0.98 <= share <= 1,
         )
-        return cls(model)
+        check_positive_integer("vocabulary_size", vocabulary_size)
+        check_positive_integer("max_texts", max_texts)
+        check_positive_integer("num_threads", num_threads)
+        check_choice("model_type", model_type, ("bpe", "unigram"))
+        check_choice("normalization", normalization, NORMALIZATIONS)
+        check_boolean("remove_extra_whitespaces", remove_extra_whitespaces)
+        check_boolean("byte_fallback", byte_fallback)
+        check_boolean("at_most", at_most)
+        texts, model, rules = _drawn(valid_texts(texts), max_texts), io.BytesIO(), {}
+        if not any(text.replace("\0", "").strip() for text in texts):
+            raise ValueError("`texts` must hold a text. Received: none")
+        # Gives each text away, as sentencepiece keeps a copy of its own.
+        texts.append(None)
+        texts.reverse()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                if normalization == "identity" and remove_extra_whitespaces:
+                    rules = {"normalization_rule_tsv": f"{folder}/rules.tsv"}
+                    Path(folder, "rules.tsv").write_text(_FOLDED)
+                require("sentencepiece", "mt").SentencePieceTrainer.train(
+                    sentence_iterator=iter(texts.pop, None),
+                    model_writer=model,
+                    vocab_size=vocabulary_size,
+                    hard_vocab_limit=not at_most,
+                    model_type=model_type,
+                    normalization_rule_name=normalization,
+                    remove_extra_whitespaces=remove_extra_whitespaces,
+                    character_coverage=float(character_coverage),
+                    byte_fallback=byte_fallback,
+                    num_threads=num_threads,
+                    bos_id=BOS_ID,
+                    pad_id=PAD_ID,
+                    eos_id=END_ID,
+                    unk_id=UNK_ID,
+                    unk_surface=SPECIAL_SYMBOLS[UNK_ID],
+                    add_dummy_prefix=True,
+                    max_sentence_length=1 << 30,  # it would drop longer ones
+                    minloglevel=2,
+                    **rules,
+                )
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                "sentencepiece cannot learn `vocabulary_size` pieces from `texts`: "
+                f"{_reason(error)} Received: vocabulary_size={vocabulary_size}"
+            ) from None
+        # Without the name of the file of rules, which differs from call to call.
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-    @functools.cached_property
-    def unspellable_ids(self) -> list[int]:
-        """Ids that are no text: special ones, but for the end, and unused ones."""
-        model = self._processor
-        return [
-            i
-            for i in range(self.vocabulary_size)
-            if i == UNK_ID
-            or (model.is_control(i) or model.is_unused(i))
-            and i != END_ID
-        ]
+        content = ModelProto.FromString(model.getvalue())
+        content.normalizer_spec.ClearField("normalization_rule_tsv")
+        return cls(content.SerializeToString(deterministic=True))
 
     def tokenize(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """Ids of each text, with the end id; by several threads."""
@@ -194,11 +238,6 @@ class SentencePieceTokenizer(Tokenizer):
         encode = self._processor.encode
         rows = encode(texts) if len(texts) > 1 else map(encode, texts)
         return [[*row, END_ID] for row in rows]
-
-    def detokenize(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Texts of rows of ids: up to the end id, without padding."""
-        rows = (until_end(row, self.vocabulary_size) for row in ids)
-        return [self._decoder.decode(row) for row in rows]
 
     def _split(self, text: str) -> list[str]:
         return self._processor.encode(text, out_type=str)
@@ -214,21 +253,11 @@ class SentencePieceTokenizer(Tokenizer):
         # The blank that the model puts before every text.
         return text[1:] if tokens and tokens[0].startswith(_BLANK) else text
 
-    @property
-    def trackables(self) -> list:
-        """Resources that an exported module must hold: none, the graph makes them."""
-        return []
+    def _ids_tensor(self, texts):
+        return self._op(self.model).tokenize(texts)
 
-    def tokenize_tensor(self, texts):
-        """Ids of `texts` (N,), tf.string: ragged int32 (N, None), end ids included."""
-        return with_end(self._op(self.model).tokenize(valid_utf8(texts)))
-
-    def detokenize_tensor(self, ids):
-        """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
-        import tensorflow as tf
-
-        rows = until_end_tensor(ids, self.vocabulary_size)
-        texts = self._op(self.model + _WITHOUT_PREFIX).detokenize(rows)
+    def _texts_tensor(self, rows):
+        texts = self._op(self.model + _AS_SPELLED).detokenize(rows)
         blank = tf.constant([piece.startswith(_BLANK) for piece in self._symbols])
         first = rows[:, :1].to_tensor(UNK_ID, shape=(None, 1))[:, 0]
         cut = tf.strings.regex_replace(texts, "^ ", "", replace_global=False)
@@ -240,8 +269,6 @@ class SentencePieceTokenizer(Tokenizer):
         It belongs to the kernel of the op that makes it: one that is made beforehand
         is gone after `keras.utils.set_random_seed`, which clears all kernels.
         """
-        import tensorflow as tf
-
         text = require("tensorflow_text", "mt")
         # The kernels of one process share their resources by the names of nodes, those
         # of different graphs too: so the name must tell one model from another.
@@ -259,90 +286,16 @@ class SentencePieceTokenizer(Tokenizer):
         return type(self), (self.model,)
 
 
-def _processor(model: bytes):
-    """sentencepiece's object for a model; ValueError unless this package can run it."""
-    package = require("sentencepiece", "mt")
-    if not isinstance(model, bytes):
-        raise ValueError(
-            "`model` must be the content of a model file, bytes. "
-            f"Received: {type(model).__name__}"
-        )
-    processor = package.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"`model` must be a model of sentencepiece ({_reason(error)})."
-        ) from None
-    ids = processor.bos_id(), processor.pad_id(), processor.eos_id(), processor.unk_id()
-    if ids != (BOS_ID, PAD_ID, END_ID, UNK_ID):
-        raise ValueError(
-            "`model` must have the ids bos 0, pad 1, eos 2, unk 3 (train it with "
-            f"--bos_id=0 --pad_id=1 --eos_id=2 --unk_id=3). Received: {ids}"
-        )
-    if processor.normalize("a") != f"{_BLANK}a":
-        raise ValueError(
-            "`model` must be trained with --add_dummy_prefix=true, and without "
-            "--treat_whitespace_as_suffix or --escape_whitespaces=false."
-        )
-    return processor
-
-
-# --- Training. ---
-
-
-def _drawn(texts: Iterable[str], most: int, seed: int) -> list[str]:
-    """All texts, or `most` of them drawn evenly (algorithm R)."""
+def _drawn(texts: Iterable[str], most: int) -> list[str]:
+    """All texts, or `most` of them drawn evenly (algorithm R), always the same."""
     texts = iter(texts)
     kept = list(itertools.islice(texts, most))
-    generator = random.Random(seed)
+    generator = random.Random(0)
     for number, text in enumerate(texts, most + 1):
         place = generator.randrange(number)
         if place < most:
             kept[place] = text
     return kept
-
-
-def _learn(texts: list[str], **arguments) -> bytes:
-    """The model file; arguments by sentencepiece's names. Empties `texts`."""
-    if not any(text.replace("\0", "").strip() for text in texts):
-        raise ValueError("`texts` must hold a text. Received: none")
-    trainer, model = require("sentencepiece", "mt").SentencePieceTrainer, io.BytesIO()
-    # Gives each text away, as sentencepiece keeps a copy of its own.
-    texts.append(None)
-    texts.reverse()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            if (
-                arguments["normalization_rule_name"] == "identity"
-                and arguments["remove_extra_whitespaces"]
-            ):
-                arguments["normalization_rule_tsv"] = f"{folder}/rules.tsv"
-                Path(folder, "rules.tsv").write_text(_FOLDED)
-            trainer.train(
-                sentence_iterator=iter(texts.pop, None),
-                model_writer=model,
-                bos_id=BOS_ID,
-                pad_id=PAD_ID,
-                eos_id=END_ID,
-                unk_id=UNK_ID,
-                unk_surface=SPECIAL_SYMBOLS[UNK_ID],
-                add_dummy_prefix=True,
-                max_sentence_length=1 << 30,  # it would drop longer ones
-                minloglevel=2,
-                **arguments,
-            )
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            "sentencepiece cannot learn `vocabulary_size` pieces from `texts`: "
-            f"{_reason(error)} Received: vocabulary_size={arguments['vocab_size']}"
-        ) from None
-    # Without the name of the file of rules, which differs from call to call.
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    content = ModelProto.FromString(model.getvalue())
-    content.normalizer_spec.ClearField("normalization_rule_tsv")
-    return content.SerializeToString(deterministic=True)
 
 
 def _reason(error: Exception) -> str:

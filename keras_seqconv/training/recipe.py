@@ -13,7 +13,7 @@ import keras
 from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.models import from_preset
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import require
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 from keras_seqconv.translation.translator import load

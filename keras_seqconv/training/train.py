@@ -12,7 +12,7 @@ from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.callbacks.reporting import Validation
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support.extras import require
+from keras_seqconv.support import require
 from keras_seqconv.support.files import read_json
 from keras_seqconv.training.finish import (
     MOST_TRANSLATED,

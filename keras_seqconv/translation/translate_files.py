@@ -18,6 +18,7 @@ from typing import BinaryIO, TextIO
 
 import keras
 
+from keras_seqconv.support import Progress, clock
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import (
     atomic_file,
@@ -28,7 +29,6 @@ from keras_seqconv.support.files import (
     remove_parts,
     write_json,
 )
-from keras_seqconv.support.progress import Progress, clock
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 from keras_seqconv.translation.translator import Translation, Translator
 from keras_seqconv.version import __version__

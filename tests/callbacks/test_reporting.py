@@ -23,7 +23,7 @@ from keras_seqconv.callbacks import (
 )
 from keras_seqconv.callbacks.fitting import FetchedLogs
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.support.progress import Progress as Lines
+from keras_seqconv.support import Progress as Lines
 from tests.backends import to_numpy
 from tests.callbacks.small import Stream, fit, make_model, same
 from tests.processes import full_disk

@@ -38,23 +38,30 @@ def save(torch, tmp_path, request):
     """
 
     def save(content):
-        path, zipped = tmp_path / "checkpoint.pt", request.param == "zip"
-        if not isinstance(content, bytes):
-            torch.save(content, path, _use_new_zipfile_serialization=zipped)
-        elif zipped:
-            with zipfile.ZipFile(path, "w") as archive:
-                archive.writestr("any/data.pkl", content)
-                archive.writestr("any/byteorder", "little")
-                archive.writestr("any/version", "3\n")
+        path, new = tmp_path / "checkpoint.pt", request.param == "zip"
+        if isinstance(content, bytes):
+            path.write_bytes((zipped if new else legacy)(content))
         else:
-            sizes = {"short": 2, "int": 4, "long": 4}
-            about = dict(protocol_version=1001, little_endian=True, type_sizes=sizes)
-            start = [0x1950A86A20F9469CFC6C, 1001, about]
-            parts = [*(pickle.dumps(part, 2) for part in start), content]
-            path.write_bytes(b"".join([*parts, pickle.dumps([], 2)]))
+            torch.save(content, path, _use_new_zipfile_serialization=new)
         return path
 
     return save
+
+
+def zipped(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("any/data.pkl", content)
+        archive.writestr("any/byteorder", "little")
+        archive.writestr("any/version", "3\n")
+    return file.getvalue()
+
+
+def legacy(content: bytes) -> bytes:
+    sizes = {"short": 2, "int": 4, "long": 4}
+    about = dict(protocol_version=1001, little_endian=True, type_sizes=sizes)
+    start = (pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, about))
+    return b"".join([*start, content, pickle.dumps([], 2)])
 
 
 def around(opcodes: bytes) -> bytes:

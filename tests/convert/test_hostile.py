@@ -9,7 +9,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_seqconv.convert.pickles import look_at
+from keras_seqconv.convert.checkpoint import look_at
+from tests.convert.test_checkpoint import around, legacy, zipped
 from tests.processes import run_python
 
 # Far below a file's own demands, far above a slow machine's time for its refusal.
@@ -80,29 +81,6 @@ PICKLES = {
 }  # fmt: skip
 
 
-def legacy(value: bytes) -> bytes:
-    about = dict(protocol_version=1001, little_endian=True, type_sizes={"short": 2})
-    start = [0x1950A86A20F9469CFC6C, 1001, about]
-    return b"".join([*(pickle.dumps(x, 2) for x in start), content(value),
-                     pickle.dumps([], 2)])  # fmt: skip
-
-
-def content(value: bytes) -> bytes:
-    """The checkpoint with an option of this value."""
-    args = (
-        opcodes("args") + b"cargparse\nNamespace\n)\x81}" + opcodes("dropout") + value
-    )
-    return b"\x80\2}(" + args + b"sb" + opcodes("model") + b"}u."
-
-
-def zipped(value: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("any/data.pkl", content(value))
-        archive.writestr("any/version", "3\n")
-    return file.getvalue()
-
-
 def models(torch):
     """Options and tensors: those of the model, and what they seem to describe."""
     heads = dict(decoder_attention_heads=1, decoder_layers=1, encoder_attention_heads=1)
@@ -168,7 +146,7 @@ def overlapping(content: bytes) -> bytes:
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_are_refused_before_they_are_read(name):
     with pytest.raises(ValueError, match="objects|steps|bits"):
-        look_at(io.BytesIO(content(PICKLES[name])))
+        look_at(io.BytesIO(around(PICKLES[name])))
 
 
 @pytest.mark.slow
@@ -181,7 +159,7 @@ def test_files_that_would_take_all_memory_or_all_time(tmp_path):
         files[name] = saved(torch, args, model)
         files[f"{name}, legacy"] = saved(torch, args, model, False)
     for number, (name, code) in enumerate(PICKLES.items()):
-        files[name] = (zipped, legacy)[number % 2](code)
+        files[name] = (zipped, legacy)[number % 2](around(code))
     paths = [tmp_path / f"{number}.pt" for number in range(len(files))]
     for path, code in zip(paths, files.values(), strict=True):
         assert len(code) < 5e6

@@ -301,14 +301,7 @@ def test_state_keeps_the_batches_of_the_run_that_began():
     [
         (dict(tokens_per_batch=0), "`tokens_per_batch`"),
         (dict(tokens_per_batch=20), "longer rows of 200"),
-        (
-            dict(
-                store=IdStore.from_rows(
-                    [{"source_ids": [5, 2], "target_ids": [5] * 400}]
-                )
-            ),
-            "longest of 400",
-        ),
+        (dict(store=IdStore.from_rows(make_rows([[2, 400]]))), "longest of 400"),
         (dict(seed=-1), "`seed`"),
         (dict(num_replicas=0), "`num_replicas`"),
         (dict(shard=(1, 1)), "`shard` must be"),

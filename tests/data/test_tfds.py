@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from keras_seqconv.data.corpora import open_corpus
-from keras_seqconv.data.tfds import prepare
+from keras_seqconv.data.rows import prepare_tfds
 from tests.data.test_corpora import rows_of as pairs
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -116,7 +116,7 @@ def opened(tmp_path_factory):
 
     def open_prepared(kind, source=None, target=None, **options):
         builder = kind(data_dir=folder)
-        prepare(builder)
+        prepare_tfds(builder)
         languages = {"source_language": source, "target_language": target}
         return open_corpus(builder.name, data_dir=folder, **languages, **options)
 
@@ -207,7 +207,7 @@ def test_what_helps_where_nothing_can_be_downloaded(tmp_path, monkeypatch, kind)
     builder = kind(data_dir=tmp_path)
     by_hand = kind is SeqconvByHand
     with pytest.raises(FileNotFoundError if by_hand else ConnectionError) as caught:
-        prepare(builder)
+        prepare_tfds(builder)
     text = str(caught.value)
     for part in (
         f"{builder.name}/1.0.0 is not prepared in {tmp_path}, and cannot be: ",
@@ -220,7 +220,7 @@ def test_what_helps_where_nothing_can_be_downloaded(tmp_path, monkeypatch, kind)
     if by_hand:
         (tmp_path / "hand").mkdir()
         (tmp_path / "hand" / "a.txt").write_text("Hund")
-        prepare(builder, tmp_path / "hand")
+        prepare_tfds(builder, tmp_path / "hand")
         corpus = open_corpus(builder.name, source_language="de", data_dir=tmp_path)
         assert pairs(corpus) == [("Hund", "x")]
 
@@ -230,4 +230,4 @@ def test_what_helps_where_nothing_can_be_downloaded(tmp_path, monkeypatch, kind)
     monkeypatch.setattr(builder, "download_and_prepare", fails)
     monkeypatch.setattr(builder, "is_prepared", lambda: False)
     with pytest.raises(OSError, match="^No space left"):
-        prepare(builder)
+        prepare_tfds(builder)

@@ -63,11 +63,13 @@ def test_any_text_comes_back(kind, text):
 
 @settings(deadline=None)
 @given(ids=st.lists(st.integers(-2, 410), max_size=12))
-def test_joined_tokens_are_the_text(ids):
+def test_texts_are_those_of_sentencepiece(ids):
     """Also where ids spell bytes that are no character."""
     for tokenizer in MODELS.values():
-        text = tokenizer.detokenize([ids])[0]
-        assert tokenizer.join(tokenizer.to_tokens(ids)) == text
+        decoder = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+        known = [i if 0 <= i < tokenizer.vocabulary_size else 3 for i in ids]
+        known = known[: known.index(2)] if 2 in known else known
+        assert tokenizer.detokenize([ids]) == [decoder.decode(known)]
 
 
 def test_tokens_of_the_source_can_be_joined():
@@ -79,18 +81,6 @@ def test_tokens_of_the_source_can_be_joined():
         "\ufffd\ufffd xä"
     )
     assert tokenizer.join([]) == ""
-
-
-@pytest.mark.parametrize("side", ["de", "en"])
-def test_every_line_of_multi30k_comes_back(side, multi30k):
-    names = [f"{part}{end}.{side}" for part in ("train", "valid", "test2016")
-             for end in ("", ".lc.norm.tok")]  # fmt: skip
-    lines = {name: multi30k(name) for name in names}
-    some = lines[f"train.lc.norm.tok.{side}"][:2000]
-    tokenizer = SentencePieceTokenizer.train(some, 1000, remove_extra_whitespaces=False)
-    for name in names:
-        ids = tokenizer.tokenize(lines[name])
-        assert tokenizer.detokenize(ids) == lines[name], name
 
 
 # --- Training ---
@@ -115,8 +105,7 @@ def test_a_draw_of_many_texts():
     model = SentencePieceTokenizer.train(texts(), 320, max_texts=50).model
     assert len(seen) == 5000
     assert model == SentencePieceTokenizer.train(texts(), 320, max_texts=50).model
-    other = SentencePieceTokenizer.train(texts(), 320, max_texts=50, seed=1).model
-    assert SentencePieceTokenizer(other).vocabulary_size == 320
+    assert SentencePieceTokenizer(model).vocabulary_size == 320
 
 
 @pytest.mark.parametrize("kind", TYPES)
