@@ -10,8 +10,7 @@ places behind. Results do not depend on any of this.
 | `_begin`     | plain graph for all shapes (for  | compiled for (B, S)  |
 |              | B = 1 compiled as well)          |                      |
 | `_steps`     | traced once, compiled for (b, S) | compiled for (b, S)  |
-| `_replace`   | eager, an operation a tensor     | compiled for (b, B)  |
-| `_leave`     | the same                         | compiled for (b, b') |
+| `_move`      | eager, an operation a tensor     | compiled for (b, n)  |
 | backpointers | NumPy: a graph would take longer to start than to run   |
 
 Where attention is a mixer or n-grams are blocked, L is padded, and compiled for, too.
@@ -139,7 +138,7 @@ class _Loop:
     """
 
     def __init__(self, graphs, arrays, scalars, places, num_steps, pad_id, patience):
-        self.begins, self.steps, self.replaces, self.leaves = graphs
+        self.begins, self.steps, self.moves = graphs
         self.arrays, self.scalars = arrays, scalars
         self.count, self.waiting = len(arrays["limits"]), 0
         self.sentences, self.ages = np.full(places, -1), np.zeros(places, int)
@@ -194,7 +193,7 @@ class _Loop:
             self.mixes = all(len(leaf.shape) for leaf in leaves)
             return
         new = {name: state[name] for name in _MOVING}
-        self.state |= self.replaces(self._moving(np.resize(empty, rows)) | {"new": new})
+        self._move(np.resize(empty, rows), new=new)
 
     def _leave(self) -> int:
         """Go on in fewer places if few are in use and no sentence waits.
@@ -210,13 +209,15 @@ class _Loop:
         if places > 1 and used <= max(1, places // part):
             places = power_of_two_from(used) if part == 2 else max(1, places // part)
             kept = np.argsort(self.sentences < 0, kind="stable")[:places]
-            self.state |= self.leaves(self._moving(kept))
+            self._move(kept)
             self.sentences, self.ages = self.sentences[kept], self.ages[kept]
         return min(used - 1, places // part)
 
-    def _moving(self, places) -> dict:
+    def _move(self, places, **new) -> None:
+        """Keep some places only, or give them to others."""
         places = ops.convert_to_tensor(places.astype("int32"))
-        return {name: self.state[name] for name in _MOVING} | {"places": places}
+        state = {name: self.state[name] for name in _MOVING}
+        self.state |= self.moves({**state, "places": places, **new})
 
     def _advance(self, most: int, least: int) -> None:
         """A chunk of steps; write down what it has made and what has ended."""
@@ -294,7 +295,7 @@ def power_of_two_from(number: int) -> int:
 
 
 def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
-    """`begins(arrays)`, `steps(state)`, `replaces(states)` and `leaves(state)`."""
+    """`begins(arrays)`, `steps(state)` and `moves(states)`."""
     described = description(arrays | scalars)
 
     def make():
@@ -327,8 +328,7 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
                 (_steps, options, *described, *shapes),
                 lambda: Tiered(steps, lambda state: {**state, **idle}),
             ),
-            graph(_replace, model, options, None),
-            graph(_leave, model, options, None),
+            graph(_move, model, options, None),
         )
 
     return cached(model, (compiled_search, options, size, described), make)
@@ -367,19 +367,13 @@ def _steps(model, options, tensors) -> dict:
     }
 
 
-def _replace(model, options, tensors) -> dict:
-    """The state, with the rows and sentences of a new one at some places."""
+def _move(model, options, tensors) -> dict:
+    """The state in some of its places, or with "new" rows and sentences there."""
     task = task_of(model, options, tensors)
-    state, new = (
-        [which[name] for name in _MOVING] for which in (tensors, tensors["new"])
-    )
-    moved = replaced(task, state, tensors["places"], new)
-    return dict(zip(_MOVING, moved, strict=True))
-
-
-def _leave(model, options, tensors) -> dict:
-    """The state in some of its places."""
-    task = task_of(model, options, tensors)
-    rows, sentences = (tensors[name] for name in _MOVING)
-    moved = taken(task, rows, sentences, tensors["places"])
+    state, places = [tensors[name] for name in _MOVING], tensors["places"]
+    if "new" in tensors:
+        new = [tensors["new"][name] for name in _MOVING]
+        moved = replaced(task, state, places, new)
+    else:
+        moved = taken(task, *state, places)
     return dict(zip(_MOVING, moved, strict=True))

@@ -33,6 +33,7 @@ from keras_seqconv.decoding.hypotheses import (
     follow_in_graph,
     hypotheses,
     shaped_like,
+    written,
 )
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import Choice
@@ -220,27 +221,27 @@ def run_steps(
     """
     shared, most = sentences.shared, size if most is None else most
 
-    def body(count, rows, kept, records):
-        before = sentences._replace(**kept, shared=shared)
+    def body(count, rows, sentences, records):
+        before = sentences._replace(shared=shared)
         here = None if draws is None else take(draws, count, axis=1)
-        rows_after, after, written = _advance(task, common, rows, before, here)
-        records_after = _written(records, count, written)
-        after = count + 1, rows_after, changing(after), records_after
-        return shaped_like(after, (count, rows, kept, records))
+        rows_after, after, made = _advance(task, common, rows, before, here)
+        place = ops.reshape(count, (1, 1))
+        made = keras.tree.map_structure(
+            lambda buffer, values: written(buffer, place, values), records, made
+        )
+        after = count + 1, rows_after, after._replace(shared=NOTHING), made
+        return shaped_like(after, (count, rows, sentences, records))
 
-    def changing(sentences):
-        kept = sentences._asdict()
-        return {name: kept[name] for name in kept if name != "shared"}
-
-    start = ops.convert_to_tensor(0, "int32"), rows, changing(sentences)
-    count, rows, kept, records = ops.while_loop(
-        lambda count, _, kept, __: (
-            (count < most) & (_unfinished(kept["scores"]) > least)
+    records = _no_records(task, rows, sentences, size)
+    start = ops.convert_to_tensor(0, "int32"), rows, sentences._replace(shared=NOTHING)
+    count, rows, sentences, records = ops.while_loop(
+        lambda count, _, sentences, __: (
+            (count < most) & (_unfinished(sentences.scores) > least)
         ),
         body,
-        (*start, _no_records(task, rows, sentences, size)),
+        (*start, records),
     )
-    return count, rows, sentences._replace(**kept), records
+    return count, rows, sentences._replace(shared=shared), records
 
 
 def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
@@ -344,16 +345,6 @@ def _no_records(task: Task, rows: Rows, sentences: Sentences, size) -> Records:
         width = ops.shape(rows.state["attention"])[-1] + 1
         attention = ops.zeros((*by_step, width))
     return Records(ops.zeros(by_step, "int32"), ops.zeros(by_step), attention)
-
-
-def _written(records: Records, step_number, step: Records) -> Records:
-    """`records` with a step; loops do it in place."""
-    place = ops.reshape(step_number, (1, 1))
-    return keras.tree.map_structure(
-        lambda buffer, values: ops.scatter_update(buffer, place, values[None]),
-        records,
-        step,
-    )
 
 
 # Hypotheses that end
