@@ -42,12 +42,13 @@ class TextModel:
 
     `tokenizers` is a dict, the input's first, the output's last; empty without texts.
     `jit_compile` as in `keras_seqconv.decoding.beam_search`. `trained` has notes
-    about the training, by name, or is None; a saved model keeps it.
+    about the training, by name, or is None; a saved model keeps it. `chosen_length` is
+    the argument `max_source_length`, without the limits of the model.
     """
 
     jit_compile: bool | str = "auto"
     trained: dict | None = None
-    source_language = target_language = _chosen_length = None
+    source_language = target_language = chosen_length = None
 
     def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
         self.model, self.tokenizers = model, tokenizers
@@ -102,18 +103,7 @@ class TextModel:
             directory: new or empty folder, written completely or not at all.
             overwrite: whether to replace a folder that holds a saved model only.
         """
-        source, target = [None, None, *self.tokenizers.values()][-2:]
-        model_directory.write(
-            directory,
-            self.model,
-            source,
-            target,
-            self.search,
-            self._chosen_length,
-            (self.source_language, self.target_language),
-            self.trained,
-            overwrite,
-        )
+        model_directory.write(directory, self, overwrite)
 
     @property
     def source_embedders(self) -> list:
