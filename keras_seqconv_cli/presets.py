@@ -11,7 +11,6 @@ LOADS_KERAS = False
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="the preset to show")
-    parser.set_defaults(positional=("name",))
 
 
 def run(options: argparse.Namespace) -> int:
