@@ -33,7 +33,7 @@ import keras
 import tensorflow as tf
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.options import BeamOptions, SearchOptions
+from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # The score of a hypothesis that was not found: JSON has no infinity.
@@ -207,7 +207,7 @@ class Servable:
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:
         """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any."""
-        options, size = self.options, self.model.target_vocabulary_size
+        size = self.model.target_vocabulary_size
         targets, longest = self._checked(
             target_ids, target_lengths, size, self.max_target_length, True
         )
@@ -219,16 +219,10 @@ class Servable:
             longest = tf.where(none, 0, tf.maximum(longest, lengths))
             inputs.append(sources)
 
+        penalty = {name: getattr(self.options, name) for name in OF_SCORES}
+
         def run(targets, sources=None):
-            scored = decoding.score(
-                self.model,
-                sources,
-                targets,
-                length_penalty=options.length_penalty,
-                length_penalty_kind=options.length_penalty_kind,
-                normalize=options.normalize,
-            )
-            return (scored.scores,)
+            return (decoding.score(self.model, sources, targets, **penalty).scores,)
 
         tokens = max(1, min(self.tokens_per_batch, _LOGITS // size))
         initial = (tf.zeros(tf.shape(longest)),)

@@ -79,7 +79,7 @@ def saved_model(
             `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
         version: a positive integer; by default one more than the largest version.
         warmup_texts: typical texts of users; None makes texts of random tokens.
-        run: work folder of the training, for data and scores in the model card.
+        run: work folder of the training, for scores in the model card.
 
     Returns:
         The folder of the version.

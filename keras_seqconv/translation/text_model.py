@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.compiled import power_of_two_from
-from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.translation import model_directory
@@ -143,16 +143,11 @@ class TextModel:
             jit_compile = False
 
         def search(batch):
-            ids = {name: batch.padded(rows, self.model.pad_id)}
+            more = {name: batch.padded(rows, self.model.pad_id)}
             if seeds is not None:
-                ids["seed"] = [seeds[index] for index in batch.places]
-            hypotheses = function(
-                self.model,
-                **ids,
-                **options,
-                max_batch_size=batch.rows,
-                jit_compile=jit_compile,
-            )
+                more["seed"] = [seeds[index] for index in batch.places]
+            more |= {"max_batch_size": batch.rows, "jit_compile": jit_compile}
+            hypotheses = function(self.model, **options, **more)
             return hypotheses._make(
                 None if value is None else keras.ops.convert_to_numpy(value)
                 for value in hypotheses
@@ -170,8 +165,7 @@ class TextModel:
     def _scores(self, name, targets, options, sources=None) -> list[float]:
         """What `decoding.score` gives to targets, for sources if there are any."""
         model = self.model
-        names = ("length_penalty", "length_penalty_kind", "normalize")
-        own = {key: self.search[key] for key in names if key in self.search}
+        own = {key: self.search[key] for key in OF_SCORES if key in self.search}
         check_lengths(name, targets, model.max_target_length)
         pairs = zip(targets, sources or targets, strict=True)
         lengths = [max(map(len, pair)) for pair in pairs]
