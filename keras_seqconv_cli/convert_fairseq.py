@@ -1,6 +1,7 @@
 """`keras-seqconv convert-fairseq`: a model directory of a fairseq checkpoint."""
 
 import argparse
+import json
 import shlex
 import sys
 import warnings
@@ -83,7 +84,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _summary(translator, output: str) -> str:
     """What was made, and what to paste next."""
+    from keras_seqconv.models.stacks import MIXERS
+
     model, call = translator.model, "generate"
+    family, mixers = type(model).__name__, json.dumps(model.get_config().get("mixer"))
+    if kinds := [kind for kind in sorted(MIXERS) if f'"{kind}"' in mixers]:
+        family += f" of {', '.join(kinds)}"
     sizes = f"target {model.target_vocabulary_size:,}"
     if hasattr(translator, "translate"):
         call = "translate"
@@ -93,7 +99,7 @@ def _summary(translator, output: str) -> str:
     search = ", ".join(f"{name} {value}" for name, value in translator.search.items())
     return "\n".join(
         [
-            f"model         {_family(model)}",
+            f"model         {family}",
             f"parameters    {model.count_params():,}",
             f"vocabularies  {sizes}",
             f"search        {search}",
@@ -103,15 +109,3 @@ def _summary(translator, output: str) -> str:
             f"  python -c {shlex.quote(program)}",
         ]
     )
-
-
-def _family(model) -> str:
-    """The class, with the mixers of those that have a choice."""
-
-    def kinds(value):
-        if isinstance(value, dict):  # of a mixer, or of both sides
-            value = value.get("kind") or list(value.values())
-        return {value} if isinstance(value, str) else set().union(*map(kinds, value))
-
-    mixers = sorted(kinds(model.get_config().get("mixer", [])))
-    return type(model).__name__ + (f" of {', '.join(mixers)}" if mixers else "")

@@ -282,17 +282,13 @@ def _write_warmup(folder: Path, requests: list[tuple[str, dict]], name: str) -> 
     """
     import tensorflow as tf
 
-    def sized(number: int) -> bytes:
-        """A varint."""
-        parts = []
-        while number > 127:
-            parts.append(number & 127 | 128)
-            number >>= 7
-        return bytes([*parts, number])
-
     def field(number: int, content: bytes) -> bytes:
-        """A field of the wire type 2: a string or a message."""
-        return bytes([number << 3 | 2]) + sized(len(content)) + content
+        """A field of the wire type 2, a string or a message; its size is a varint."""
+        start, size = [number << 3 | 2], len(content)
+        while size > 127:
+            start.append(size & 127 | 128)
+            size >>= 7
+        return bytes([*start, size]) + content
 
     (folder / WARMUP_FILE).parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(folder / WARMUP_FILE)) as writer:
