@@ -310,7 +310,8 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
             import tensorflow as tf
 
             # What is known of the shapes of a state is known of the first one.
-            state, number = begins.plain.structured_outputs, tf.TensorSpec([], "int32")
+            state = begins.traced(False).structured_outputs
+            number = tf.TensorSpec([], "int32")
             of_steps = {**state, **sizeless(scalars), "most": number, "least": number}
             if isinstance(options, SampleOptions):
                 of_steps["draws"] = tf.TensorSpec([None, _STEPS], "float32")
