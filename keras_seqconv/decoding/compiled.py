@@ -46,6 +46,7 @@ from keras_seqconv.decoding.search import (
 from keras_seqconv.decoding.tasks import (
     initial_state,
     limits_of,
+    source_embedders,
     strategy_of,
     task_of,
     with_rules,
@@ -111,7 +112,8 @@ def _padded(model, tensors: dict, limits: np.ndarray) -> tuple:
         if name.endswith("_ids"):
             width = power_of_two_from(max(value.shape[1], _SMALLEST_WIDTH))
             if name == "source_ids":
-                width = max(value.shape[1], min([width, *_most_positions(model)]))
+                most = [x.max_length for x in source_embedders(model) if x.max_length]
+                width = max(value.shape[1], min([width, *most]))
             extra = [(0, 0), (0, width - value.shape[1])]
             arrays[name] = np.pad(value, extra, constant_values=model.pad_id)
         elif name == "uniforms":
@@ -119,13 +121,6 @@ def _padded(model, tensors: dict, limits: np.ndarray) -> tuple:
             arrays[name] = value.reshape(len(limits), -1, value.shape[1])
     scalars.pop("max_length", None)  # in the limits
     return arrays, scalars
-
-
-def _most_positions(model) -> list[int]:
-    """Of the sources of learned positions, of all models of an ensemble."""
-    members = getattr(model, "models", [model])
-    embedders = [getattr(member, "source_embedder", None) for member in members]
-    return [most for e in embedders if (most := getattr(e, "max_length", None))]
 
 
 class _Loop:

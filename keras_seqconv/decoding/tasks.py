@@ -112,6 +112,13 @@ def _log_of_mean(log_probs: list):
     return total - ops.log(ops.cast(len(log_probs), total.dtype))
 
 
+def source_embedders(model) -> list:
+    """Source embedders of a model or of all of an ensemble; none of language models."""
+    members = getattr(model, "models", [model])
+    found = [getattr(member, "source_embedder", None) for member in members]
+    return [embedder for embedder in found if embedder is not None]
+
+
 # --- Tasks ---
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from keras_seqconv import decoding
 from keras_seqconv.decoding.compiled import power_of_two_from
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
+from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.translation import model_directory
@@ -70,7 +71,7 @@ class TextModel:
         for side, tokenizer in tokenizers.items():
             sizes = [model.target_vocabulary_size]
             if side == "source":
-                sizes = [each.tokens.vocabulary_size for each in self.source_embedders]
+                sizes = [x.tokens.vocabulary_size for x in source_embedders(model)]
             for name, value in [*expected, *(("vocabulary_size", n) for n in sizes)]:
                 if getattr(tokenizer, name) != value:
                     raise ValueError(
@@ -104,13 +105,6 @@ class TextModel:
             overwrite: whether to replace a folder that holds a saved model only.
         """
         model_directory.write(directory, self, overwrite)
-
-    @property
-    def source_embedders(self) -> list:
-        """Source embedders of each model of an ensemble; none for language models."""
-        models = getattr(self.model, "models", [self.model])
-        found = [getattr(member, "source_embedder", None) for member in models]
-        return list(filter(None, found))
 
     def _texts(self, name: str, texts: str | Iterable[str]) -> list[str]:
         """A list of them, for a model with tokenizers; a single text is one of one."""

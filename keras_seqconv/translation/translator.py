@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import SampleOptions
+from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 from keras_seqconv.translation.text_model import TextModel, check_lengths, seeds_of
@@ -112,7 +113,8 @@ class Translator(TextModel):
         if source_tokenizer is None:
             tokenizers = {}
         super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
-        if not self.source_embedders:
+        embedders = source_embedders(model)
+        if not embedders:
             raise ValueError(
                 "`model` must have a source; language models go into LanguageGenerator."
                 f" Received: {type(model).__name__}"
@@ -122,7 +124,7 @@ class Translator(TextModel):
             target_tokenizer,
         )
         self.source_language, self.target_language = languages
-        limits = [embedder.max_length for embedder in self.source_embedders]
+        limits = [embedder.max_length for embedder in embedders]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
         self.max_source_length = min(filter(None, limits), default=None)
@@ -335,7 +337,7 @@ class LanguageGenerator(TextModel):
     ):
         tokenizers = {} if tokenizer is None else {"text": tokenizer}
         super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
-        if self.source_embedders:
+        if source_embedders(model):
             raise ValueError(
                 "`model` must be a language model; others go into Translator. "
                 f"Received: {type(model).__name__}"
