@@ -10,7 +10,6 @@ DESCRIPTION = (
     "Average checkpoints of a run of `keras-seqconv train`, as many and those that its "
     "recipe says or the options choose, and write a model directory."
 )
-
 _KINDS = {
     "--last-epochs N": "the last N epochs",
     "--last-updates N": "the newest N",

@@ -16,8 +16,6 @@ DESCRIPTION = (
     "of given --hypotheses, without a model; the perplexity of a language model on "
     "--text; with --compare, whether one system is better than another."
 )
-
-
 _FLAGS = {
     "--source FILE": "what to translate, a line for each sentence",
     "--hypotheses FILE": "translations to score, without a model",

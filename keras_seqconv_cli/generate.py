@@ -10,8 +10,6 @@ DESCRIPTION = (
     "Draw a text that begins with the prompt from a language model. It ends with the "
     "model's end token or after --length tokens."
 )
-
-
 _DRAWS = {
     "--temperature X": "below 1 likely tokens are preferred more than the model does "
     "(default 1)",

@@ -316,10 +316,10 @@ def _check_source(model, source_ids):
     wanted = getattr(model, "has_source", None)
     if wanted not in (None, source_ids is not None):
         rule = "be given for a translation" if wanted else "be None for a language"
+        given = None if source_ids is None else type(source_ids).__name__
         raise ValueError(
-            f"`source_ids` must {rule} model. Received: source_ids="
-            + ("None" if source_ids is None else f"{type(source_ids).__name__}")
-            + f", model={type(model).__name__}"
+            f"`source_ids` must {rule} model. "
+            f"Received: source_ids={given}, model={type(model).__name__}"
         )
 
 
