@@ -30,10 +30,10 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
     from keras_seqconv.callbacks import fit_stream  # noqa: F401
     from keras_seqconv.devices import keep_freed_memory  # noqa: F401
     from keras_seqconv.evaluation import demo, inspection, plots  # noqa: F401
+    from keras_seqconv.translation import load  # noqa: F401
     from keras_seqconv.translation.translator import (  # noqa: F401
         LanguageGenerator,
         Translator,
-        load,
     )
 
 _MODULES = (
@@ -50,7 +50,7 @@ _HOMES = {
     "LanguageGenerator": "translation.translator",
     "keep_freed_memory": "devices",
     "Translator": "translation.translator",
-    "load": "translation.translator",
+    "load": "translation",
 }
 __all__ = ["__version__", *_HOMES, *_MODULES]
 

@@ -5,8 +5,9 @@ Keras and TensorFlow are loaded, which takes seconds. A sub-command's module has
 (one line), `add_arguments(parser)` and `run(options)`, which returns the exit status
 and raises ImportError, OSError or ValueError for what the user can mend. It may have
 `check(options)`, which does so before Keras is loaded, and `LOADS_KERAS = False`. Only
-inside of functions it imports keras_seqconv, and in `check` and `add_arguments` only
-modules that do without Keras.
+inside of functions it imports modules of keras_seqconv, and in `check` and
+`add_arguments` only those that do without Keras. The MODELs of a command are checked
+for it.
 """
 
 from keras_seqconv_cli import signals
@@ -20,7 +21,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from keras_seqconv.version import __version__
 
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals.endable():
             if hasattr(module, "check"):
                 module.check(options)
+            models = getattr(options, "model", None) or []
+            check_models(*([models] if isinstance(models, str) else models))
             if getattr(module, "LOADS_KERAS", True):
                 keep_memory(options)
                 load_quietly()
@@ -144,6 +147,8 @@ def load_quietly() -> None:
             os.close(kept)
 
 
+# Arguments without a flag, in any command.
+_POSITIONAL = ("checkpoint", "data", "model", "name", "run")
 # Options of fairseq and what they are here (docs/fairseq.md), where the words differ.
 FAIRSEQ = {
     "--arch": "--preset", "--save-dir": "--workdir",
@@ -222,9 +227,9 @@ def one_line(error: Exception, options: argparse.Namespace) -> str:
 
     def option(found):
         name = found[1]
-        if name in getattr(options, "positional", ()):
-            return name.upper()
-        return f"--{name.replace('_', '-')}" if hasattr(options, name) else found[0]
+        if not hasattr(options, name):
+            return found[0]
+        return name.upper() if name in _POSITIONAL else f"--{name.replace('_', '-')}"
 
     return " ".join(re.sub(r"`(\w+)`", option, text).split())
 
@@ -242,6 +247,34 @@ def check_files(*paths: str | None) -> None:
     for path in paths:
         if path not in (None, "-"):
             open(path, "rb").close()
+
+
+def given(options: argparse.Namespace, names: Iterable[str]) -> dict:
+    """The options of these names that are not None."""
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def add_flags(parser, flags: dict[str, str]) -> None:
+    """Adds flags, given as they are typed, each with its help.
+
+    "--flag N" takes a positive integer, "--flag I" an integer, "--flag X" a number,
+    "--flag a|b" one of these words, "--flag FILE" any text; "--flag" is a switch.
+    """
+    kinds = {"N": positive_integer, "I": int, "X": float}
+    for typed, text in flags.items():
+        flag, _, value = typed.partition(" ")
+        settings = {"type": kinds.get(value, str), "metavar": value}
+        if "|" in value:
+            settings = {"choices": value.split("|")}
+        elif not value:
+            settings = {"action": "store_true"}
+        parser.add_argument(flag, help=text, **settings)
+
+
+def names_of(flags: Iterable[str]) -> list[str]:
+    """The names of the options of `add_flags`."""
+    return [typed.split()[0].strip("-").replace("-", "_") for typed in flags]
 
 
 def positive_integer(text: str) -> int:

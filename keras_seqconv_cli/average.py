@@ -3,35 +3,33 @@
 import argparse
 from pathlib import Path
 
-from keras_seqconv_cli import check_files, positive_integer
+from keras_seqconv_cli import add_flags, check_files, given, names_of
 
 HELP = "make a model directory of the mean of a run's checkpoints"
 DESCRIPTION = (
     "Average checkpoints of a run of `keras-seqconv train`, as many and those that its "
     "recipe says or the options choose, and write a model directory."
 )
+_KINDS = {
+    "--last-epochs N": "the last N epochs",
+    "--last-updates N": "the newest N",
+    "--best N": "the best N",
+}
+_FLAGS = {
+    "--up-to N": "none after update N",
+    "--output DIR": "the model directory (default RUN/model)",
+    "--overwrite": "replace a model directory",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the work folder of the run")
     which = parser.add_mutually_exclusive_group()
-    add = which.add_argument
-    add("--last-epochs", type=positive_integer, metavar="N", help="the last N epochs")
-    add("--last-updates", type=positive_integer, metavar="N", help="the newest N")
-    add("--best", type=positive_integer, metavar="N", help="the best N")
-    which.add_argument(
-        "--checkpoints", nargs="+", metavar="FILE", help="these files, update-*.npz"
-    )
-    parser.add_argument(
-        "--up-to", type=positive_integer, metavar="N", help="none after update N"
-    )
-    parser.add_argument(
-        "--output", metavar="DIR", help="the model directory (default RUN/model)"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a model directory"
-    )
-    parser.set_defaults(positional=("run",), flags={"`overwrite`=True": "--overwrite"})
+    add_flags(which, _KINDS)
+    files = {"nargs": "+", "metavar": "FILE", "help": "these files, update-*.npz"}
+    which.add_argument("--checkpoints", **files)
+    add_flags(parser, _FLAGS)
+    parser.set_defaults(flags={"`overwrite`=True": "--overwrite"})
 
 
 def check(options: argparse.Namespace) -> None:
@@ -46,17 +44,14 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.training import average_run
 
-    kinds = {
-        "last_epochs": options.last_epochs,
-        "last_updates": options.last_updates,
-        "best": options.best,
-    }
-    chosen = [(kind, count) for kind, count in kinds.items() if count]
+    chosen = given(options, names_of(_KINDS))
+    kind = next(iter(chosen), None)
     output = Path(options.output or Path(options.run) / "model")
     done = average_run(
         options.run,
         output,
-        *(chosen[0] if chosen else (None, None)),
+        kind,
+        chosen.get(kind),
         files=options.checkpoints,
         up_to=options.up_to,
         overwrite=options.overwrite or options.output is None,

@@ -1,12 +1,13 @@
 """`keras-seqconv convert-fairseq`: a model directory of a fairseq checkpoint."""
 
 import argparse
+import json
 import shlex
 import sys
 import warnings
 from pathlib import Path
 
-from keras_seqconv_cli import check_files, one_line
+from keras_seqconv_cli import add_flags, check_files, names_of, one_line
 
 HELP = "make a model directory from a checkpoint of fairseq"
 DESCRIPTION = (
@@ -15,49 +16,48 @@ DESCRIPTION = (
     "pip install 'keras-seqconv[convert]'."
 )
 _FILES = {
-    "source_dictionary": "dict.LANGUAGE.txt of the source",
-    "target_dictionary": "dict.LANGUAGE.txt of the target",
-    "dictionary": "dict.txt of a language model",
-    "bpe_codes": "of subword-nmt, for both sides",
-    "source_bpe_codes": None,
-    "target_bpe_codes": None,
+    "--source-dictionary FILE": "dict.LANGUAGE.txt of the source",
+    "--target-dictionary FILE": "dict.LANGUAGE.txt of the target",
+    "--dictionary FILE": "dict.txt of a language model",
+    "--bpe-codes FILE": "of subword-nmt, for both sides",
+    "--source-bpe-codes FILE": "of the source alone",
+    "--target-bpe-codes FILE": "of the target alone",
+}
+_FLAGS = {
+    "--overwrite": "replace a model directory",
+    **_FILES,
+    "--source-language xx": "two letters, for Moses and folders",
+    "--target-language xx": "the same of the target",
+    "--moses": "tokenize as Moses does",
+    "--normalize": "normalize punctuation before that",
+    "--lowercase": "lower-case the text",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="a file, or a folder with model.pt (or one *.pt), dict.LANGUAGE.txt and "
-        "bpecodes (or code, codes, codes.*), as fairseq publishes them",
+    text = (
+        "a file, or a folder with model.pt (or one *.pt), dict.LANGUAGE.txt and "
+        "bpecodes (or code, codes, codes.*), as fairseq publishes them"
     )
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help=text)
     add("--output", required=True, metavar="DIR", help="the folder to make")
-    add("--overwrite", action="store_true", help="replace a model directory")
-    for name, text in _FILES.items():
-        add(f"--{name.replace('_', '-')}", metavar="FILE", help=text)
-    add("--source-language", metavar="xx", help="two letters, for Moses and folders")
-    add("--target-language", metavar="xx")
-    add("--moses", action="store_true", help="tokenize as Moses does")
-    add("--normalize", action="store_true", help="normalize punctuation before that")
+    add_flags(parser, _FLAGS)
     add(
         "--no-dash-splits",
         dest="aggressive_dash_splits",
         action="store_false",
         help="leave x-y one token (the IWSLT recipe; Moses without -a)",
     )
-    add("--lowercase", action="store_true", help="lower-case the text")
-    parser.set_defaults(
-        positional=("checkpoint",),
-        flags={
-            "`overwrite`=True": "--overwrite",
-            "`source_bpe_codes` and `target_bpe_codes`": "--bpe-codes",
-        },
-    )
+    flags = {
+        "`overwrite`=True": "--overwrite",
+        "`source_bpe_codes` and `target_bpe_codes`": "--bpe-codes",
+    }
+    parser.set_defaults(flags=flags)
 
 
 def check(options: argparse.Namespace) -> None:
-    check_files(*(getattr(options, name) for name in _FILES))
+    check_files(*(getattr(options, name) for name in names_of(_FILES)))
     if not Path(options.checkpoint).is_dir():
         check_files(options.checkpoint)
 
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     from keras_seqconv.translation.model_directory import check_writable
 
     arguments = dict(vars(options))
-    for name in ("command", "positional", "flags", "output", "overwrite", "bpe_codes"):
+    for name in ("command", "flags", "output", "overwrite", "bpe_codes"):
         del arguments[name]
     for name in ("source_bpe_codes", "target_bpe_codes"):
         arguments[name] = arguments[name] or options.bpe_codes
@@ -84,7 +84,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _summary(translator, output: str) -> str:
     """What was made, and what to paste next."""
+    from keras_seqconv.models.stacks import MIXERS
+
     model, call = translator.model, "generate"
+    family, mixers = type(model).__name__, json.dumps(model.get_config().get("mixer"))
+    if kinds := [kind for kind in sorted(MIXERS) if f'"{kind}"' in mixers]:
+        family += f" of {', '.join(kinds)}"
     sizes = f"target {model.target_vocabulary_size:,}"
     if hasattr(translator, "translate"):
         call = "translate"
@@ -94,7 +99,7 @@ def _summary(translator, output: str) -> str:
     search = ", ".join(f"{name} {value}" for name, value in translator.search.items())
     return "\n".join(
         [
-            f"model         {_family(model)}",
+            f"model         {family}",
             f"parameters    {model.count_params():,}",
             f"vocabularies  {sizes}",
             f"search        {search}",
@@ -104,15 +109,3 @@ def _summary(translator, output: str) -> str:
             f"  python -c {shlex.quote(program)}",
         ]
     )
-
-
-def _family(model) -> str:
-    """The class, with the mixers of those that have a choice."""
-
-    def kinds(value):
-        if isinstance(value, dict):  # of a mixer, or of both sides
-            value = value.get("kind") or list(value.values())
-        return {value} if isinstance(value, str) else set().union(*map(kinds, value))
-
-    mixers = sorted(kinds(model.get_config().get("mixer", [])))
-    return type(model).__name__ + (f" of {', '.join(mixers)}" if mixers else "")

@@ -2,7 +2,8 @@
 
 import argparse
 
-from keras_seqconv_cli import check_models, positive_integer
+import keras_seqconv as ks
+from keras_seqconv_cli import positive_integer
 
 HELP = "a page in the browser to try one model, or two side by side"
 DESCRIPTION = (
@@ -13,7 +14,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(positional=("model",))
     add = parser.add_argument
     add("model", nargs="+", metavar="MODEL", help="a model directory or a run; or two")
     add(
@@ -26,14 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> None:
     if len(options.model) > 2:
         raise ValueError(f"`model` must be one or two. Received: {len(options.model)}")
-    check_models(*options.model)
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.evaluation import demo
-    from keras_seqconv.translation.translator import load
-
-    blocks = demo.page({name: load(name) for name in options.model})
+    blocks = ks.demo.page({name: ks.load(name) for name in options.model})
     print(f"http://{options.host}:{options.port}  (Ctrl-C ends it)", flush=True)
     blocks.launch(
         server_name=options.host,

@@ -8,7 +8,7 @@ import sys
 import time
 from itertools import islice
 
-from keras_seqconv_cli import check_files, check_models
+from keras_seqconv_cli import add_flags, check_files
 
 HELP = "translate and score, score given translations, or compare two systems"
 DESCRIPTION = (
@@ -16,6 +16,30 @@ DESCRIPTION = (
     "of given --hypotheses, without a model; the perplexity of a language model on "
     "--text; with --compare, whether one system is better than another."
 )
+_FLAGS = {
+    "--source FILE": "what to translate, a line for each sentence",
+    "--hypotheses FILE": "translations to score, without a model",
+    "--dataset NAME": "instead of the files: a corpus by name or folder, as of `train`",
+    "--split NAME": "of the dataset (default test)",
+    "--data-dir DIR": "of TensorFlow Datasets",
+    "--tsv-header true|false": "as of `train`",
+    "--limit N": "use the first N sentences only",
+    "--tokenize NAME": "tokenizer of sacreBLEU's bleu (default: its choice for the "
+    "language)",
+    "--lowercase": "compare in lower case",
+    "--rouge-separator TEXT": "what stands between the sentences of summaries, for "
+    "ROUGE-L",
+    "--compare FILE": "translations of another system: paired bootstrap resampling",
+    "--samples N": "of that (default 1000)",
+    "--seed I": "of these samples (default 12345)",
+    "--output-hypotheses FILE": "write what the model translated",
+    "--text FILE": "a language model: the text to predict",
+    "--context-window I": "positions before each block that are seen and not scored "
+    "(default 0)",
+    "--tokens-per-sample N": "of a block (default 512)",
+    "--json": "print one JSON object instead",
+    "--quiet": "show no progress",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,55 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv_cli.translate import add_search_arguments, add_shard_arguments
 
     metrics = (*METRICS, "perplexity")
-    parser.set_defaults(positional=("model",), known_metrics=metrics)
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
-    add("--source", metavar="FILE", help="what to translate, a line for each sentence")
-    add(
-        "--reference", metavar="FILE", action="append", default=[],
-        help="how it should be translated; may be given several times",
-    )  # fmt: skip
-    add("--hypotheses", metavar="FILE", help="translations to score, without a model")
-    add(
-        "--dataset", metavar="NAME",
-        help="instead of the files: a corpus by name or folder, as of `train`",
-    )  # fmt: skip
-    add("--split", default="test", help="of the dataset (default test)")
-    add("--data-dir", metavar="DIR", help="of TensorFlow Datasets")
-    add("--tsv-header", choices=("true", "false"), help="as of `train`")
-    add("--limit", type=int, metavar="N", help="use the first N sentences only")
-    add(
-        "--metrics", metavar="A,B",
-        help=f"any of {', '.join(metrics)} (default bleu,chrf)",
-    )  # fmt: skip
-    add(
-        "--tokenize",
-        help="tokenizer of sacreBLEU's bleu (default: its choice for the language)",
-    )
-    add("--lowercase", action="store_true", help="compare in lower case")
-    add(
-        "--rouge-separator", metavar="TEXT",
-        help="what stands between the sentences of summaries, for ROUGE-L",
-    )  # fmt: skip
-    add(
-        "--compare", metavar="FILE",
-        help="translations of another system: paired bootstrap resampling",
-    )  # fmt: skip
-    add("--samples", type=int, default=1000, metavar="N", help="of that (default 1000)")
-    add("--seed", type=int, default=12345, help="of these samples (default 12345)")
-    add("--output-hypotheses", metavar="FILE", help="write what the model translated")
-    add("--text", metavar="FILE", help="a language model: the text to predict")
-    add(
-        "--context-window", type=int, default=0, metavar="N",
-        help="positions before each block that are seen and not scored (default 0)",
-    )  # fmt: skip
-    add("--tokens-per-sample", type=int, metavar="N", help="of a block (default 512)")
-    add(
-        "--break-mode", default="none", choices=BREAK_MODES,
-        help="how --text is cut into blocks (default none: anywhere)",
-    )  # fmt: skip
-    add("--json", action="store_true", help="print one JSON object instead")
-    add("--quiet", action="store_true", help="show no progress")
+    text = "how it should be translated; may be given several times"
+    add("--reference", metavar="FILE", action="append", default=[], help=text)
+    add_flags(parser, _FLAGS)
+    text = f"any of {', '.join(metrics)} (default bleu,chrf)"
+    add("--metrics", metavar="A,B", help=text)
+    text = "how --text is cut into blocks (default none: anywhere)"
+    add("--break-mode", default="none", choices=BREAK_MODES, help=text)
+    defaults = {"split": "test", "samples": 1000, "seed": 12345, "context_window": 0}
+    parser.set_defaults(known_metrics=metrics, **defaults)
     add_shard_arguments(parser)
     add_search_arguments(parser)
 
@@ -116,7 +102,6 @@ def check(options: argparse.Namespace) -> None:
     for mistake, made in mistakes.items():
         if made:
             raise ValueError(mistake)
-    check_models(*model)
     check_files(options.source, given, options.compare, options.text, *references)
 
 
@@ -130,13 +115,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _translations(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.evaluation import (
-        COMPARABLE,
-        metric_of,
-        scores,
-        translation_perplexity,
-        usual_metrics,
-    )
+    from keras_seqconv import evaluation
     from keras_seqconv_cli.translate import load_translator
 
     translator = None
@@ -147,11 +126,11 @@ def _translations(options, result: dict, lines: list[str]) -> None:
                 setattr(options, name, getattr(translator, name))
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
-    options.metrics = options.metrics or usual_metrics(language)
+    options.metrics = options.metrics or evaluation.usual_metrics(language)
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     choices["target_language"] = language
     if "bleu" in options.metrics:
-        metric_of("bleu", **choices)  # whether it can be, before translating
+        evaluation.metric_of("bleu", **choices)  # whether it can be, before translating
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
@@ -160,19 +139,20 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         return  # to be scored when merged
     metrics = [name for name in options.metrics if name != "perplexity"]
     separator = {"sentence_separator": options.rouge_separator}
-    found = scores(hypotheses, references, metrics, **choices, **separator)
+    found = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
     lines += [score.line for score in found]
     result["scores"] = [
         {"name": score.name, "value": score.value, "signature": score.signature}
         for score in found
     ]
     if "perplexity" in options.metrics:
-        predicted = translation_perplexity(translator, sources, references[0])
+        columns = sources, references[0]
+        predicted = evaluation.translation_perplexity(translator, *columns)
         _add_perplexity(predicted, result, lines)
     if others is not None:
         metrics = [
             kind
-            for kind in COMPARABLE
+            for kind in evaluation.COMPARABLE
             if kind in metrics or ("rouge" in metrics and kind.startswith("rouge"))
         ]
         columns = hypotheses, others, references
@@ -282,7 +262,7 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
 def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.files import iterate_lines
-    from keras_seqconv.translation.translator import load_ensemble
+    from keras_seqconv.translation import load_ensemble
 
     generator = load_ensemble(options.model, options.dtype)
     if not hasattr(generator, "tokenizer"):

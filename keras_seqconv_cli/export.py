@@ -5,7 +5,8 @@ import json
 import shlex
 from pathlib import Path
 
-from keras_seqconv_cli import check_files, check_models, positive_integer
+import keras_seqconv as ks
+from keras_seqconv_cli import add_flags, check_files, given, names_of
 
 HELP = "write a model for TensorFlow Serving, ONNX Runtime or a browser"
 DESCRIPTION = (
@@ -17,15 +18,20 @@ DESCRIPTION = (
     "With --format web: these and a page that translates in the visitor's browser."
 )
 FORMATS = ("saved_model", "onnx", "web")
-# Options of `saved_model` that are integers.
-_INTEGERS = {
-    "num_beams": "beams of the search",
-    "max_length": "tokens of a result",
-    "max_source_length": "tokens of a text that are read (default 512)",
-    "n_best": "hypotheses of translate_n_best (default: as many as beams)",
-    "tokens_per_batch": "tokens times beams computed at once; bounds the memory "
+# Options of `saved_model` alone, and of all formats.
+_SERVED = {
+    "--max-source-length N": "tokens of a text that are read (default 512)",
+    "--n-best N": "hypotheses of translate_n_best (default: as many as beams)",
+    "--tokens-per-batch N": "tokens times beams computed at once; bounds the memory "
     "(default: the model's)",
-    "version": "number of the version (default: the next)",
+    "--version N": "number of the version (default: the next)",
+    "--xla": "compile with XLA, for servers that were started with XLA enabled only",
+    "--warmup-texts FILE": "typical texts, one a line, to warm a server up with",
+}
+_SEARCH = {
+    "--num-beams N": "beams of the search",
+    "--max-length N": "tokens of a result",
+    "--length-penalty X": "exponent of the length",
 }
 
 
@@ -45,31 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model directory or run); its last part is the model's name on the server. Of "
         "other formats: the folder to write, which must not exist",
     )
-    for name, text in _INTEGERS.items():
-        flag = f"--{name.replace('_', '-')}"
-        add(flag, type=positive_integer, metavar="N", help=text)
-    add("--length-penalty", type=float, metavar="A", help="exponent of the length")
-    add(
-        "--xla",
-        action="store_true",
-        help="compile with XLA, for servers that were started with XLA enabled only",
-    )
-    add(
-        "--warmup-texts",
-        metavar="FILE",
-        help="typical texts, one a line, to warm a server up with",
-    )
-    parser.set_defaults(positional=("model",))
+    add_flags(parser, _SEARCH | _SERVED)
 
 
 def check(options: argparse.Namespace) -> None:
-    check_models(options.model)
     check_files(options.warmup_texts)
     if options.format != "saved_model":
         if options.output is None:
             raise ValueError(f"`output` must be given with --format {options.format}.")
-        names = {*_INTEGERS, "xla", "warmup_texts"} - {"num_beams", "max_length"}
-        for name in sorted(names):
+        for name in names_of(_SERVED):
             if getattr(options, name):
                 raise ValueError(
                     f"`{name}` is an option of --format saved_model alone. "
@@ -80,9 +70,7 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.format != "saved_model":
         return _run_graphs(options)
-    from keras_seqconv.export import saved_model
     from keras_seqconv.translation.model_directory import model_folder
-    from keras_seqconv.translation.translator import load
 
     folder = model_folder(options.model)
     work_folder = folder.resolve().parent
@@ -98,29 +86,21 @@ def run(options: argparse.Namespace) -> int:
                 "`warmup_texts` must have a line of text. "
                 f"Received: {options.warmup_texts}"
             )
-    translator = load(folder)
-    path = saved_model(
+    translator = ks.load(folder)
+    path = ks.export.saved_model(
         translator,
         options.output or Path("saved_models", (work_folder or folder.resolve()).name),
-        length_penalty=options.length_penalty,
-        xla=options.xla,
-        warmup_texts=texts,
         run=work_folder,
-        **{name: getattr(options, name) for name in _INTEGERS},
+        **given(options, names_of(_SEARCH | _SERVED)) | {"warmup_texts": texts},
     )
     print(_summary(path, translator))
     return 0
 
 
 def _run_graphs(options: argparse.Namespace) -> int:
-    from keras_seqconv.export import onnx_model, web_page
-    from keras_seqconv.translation.translator import load
-
-    write = web_page if options.format == "web" else onnx_model
-    names = ("num_beams", "length_penalty", "max_length")
-    given = {name: getattr(options, name) for name in names}
-    search = {name: value for name, value in given.items() if value is not None}
-    path = write(load(options.model), options.output, **search)
+    write = ks.export.web_page if options.format == "web" else ks.export.onnx_model
+    search = given(options, names_of(_SEARCH))
+    path = write(ks.load(options.model), options.output, **search)
     quoted = shlex.quote(str(path))
     print(f"written to  {path}")
     if options.format == "web":

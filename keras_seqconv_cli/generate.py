@@ -2,46 +2,38 @@
 
 import argparse
 
-from keras_seqconv_cli import check_models, positive_integer
+import keras_seqconv as ks
+from keras_seqconv_cli import add_flags, given, names_of, positive_integer
 
 HELP = "continue a text with a language model"
 DESCRIPTION = (
     "Draw a text that begins with the prompt from a language model. It ends with the "
     "model's end token or after --length tokens."
 )
+_DRAWS = {
+    "--temperature X": "below 1 likely tokens are preferred more than the model does "
+    "(default 1)",
+    "--top-k N": "of the N likeliest tokens",
+    "--top-p X": "of the likeliest of this probability",
+    "--seed I": "the same seed draws the same text",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(positional=("model",))
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model directory or a run")
     add("--prompt", default="", metavar="TEXT", help="how the text begins")
-    add(
-        "--length", dest="max_length", type=positive_integer, default=200, metavar="N",
-        help="most tokens, those of the prompt counted (default 200)",
-    )  # fmt: skip
-    add(
-        "--temperature", type=float, default=1.0, metavar="X",
-        help="below 1 likely tokens are preferred more than the model does (default 1)",
-    )  # fmt: skip
-    add("--top-k", type=positive_integer, metavar="N", help="of the N likeliest tokens")
-    add("--top-p", type=float, metavar="X", help="of the likeliest of this probability")
-    add("--seed", type=int, metavar="N", help="the same seed draws the same text")
-
-
-def check(options: argparse.Namespace) -> None:
-    check_models(options.model)
+    text = "most tokens, those of the prompt counted (default 200)"
+    add("--length", type=positive_integer, default=200, metavar="N", help=text)
+    add_flags(parser, _DRAWS)
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.translation.translator import load
-
-    generator = load(options.model)
+    generator = ks.load(options.model)
     if not hasattr(generator, "tokenizer"):
         raise ValueError(
             f"{options.model} translates: `keras-seqconv translate {options.model}`."
         )
-    names = ("seed", "temperature", "top_k", "top_p", "max_length")
-    arguments = {name: getattr(options, name) for name in names}
-    print(generator.sample([options.prompt], **arguments)[0])
+    search = {"max_length": options.length, **given(options, names_of(_DRAWS))}
+    print(generator.sample([options.prompt], **search)[0])
     return 0

@@ -1,10 +1,9 @@
 """`keras-seqconv plot`: pictures of training runs and of what models do."""
 
 import argparse
-import json
 from pathlib import Path
 
-from keras_seqconv_cli import check_models
+import keras_seqconv as ks
 
 HELP = "learning curves, attention, kernels, BLEU by length as .png, .svg or .pdf"
 
@@ -25,14 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--names", nargs="+", metavar="NAME", help="one for each run")
 
     add = kind(_attention, "attention", "where each target token looks in the source")
-    add("model", nargs="?", metavar="MODEL")
-    add("--text", help="the sentence to translate")
+    add("model", metavar="MODEL")
+    add("--text", required=True, help="the sentence to translate")
     add("--translation", help="by default what the model finds")
-    add(
-        "--translations", metavar="FILE",
-        help="instead of a model: what `translate --attention` wrote",
-    )  # fmt: skip
-    add("--line", type=int, default=1, metavar="N", help="of that file (default 1)")
 
     add = kind(_kernels, "kernels", "the kernels of all LightConv layers")
     add("model", metavar="MODEL")
@@ -60,29 +54,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    from keras_seqconv.evaluation.plots import FORMATS
-
-    if Path(options.output).suffix.lower() not in FORMATS:
+    formats = ks.plots.FORMATS
+    if Path(options.output).suffix.lower() not in formats:
         raise ValueError(
-            f"`output` must end in one of {', '.join(FORMATS)}. "
+            f"`output` must end in one of {', '.join(formats)}. "
             f"Received: {options.output}"
         )
-    check_models(*filter(None, [getattr(options, "model", None)]))
     for run in getattr(options, "runs", ()):
         _log(run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.evaluation import plots
-
-    plots.save(options.draw(options), options.output)
+    ks.plots.save(options.draw(options), options.output)
     print(options.output)
     return 0
 
 
 def _curves(options):
     from keras_seqconv.callbacks.reporting import read_log
-    from keras_seqconv.evaluation import plots
 
     files = [_log(run) for run in options.runs]
     stems = [f.parent.name if f.name == "log.jsonl" else f.stem for f in files]
@@ -91,7 +80,7 @@ def _curves(options):
     if not any("update" in record for records in runs.values() for record in records):
         files = ", ".join(map(str, files))
         raise ValueError(f"{files} must hold records with an update; none has.")
-    return plots.learning_curves(runs)
+    return ks.plots.learning_curves(runs)
 
 
 def _log(run: str) -> Path:
@@ -120,56 +109,24 @@ def _names(options, what: str, default: list[str]) -> list[str]:
 def _attention(options):
     from keras import ops
 
-    from keras_seqconv import load
-    from keras_seqconv.evaluation import inspection, plots
-    from keras_seqconv.support.files import read_lines
-
-    from_model = options.model is not None and options.text is not None
-    if from_model == (options.translations is not None):
-        raise ValueError("Give a MODEL and `text`, or `translations`.")
-    if from_model:
-        translator = load(options.model)
-        if not hasattr(translator, "source_tokenizer"):
-            raise ValueError(f"{options.model} has no attention to a source.")
-        inputs, tokens = inspection.sentence(
-            translator, options.text, options.translation
-        )
-        weights = ops.convert_to_numpy(translator.model.attention_weights(inputs))
-        target = [*tokens["decoder"][1:], "</s>"]
-        return plots.attention(weights[0], tokens["encoder"], target)
-    lines = read_lines(options.translations)
-    if not 1 <= options.line <= len(lines):
-        raise ValueError(
-            f"`line` must be from 1 to {len(lines)}, the lines of "
-            f"{options.translations}. Received: {options.line}"
-        )
-    try:
-        record = json.loads(lines[options.line - 1])
-        best, source = record["translations"][0], record["source_tokens"]
-        weights, target = best["attention"], [*best["tokens"], "</s>"]
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise ValueError(
-            f"Line {options.line} of {options.translations} must be what "
-            "`keras-seqconv translate --attention` writes for a line with a token."
-        ) from None
-    return plots.attention(weights, source, target)
+    loaded = ks.load(options.model)
+    if not hasattr(loaded, "source_tokenizer"):
+        raise ValueError(f"{options.model} has no attention to a source.")
+    inputs, tokens = ks.inspection.sentence(loaded, options.text, options.translation)
+    weights = ops.convert_to_numpy(loaded.model.attention_weights(inputs))
+    target = [*tokens["decoder"][1:], "</s>"]
+    return ks.plots.attention(weights[0], tokens["encoder"], target)
 
 
 def _kernels(options):
-    from keras_seqconv import load
-    from keras_seqconv.evaluation import inspection, plots
-
-    model = load(options.model).model
-    return plots.light_conv_kernels(inspection.light_conv_kernels(model))
+    kernels = ks.inspection.light_conv_kernels(ks.load(options.model).model)
+    return ks.plots.light_conv_kernels(kernels)
 
 
 def _dynamic_kernels(options):
-    from keras_seqconv import load
-    from keras_seqconv.evaluation import inspection, plots
-
-    loaded = load(options.model)
-    inputs, tokens = inspection.sentence(loaded, options.text, options.translation)
-    layers = inspection.dynamic_conv_kernels(loaded.model, inputs)
+    loaded = ks.load(options.model)
+    inputs, tokens = ks.inspection.sentence(loaded, options.text, options.translation)
+    layers = ks.inspection.dynamic_conv_kernels(loaded.model, inputs)
     known = {layer.name: layer for layer in layers}
     name = layers[0].name if options.layer is None else options.layer
     if name not in known:
@@ -178,11 +135,10 @@ def _dynamic_kernels(options):
         )
     side = tokens[name.partition(" ")[0]]
     values, left = known[name].values[0], known[name].left
-    return plots.dynamic_conv_kernels(values, side, left, name)
+    return ks.plots.dynamic_conv_kernels(values, side, left, name)
 
 
 def _bleu_by_length(options):
-    from keras_seqconv.evaluation import bleu_by_length, plots
     from keras_seqconv.support.files import read_lines
 
     stems = [Path(file).stem for file in options.hypotheses]
@@ -190,7 +146,7 @@ def _bleu_by_length(options):
     sources, *references = map(read_lines, [options.source, *options.reference])
     values = {}
     for name, file in zip(names, options.hypotheses, strict=True):
-        groups, values[name], counts = bleu_by_length(
+        groups, values[name], counts = ks.evaluation.bleu_by_length(
             sources, read_lines(file), references, options.edges
         )
-    return plots.bleu_by_length(values, groups, counts)
+    return ks.plots.bleu_by_length(values, groups, counts)

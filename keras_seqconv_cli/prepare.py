@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from keras_seqconv_cli import Parser, positive_integer
+from keras_seqconv_cli import Parser, add_flags, given, positive_integer
 
 HELP = "prepare a corpus of the papers, or parallel files, for training"
 DESCRIPTION = (
@@ -33,6 +33,26 @@ _RECIPES = {
     "corpus": ("any parallel files", None, (None, None)),
 }
 
+_CORPUS = {
+    "--tokenizer none|moses|moses+bpe|sentencepiece": "default moses+bpe; none leaves "
+    "it to train",
+    "--valid-every N": "take every N-th training line for it instead",
+    "--test-every N": "take every N-th training line for it instead",
+    "--least N": "words of a line",
+    "--most N": "most words",
+    "--ratio X": "most words for a word of the other",
+    "--merges N": "byte pairs to learn, on both sides together (default 10000)",
+    "--vocabulary-size N": "of sentencepiece (default 10000)",
+    "--threshold I": "rarer tokens: unknown",
+    "--nwords I": "most dictionary entries",
+    "--normalize": "normalize punctuation, with Moses",
+    "--remove-nonprinting": "make blanks of control characters and the like",
+    "--lowercase": "lower-case the text",
+    "--deduplicate": "leave out doubles of pairs",
+    "--on-error raise|skip": "skip: leave out and count pairs that are not UTF-8 "
+    "(default raise)",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.devices import available_cores
@@ -46,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if data is not None:
             add("data", metavar="DATA", help=data)
             add("--list", action="store_true", help="list the files it reads, and end")
-            command.set_defaults(positional=("data",))
         for side, default in zip(("source", "target"), languages, strict=True):
             known = f"default {default}" if default else "two or three letters"
             add(
@@ -58,12 +77,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "--news-commentary", choices=("v9", "v12"),
                 help="v12 (default with German) is that of WMT 2017, v9 that of 2014",
             )  # fmt: skip
+        if recipe == "corpus":
+            for split in ("train", "valid", "test"):
+                add(
+                    f"--{split}", nargs=2, action="append", default=[],
+                    required=split == "train", metavar=("SOURCE", "TARGET"),
+                    help="parallel files, plain or compressed; may be given several "
+                    "times",
+                )  # fmt: skip
+            add_flags(command, _CORPUS)
+            add(
+                "--no-dash-splits", dest="aggressive_dash_splits", action="store_false",
+                help="leave x-y one token (Moses without -a)",
+            )  # fmt: skip
+        if recipe in ("corpus", "wmt14"):
             add(
                 "--separate-dictionaries", dest="joined", action="store_false",
-                help="a dictionary for each side, for models that share no embeddings",
+                help="a dictionary (or sentencepiece model) for each side, for models "
+                "that share no embeddings",
             )  # fmt: skip
-        if recipe == "corpus":
-            _add_corpus(add)
         add("--output", metavar="DIR", help="the folder to make")
         add(
             "--tokenized", action="store_true",
@@ -75,63 +107,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
 
 
-def _add_corpus(add) -> None:
-    for split in ("train", "valid", "test"):
-        add(
-            f"--{split}", nargs=2, action="append", default=[],
-            required=split == "train", metavar=("SOURCE", "TARGET"),
-            help="parallel files, plain or compressed; may be given several times",
-        )  # fmt: skip
-    add(
-        "--tokenizer", default="moses+bpe",
-        choices=("none", "moses", "moses+bpe", "sentencepiece"),
-        help="default moses+bpe; none leaves it to train",
-    )  # fmt: skip
-    every = "take every N-th training line for it instead"
-    size = "of sentencepiece (default 10000)"
-    learned = "byte pairs to learn, on both sides together (default 10000)"
-    for flag, kind, default, text in (
-        ("--valid-every", positive_integer, None, every),
-        ("--test-every", positive_integer, None, every),
-        ("--least", positive_integer, 1, "words of a line"),
-        ("--most", positive_integer, None, "most words"),
-        ("--merges", positive_integer, 10000, learned),
-        ("--vocabulary-size", positive_integer, 10000, size),
-        ("--threshold", int, -1, "rarer tokens: unknown"),
-        ("--nwords", int, -1, "most dictionary entries"),
-    ):
-        add(flag, type=kind, default=default, metavar="N", help=text)
-    add("--ratio", type=float, metavar="R", help="most words for a word of the other")
-    for flag, text in (
-        ("--normalize", "normalize punctuation, with Moses"),
-        ("--remove-nonprinting", "make blanks of control characters and the like"),
-        ("--lowercase", "lower-case the text"),
-        ("--deduplicate", "leave out doubles of pairs"),
-    ):
-        add(flag, action="store_true", help=text)
-    for flag, name, text in (
-        ("--no-dash-splits", "aggressive_dash_splits",
-         "leave x-y one token (Moses without -a)"),
-        ("--separate-dictionaries", "joined",
-         "a dictionary or sentencepiece model for each side"),
-    ):  # fmt: skip
-        add(flag, dest=name, action="store_false", help=text)
-    add(
-        "--on-error", default="raise", choices=("raise", "skip"),
-        help="skip: leave out and count pairs that are not UTF-8 (default raise)",
-    )  # fmt: skip
-
-
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv import preparation
 
-    given = dict(vars(options))
-    for name in ("command", "positional"):
-        given.pop(name, None)
-    name, data = given.pop("recipe"), given.pop("data", ".")
-    output, only_list = given.pop("output"), given.pop("list", False)
-    how = {name: given.pop(name) for name in ("tokenized", "workers")}
-    recipe = getattr(preparation, name)(**given)
+    chosen = given(options, vars(options))
+    del chosen["command"]
+    name, data = chosen.pop("recipe"), chosen.pop("data", ".")
+    output, only_list = chosen.pop("output", None), chosen.pop("list", False)
+    how = {name: chosen.pop(name) for name in ("tokenized", "workers")}
+    recipe = getattr(preparation, name)(**chosen)
     if only_list:
         print("\n".join(preparation.listing(recipe, data)))
         return 0

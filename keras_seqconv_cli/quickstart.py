@@ -14,6 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+import keras_seqconv as ks
+from keras_seqconv_cli import add_flags
+
 HELP = "train, score and use a small model, from end to end in a few minutes"
 DESCRIPTION = (
     "Train a small DynamicConv on an embedded corpus of English and German phrases, "
@@ -29,17 +32,12 @@ print(served(text=tf.constant(sys.argv[2:]))["translation"].numpy()[0].decode())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workdir",
-        default="runs/quickstart",
-        metavar="DIR",
-        help="the folder of the run (default runs/quickstart)",
-    )
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="start from the beginning, also if there is a run",
-    )
+    flags = {
+        "--workdir DIR": "the folder of the run (default runs/quickstart)",
+        "--overwrite": "start from the beginning, also if there is a run",
+    }
+    add_flags(parser, flags)
+    parser.set_defaults(workdir="runs/quickstart")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,11 +73,10 @@ def run(options: argparse.Namespace) -> int:
 def _show_translations(folder: Path, options) -> None:
     """Some of the test split, by the model directory as a user would load it."""
     from keras_seqconv.training.text import open_corpus_of, sentences_of
-    from keras_seqconv.translation.translator import load
 
     sources, references = sentences_of(open_corpus_of(options), "test")
     chosen = range(0, len(sources), max(1, len(sources) // _SHOWN))[:_SHOWN]
-    translations = load(folder).translate([sources[i] for i in chosen])
+    translations = ks.load(folder).translate([sources[i] for i in chosen])
     print(f"\n{len(translations)} test sentences:")
     for i, translation in zip(chosen, translations, strict=True):
         right = translation == references[i]
@@ -89,13 +86,9 @@ def _show_translations(folder: Path, options) -> None:
 
 def _serve(folder: Path, workdir: Path) -> None:
     """Exports, and asks the export in a process that knows nothing of this package."""
-    from keras_seqconv import export
-    from keras_seqconv.translation.translator import load
-
     print("\nExporting for TensorFlow Serving ...")
-    version = export.saved_model(
-        load(folder), Path("saved_models") / "phrases", run=workdir
-    )
+    output = Path("saved_models") / "phrases"
+    version = ks.export.saved_model(ks.load(folder), output, run=workdir)
     done = subprocess.run(
         [sys.executable, "-c", _CLIENT, version, _SENTENCE],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},

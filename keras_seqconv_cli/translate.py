@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 
-from keras_seqconv_cli import check_files, check_models, positive_integer
+from keras_seqconv_cli import add_flags, check_files, given, names_of
 
 HELP = "translate a file or a stream with one or several models"
 DESCRIPTION = (
@@ -12,92 +12,82 @@ DESCRIPTION = (
     "models decode as one (their probabilities are averaged). Search options are those "
     "of the first model directory where they are not given here."
 )
-# Flag, type, help; names are those of keras_seqconv.decoding.beam_search.
-SEARCH = (
-    ("num_beams", int, "hypotheses that are kept in each step"),
-    ("length_penalty", float, "exponent of the length that scores are divided by"),
-    ("length_penalty_kind", str, '"power" or "gnmt"'),
-    ("max_length", int, "most tokens of a translation"),
-    ("max_length_ratio", float, "tokens that each token of the source adds to that"),
-    ("min_length", int, "fewest tokens of a translation"),
-    ("unk_penalty", float, "taken from the log-probability of unknown tokens"),
-    ("temperature", float, "divides the logits"),
-    ("no_repeat_ngram_size", int, "no n-gram of this size occurs twice"),
-    ("num_groups", int, "groups of a diverse beam search"),
-    ("diversity_strength", float, "how much groups avoid each other's tokens"),
-    ("stopping", str, '"first" (fairseq) or "optimal"'),
-)
+_FLAGS = {
+    "--input FILE": "default: standard input (-)",
+    "--output FILE": "default: standard output (-)",
+    "--n-best N": "translations of each line, at most --num-beams without --sample "
+    "(default 1)",
+    "--format text|tsv|jsonl": "text: a line for each line; tsv: line number, score, "
+    "text; jsonl: an object for each line, with tokens and their scores. Default: "
+    "text, tsv with --n-best or --scores, jsonl with --attention",
+    "--alignment-dictionary FILE": "lines 'source target': what --replace-unknowns "
+    "writes for a source token",
+    "--on-error raise|replace": "where the input is no UTF-8: end (default), or "
+    "replace what is wrong",
+    "--window N": "lines that are sorted by length and kept in memory at once "
+    "(default 10000; 1 when you type them)",
+    "--scores": "write the scores too",
+    "--attention": "write the attention too",
+    "--replace-unknowns": "put the source token with the most attention for each "
+    "unknown token",
+    "--resume": "go on with OUTPUT.part, which a run that broke off has left",
+    "--quiet": "show no progress",
+}
+_SHARDS = {
+    "--num-shards N": "how many of them: each translates every N-th line into "
+    "OUTPUT.I-of-N",
+    "--shard I": "which of them this is, from 0",
+    "--merge": "put the files of all shards together instead, and remove them",
+}
+_DRAWS = {
+    "--sample": "draw from the model's distribution, by --temperature and these "
+    "options",
+    "--top-k N": "of the N likeliest tokens",
+    "--top-p X": "of the likeliest of this probability",
+    "--seed I": "with the same seed a line has the same draws (default 1)",
+}
+# Names are those of keras_seqconv.decoding.beam_search.
+SEARCH = {
+    "--num-beams N": "hypotheses that are kept in each step",
+    "--length-penalty X": "exponent of the length that scores are divided by",
+    "--length-penalty-kind power|gnmt": "L**X or ((5 + L) / 6)**X",
+    "--max-length N": "most tokens of a translation",
+    "--max-length-ratio X": "tokens that each token of the source adds to that",
+    "--min-length I": "fewest tokens of a translation",
+    "--unk-penalty X": "taken from the log-probability of unknown tokens",
+    "--temperature X": "divides the logits",
+    "--no-repeat-ngram-size I": "no n-gram of this size occurs twice",
+    "--num-groups N": "groups of a diverse beam search",
+    "--diversity-strength X": "how much groups avoid each other's tokens",
+    "--stopping first|optimal": "first is fairseq's",
+}
+_BATCHES = {
+    "--tokens-per-batch N": "source tokens times beams of a batch (default 16384)",
+    "--parallel-batches N": "batches decoded at the same time, each by its part of "
+    "the cores and in its own memory (default: on a CPU the number of cores, at most "
+    "8)",
+    "--dtype NAME": "dtype or policy of the models, such as bfloat16",
+}
 # What goes without, and what only with --sample.
 OF_BEAMS = ("num_beams", "num_groups", "diversity_strength", "stopping")
 OF_SAMPLES = ("top_k", "top_p", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(positional=("model",))
-    add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="a model directory or a run")
-    add("--input", default="-", metavar="FILE", help="default: standard input (-)")
-    add("--output", default="-", metavar="FILE", help="default: standard output (-)")
-    add(
-        "--n-best", type=int, default=1, metavar="N",
-        help="translations of each line, at most --num-beams without --sample "
-        "(default 1)",
-    )  # fmt: skip
-    add(
-        "--format",
-        choices=("text", "tsv", "jsonl"),
-        help="text: a line for each line; tsv: line number, score, text; jsonl: an "
-        "object for each line, with tokens and their scores. Default: text, tsv with "
-        "--n-best or --scores, jsonl with --attention",
-    )
-    add(
-        "--alignment-dictionary", metavar="FILE",
-        help="lines 'source target': what --replace-unknowns writes for a source token",
-    )  # fmt: skip
-    add(
-        "--on-error", choices=("raise", "replace"), default="raise",
-        help="where the input is no UTF-8: end (default), or replace what is wrong",
-    )  # fmt: skip
-    add(
-        "--window", type=int, metavar="N",
-        help="lines that are sorted by length and kept in memory at once (default "
-        "10000; 1 when you type them)",
-    )  # fmt: skip
-    for flag, text in (
-        ("--scores", "write the scores too"),
-        ("--attention", "write the attention too"),
-        ("--replace-unknowns", "put the source token with the most attention for each "
-         "unknown token"),
-        ("--resume", "go on with OUTPUT.part, which a run that broke off has left"),
-        ("--quiet", "show no progress"),
-    ):  # fmt: skip
-        add(flag, action="store_true", help=text)
+    models = "a model directory or a run"
+    parser.add_argument("model", nargs="+", metavar="MODEL", help=models)
+    add_flags(parser, _FLAGS)
+    parser.set_defaults(input="-", output="-", n_best=1, on_error="raise")
     add_shard_arguments(parser)
     add_search_arguments(parser)
-    add = parser.add_argument_group("draws, instead of a beam search").add_argument
-    add(
-        "--sample", action="store_true",
-        help="draw from the model's distribution, by --temperature and these options",
-    )  # fmt: skip
-    add("--top-k", type=positive_integer, metavar="N", help="of the N likeliest tokens")
-    add("--top-p", type=float, metavar="X", help="of the likeliest of this probability")
-    add(
-        "--seed", type=int, metavar="N",
-        help="with the same seed a line has the same draws (default 1)",
-    )  # fmt: skip
+    title = "draws, instead of a beam search"
+    add_flags(parser.add_argument_group(title), _DRAWS)
 
 
 def add_shard_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("one file, several processes or hosts").add_argument
-    add(
-        "--num-shards", type=positive_integer, default=1, metavar="N",
-        help="how many of them: each translates every N-th line into OUTPUT.I-of-N",
-    )  # fmt: skip
-    add("--shard", type=int, metavar="I", help="which of them this is, from 0")
-    add(
-        "--merge", action="store_true",
-        help="put the files of all shards together instead, and remove them",
-    )  # fmt: skip
+    title = "one file, several processes or hosts"
+    add_flags(parser.add_argument_group(title), _SHARDS)
+    parser.set_defaults(num_shards=1)
 
 
 def check_shards(options: argparse.Namespace, output: str | None, name: str) -> None:
@@ -118,47 +108,35 @@ def check_shards(options: argparse.Namespace, output: str | None, name: str) -> 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Languages, the options of the beam search, and of the batches."""
     for side, way in (("source", "from"), ("target", "into")):
-        parser.add_argument(
-            f"--{side}-language", metavar="xx",
-            help=f"what is translated {way} (default: as the model was trained)",
-        )  # fmt: skip
-    add = parser.add_argument_group("search").add_argument
-    for name, kind, text in SEARCH:
-        metavar = {int: "N", float: "X", str: "KIND"}[kind]
-        add(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
-    add(
-        "--not-normalized", dest="normalize", action="store_false", default=None,
+        text = f"what is translated {way} (default: as the model was trained)"
+        parser.add_argument(f"--{side}-language", metavar="xx", help=text)
+    group = parser.add_argument_group("search")
+    add_flags(group, SEARCH)
+    group.add_argument(
+        "--not-normalized",
+        dest="normalize",
+        action="store_false",
+        default=None,
         help="do not divide scores by the length",
-    )  # fmt: skip
-    add("--suppressed-ids", type=int, nargs="+", metavar="ID", help="never chosen")
-    add(
-        "--tokens-per-batch", type=positive_integer, metavar="N",
-        help="source tokens times beams of a batch (default 16384)",
-    )  # fmt: skip
-    add(
-        "--parallel-batches", type=positive_integer, metavar="N",
-        help="batches decoded at the same time, each by its part of the cores and in "
-        "its own memory (default: on a CPU the number of cores, at most 8)",
-    )  # fmt: skip
-    add("--dtype", help="dtype or policy of the models, such as bfloat16")
-    add(
-        "--quantize", choices=("int8",),
-        help="quantize the `Dense` layers of the models first, by Keras",
-    )  # fmt: skip
+    )
+    never = {"nargs": "+", "metavar": "ID", "help": "never chosen"}
+    group.add_argument("--suppressed-ids", type=int, **never)
+    add_flags(group, _BATCHES)
+    text = "quantize the `Dense` layers of the models first, by Keras"
+    group.add_argument("--quantize", choices=("int8",), help=text)
 
 
 def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dict:
     """What was given of the search, and of `more` options, by name."""
-    names = [*(name for name, _, _ in SEARCH), "normalize", "suppressed_ids", *more]
-    given = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None}
+    names = [*names_of(SEARCH), "normalize", "suppressed_ids", *more]
+    return given(options, names)
 
 
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     from keras_seqconv.devices import share_cores
+    from keras_seqconv.translation import load_ensemble
     from keras_seqconv.translation.text_model import default_parallel
-    from keras_seqconv.translation.translator import load_ensemble
 
     parallel = options.parallel_batches or default_parallel()
     # Before TensorFlow starts, which loading a model does.
@@ -173,16 +151,15 @@ def load_translator(options: argparse.Namespace):
     if options.quantize is not None:
         for model in getattr(translator.model, "models", [translator.model]):
             model.quantize(options.quantize)
-    for name in ("source_language", "target_language"):
-        given, known = getattr(options, name), getattr(translator, name)
-        if None not in (given, known) and given != known:
+    for name, value in given(options, ("source_language", "target_language")).items():
+        known = getattr(translator, name)
+        if known not in (None, value):
             raise ValueError(
                 f"`{name}` must be that of {options.model[0]}, {known}. "
-                f"Received: {given}"
+                f"Received: {value}"
             )
-    for name in ("tokens_per_batch", "parallel_batches"):
-        if getattr(options, name) is not None:
-            setattr(translator, name, getattr(options, name))
+    for name, value in given(options, ("tokens_per_batch", "parallel_batches")).items():
+        setattr(translator, name, value)
     return translator
 
 
@@ -197,12 +174,8 @@ def check(options: argparse.Namespace) -> None:
     names, rule = OF_SAMPLES, "needs `sample`"
     if options.sample:
         names, rule = OF_BEAMS, "is of the beam search: not with `sample`"
-    for name in names:
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"`{name}` {rule}. Received: {name}={getattr(options, name)}"
-            )
-    check_models(*options.model)
+    for name, value in given(options, names).items():
+        raise ValueError(f"`{name}` {rule}. Received: {name}={value}")
     check_files(options.input, options.alignment_dictionary)
 
 

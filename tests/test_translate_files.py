@@ -351,9 +351,6 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
         assert translate_file(translator, stream, target, **options).resumed == 4
 
 
-# --- Progress ---
-
-
 # --- Refused ---
 
 

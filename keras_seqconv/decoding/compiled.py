@@ -10,8 +10,7 @@ places behind. Results do not depend on any of this.
 | `_begin`     | plain graph for all shapes (for  | compiled for (B, S)  |
 |              | B = 1 compiled as well)          |                      |
 | `_steps`     | traced once, compiled for (b, S) | compiled for (b, S)  |
-| `_replace`   | eager, an operation a tensor     | compiled for (b, B)  |
-| `_leave`     | the same                         | compiled for (b, b') |
+| `_move`      | eager, an operation a tensor     | compiled for (b, n)  |
 | backpointers | NumPy: a graph would take longer to start than to run   |
 
 Where attention is a mixer or n-grams are blocked, L is padded, and compiled for, too.
@@ -47,6 +46,7 @@ from keras_seqconv.decoding.search import (
 from keras_seqconv.decoding.tasks import (
     initial_state,
     limits_of,
+    source_embedders,
     strategy_of,
     task_of,
     with_rules,
@@ -112,7 +112,8 @@ def _padded(model, tensors: dict, limits: np.ndarray) -> tuple:
         if name.endswith("_ids"):
             width = power_of_two_from(max(value.shape[1], _SMALLEST_WIDTH))
             if name == "source_ids":
-                width = max(value.shape[1], min([width, *_most_positions(model)]))
+                most = [x.max_length for x in source_embedders(model) if x.max_length]
+                width = max(value.shape[1], min([width, *most]))
             extra = [(0, 0), (0, width - value.shape[1])]
             arrays[name] = np.pad(value, extra, constant_values=model.pad_id)
         elif name == "uniforms":
@@ -120,13 +121,6 @@ def _padded(model, tensors: dict, limits: np.ndarray) -> tuple:
             arrays[name] = value.reshape(len(limits), -1, value.shape[1])
     scalars.pop("max_length", None)  # in the limits
     return arrays, scalars
-
-
-def _most_positions(model) -> list[int]:
-    """Of the sources of learned positions, of all models of an ensemble."""
-    members = getattr(model, "models", [model])
-    embedders = [getattr(member, "source_embedder", None) for member in members]
-    return [most for e in embedders if (most := getattr(e, "max_length", None))]
 
 
 class _Loop:
@@ -139,7 +133,7 @@ class _Loop:
     """
 
     def __init__(self, graphs, arrays, scalars, places, num_steps, pad_id, patience):
-        self.begins, self.steps, self.replaces, self.leaves = graphs
+        self.begins, self.steps, self.moves = graphs
         self.arrays, self.scalars = arrays, scalars
         self.count, self.waiting = len(arrays["limits"]), 0
         self.sentences, self.ages = np.full(places, -1), np.zeros(places, int)
@@ -194,7 +188,7 @@ class _Loop:
             self.mixes = all(len(leaf.shape) for leaf in leaves)
             return
         new = {name: state[name] for name in _MOVING}
-        self.state |= self.replaces(self._moving(np.resize(empty, rows)) | {"new": new})
+        self._move(np.resize(empty, rows), new=new)
 
     def _leave(self) -> int:
         """Go on in fewer places if few are in use and no sentence waits.
@@ -210,13 +204,15 @@ class _Loop:
         if places > 1 and used <= max(1, places // part):
             places = power_of_two_from(used) if part == 2 else max(1, places // part)
             kept = np.argsort(self.sentences < 0, kind="stable")[:places]
-            self.state |= self.leaves(self._moving(kept))
+            self._move(kept)
             self.sentences, self.ages = self.sentences[kept], self.ages[kept]
         return min(used - 1, places // part)
 
-    def _moving(self, places) -> dict:
+    def _move(self, places, **new) -> None:
+        """Keep some places only, or give them to others."""
         places = ops.convert_to_tensor(places.astype("int32"))
-        return {name: self.state[name] for name in _MOVING} | {"places": places}
+        state = {name: self.state[name] for name in _MOVING}
+        self.state |= self.moves({**state, "places": places, **new})
 
     def _advance(self, most: int, least: int) -> None:
         """A chunk of steps; write down what it has made and what has ended."""
@@ -294,7 +290,7 @@ def power_of_two_from(number: int) -> int:
 
 
 def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
-    """`begins(arrays)`, `steps(state)`, `replaces(states)` and `leaves(state)`."""
+    """`begins(arrays)`, `steps(state)` and `moves(states)`."""
     described = description(arrays | scalars)
 
     def make():
@@ -309,7 +305,8 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
             import tensorflow as tf
 
             # What is known of the shapes of a state is known of the first one.
-            state, number = begins.plain.structured_outputs, tf.TensorSpec([], "int32")
+            state = begins.traced(False).structured_outputs
+            number = tf.TensorSpec([], "int32")
             of_steps = {**state, **sizeless(scalars), "most": number, "least": number}
             if isinstance(options, SampleOptions):
                 of_steps["draws"] = tf.TensorSpec([None, _STEPS], "float32")
@@ -327,8 +324,7 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
                 (_steps, options, *described, *shapes),
                 lambda: Tiered(steps, lambda state: {**state, **idle}),
             ),
-            graph(_replace, model, options, None),
-            graph(_leave, model, options, None),
+            graph(_move, model, options, None),
         )
 
     return cached(model, (compiled_search, options, size, described), make)
@@ -367,19 +363,13 @@ def _steps(model, options, tensors) -> dict:
     }
 
 
-def _replace(model, options, tensors) -> dict:
-    """The state, with the rows and sentences of a new one at some places."""
+def _move(model, options, tensors) -> dict:
+    """The state in some of its places, or with "new" rows and sentences there."""
     task = task_of(model, options, tensors)
-    state, new = (
-        [which[name] for name in _MOVING] for which in (tensors, tensors["new"])
-    )
-    moved = replaced(task, state, tensors["places"], new)
-    return dict(zip(_MOVING, moved, strict=True))
-
-
-def _leave(model, options, tensors) -> dict:
-    """The state in some of its places."""
-    task = task_of(model, options, tensors)
-    rows, sentences = (tensors[name] for name in _MOVING)
-    moved = taken(task, rows, sentences, tensors["places"])
+    state, places = [tensors[name] for name in _MOVING], tensors["places"]
+    if "new" in tensors:
+        new = [tensors["new"][name] for name in _MOVING]
+        moved = replaced(task, state, places, new)
+    else:
+        moved = taken(task, *state, places)
     return dict(zip(_MOVING, moved, strict=True))

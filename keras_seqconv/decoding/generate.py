@@ -17,11 +17,10 @@ from keras_seqconv.decoding.graphs import in_place, run_cached
 from keras_seqconv.decoding.hypotheses import Hypotheses
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.tasks import limits_of, whole_search
+from keras_seqconv.decoding.tasks import limits_of, of_sentences, whole_search
 from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
-_WITH_ROWS = ("source_ids", "prefix_ids", "rows")
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
 
 
@@ -317,10 +316,10 @@ def _check_source(model, source_ids):
     wanted = getattr(model, "has_source", None)
     if wanted not in (None, source_ids is not None):
         rule = "be given for a translation" if wanted else "be None for a language"
+        given = None if source_ids is None else type(source_ids).__name__
         raise ValueError(
-            f"`source_ids` must {rule} model. Received: source_ids="
-            + ("None" if source_ids is None else f"{type(source_ids).__name__}")
-            + f", model={type(model).__name__}"
+            f"`source_ids` must {rule} model. "
+            f"Received: source_ids={given}, model={type(model).__name__}"
         )
 
 
@@ -347,24 +346,25 @@ def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
     compiled = is_compiled(jit_compile)
     if in_place(tensors):
         return whole_search(model, options, tensors)
-    count = next(x.shape[0] for name, x in tensors.items() if name in _WITH_ROWS)
+    count = of_sentences(tensors).shape[0]
     if compiled and count:
         at_once = jit_compile is True or keras.backend.backend() == "jax"
         return compiled_search(model, options, tensors, size, at_once)
-
-    def part(start):
-        def rows(x):
-            each = x.shape[0] // count
-            return x[start * each : (start + size) * each]
-
-        some = {n: rows(x) if len(x.shape) else x for n, x in tensors.items()}
-        return run_cached(whole_search, model, options, some)
-
     if count <= size:
         return run_cached(whole_search, model, options, tensors)
-    parts = zip(*map(part, range(0, count, size)), strict=True)
+    parts = []
+    for start in range(0, count, size):
+        some = dict(tensors)
+        for name, value in tensors.items():
+            if len(value.shape):
+                each = value.shape[0] // count  # rows of a sentence
+                some[name] = value[start * each : (start + size) * each]
+        parts.append(run_cached(whole_search, model, options, some))
     return Hypotheses(
-        *(None if x[0] is None else ops.concatenate(x, axis=0) for x in parts)
+        *(
+            None if part[0] is None else ops.concatenate(part, axis=0)
+            for part in zip(*parts, strict=True)
+        )
     )
 
 

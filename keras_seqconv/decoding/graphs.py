@@ -139,10 +139,6 @@ class Tiered:
         self._idle, self._compiled, self._begun = idle, set(), set()
         self._seconds = collections.Counter()
 
-    @property
-    def plain(self) -> Callable:
-        return self._graph(False)
-
     def __call__(self, tensors, shape, patience: float | None):
         """The result of the graph.
 
@@ -153,9 +149,9 @@ class Tiered:
                 compiled; None compiles at once.
         """
         if patience is None or shape in self._compiled:
-            return self._graph(True)(tensors)
+            return self.traced(True)(tensors)
         start = time.perf_counter()
-        result = self._graph(False)(tensors)
+        result = self.traced(False)(tensors)
         with _TRACING:
             self._seconds[shape] += time.perf_counter() - start
             begins = self._seconds[shape] > patience and shape not in self._begun
@@ -168,7 +164,7 @@ class Tiered:
             ).start()
         return result
 
-    def _graph(self, jit_compile):
+    def traced(self, jit_compile: bool) -> Callable:
         if jit_compile not in self._graphs:
             with _TRACING:
                 if jit_compile not in self._graphs:
@@ -177,7 +173,7 @@ class Tiered:
 
     def _compile(self, tensors, shape):
         try:
-            self._graph(True)(tensors)
+            self.traced(True)(tensors)
         except Exception as error:  # an operation of a user's layer, say
             logging.getLogger(__name__).info("XLA does not compile this: %s", error)
             return

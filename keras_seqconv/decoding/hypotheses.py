@@ -104,12 +104,12 @@ def follow_in_graph(backpointers, ended: Ended, num_beams: int, num_steps):
     )
 
     def body(step, beams, tokens, chosen_from):
-        link = take(backpointers, step)
-        link = take_each(link, beams)
+        link = take_each(take(backpointers, step), beams)
         # At its last step a hypothesis ended: its origin names the beam.
         parents = ops.where(step < last, link % num_beams, beams)
-        tokens = _write(tokens, step, link // num_beams)
-        after = (step - 1, parents, tokens, _write(chosen_from, step, parents))
+        place = ops.reshape(step, (1, 1))
+        tokens = written(tokens, place, link // num_beams)
+        after = (step - 1, parents, tokens, written(chosen_from, place, parents))
         return shaped_like(after, start)
 
     *_, tokens, chosen_from = ops.while_loop(lambda step, *_: step >= 0, body, start)
@@ -131,9 +131,9 @@ def follow(backpointers: np.ndarray, ended: Ended, strategy) -> tuple:
     return tokens, chosen_from
 
 
-def _write(buffer, step, values):
-    """`buffer` (L, n, ...) with `values` (n, ...) at `step`; loops do it in place."""
-    return ops.scatter_update(buffer, ops.reshape(step, (1, 1)), values[None])
+def written(buffer, place, values):
+    """`buffer` (L, ...) with `values` (...) at `place` (1, 1); loops do it in place."""
+    return ops.scatter_update(buffer, place, values[None])
 
 
 def shaped_like(tree, models):

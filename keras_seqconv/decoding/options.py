@@ -18,6 +18,9 @@ from keras_seqconv.support.arguments import (
     near,
 )
 
+# Those of `keras_seqconv.decoding.score`.
+OF_SCORES = ("length_penalty", "length_penalty_kind", "normalize")
+
 
 def _option(default, check: Callable, *rule):
     """A field that `check(name, value, *rule)` looks at; None where that is default."""

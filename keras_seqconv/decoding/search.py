@@ -33,6 +33,7 @@ from keras_seqconv.decoding.hypotheses import (
     follow_in_graph,
     hypotheses,
     shaped_like,
+    written,
 )
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import Choice
@@ -167,8 +168,8 @@ def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences, draws=N
     if len(number.shape):
         number_of_rows = ops.repeat(number, task.strategy.num_beams)
         number = number[:, None]
-    strategy, options = task.strategy, task.constraints.options
-    constraints = task.constraints._replace(**rows.rules)
+    task = task._replace(constraints=task.constraints._replace(**rows.rules))
+    strategy, constraints = task.strategy, task.constraints
     state = {**common, "shared": sentences.shared, "beams": rows.state}
     logits, state = task.step(rows.ids, state)
     following = constraints.next_tokens(logits, number_of_rows, rows.history)
@@ -176,12 +177,10 @@ def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences, draws=N
         draws = take(constraints.uniforms, sentences.steps, axis=1)
     following = following._replace(uniforms=draws)
     choice = strategy.choose(following, sentences.scores)
-    finished, origins = _finished(sentences, choice, number, strategy, options)
-    done = _is_done(
-        finished, origins, choice, number, strategy, constraints, task.num_hypotheses
-    )
+    finished, origins = _finished(task, sentences, choice, number)
+    done = _is_done(task, finished, origins, choice, number)
     attention = NOTHING
-    if options.return_attention:
+    if constraints.options.return_attention:
         attention = ops.cast(state["beams"]["attention"], "float32")
         attention = ops.pad(attention, [(0, 0), (0, 1)])
         shape = (-1, strategy.num_beams, ops.shape(attention)[-1])
@@ -196,11 +195,6 @@ def _advance(task: Task, common: dict, rows: Rows, sentences: Sentences, draws=N
         origins=origins,
     )
     return rows, sentences, Records(links, choice.scores, attention)
-
-
-def _unfinished(scores):
-    """How many sentences have not ended, from scores (b, G)."""
-    return ops.sum(ops.cast(ops.any(scores > NEVER, axis=1), "int32"))
 
 
 def run_steps(
@@ -220,27 +214,26 @@ def run_steps(
     """
     shared, most = sentences.shared, size if most is None else most
 
-    def body(count, rows, kept, records):
-        before = sentences._replace(**kept, shared=shared)
+    def goes_on(count, rows, sentences, records):
+        unfinished = ops.any(sentences.scores > NEVER, axis=1)
+        return (count < most) & (ops.sum(ops.cast(unfinished, "int32")) > least)
+
+    def body(count, rows, sentences, records):
+        before = sentences._replace(shared=shared)
         here = None if draws is None else take(draws, count, axis=1)
-        rows_after, after, written = _advance(task, common, rows, before, here)
-        records_after = _written(records, count, written)
-        after = count + 1, rows_after, changing(after), records_after
-        return shaped_like(after, (count, rows, kept, records))
+        rows_after, after, made = _advance(task, common, rows, before, here)
+        place = ops.reshape(count, (1, 1))
+        made = keras.tree.map_structure(
+            lambda buffer, values: written(buffer, place, values), records, made
+        )
+        after = count + 1, rows_after, after._replace(shared=NOTHING), made
+        return shaped_like(after, (count, rows, sentences, records))
 
-    def changing(sentences):
-        kept = sentences._asdict()
-        return {name: kept[name] for name in kept if name != "shared"}
-
-    start = ops.convert_to_tensor(0, "int32"), rows, changing(sentences)
-    count, rows, kept, records = ops.while_loop(
-        lambda count, _, kept, __: (
-            (count < most) & (_unfinished(kept["scores"]) > least)
-        ),
-        body,
-        (*start, _no_records(task, rows, sentences, size)),
-    )
-    return count, rows, sentences._replace(**kept), records
+    records = _no_records(task, rows, sentences, size)
+    start = ops.convert_to_tensor(0, "int32"), rows, sentences._replace(shared=NOTHING)
+    start = (*start, records)
+    count, rows, sentences, records = ops.while_loop(goes_on, body, start)
+    return count, rows, sentences._replace(shared=shared), records
 
 
 def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
@@ -346,16 +339,6 @@ def _no_records(task: Task, rows: Rows, sentences: Sentences, size) -> Records:
     return Records(ops.zeros(by_step, "int32"), ops.zeros(by_step), attention)
 
 
-def _written(records: Records, step_number, step: Records) -> Records:
-    """`records` with a step; loops do it in place."""
-    place = ops.reshape(step_number, (1, 1))
-    return keras.tree.map_structure(
-        lambda buffer, values: ops.scatter_update(buffer, place, values[None]),
-        records,
-        step,
-    )
-
-
 # Hypotheses that end
 
 
@@ -372,13 +355,13 @@ def best_ended(task: Task, sentences: Sentences) -> Ended:
     )
 
 
-def _finished(sentences, choice: Choice, step, strategy, options) -> tuple:
+def _finished(task: Task, sentences: Sentences, choice: Choice, step) -> tuple:
     """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
-    num_beams = strategy.num_beams
+    options, num_beams = task.constraints.options, task.strategy.num_beams
     sums = ops.concatenate([sentences.finished, choice.end_scores], axis=1)
     origins = step * num_beams + choice.end_parents
     origins = ops.concatenate([sentences.origins, origins], axis=1)
-    if strategy.optimal:
+    if task.strategy.optimal:
         key = sums / options.length_divisor(origins // num_beams + 1)
     else:
         count = sums.shape[1]
@@ -388,17 +371,17 @@ def _finished(sentences, choice: Choice, step, strategy, options) -> tuple:
     return tuple(take_each(part, kept) for part in (sums, origins))
 
 
-def _is_done(sums, origins, choice, step, strategy, constraints, num_hypotheses):
+def _is_done(task: Task, sums, origins, choice: Choice, step):
     """(B, 1): whether nothing that is unfinished counts any more."""
-    if not strategy.optimal:
+    if not task.strategy.optimal:
         return ops.all(sums > NEVER, axis=1, keepdims=True)
-    options, num_beams = constraints.options, strategy.num_beams
+    options, num_beams = task.constraints.options, task.strategy.num_beams
     scores = sums / options.length_divisor(origins // num_beams + 1)
-    worst = scores[:, num_hypotheses - 1 : num_hypotheses]
+    worst = scores[:, task.num_hypotheses - 1 : task.num_hypotheses]
     # Log-probabilities are at most 0, and the penalty is monotonous in the length, so
     # the best is to lose nothing more and end at once, or as late as possible.
     best = ops.max(choice.scores, axis=1, keepdims=True)
-    limits = ops.reshape(constraints.limits, (-1, num_beams))[:, :1]
+    limits = ops.reshape(task.constraints.limits, (-1, num_beams))[:, :1]
     if options.unk_penalty < 0:  # a reward, for each token until the limit
         best = best - options.unk_penalty * ops.cast(limits - step - 1, "float32")
     latest = ops.maximum(limits + 1, step + 2)

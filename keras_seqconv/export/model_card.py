@@ -69,15 +69,7 @@ _SHOWN = (
 
 
 def model_card(path: Path, translator, servable, signatures: dict, run=None) -> str:
-    """The text of the card.
-
-    Args:
-        path: of the version.
-        translator: the `Translator` or `LanguageGenerator`.
-        servable: `servable.Servable`.
-        signatures: graphs by name.
-        run: work folder of the training run, or None.
-    """
+    """The text of the card for the version in `path`, as `saved_model` makes it."""
     options, translates = servable.options, servable.translates
     steps = f"{options.max_length + 1}"
     if options.max_length_ratio:
@@ -137,16 +129,11 @@ def _model(translator, xla: bool) -> str:
 
 
 def _scores(run, trained: dict | None) -> str:
-    record, scores = (Path(run or "", f"{name}.json") for name in ("run", "scores"))
-    known = dict(trained or {})
-    if run is not None and record.is_file():
-        options = read_json(record)["options"]
-        known = {key: options[key] for key in ("preset", "dataset")} | known
-    if not known:
+    if not trained:
         return "Nothing was recorded about the training of this model."
-    lines = [f"- {key}: {value}" for key, value in known.items()]
-    if run is not None and scores.is_file():
-        scores = read_json(scores)
+    lines = [f"- {key}: {value}" for key, value in trained.items()]
+    if run is not None and (file := Path(run, "scores.json")).is_file():
+        scores = read_json(file)
         lines.append(f"- {scores.pop('split')} split:")
         for name, score in scores.items():  # of a language model they are numbers
             line = score["line"] if isinstance(score, dict) else f"{name} = {score}"

@@ -1,4 +1,4 @@
-"""Models for ONNX Runtime: an encoder and one step, for a search outside of Keras.
+"""Graphs for ONNX Runtime, for a search outside of Keras: by a program or a web page.
 
 | file              | inputs -> outputs                                               |
 |-------------------|-----------------------------------------------------------------|
@@ -14,20 +14,41 @@ position; keys and values of attention as a mixer grow by one position in each s
 
 The next tokens are `token_ids` and `log_probs` (R, k), the k best but the end token,
 and `end_log_probs` (R,). All rules of `decoding/next_tokens.py` are in the graph.
+
+A web page has these files in addition. Any file server can serve it, and it fetches
+nothing from other servers:
+
+| file                                      | content                                 |
+|-------------------------------------------|-----------------------------------------|
+| `index.html`, `translate.js`              | the page; tokenizer and search          |
+| `source_pieces.json`, `target_pieces.json`| pieces, scores and kinds                |
+| `kernels.onnx`                            | source_ids -> kernels of the encoder's  |
+|                                           | dynamic convolutions                    |
+| `ort/`                                    | ONNX Runtime, fetched by npm            |
 """
 
 import dataclasses
 import os
+import shutil
+import subprocess
+import tempfile
+from importlib import resources
 from pathlib import Path
 
 import keras
+import numpy as np
 
+from keras_seqconv.decoding.next_tokens import Constraints
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.evaluation import inspection
 from keras_seqconv.support import require, require_tensorflow
 from keras_seqconv.support.files import atomic_directory, write_json
 
 _SPECIAL = ("pad", "start", "end", "unk")
-GENERATION, ENCODER, STEP = "generation.json", "encoder.onnx", "step.onnx"
+_RUNTIME = "onnxruntime-web@1.30.0"
+_RUNTIME_FILES = (
+    "ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm",
+)  # fmt: skip
 
 
 def onnx_model(translator, directory: str | os.PathLike, **search) -> Path:
@@ -49,13 +70,58 @@ def onnx_model(translator, directory: str | os.PathLike, **search) -> Path:
         ValueError, TypeError: an argument breaks its rule, or the backend is JAX.
         ImportError: the extra `onnx` is not installed.
     """
-    model, options = prepared(translator, search)
+    model, options = _prepared(translator, search)
     with atomic_directory(directory) as folder:
-        write(translator, model, options, folder)
+        _write_graphs(model, options, folder)
+        _write_settings(translator, options, folder)
     return Path(directory)
 
 
-def prepared(translator, search: dict) -> tuple:
+def web_page(translator, directory: str | os.PathLike, **search) -> Path:
+    """Writes a static web page that translates on the visitor's machine.
+
+    Args:
+        translator: a `Translator` of one model, with SentencePiece tokenizers that do
+            not normalize letters.
+        directory: new or empty folder, written completely or not at all.
+        **search: as in `onnx_model`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, or the backend is JAX.
+        ImportError: the extra `onnx` is not installed.
+        FileNotFoundError: npm is not installed.
+        OSError: npm cannot fetch the runtime.
+    """
+    model, options = _prepared(translator, search)
+    for name, value in (("num_groups", 1), ("stopping", "first")):
+        if getattr(options, name) != value:
+            raise ValueError(
+                f"`{name}` must be {value!r}, as the page searches. "
+                f"Received: {name}={getattr(options, name)!r}"
+            )
+    pieces = {side: _pieces(side, one) for side, one in translator.tokenizers.items()}
+    with (
+        tempfile.TemporaryDirectory() as fetched,
+        atomic_directory(directory) as folder,
+    ):
+        runtime = _fetched(Path(fetched))
+        _write_graphs(model, options, folder)
+        kernels = _write_kernels(model, folder)
+        _write_settings(translator, options, folder, kernels=kernels)
+        for side, content in pieces.items():
+            write_json(folder / f"{side}_pieces.json", content)
+        (folder / "ort").mkdir()
+        for name in _RUNTIME_FILES:
+            shutil.copy(runtime / name, folder / "ort" / name)
+        for file in resources.files(__package__).joinpath("page").iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+    return Path(directory)
+
+
+def _prepared(translator, search: dict) -> tuple:
     """The model and `BeamOptions` to write; raises as `onnx_model`."""
     require_tensorflow()
     model = getattr(translator, "model", None)
@@ -65,21 +131,16 @@ def prepared(translator, search: dict) -> tuple:
             f"Received: {type(translator).__name__} of {type(model).__name__}"
         )
     require("tf2onnx", "onnx")
-    from keras_seqconv.export.weights import folded
+    from keras_seqconv.export.servable import folded
 
     return folded(model.in_float32()), BeamOptions(**translator.search_options(search))
 
 
-def write(translator, model, options: BeamOptions, folder: Path) -> None:
-    """Graphs, settings and tokenizers, into a folder."""
-    _write_graphs(model, options, folder)
-    write_json(folder / GENERATION, _generation(translator, options, folder))
+# --- Graphs ---
 
 
-def _write_graphs(model, options, folder: Path) -> None:
+def _write_graphs(model, options: BeamOptions, folder: Path) -> None:
     import tensorflow as tf
-
-    from keras_seqconv.decoding.next_tokens import Constraints
 
     parts = {}  # of the state
 
@@ -102,16 +163,16 @@ def _write_graphs(model, options, folder: Path) -> None:
             **_named({"next_beams": state["beams"]}),
         }  # fmt: skip
 
-    write_graph(encode, [spec("source_ids", None, None)], folder / ENCODER)
+    _write_graph(encode, [_spec("source_ids", None, None)], folder / "encoder.onnx")
     history = None
     if options.no_repeat_ngram_size:
-        history = spec("history", None, None)
-    state = {
-        name: tf.TensorSpec(_open_shape(leaf), leaf.dtype, name)
-        for name, leaf in _named(parts).items()
-    }
-    arguments = [spec("ids", None, 1), spec("step"), spec("limits", None)]
-    write_graph(step, [*arguments, history, state], folder / STEP)
+        history = _spec("history", None, None)
+    state = {}
+    for name, leaf in _named(parts).items():  # of any number of rows
+        shape = [None, *leaf.shape[1:]] if len(leaf.shape) else []
+        state[name] = tf.TensorSpec(shape, leaf.dtype, name)
+    arguments = [_spec("ids", None, 1), _spec("step"), _spec("limits", None)]
+    _write_graph(step, [*arguments, history, state], folder / "step.onnx")
 
 
 def _named(parts: dict) -> dict:
@@ -123,19 +184,14 @@ def _named(parts: dict) -> dict:
     }
 
 
-def _open_shape(leaf) -> list:
-    """Its shape, with any number of rows."""
-    return [None, *leaf.shape[1:]] if len(leaf.shape) else []
-
-
-def spec(name: str, *shape: int | None):
+def _spec(name: str, *shape: int | None):
     """An int32 tensor of a signature."""
     import tensorflow as tf
 
     return tf.TensorSpec(shape, "int32", name)
 
 
-def write_graph(function, signature: list, path: Path) -> None:
+def _write_graph(function, signature: list, path: Path) -> None:
     """The ONNX file of a function; its outputs are a dict of tensors by name.
 
     Raises:
@@ -155,18 +211,84 @@ def write_graph(function, signature: list, path: Path) -> None:
         ) from error
 
 
-def _generation(translator, options, folder: Path) -> dict:
+def _write_kernels(model, folder: Path) -> list[str]:
+    """Names of the layers whose kernels the graph returns; or none, and no graph."""
+
+    def kernels(source_ids):
+        found = inspection.encoder_kernels(model, source_ids)
+        return {layer.name.replace(" ", "_"): layer.values for layer in found}
+
+    names = list(kernels(np.array([[model.end_id]], "int32")))
+    if names:
+        path = folder / "kernels.onnx"
+        _write_graph(kernels, [_spec("source_ids", None, None)], path)
+    return names
+
+
+def _write_settings(translator, options, folder: Path, **more) -> None:
+    """The tokenizers and `generation.json`, with `more` of it."""
     model = translator.model
     folders = {}
     for side, tokenizer in translator.tokenizers.items():
         shared = tokenizer is translator.source_tokenizer
         folders[side] = "source_tokenizer" if shared else f"{side}_tokenizer"
         tokenizer.save(folder / folders[side])
-    return {
+    settings = {
         "search": dataclasses.asdict(options),
         "special_ids": {n: getattr(model, f"{n}_id") for n in _SPECIAL},
         "max_source_length": translator.max_source_length,
         "max_target_length": model.max_target_length,
         "languages": [translator.source_language, translator.target_language],
         "tokenizers": folders,
+    }
+    write_json(folder / "generation.json", settings | more)
+
+
+# --- The page ---
+
+
+def _fetched(folder: Path) -> Path:
+    """The folder with the files of the runtime, after npm has run."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError(
+            "A page needs npm, which fetches ONNX Runtime: install Node.js."
+        )
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", _RUNTIME]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise OSError(f"npm cannot fetch {_RUNTIME}: {reason}")
+    return folder / "node_modules" / "onnxruntime-web" / "dist"
+
+
+def _pieces(side: str, tokenizer) -> dict:
+    """What `translate.js` needs of a SentencePiece model."""
+    if tokenizer.kind != "sentencepiece":
+        raise ValueError(
+            f"`{side}_tokenizer` must be a SentencePieceTokenizer, which the page can "
+            f"run. Received: {type(tokenizer).__name__}"
+        )
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    processor = SentencePieceProcessor(model_proto=tokenizer.model)
+    letters = [chr(code) for code in range(1, 1 << 16) if not 0xD800 <= code < 0xE000]
+    # Of each letter, without the blank and the letter in front and the one behind.
+    normalized = [one[2:-1] for one in processor.normalize([f"a{c}a" for c in letters])]
+    pairs = list(zip(letters, normalized, strict=True))
+    changed = "".join(c for c, one in pairs if one not in (c, "\u2581"))
+    if changed:
+        raise ValueError(
+            f"`{side}_tokenizer` must be without normalization of letters, which the "
+            f"page does not have. Received: one that changes {changed[:10]!r}"
+        )
+    return {
+        "model_type": "unigram" if model.trainer_spec.model_type == 1 else "bpe",
+        "byte_fallback": model.trainer_spec.byte_fallback,
+        "blanks": [c for c, one in pairs if one == "\u2581"],
+        "folds_blanks": model.normalizer_spec.remove_extra_whitespaces,
+        "pieces": [piece.piece for piece in model.pieces],
+        "scores": [piece.score for piece in model.pieces],
+        "kinds": [piece.type for piece in model.pieces],
     }

@@ -23,20 +23,19 @@ sentences of a request, B of a chunk and its width W, S source time, T target ti
 hypotheses, L tokens of the longest, C channels.
 """
 
+import collections
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 import keras
 import tensorflow as tf
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.options import BeamOptions, SearchOptions
-from keras_seqconv.export.weights import Reading, folded, stacks_of
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_integer,
-    check_positive_integer,
-)
+from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
+from keras_seqconv.decoding.tasks import source_embedders
+from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # The score of a hypothesis that was not found: JSON has no infinity.
 NOT_FOUND = -1e9
@@ -84,9 +83,7 @@ class Servable:
         self.options = BeamOptions(**translator.search_options(search))
         if tokens_per_batch is None:
             tokens_per_batch = translator.tokens_per_batch
-        self.tokens_per_batch = check_positive_integer(
-            "tokens_per_batch", tokens_per_batch
-        )
+        self.tokens_per_batch = check_integer("tokens_per_batch", tokens_per_batch, 1)
         if max_source_length is None:
             max_source_length = LONGEST_SOURCE
         # One of them for the end token.
@@ -102,21 +99,17 @@ class Servable:
         self.model = folded(translator.model)
         models = getattr(self.model, "models", [self.model])
         weights = {id(weight): weight for member in models for weight in member.weights}
-        self._stacks = list(stacks_of(weights.values()))
+        stacks = list(_stacks_of(weights.values()))
         self.variables = [
             tf.Variable(tf.stack([one.value for one in stack]), trainable=False)
-            for stack in self._stacks
+            for stack in stacks
         ]
-        self.translates = hasattr(models[0], "source_embedder")
-        self._source_size = self.model.target_vocabulary_size
-        if self.translates:
-            self._source_size = min(
-                member.source_embedder.tokens.vocabulary_size for member in models
-            )
-
-    def _scope(self) -> keras.StatelessScope:
-        """In it the model computes with the variables; for use in a graph."""
-        return Reading(self._stacks, self.variables)
+        # In it the model computes with the variables; for use in a graph.
+        self._scope = functools.partial(_Reading, stacks, self.variables)
+        embedders = source_embedders(self.model)
+        self.translates = bool(embedders)
+        sizes = [embedder.tokens.vocabulary_size for embedder in embedders]
+        self._source_size = min(sizes, default=self.model.target_vocabulary_size)
 
     def search(self, source_ids, lengths) -> dict:
         """The best hypotheses: `ids` (N, n, L) with end tokens, `scores` (N, n).
@@ -205,17 +198,15 @@ class Servable:
             return drawn.ids[:, 0], drawn.scores[:, 0]
 
         empty = tf.fill(tf.stack([rows, length + 1]), self.model.pad_id)
+        initial, tokens = (empty, tf.fill([rows], NOT_FOUND)), self.tokens_per_batch
+        inputs = ids, tf.range(rows)[:, None]
         with self._scope():
-            initial = (empty, tf.fill([rows], NOT_FOUND))
-            inputs = ids, tf.range(rows)[:, None]
-            found, scores = in_chunks(
-                lengths, self.tokens_per_batch, initial, run, *inputs
-            )
+            found, scores = in_chunks(lengths, tokens, initial, run, *inputs)
         return {"ids": found, "scores": tf.maximum(scores, NOT_FOUND)}
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:
         """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any."""
-        options, size = self.options, self.model.target_vocabulary_size
+        size = self.model.target_vocabulary_size
         targets, longest = self._checked(
             target_ids, target_lengths, size, self.max_target_length, True
         )
@@ -227,20 +218,14 @@ class Servable:
             longest = tf.where(none, 0, tf.maximum(longest, lengths))
             inputs.append(sources)
 
+        penalty = {name: getattr(self.options, name) for name in OF_SCORES}
+
         def run(targets, sources=None):
-            scored = decoding.score(
-                self.model,
-                sources,
-                targets,
-                length_penalty=options.length_penalty,
-                length_penalty_kind=options.length_penalty_kind,
-                normalize=options.normalize,
-            )
-            return (scored.scores,)
+            return (decoding.score(self.model, sources, targets, **penalty).scores,)
 
         tokens = max(1, min(self.tokens_per_batch, _LOGITS // size))
+        initial = (tf.zeros(tf.shape(longest)),)
         with self._scope():
-            initial = (tf.zeros(tf.shape(longest)),)
             (scores,) = in_chunks(longest, tokens, initial, run, *inputs)
         return {"score": tf.maximum(scores, NOT_FOUND)}
 
@@ -288,11 +273,8 @@ class Servable:
 
 def _checked_rows(ids, lengths):
     """`lengths`, which nothing sees before they are known to be as many as the rows."""
-    same = tf.debugging.assert_equal(
-        tf.size(lengths),
-        tf.shape(ids)[0],
-        "All inputs must have one row for each text.",
-    )
+    rule = "All inputs must have one row for each text."
+    same = tf.debugging.assert_equal(tf.size(lengths), tf.shape(ids)[0], rule)
     with tf.control_dependencies([same]):
         return tf.identity(lengths)
 
@@ -359,31 +341,76 @@ def compiled(function: Callable, most: int, pad_id: int) -> Callable:
     return run
 
 
+# --- Weights ---
+
+
+def folded(model):
+    """The model without weight normalization; the one that is given is unchanged."""
+    if isinstance(model, decoding.Ensemble):
+        return decoding.Ensemble([folded(member) for member in model.models])
+    if not hasattr(model, "fold") or model.get_config().get("folded"):
+        return model
+    copy = model.copy_with()
+    copy.fold()
+    return copy
+
+
+def _stacks_of(weights) -> Iterable[list]:
+    """Lists of weights of one shape, to be read at once.
+
+    Reading a stack copies nothing if its parts begin at multiples of 64 bytes.
+    """
+    stacks = collections.defaultdict(list)
+    for weight in weights:
+        size = weight.value.dtype.size * math.prod(weight.shape)
+        key = (weight.value.dtype, *weight.shape) if size % 64 == 0 else id(weight)
+        stacks[key].append(weight)
+    return stacks.values()
+
+
+class _Reading(keras.StatelessScope):
+    """Weights that are read from stacks of them, in the graph in which they are used.
+
+    A loop hands on a tensor from in front of it by three operations a step, a variable
+    by none.
+    """
+
+    def __init__(self, stacks, variables):
+        super().__init__()
+        self._places = {
+            id(weight): (variable, place)
+            for stack, variable in zip(stacks, variables, strict=True)
+            for place, weight in enumerate(stack)
+        }
+        self._read = {}
+
+    def get_current_value(self, variable):
+        if id(variable) not in self._places:
+            return None
+        stack, place = self._places[id(variable)]
+        key = tf.compat.v1.get_default_graph(), id(stack)
+        if key not in self._read:
+            self._read[key] = tf.unstack(stack)
+        return self._read[key][place]
+
+
 # --- Signatures ---
 
 
 def make_signatures(translator, servable: Servable) -> dict:
-    """Graphs of open shapes by name, the default one first.
-
-    Args:
-        translator: the `Translator` or `LanguageGenerator`, for its tokenizers.
-        servable: computations on ids.
-    """
-    targets = ("target_ids", "target_lengths")
-    tokenizers = [*translator.tokenizers.values()]
-    # One graph for all signatures that search.
+    """Graphs of open shapes by name, the default one first."""
+    names, output, sources = ("generate_ids", "prefix_ids"), "generation", ()
     if servable.translates:
-        search = _graph(servable.search, "source_ids", "lengths")
-        score = _graph(servable.score, *targets, "source_ids", "lengths")
-        signatures = {"translate_ids": search, "score_ids": score}
-    else:
-        search = _graph(servable.search, "prefix_ids", "lengths")
-        score = _graph(servable.score, *targets)
-        signatures = {"generate_ids": search, "score_ids": score}
+        names, output = ("translate_ids", "source_ids"), "translation"
+        sources = ("source_ids", "lengths")
+    # One graph for all signatures that search.
+    search = _graph(servable.search, names[1], "lengths")
+    score = _graph(servable.score, "target_ids", "target_lengths", *sources)
+    signatures = {names[0]: search, "score_ids": score}
+    tokenizers = [*translator.tokenizers.values()]
     if not tokenizers:
         return signatures
     reader, writer = tokenizers[0], tokenizers[-1]
-    output = "translation" if servable.translates else "generation"
 
     def tokens(tokenizer, texts, most: int):
         """Ids (N, S) and lengths (N,); of longer rows than `most` a little more."""
@@ -402,18 +429,15 @@ def make_signatures(translator, servable: Servable) -> dict:
         found = search(ids, lengths)
         ids, scores = found["ids"][:, :count], found["scores"][:, :count]
         rows, count, longest = tf.unstack(tf.shape(ids))
-        texts = writer.detokenize_tensor(
-            tf.reshape(ids, tf.stack([rows * count, longest]))
-        )
+        flat = tf.reshape(ids, tf.stack([rows * count, longest]))
+        texts = writer.detokenize_tensor(flat)
         return {output: tf.reshape(texts, tf.stack([rows, count])), "score": scores}
 
     def generate(prompt, length, temperature, seed, top_k):
         ids, lengths = tokens(reader, prompt, servable.max_source_length)
         drawn = servable.sample(ids, lengths - 1, length, temperature, seed, top_k)
-        return {
-            output: writer.detokenize_tensor(drawn["ids"]),
-            "score": drawn["scores"],
-        }
+        texts = writer.detokenize_tensor(drawn["ids"])
+        return {output: texts, "score": drawn["scores"]}
 
     def best(text):
         return {name: value[:, 0] for name, value in n_best(text, 1).items()}

@@ -79,7 +79,7 @@ def saved_model(
             `--xla_cpu_compilation_enabled` or `--xla_gpu_compilation_enabled` only.
         version: a positive integer; by default one more than the largest version.
         warmup_texts: typical texts of users; None makes texts of random tokens.
-        run: work folder of the training, for data and scores in the model card.
+        run: work folder of the training, for scores in the model card.
 
     Returns:
         The folder of the version.
@@ -101,9 +101,10 @@ def saved_model(
             f"(keras_seqconv.load). Received: {type(translator).__name__}"
         )
     parent = Path(os.path.realpath(directory))
-    path = parent / str(_next_version(parent) if version is None else version)
-    if version is not None:
-        check_positive_integer("version", version)
+    if version is None:  # one more than the largest
+        names = [entry.name for entry in parent.glob("*")]
+        version = 1 + max((int(one) for one in names if one.isdecimal()), default=0)
+    path = parent / str(check_positive_integer("version", version))
     if path.exists():
         raise ValueError(
             f"`version` must be one that does not exist in {parent}; versions are "
@@ -115,14 +116,12 @@ def saved_model(
     }  # fmt: skip
     search = {name: value for name, value in search.items() if value is not None}
     # No op may choose XLA for itself: a stock server has none.
+    limits = max_source_length, tokens_per_batch
     with ops.jit_scope(False):
-        servable = Servable(
-            translator, search, max_source_length, tokens_per_batch, xla
-        )
+        servable = Servable(translator, search, *limits, xla)
         signatures = make_signatures(translator, servable)
-    requests = _warmup_requests(
-        signatures, translator, warmup_texts, servable.max_source_length
-    )
+    longest = servable.max_source_length
+    requests = _warmup_requests(signatures, translator, warmup_texts, longest)
     card = model_card(path, translator, servable, signatures, run)
     # Its name while it is written is no number: no server looks at it.
     with atomic_directory(path) as folder:
@@ -135,15 +134,9 @@ def saved_model(
                 with open(file, "rb+") as stream:
                     os.fsync(stream.fileno())
     if not (parent / "models.config").exists():
-        config = _MODELS % {"name": parent.name, "version": int(path.name)}
+        config = _MODELS % {"name": parent.name, "version": version}
         write_file(parent / "models.config", config.encode())
     return path
-
-
-def _next_version(folder: Path) -> int:
-    """One more than the largest number among the entries of a folder, at least 1."""
-    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
-    return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
 
 def _save(translator, servable, signatures: dict, folder: Path, path: Path) -> None:
@@ -241,11 +234,8 @@ def _warmup_requests(
 ) -> list[tuple[str, dict]]:
     """Signature and inputs of typical sizes, of all sizes for the default signature.
 
-    Args:
-        signatures: graphs by name.
-        translator: the `Translator` or `LanguageGenerator`.
-        texts: what users send; None makes texts of random tokens.
-        most: tokens of the longest source.
+    texts: what users send; None makes texts of random tokens.
+    most: tokens of the longest source.
     """
     from keras_seqconv.export.servable import inputs_of
 
@@ -292,17 +282,13 @@ def _write_warmup(folder: Path, requests: list[tuple[str, dict]], name: str) -> 
     """
     import tensorflow as tf
 
-    def sized(number: int) -> bytes:
-        """A varint."""
-        parts = []
-        while number > 127:
-            parts.append(number & 127 | 128)
-            number >>= 7
-        return bytes([*parts, number])
-
     def field(number: int, content: bytes) -> bytes:
-        """A field of the wire type 2: a string or a message."""
-        return bytes([number << 3 | 2]) + sized(len(content)) + content
+        """A field of the wire type 2, a string or a message; its size is a varint."""
+        start, size = [number << 3 | 2], len(content)
+        while size > 127:
+            start.append(size & 127 | 128)
+            size >>= 7
+        return bytes([*start, size]) + content
 
     (folder / WARMUP_FILE).parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(folder / WARMUP_FILE)) as writer:

@@ -15,8 +15,8 @@ from keras_seqconv.models import from_preset
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
 from keras_seqconv.support import require
 from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
-from keras_seqconv.translation.translator import load
 
 pydantic = require("pydantic", "mt")
 

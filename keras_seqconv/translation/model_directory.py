@@ -88,20 +88,10 @@ def _is_model(path: Path) -> bool:
     return {CONFIG, WEIGHTS} <= names <= {CONFIG, WEIGHTS, SOURCE, TARGET}
 
 
-def write(
-    directory: str | os.PathLike,
-    model,
-    source_tokenizer,
-    target_tokenizer,
-    search: dict,
-    max_source_length: int | None = None,
-    languages: tuple[str | None, str | None] = (None, None),
-    trained: dict | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Writes the folder, completely or not at all.
+def write(directory: str | os.PathLike, text_model, overwrite: bool) -> None:
+    """Writes the folder of a `TextModel`, completely or not at all.
 
-    Tokenizers may be None; a tokenizer of both sides is written once.
+    A tokenizer of both sides is written once.
 
     Raises:
         ValueError: `directory` is neither empty nor a model that `overwrite` replaces;
@@ -111,6 +101,7 @@ def write(
     from keras_seqconv import models
 
     check_writable(directory, overwrite)
+    model = text_model.model
     name = type(model).__name__
     if name not in CLASSES or getattr(models, name) is not type(model):
         raise ValueError(
@@ -119,11 +110,10 @@ def write(
         )
     arguments = model.get_config()
     _refuse_objects(arguments)
-    kept_in = {
-        SOURCE: None if source_tokenizer is None else SOURCE,
-        TARGET: None if target_tokenizer is None else TARGET,
-    }
-    if source_tokenizer is target_tokenizer:
+    source, target = [None, None, *text_model.tokenizers.values()][-2:]
+    sides = {SOURCE: source, TARGET: target}
+    kept_in = {side: None if one is None else side for side, one in sides.items()}
+    if source is target:
         kept_in[TARGET] = kept_in[SOURCE]
     config = {
         "format_version": FORMAT_VERSION,
@@ -133,16 +123,16 @@ def write(
         "folded": any(
             hasattr(layer, "g") and layer.g is None for layer in model._flatten_layers()
         ),
-        "search": search,
-        "max_source_length": max_source_length,
-        "languages": languages,
-        "trained": trained,
+        "search": text_model.search,
+        "max_source_length": text_model.chosen_length,
+        "languages": (text_model.source_language, text_model.target_language),
+        "trained": text_model.trained,
         **kept_in,
     }
     with atomic_directory(directory, _is_model if overwrite else None) as folder:
         _save_weights(model, folder / WEIGHTS)
         config["weights_sha256"] = _digest(folder / WEIGHTS)
-        for side, tokenizer in ((SOURCE, source_tokenizer), (TARGET, target_tokenizer)):
+        for side, tokenizer in sides.items():
             if kept_in[side] == side:
                 tokenizer.save(folder / side)
         write_json(folder / CONFIG, config)
@@ -197,8 +187,8 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         dtype: dtype or policy of the model; by default that of the saved model.
 
     Returns:
-        Arguments of `write`: `model`, the tokenizers, `search`, `max_source_length`,
-        `languages`, `trained`.
+        Arguments of a `Translator`: `model`, the tokenizers, `search`,
+        `max_source_length`, `languages`; and `trained`.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.

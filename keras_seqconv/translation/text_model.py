@@ -15,7 +15,8 @@ import numpy as np
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.compiled import power_of_two_from
-from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
+from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.translation import model_directory
@@ -42,12 +43,13 @@ class TextModel:
 
     `tokenizers` is a dict, the input's first, the output's last; empty without texts.
     `jit_compile` as in `keras_seqconv.decoding.beam_search`. `trained` has notes
-    about the training, by name, or is None; a saved model keeps it.
+    about the training, by name, or is None; a saved model keeps it. `chosen_length` is
+    the argument `max_source_length`, without the limits of the model.
     """
 
     jit_compile: bool | str = "auto"
     trained: dict | None = None
-    source_language = target_language = _chosen_length = None
+    source_language = target_language = chosen_length = None
 
     def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
         self.model, self.tokenizers = model, tokenizers
@@ -69,7 +71,7 @@ class TextModel:
         for side, tokenizer in tokenizers.items():
             sizes = [model.target_vocabulary_size]
             if side == "source":
-                sizes = [each.tokens.vocabulary_size for each in self.source_embedders]
+                sizes = [x.tokens.vocabulary_size for x in source_embedders(model)]
             for name, value in [*expected, *(("vocabulary_size", n) for n in sizes)]:
                 if getattr(tokenizer, name) != value:
                     raise ValueError(
@@ -102,25 +104,7 @@ class TextModel:
             directory: new or empty folder, written completely or not at all.
             overwrite: whether to replace a folder that holds a saved model only.
         """
-        source, target = [None, None, *self.tokenizers.values()][-2:]
-        model_directory.write(
-            directory,
-            self.model,
-            source,
-            target,
-            self.search,
-            self._chosen_length,
-            (self.source_language, self.target_language),
-            self.trained,
-            overwrite,
-        )
-
-    @property
-    def source_embedders(self) -> list:
-        """Source embedders of each model of an ensemble; none for language models."""
-        models = getattr(self.model, "models", [self.model])
-        found = [getattr(member, "source_embedder", None) for member in models]
-        return list(filter(None, found))
+        model_directory.write(directory, self, overwrite)
 
     def _texts(self, name: str, texts: str | Iterable[str]) -> list[str]:
         """A list of them, for a model with tokenizers; a single text is one of one."""
@@ -153,16 +137,11 @@ class TextModel:
             jit_compile = False
 
         def search(batch):
-            ids = {name: batch.padded(rows, self.model.pad_id)}
+            more = {name: batch.padded(rows, self.model.pad_id)}
             if seeds is not None:
-                ids["seed"] = [seeds[index] for index in batch.places]
-            hypotheses = function(
-                self.model,
-                **ids,
-                **options,
-                max_batch_size=batch.rows,
-                jit_compile=jit_compile,
-            )
+                more["seed"] = [seeds[index] for index in batch.places]
+            more |= {"max_batch_size": batch.rows, "jit_compile": jit_compile}
+            hypotheses = function(self.model, **options, **more)
             return hypotheses._make(
                 None if value is None else keras.ops.convert_to_numpy(value)
                 for value in hypotheses
@@ -180,8 +159,7 @@ class TextModel:
     def _scores(self, name, targets, options, sources=None) -> list[float]:
         """What `decoding.score` gives to targets, for sources if there are any."""
         model = self.model
-        names = ("length_penalty", "length_penalty_kind", "normalize")
-        own = {key: self.search[key] for key in names if key in self.search}
+        own = {key: self.search[key] for key in OF_SCORES if key in self.search}
         check_lengths(name, targets, model.max_target_length)
         pairs = zip(targets, sources or targets, strict=True)
         lengths = [max(map(len, pair)) for pair in pairs]

@@ -1,20 +1,19 @@
-"""Text in, text out: models with their tokenizers and search options.
+"""Text in, text out: the two kinds of models with tokenizers and search options.
 
 Letters: S source time, L tokens of a translation.
 """
 
-import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import SampleOptions
+from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
-from keras_seqconv.translation import model_directory
 from keras_seqconv.translation.text_model import TextModel, check_lengths, seeds_of
 
 # ASCII white space, what `tf.strings.strip` takes away in an export.
@@ -114,7 +113,8 @@ class Translator(TextModel):
         if source_tokenizer is None:
             tokenizers = {}
         super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
-        if not self.source_embedders:
+        embedders = source_embedders(model)
+        if not embedders:
             raise ValueError(
                 "`model` must have a source; language models go into LanguageGenerator."
                 f" Received: {type(model).__name__}"
@@ -124,11 +124,11 @@ class Translator(TextModel):
             target_tokenizer,
         )
         self.source_language, self.target_language = languages
-        limits = [embedder.max_length for embedder in self.source_embedders]
+        limits = [embedder.max_length for embedder in embedders]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
         self.max_source_length = min(filter(None, limits), default=None)
-        self._chosen_length = max_source_length
+        self.chosen_length = max_source_length
 
     def translate(
         self, texts: str | Iterable[str], num_beams: int | None = None, **options
@@ -275,7 +275,7 @@ class Translator(TextModel):
         return sources, cut
 
     def _warn_of_cut(self, cut, texts):
-        if cut and self.max_source_length != self._chosen_length:
+        if cut and self.max_source_length != self.chosen_length:
             warnings.warn(
                 f"{len(cut)} of {len(texts)} texts, the first of them number "
                 f"{min(cut)}, have more than the {self.max_source_length} tokens that "
@@ -337,7 +337,7 @@ class LanguageGenerator(TextModel):
     ):
         tokenizers = {} if tokenizer is None else {"text": tokenizer}
         super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
-        if self.source_embedders:
+        if source_embedders(model):
             raise ValueError(
                 "`model` must be a language model; others go into Translator. "
                 f"Received: {type(model).__name__}"
@@ -423,78 +423,3 @@ class LanguageGenerator(TextModel):
                 ids = hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]]
                 results[index] = self.tokenizer.detokenize([ids.tolist()])[0]
         return results
-
-
-def load(directory: str | os.PathLike, dtype=None) -> Translator | LanguageGenerator:
-    """Reads a model directory: model, tokenizers, search options.
-
-    Directories from unknown sources are safe: they hold JSON, arrays and text, and
-    nothing is executed. A model loads on any Keras backend.
-
-    Args:
-        directory: folder of `Translator.save`, training or `keras-seqconv
-            convert-fairseq`.
-        dtype: dtype or policy of the model; by default that of the saved model.
-
-    Returns:
-        A `Translator`, or for language models a `LanguageGenerator`.
-
-    Raises:
-        FileNotFoundError, ValueError, ImportError: see `model_directory.read`.
-    """
-    contents = model_directory.read(directory, dtype)
-    trained = contents.pop("trained")
-    path = model_directory.model_folder(directory) / model_directory.CONFIG
-    with model_directory.naming_file(path, "does not fit together"):
-        if hasattr(contents["model"], "source_embedder"):
-            loaded = Translator(**contents)
-        else:
-            names = ("model", "target_tokenizer", "search")
-            loaded = LanguageGenerator(*map(contents.get, names))
-        loaded.trained = None if trained is None else dict(trained)
-        return loaded
-
-
-def load_ensemble(
-    directories: Sequence[str | os.PathLike], dtype=None
-) -> Translator | LanguageGenerator:
-    """Reads model directories; several make a `decoding.Ensemble`.
-
-    Args:
-        directories: one or more. Search options are those of the first.
-        dtype: see `load`.
-
-    Raises:
-        ValueError: no directories, or different languages, tokenizers or kinds of
-            models; names the directories. For other errors see `load`.
-    """
-    members = {directory: load(directory, dtype) for directory in directories}
-    if not members:
-        raise ValueError("`directories` must name a model directory. Received: none")
-    first, *others = members.values()
-    if not others:
-        return first
-    known: dict = {}
-    for directory, member in members.items():
-        traits = {"kind": type(member).__name__}
-        for side in ("source", "target", "text"):
-            tokenizer = member.tokenizers.get(side)
-            traits[f"{side} tokenizer"] = model_directory.tokenizer_fingerprint(
-                tokenizer
-            )[:16]
-        languages = (member.source_language, member.target_language)
-        if languages != (None, None):  # unknown ones fit all
-            traits["languages"] = languages
-        for name, trait in traits.items():
-            where, expected = known.setdefault(name, (directory, trait))
-            if trait != expected:
-                raise ValueError(
-                    f"The models must have the same {name}. Received: "
-                    f"{where} ({expected}), {directory} ({trait})"
-                )
-    model = decoding.Ensemble([member.model for member in members.values()])
-    tokenizers = first.tokenizers.values()
-    if isinstance(first, LanguageGenerator):
-        return LanguageGenerator(model, *tokenizers, search=first.search)
-    _, languages = known.get("languages", (None, (None, None)))
-    return Translator(model, *tokenizers, search=first.search, languages=languages)

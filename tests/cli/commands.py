@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.translation import translator
+from keras_seqconv import translation
 from keras_seqconv_cli import main
 from tests import small_models
 from tests.small_models import SMALL_LM, TOKENIZER
@@ -37,14 +37,14 @@ def refused(capsys, *arguments):
 @pytest.fixture(scope="module")
 def loaded_once():
     """Directories are read once for all tests of a module: tracing takes seconds."""
-    load_ensemble, cached = translator.load_ensemble, functools.cache(ks.load)
+    load_ensemble, cached = translation.load_ensemble, functools.cache(ks.load)
 
     def load(names, dtype):
         return cached(names[0]) if len(names) == 1 else load_ensemble(names)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ks, "load", cached)
-        patch.setattr(translator, "load_ensemble", load)
+        patch.setattr(translation, "load_ensemble", load)
         yield
 
 

@@ -18,9 +18,10 @@ pytestmark = pytest.mark.tensorflow
 def run_folder(tmp_path_factory):
     """A finished run as `keras-seqconv train` leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "first"
-    make_translator().save(folder / "model")
-    record = {"options": {"preset": "tiny", "dataset": "words"}, "recipe": {}}
-    (folder / "run.json").write_text(json.dumps(record))
+    translator = make_translator.__wrapped__()
+    translator.trained = {"preset": "tiny", "dataset": "words"}
+    translator.save(folder / "model")
+    (folder / "run.json").write_text("{}")
     line = "BLEU|nrefs:1|case:mixed = 12.34"
     scores = {"split": "test", "sentences": 7, "BLEU": {"score": 12.34, "line": line}}
     (folder / "scores.json").write_text(json.dumps(scores))

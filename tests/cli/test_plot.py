@@ -88,17 +88,10 @@ def test_attention(folder, tmp_path, capsys, monkeypatch):
     text = ["--text", "w1", "--translation", "w5"]
     drawn(capsys, tmp_path / "b.png", "attention", model, *text)
     assert drawn_arrays[1][2] == ["w5", "</s>"]
-    output = tmp_path / "out.jsonl"
-    source = ["--input", folder / "source", "--output", output]
-    call(capsys, "translate", model, *source, "--attention")
-    written = ["--translations", output, "--line", 2]
-    drawn(capsys, tmp_path / "c.png", "attention", *written)
-    assert drawn_arrays[2][1][:2] == ["w3", "w3"]
 
 
 def test_errors_in_one_line(folder, tmp_path, capsys):
     one, dynamic, text = folder / "one", folder / "dynamic", ["--text", "w1"]
-    written = ["attention", "--translations", folder / "source"]
     log = ["--hypotheses", one / "log.jsonl"]
     for arguments, words in (
         (["curves", tmp_path / "none"], "none does not exist"),
@@ -107,10 +100,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         (["curves", one, "--lr"], "(`keras-seqconv plot curves --help` lists"),
         (["curves", one, one], "different names: give --names"),
         (["curves", one, "--names", "a", "b"], "Received: 2 and 1"),
-        (["attention"], "Give a MODEL and --text"),
         (["attention", folder / "language", *text], "no attention to a source"),
-        (written, "translate --a"),
-        ([*written, "--line", 3], "--line must be from 1 to 2"),
         (["kernels", dynamic], "must have a LightConv layer"),
         (["dynamic-kernels", folder / "light", *text], "DynamicConv"),
         (["dynamic-kernels", dynamic, *text, "--layer", "x"],

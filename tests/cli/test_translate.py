@@ -13,7 +13,8 @@ import keras_seqconv as ks
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
-from keras_seqconv.translation.translator import load_ensemble
+from keras_seqconv.translation import load_ensemble
+from keras_seqconv_cli import names_of
 from keras_seqconv_cli.translate import OF_BEAMS, OF_SAMPLES, SEARCH
 from tests.cli.commands import (
     call,
@@ -55,7 +56,7 @@ def test_every_search_option_has_a_flag():
         )
     )  # fmt: skip
     elsewhere = {"return_attention", "normalize", "suppressed_ids"}
-    assert {name for name, _, _ in SEARCH} == beams - elsewhere
+    assert set(names_of(SEARCH)) == beams - elsewhere
     assert set(OF_BEAMS) == beams - samples
     assert set(OF_SAMPLES) == {"seed", *samples} - beams
 
