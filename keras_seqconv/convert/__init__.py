@@ -10,11 +10,13 @@ from pathlib import Path
 
 from keras_seqconv.convert.checkpoint import read_checkpoint
 from keras_seqconv.convert.fairseq import from_fairseq
-from keras_seqconv.convert.records import ConversionError as ConversionError
+from keras_seqconv.convert.records import ConversionError
 from keras_seqconv.support.files import read_text
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.tokenizers.moses_bpe import check_language
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
+
+__all__ = ["ConversionError", "from_fairseq", "translator_from_fairseq"]
 
 _CODES = re.compile(r"bpecodes|codes?|codes\..+")
 _GIVE_CODES = "Give `source_bpe_codes` and `target_bpe_codes`"
