@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import itertools
+import re
 
 HELP = "list the named architectures, or show the recipe of one"
 LOADS_KERAS = False
@@ -20,11 +22,8 @@ def table() -> str:
     """All presets, one to a line."""
     from keras_seqconv.presets import PRESETS
 
-    rows = [("name", "model", "task", "parameters", "score")]
-    for name, preset in PRESETS.items():
-        count = preset.parameters
-        size = "" if count is None else f"{count / 1e6:.1f}M"
-        rows.append((name, preset.model, preset.task.name, size, preset.reference))
+    head = ("name", "model", "task", "width", "layers", "mixing", "parameters", "score")
+    rows = [head, *(_row(name, preset) for name, preset in PRESETS.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, tuple("-" * width for width in widths))
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -61,6 +60,49 @@ def describe(name: str) -> str:
     if notes := (*recipe.notes, *preset.notes):
         lines += ["", "Notes", *(f"  - {note}" for note in notes)]
     return "\n".join(lines)
+
+
+def _row(name: str, preset) -> tuple[str, ...]:
+    options, count = preset.architecture, preset.parameters
+    if "convolutions" in options:
+        sides = options["convolutions"]
+        sides = list(sides.values()) if isinstance(sides, dict) else [sides]
+        width = options.get("embedding_dim", 512 if preset.model == "ConvS2S" else 128)
+        layers = "/".join(str(_depth(side)) for side in sides)
+        mixing = " / ".join(s if len(s) <= 50 else f"{s[:47]}..." for s in sides)
+    else:
+        width = options.get("hidden_dim", 512)
+        sides = ("num_encoder_layers", "num_decoder_layers")
+        layers = "/".join(str(options.get(side, 6)) for side in sides)
+        layers = str(options.get("num_layers", layers))
+        mixer = options.get("mixer", "dynamic_conv")
+        while isinstance(mixer, dict):  # of the encoder, where the sides differ
+            mixer = mixer.get("kind") or mixer["encoder"]
+        mixing = f"{mixer} {_kernels(options.get('kernel_sizes', []))}".rstrip()
+    return (
+        name,
+        preset.model,
+        preset.task.name,
+        str(width),
+        layers,
+        mixing,
+        "" if count is None else f"{count / 1e6:.1f}M",
+        preset.reference,
+    )
+
+
+def _depth(stack: str) -> int:
+    """Layers of a stack in fairseq's notation: tuples, times the factor after them."""
+    groups = re.findall(r"\[([^]]*)\](?: \* (\d+))?", stack)
+    return sum(group.count("(") * int(times or 1) for group, times in groups)
+
+
+def _kernels(sizes: list | dict) -> str:
+    """3,7,15,31x4 for [3, 7, 15, 31, 31, 31, 31]; sides with a slash."""
+    if isinstance(sizes, dict):
+        return "/".join(map(_kernels, sizes.values()))
+    runs = [(size, len([*same])) for size, same in itertools.groupby(sizes)]
+    return ",".join(f"{size}x{n}" if n > 1 else f"{size}" for size, n in runs)
 
 
 def _text(value) -> str:

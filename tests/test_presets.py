@@ -97,9 +97,16 @@ def test_counts_printed_in_the_table():
 def test_table_has_a_line_for_each():
     lines = table().splitlines()[2:]
     assert [line.split()[0] for line in lines] == list(PRESETS)
-    (line,) = [line for line in lines if line.startswith("dynamic_conv_iwslt_de_en ")]
-    for words in ("EncoderDecoder", "IWSLT'14 de-en", "38.7M", "35.2 BLEU"):
-        assert words in line
+    assert max(map(len, lines)) < 250
+    for name, words in (
+        ("dynamic_conv_iwslt_de_en ",
+         ("EncoderDecoder", "512", "7/6", "3,7,15,31x4/", "38.7M", "35.2")),
+        ("query_conv_iwslt_de_en_dev6 ", ("query_conv 3,7,15", "41.2M")),
+        ("transformer ", ("attention", "6/6")),
+        ("conv_s2s_iwslt_de_en ", ("256", "4/3", "[(256, 3)] * 4", "9.6M")),
+    ):  # fmt: skip
+        (line,) = [line for line in lines if line.startswith(name)]
+        assert all(word in line for word in words), line
 
 
 @pytest.mark.parametrize("name", PRESETS)

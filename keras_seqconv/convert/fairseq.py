@@ -18,8 +18,8 @@ from keras_seqconv.models import (
     EncoderDecoder,
     LanguageModel,
     SequenceModel,
-    at_most,
 )
+from keras_seqconv.models.limits import at_most
 from keras_seqconv.tokenizers import Dictionary
 
 _SIDES = ("encoder", "decoder")

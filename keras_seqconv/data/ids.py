@@ -21,6 +21,12 @@ from keras_seqconv.support.files import atomic_directory, read_json, write_json
 
 _FORMAT = {"format": "keras_seqconv id store", "format_version": 1}
 _ROWS_AT_ONCE = 4096
+# Key of the counts of rows left out -> in words.
+_LENGTHS = {
+    "too_short": "with a side shorter than `min_length`",
+    "too_long": "with a side longer than `max_length`",
+    "ratio": "with a ratio of their lengths above `max_ratio`",
+}
 BREAK_MODES = ("none", "sentence")
 
 
@@ -78,11 +84,12 @@ def encode(
                 kept += 1
                 yield {"source_ids": source, "target_ids": target}
     if not kept:
+        left_out = [f"{counts[key]:,} {words}" for key, words in _LENGTHS.items()
+                    if counts[key]]  # fmt: skip
         raise ValueError(
-            "At least one row of text must have the lengths that `min_length`, "
-            f"`max_length` and `max_ratio` allow. Left out: {dict(counts) or 'none'}. "
-            f"Received: min_length={min_length}, max_length={max_length}, "
-            f"max_ratio={max_ratio}"
+            "At least one row of text must have the right lengths. Left out: "
+            f"{', '.join(left_out) or 'none'}. Received: min_length={min_length}, "
+            f"max_length={max_length}, max_ratio={max_ratio}"
         )
 
 

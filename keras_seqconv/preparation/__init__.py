@@ -300,9 +300,14 @@ class _Preparation:
         parts = [read_json(self.stages / name / "counts.json") for name in self.parts]
         splits = self._write_texts(split_word, words, folder)
         if not splits["train"]["kept"]:
+            received = "; ".join(
+                f"{name} {count}"
+                for counts in (*parts, splits["train"])
+                for name, count in counts.items()
+                if isinstance(count, int)
+            )
             raise ValueError(
-                "The training set must keep at least one pair. Received: "
-                f"{[*parts, dict(splits['train'])]}"
+                f"The training set must keep at least one pair. Received: {received}"
             )
         if split_word is not None:
             words = [count_pieces(side, split_word) for side in words]

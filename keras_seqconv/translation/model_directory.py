@@ -196,6 +196,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         ImportError: a tokenizer needs a package that is not installed.
     """
     from keras_seqconv import models
+    from keras_seqconv.models.limits import at_most
 
     folder = model_folder(directory)
     path, weights = folder / CONFIG, folder / WEIGHTS
@@ -225,7 +226,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
             arguments = {**arguments, "dtype": dtype}
         # A number takes half a byte or more, and is made as a float before.
         size = weights.stat().st_size
-        with models.at_most(4 * size, size // 64):
+        with at_most(4 * size, size // 64):
             model = getattr(models, name).from_config(arguments)
         if config["folded"]:
             model.fold()

@@ -93,7 +93,7 @@ def test_rows_whose_lengths_are_wrong_are_left_out_and_counted(options, kept, co
         (encoded, {"min_length": 3, "max_length": 2}, "`max_length` must be an .* 3"),
         (encoded, {"max_ratio": 0.5}, "`max_ratio` must be at least 1. .*ratio=0.5"),
         (encoded, {"truncate_source": 1}, "`truncate_source` must be an integer >= 2"),
-        (encoded, {"min_length": 9}, "out: {'too_short': 1}. Rec.*min_length=9"),
+        (encoded, {"min_length": 9}, ": 1 .* shorter than `min_length`. Rec.*length=9"),
         (blocks, {"tokens_per_sample": 0}, "`tokens_per_sample` must be a positive"),
         (blocks, {"break_mode": "lines"}, "`break_mode` must be one of"),
         (blocks, {"context_window": -1}, "`context_window` must be an integer >= 0"),

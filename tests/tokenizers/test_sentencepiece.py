@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import SentencePieceTokenizer
+from tests.conftest import corpus_folder
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs the extra mt")
 
@@ -84,6 +85,19 @@ def test_tokens_of_the_source_can_be_joined():
 
 
 # --- Training ---
+
+
+@pytest.mark.parametrize("side", ["de", "en"])
+def test_every_line_of_multi30k_comes_back(side):
+    names = [f"{part}{end}.{side}" for part in ("train", "valid", "test2016")
+             for end in ("", ".lc.norm.tok")]  # fmt: skip
+    folder = corpus_folder("multi30k")
+    lines = {n: (folder / n).read_bytes().decode().split("\n")[:-1] for n in names}
+    some = lines[f"train.lc.norm.tok.{side}"][:2000]
+    tokenizer = SentencePieceTokenizer.train(some, 1000, remove_extra_whitespaces=False)
+    for name in names:
+        ids = tokenizer.tokenize(lines[name])
+        assert tokenizer.detokenize(ids) == lines[name], name
 
 
 def test_training_reads_an_iterator_once_and_leaves_no_files(tmp_path, monkeypatch):

@@ -1,0 +1,64 @@
+"""Changes that Keras makes to the layers of a model, as a part of its configuration.
+
+A model is built by the arguments of its constructor, and may then be quantized, given
+LoRA and be frozen in parts. Files must bring all of that back, for it says which
+variables there are and which are trained:
+
+    {"quantized": {layer: mode, or a serialized `QuantizationConfig`},
+     "lora": {layer: [rank, alpha]},
+     "frozen": [variable, ...]}
+
+with the numbers of layers and variables in the order that the constructor makes. Of
+LoRA, Keras writes the sum of kernel and product; its matrices are read as zeros.
+"""
+
+import keras
+
+
+def changes_of(model) -> dict:
+    """Returns the changes of a model; empty for a new model."""
+    quantized, lora = {}, {}
+    for number, layer in enumerate(_layers(model)):
+        if config := getattr(layer, "quantization_config", None):
+            quantized[str(number)] = _plain(config)
+        if getattr(layer, "lora_enabled", False):
+            lora[str(number)] = [layer.lora_rank, layer.lora_alpha]
+    frozen = [
+        number
+        for number, variable in enumerate(model.variables)
+        if keras.backend.is_float_dtype(variable.dtype) and not variable.trainable
+    ]
+    changes = {"quantized": quantized, "lora": lora, "frozen": frozen}
+    return {name: change for name, change in changes.items() if change}
+
+
+def repeat(changes: dict, model) -> None:
+    """Make the changes to a model that is as its constructor makes it."""
+    layers = _layers(model)
+    for number, config in changes.get("quantized", {}).items():
+        plain = isinstance(config, str)
+        config = config if plain else keras.saving.deserialize_keras_object(config)
+        layers[int(number)].quantize(config=config)
+    for number, (rank, alpha) in changes.get("lora", {}).items():
+        layers[int(number)].enable_lora(rank, lora_alpha=alpha)
+    variables = model.variables
+    for number in changes.get("frozen", ()):
+        variables[number].trainable = False
+
+
+def _layers(model):
+    return model._flatten_layers(include_self=False)
+
+
+def _plain(config):
+    """The mode alone, if all else is as Keras has it by default."""
+    known = config.mode in ("int8", "int4", "float8")
+    if known and _settings(config) == _settings(type(config)()):
+        return config.mode
+    return keras.saving.serialize_keras_object(config)
+
+
+def _settings(config):
+    quantizers = config.weight_quantizer, config.activation_quantizer
+    sizes = getattr(config, "block_size", None)
+    return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]
