@@ -18,7 +18,6 @@ import tensorflow  # noqa: F401
 import keras_seqconv.training  # noqa: F401
 from keras_seqconv import callbacks, checkpoints
 from keras_seqconv.data import ids
-from keras_seqconv.support import files
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.translation import model_directory
 from keras_seqconv_cli import main
@@ -33,8 +32,8 @@ PLACES = {
     "mean of an array": (checkpoints, "_mean", "before"),
     "weights of the model": (model_directory, "_save_weights", "after"),
     "tokenizer of the model": (WordTokenizer, "save", "after"),
-    "model": (files, "_replace", "after"),
-    "old model is away": (Path, "rename", "after"),
+    # The new model has its name; a second time, the old one is away.
+    "rename of the model": (Path, "rename", "after"),
 }
 
 

@@ -76,7 +76,7 @@ def test_killed_anywhere_and_started_again(tmp_path):
         # The last update is made.
         ("mean of an array", up_to(20), TERM),
         ("weights of the model", 1, KILL), ("tokenizer of the model", 1, INT),
-        ("model", 1, KILL), ("old model is away", 1, KILL), (),
+        ("rename of the model", 1, KILL), ("rename of the model", 1, KILL), (),
     ]  # fmt: skip
     stops = [("update", up_to(9), INT), ("array of a checkpoint", up_to(100), TERM), ()]
     starts = [("whole",), *(("killed", *one) for one in deaths)]
