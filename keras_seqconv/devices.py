@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_positive_integer
 
 # From malloc.h of glibc.
@@ -43,8 +44,6 @@ def share_cores(workers: int) -> bool:
     given = "TF_NUM_INTRAOP_THREADS" in os.environ
     if workers == 1 or given or not _on_tensorflow():
         return False
-    import tensorflow as tf
-
     threads = max(1, available_cores() // workers)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -130,8 +129,6 @@ def find_devices(number: int | None) -> Devices:
     """
     if not _on_tensorflow():
         return _jax_devices(number)
-    import tensorflow as tf
-
     gpus = len(tf.config.list_physical_devices("GPU"))
     kind, most = ("GPU", gpus) if gpus else ("CPU", available_cores())
     number = number or max(1, gpus)

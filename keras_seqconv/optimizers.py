@@ -7,6 +7,7 @@ import warnings
 import keras
 from keras import ops
 
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_positive_integer, check_rate
 
 
@@ -34,8 +35,6 @@ class AdamW(keras.optimizers.AdamW):
     def update_step(self, gradient, variable, learning_rate):
         if keras.backend.backend() != "tensorflow" or self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        import tensorflow as tf
-
         dtype = variable.dtype
         step = ops.cast(self.iterations + 1, dtype)
         beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
@@ -103,7 +102,6 @@ class NAG(keras.optimizers.Optimizer):
             self.assign(slot, moving)
             self.assign_sub(variable, rate * (gradient + self.momentum * moving))
             return
-        import tensorflow as tf
 
         def apply():
             tf.raw_ops.ResourceApplyMomentum(
@@ -276,8 +274,6 @@ class TokenNormalized(keras.optimizers.Optimizer):
             trainable_variables: those that the optimizer was built for, but for frozen
                 ones; needed when it is not built.
         """
-        import tensorflow as tf
-
         if not self.built:
             self.build(trainable_variables)
         gradients = self._of_all(gradients)
@@ -434,8 +430,6 @@ def _over_replicas(values: list) -> list:
     """Sums over the replicas of TensorFlow; on JAX, values are of all devices."""
     if keras.backend.backend() != "tensorflow":
         return values
-    import tensorflow as tf
-
     replica = tf.distribute.get_replica_context()
     if replica.num_replicas_in_sync == 1:
         return values
@@ -451,8 +445,6 @@ def _handle(variable):
 def _dense(gradient, dtype):
     """A tensor, also of the gradient of an embedding."""
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         gradient = tf.convert_to_tensor(gradient)
     return ops.cast(gradient, dtype)
 
@@ -460,7 +452,5 @@ def _dense(gradient, dtype):
 def _sum_of_squares(values):
     """In one pass where TensorFlow has one."""
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         return 2 * tf.nn.l2_loss(values)
     return ops.sum(ops.square(values))

@@ -20,7 +20,7 @@ from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
 from keras_seqconv.evaluation import metric_of
 from keras_seqconv.support import Progress as Lines
-from keras_seqconv.support import clock, require
+from keras_seqconv.support import clock, require, tf
 from keras_seqconv.support.files import naming, write_file
 
 # --- Validation ---
@@ -143,8 +143,6 @@ def for_replicas(model, data):
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is None or strategy.num_replicas_in_sync == 1:
         return data
-    import tensorflow as tf
-
     replicas = strategy.num_replicas_in_sync
     if not isinstance(data, tf.data.Dataset):
         return data
@@ -392,8 +390,6 @@ class TensorBoard(Reports):
         require("tensorboard", "mt")  # tf.summary has no scalars without it
 
     def on_train_begin(self, logs=None):
-        import tensorflow as tf
-
         super().on_train_begin(logs)
         self._writer = tf.summary.create_file_writer(os.fspath(self.directory))
 
@@ -406,8 +402,6 @@ class TensorBoard(Reports):
         self._writer.close()
 
     def write(self, values: dict[str, float]) -> None:
-        import tensorflow as tf
-
         with self._writer.as_default(step=self.update):
             for name, value in values.items():
                 part = "validation" if name.startswith("val_") else "train"

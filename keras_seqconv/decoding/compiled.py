@@ -51,6 +51,7 @@ from keras_seqconv.decoding.tasks import (
     task_of,
     with_rules,
 )
+from keras_seqconv.support import tf
 
 # Steps of a chunk at most, of few rows and of many: Ctrl-C waits for its end.
 _STEPS, _STEPS_OF_MANY, _FEW = 64, 16, 8
@@ -302,8 +303,6 @@ def _graphs(model, options, size, arrays: dict, scalars: dict) -> tuple:
         reference, of_steps = weakref.ref(model), None
         begins = Tiered(begin, idle=lambda arrays: arrays)
         if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
             # What is known of the shapes of a state is known of the first one.
             state = begins.traced(False).structured_outputs
             number = tf.TensorSpec([], "int32")

@@ -19,6 +19,7 @@ from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
 from keras_seqconv.decoding.tasks import limits_of, of_sentences, whole_search
 from keras_seqconv.ops.compilation import on_cpu
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
@@ -195,8 +196,6 @@ def _uniforms(seed: tuple[int, int], shape: tuple) -> np.ndarray:
     """Numbers in [0, 1), on TensorFlow by an op that exports have, too."""
     if keras.backend.backend() == "jax":
         return np.random.default_rng(seed).random(shape, "float32")
-    import tensorflow as tf
-
     return tf.random.stateless_uniform(shape, tf.constant(seed, "int64")).numpy()
 
 

@@ -22,6 +22,8 @@ from collections.abc import Callable
 
 import keras
 
+from keras_seqconv.support import tf
+
 # In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
 _CACHE = "_keras_seqconv_searches"
 COMPILING = "keras_seqconv compiles"  # the name of threads
@@ -52,8 +54,6 @@ def in_place(tensors: dict) -> bool:
         import jax
 
         return any(isinstance(value, jax.core.Tracer) for value in tensors.values())
-    import tensorflow as tf
-
     return not tf.executing_eagerly()
 
 
@@ -79,8 +79,6 @@ def sizeless(tensors: dict) -> dict:
     """Specifications, for `graph`, of tensors of any size."""
     if keras.backend.backend() == "jax":
         return dict.fromkeys(tensors)
-    import tensorflow as tf
-
     return {
         name: tf.TensorSpec([None] * len(value.shape), value.dtype)
         for name, value in tensors.items()
@@ -110,8 +108,6 @@ def graph(
         return _jax_function(function, reference, options)
     if specs is None:
         return lambda tensors: function(reference(), options, tensors)
-    import tensorflow as tf
-
     graph = tf.function(
         lambda tensors: function(reference(), options, tensors),
         jit_compile=jit_compile,

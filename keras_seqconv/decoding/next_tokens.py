@@ -23,6 +23,7 @@ from keras import ops
 from keras_seqconv.decoding.options import SearchOptions
 from keras_seqconv.ops.compilation import compiled_by_xla
 from keras_seqconv.ops.fused import take, take_each
+from keras_seqconv.support import tf
 
 NEVER = -float("inf")
 
@@ -286,8 +287,6 @@ def _cast_once(logits):
     """
     if keras.backend.backend() != "tensorflow":
         return logits
-    import tensorflow as tf
-
     return tf.ensure_shape(logits, logits.shape)
 
 

@@ -41,7 +41,7 @@ import numpy as np
 from keras_seqconv.decoding.next_tokens import Constraints
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.evaluation import inspection
-from keras_seqconv.support import require, require_tensorflow
+from keras_seqconv.support import require, require_tensorflow, tf
 from keras_seqconv.support.files import atomic_directory, write_json
 
 _SPECIAL = ("pad", "start", "end", "unk")
@@ -140,8 +140,6 @@ def _prepared(translator, search: dict) -> tuple:
 
 
 def _write_graphs(model, options: BeamOptions, folder: Path) -> None:
-    import tensorflow as tf
-
     parts = {}  # of the state
 
     def encode(source_ids):
@@ -186,8 +184,6 @@ def _named(parts: dict) -> dict:
 
 def _spec(name: str, *shape: int | None):
     """An int32 tensor of a signature."""
-    import tensorflow as tf
-
     return tf.TensorSpec(shape, "int32", name)
 
 
@@ -198,7 +194,6 @@ def _write_graph(function, signature: list, path: Path) -> None:
         ValueError: the function has an operation that ONNX lacks.
     """
     import onnx
-    import tensorflow as tf
     import tf2onnx
 
     graph = tf.function(function, autograph=False)

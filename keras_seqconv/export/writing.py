@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv import ops
-from keras_seqconv.support import require_tensorflow
+from keras_seqconv.support import require_tensorflow, tf
 from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.files import atomic_directory, write_file
 
@@ -140,8 +140,6 @@ def saved_model(
 
 
 def _save(translator, servable, signatures: dict, folder: Path, path: Path) -> None:
-    import tensorflow as tf
-
     module = tf.Module(name="keras_seqconv")
     module.weights = servable.variables
     module.tables = [
@@ -280,7 +278,6 @@ def _write_warmup(folder: Path, requests: list[tuple[str, dict]], name: str) -> 
         PredictRequest  1: ModelSpec model_spec   2: map<string, TensorProto> inputs
         ModelSpec       1: string name            3: string signature_name
     """
-    import tensorflow as tf
 
     def field(number: int, content: bytes) -> bytes:
         """A field of the wire type 2, a string or a message; its size is a varint."""

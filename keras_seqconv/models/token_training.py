@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
 from keras_seqconv.optimizers import TokenNormalized
+from keras_seqconv.support import tf
 
 
 def wrapped_optimizer(optimizer, steps: int | None, scale: bool) -> TokenNormalized:
@@ -82,8 +83,6 @@ def without_class_weight(method: Callable) -> Callable:
 
 def _train_on_tensorflow(model, data) -> dict:
     """A micro-batch: gradients into the optimizer, sums into the metrics; the logs."""
-    import tensorflow as tf
-
     inputs, labels, weight = keras.utils.unpack_x_y_sample_weight(data)
     with tf.GradientTape() as tape:
         objective, sums, outputs = _token_sums(model, inputs, labels, weight, True)
@@ -102,8 +101,6 @@ def _test_on_tensorflow(model, data) -> dict:
 
 
 def _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums):
-    import tensorflow as tf
-
     metrics = model.training.metrics
     metrics.add(sums)
     logs = model.compute_metrics(inputs, labels, outputs, weight)

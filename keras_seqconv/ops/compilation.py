@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 
 import keras
 
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_choice
 
 _jit_compile: bool | str = "auto"
@@ -173,8 +174,6 @@ def check_export_dtype(dtype: str) -> None:
 
 def in_graph() -> bool:
     """Whether TensorFlow is tracing a function."""
-    import tensorflow as tf
-
     return not tf.executing_eagerly()
 
 
@@ -182,7 +181,6 @@ def in_xla_context() -> bool:
     """Whether TensorFlow is tracing a function that XLA will compile."""
     if keras.backend.backend() == "jax":
         return False
-    import tensorflow as tf
     from tensorflow.python.ops import control_flow_util
 
     if not in_graph():
@@ -197,8 +195,6 @@ def on_cpu() -> bool:
         import jax
 
         return jax.default_backend() == "cpu"
-    import tensorflow as tf
-
     return not tf.config.list_logical_devices("GPU")
 
 
@@ -209,8 +205,6 @@ def compiled_by_xla() -> bool:
 
 def _run_with_padded_time(function, tensors):
     """With T padded to a bucket; shared kernels (H, K) have no T."""
-    import tensorflow as tf
-
     sequence = next(tensor for tensor in tensors if len(tensor.shape) > 2)
     length, extra = _size_and_extra(sequence, axis=1)
     if isinstance(extra, int) and extra == 0:
@@ -225,16 +219,12 @@ def _run_with_padded_time(function, tensors):
 
 def _size_and_extra(tensor, axis):
     """The size of an axis, and what it lacks to its bucket; ints where it is known."""
-    import tensorflow as tf
-
     size = tensor.shape[axis]
     size = tf.shape(tensor)[axis] if size is None else size
     return size, bucket(size) - size
 
 
 def _padded(tensor, axis, extra):
-    import tensorflow as tf
-
     paddings = [[0, 0] for _ in tensor.shape]
     paddings[axis][1] = extra
     return tf.pad(tensor, paddings)
@@ -267,8 +257,6 @@ def _function(formula, static, tensors, rows, jit_compile):
 
 @functools.cache
 def _cached_function(formula, static, specs, jit_compile):
-    import tensorflow as tf
-
     # Of many functions from one line TensorFlow would warn as of retracing; a `partial`
     # has no line.
     return tf.function(
@@ -293,8 +281,6 @@ def bucket(length):
     """
     if isinstance(length, int):
         return next((size for size in BUCKETS if size >= length), length)
-    import tensorflow as tf
-
     table = tf.constant(BUCKETS, tf.int32)
     place = tf.searchsorted(table, [length])[0]
     inside = tf.minimum(place, len(BUCKETS) - 1)
@@ -349,7 +335,6 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
             lambda tensors, upstream: tuple(gradient(upstream, *tensors)),
         )
         return differentiable
-    import tensorflow as tf
 
     @custom_gradient
     def differentiable(*tensors):

@@ -20,6 +20,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import leaves_tensorflow, on_cpu
+from keras_seqconv.support import tf
 
 # Products of at least this many rows keep the matrix units busy; blocks much longer
 # than K only add zeros to the band.
@@ -154,8 +155,6 @@ def convolve_natively(inputs, kernel, left, *_):
         padded = _pad_time(inputs, left, taps - 1 - left)
         per_channel = ops.reshape(per_channel, (taps, heads * ratio, 1))
         return ops.depthwise_conv(padded, per_channel, padding="valid")
-    import tensorflow as tf
-
     # Explicit padding spares a padded copy, which costs a fifth of the convolution.
     # OpenVINO has it in grouped convolutions alone, and TensorFlow no such on CPUs.
     grouped = leaves_tensorflow()
@@ -267,8 +266,6 @@ def shared_kernel_gradient_by_blocks(upstream, inputs, heads, taps, left):
 
 def shared_kernel_gradient_natively(upstream, inputs, heads, taps, left):
     """`kernel_gradient` summed over B and T (H, K), by TensorFlow: for few taps."""
-    import tensorflow as tf
-
     channels = inputs.shape[-1]
     if inputs.shape[1] == 0:  # shape inference rejects windows longer than the input
         return tf.zeros((heads, taps), inputs.dtype)

@@ -18,6 +18,7 @@ from keras_seqconv.ops.compilation import (
     run,
     with_gradient,
 )
+from keras_seqconv.support import tf
 
 # Logits of one block, rows * L, as far as the limits on its rows allow. Smaller blocks
 # pass more often over the gradient of the table, larger ones waste more of the last
@@ -40,8 +41,6 @@ def take(x, indices, axis: int = 0):
     """`keras.ops.take`."""
     if keras.backend.backend() != "tensorflow":
         return ops.take(x, indices, axis=axis)
-    import tensorflow as tf
-
     return tf.gather(x, indices, axis=axis)
 
 
@@ -49,8 +48,6 @@ def take_each(x, indices):
     """`take_along_axis` with axis 1: x (B, N), indices (B, n) -> (B, n)."""
     if keras.backend.backend() != "tensorflow":
         return ops.take_along_axis(x, indices, axis=1)
-    import tensorflow as tf
-
     return tf.gather(x, indices, axis=1, batch_dims=1)
 
 
@@ -85,8 +82,6 @@ def dropout(inputs, rate: float, seed_generator: keras.random.SeedGenerator):
     """
     if keras.backend.backend() != "tensorflow":
         return keras.random.dropout(inputs, rate, seed=seed_generator)
-    import tensorflow as tf
-
     inputs = tf.convert_to_tensor(inputs)
     threshold = min(round(rate * 2**16), 2**16 - 1)
     shape = tf.shape(inputs)

@@ -12,7 +12,7 @@ from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.callbacks.reporting import Validation
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support import require
+from keras_seqconv.support import require, tf
 from keras_seqconv.support.files import read_json
 from keras_seqconv.training.finish import (
     MOST_TRANSLATED,
@@ -125,8 +125,6 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
     if options.deterministic:
         keras.utils.set_random_seed(options.seed)
         if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
             tf.config.experimental.enable_op_determinism()
     share = {"num_replicas": devices.number, "shard": hosts.shard()}
     stream = batches(run, text, text.train, seed=options.seed, **share)

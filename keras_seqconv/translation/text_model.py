@@ -18,6 +18,7 @@ from keras_seqconv.decoding.compiled import power_of_two_from
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
 from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.devices import available_cores
+from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.translation import model_directory
 
@@ -296,8 +297,6 @@ def default_parallel() -> int:
     """Batches at a time where nobody said how many, as `Translator` documents."""
     if keras.backend.backend() != "tensorflow":
         return 1
-    import tensorflow as tf
-
     gpu = tf.config.list_physical_devices("GPU")
     return 1 if gpu else min(available_cores(), _PARALLEL)
 
