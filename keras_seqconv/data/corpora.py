@@ -6,7 +6,6 @@ thousands, as columns: a list of texts for each language.
 
 import collections
 import dataclasses
-import hashlib
 import itertools
 import os
 import re
@@ -24,6 +23,7 @@ from keras_seqconv.data.rows import (
     tfds_names,
 )
 from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.files import digest
 
 _VALIDATION = ("validation", "valid", "dev", "val")
 _TRAINING = re.compile(r"train\d*")
@@ -356,8 +356,7 @@ def _open_files(name, path, source, target, variant, skip, header) -> Corpus:
     def digests(chosen):
         digests = {}
         for path in itertools.chain.from_iterable(sum((splits[s] for s in chosen), [])):
-            with open(path, "rb") as stream:
-                digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+            digests[path.name] = digest(path)
         return digests
 
     return Corpus(name, source, target, tuple(splits), read, digests)

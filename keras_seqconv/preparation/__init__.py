@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import os
@@ -36,10 +35,11 @@ from keras_seqconv.preparation.recipes import (
     wmt14,
     wmt16,
 )
-from keras_seqconv.support import require
+from keras_seqconv.support import require, versions
 from keras_seqconv.support.arguments import check_boolean, check_positive_integer
 from keras_seqconv.support.files import (
     atomic_directory,
+    digest,
     iterate_lines,
     read_json,
     read_text,
@@ -53,6 +53,7 @@ __all__ = ["Recipe", "corpus", "iwslt14", "listing", "prepare", "wmt14", "wmt16"
 
 SPLITS = ("train", "valid", "test")
 _FORMAT_VERSION = 1
+_PACKAGES = "sacremoses", "subword-nmt", "sentencepiece"
 _SECONDS_BETWEEN_LINES = 10.0
 _DOUBLE = "double of an earlier pair"
 _AFTER = ", after byte pairs"
@@ -180,7 +181,7 @@ class _Preparation:
             "stages": "rows of all splits",
             "recipe": dataclasses.asdict(self.recipe),
             "tokenized": self.tokenized,
-            "packages": _versions(),
+            "packages": versions(*_PACKAGES),
             "inputs": [
                 [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns]
                 for path in self.inputs
@@ -328,7 +329,7 @@ class _Preparation:
             "format_version": _FORMAT_VERSION,
             "recipe": dataclasses.asdict(recipe),
             "text": "pieces" if recipe.tokenizer == "pieces" else text,
-            "packages": _versions(),
+            "packages": versions(*_PACKAGES),
             "inputs": [_file(path, base) for path in self.inputs],
             "parts": parts,
             "splits": {name: one for name, one in splits.items() if "kept" in one},
@@ -417,21 +418,15 @@ class _Preparation:
         return made
 
 
-def _versions() -> dict:
-    versions = {"python": sys.version.split()[0]}
-    for name in ("keras-seqconv", "sacremoses", "subword-nmt", "sentencepiece"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
-
-
 def _digest(texts: list[str]) -> bytes:
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest()
 
 
 def _file(path: Path, folder: Path) -> dict:
     """Size and SHA-256 of a file, and its name in a folder."""
-    with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     name = path.relative_to(folder) if path.is_relative_to(folder) else path
-    return {"file": name.as_posix(), "bytes": path.stat().st_size, "sha256": digest}
+    return {
+        "file": name.as_posix(),
+        "bytes": path.stat().st_size,
+        "sha256": digest(path),
+    }

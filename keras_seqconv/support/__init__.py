@@ -1,11 +1,15 @@
 """Base of all rooms: packages imported where they are used, and lines of progress."""
 
-import importlib
+import contextlib
+import importlib.metadata
+import platform
 import sys
 from collections.abc import Callable
 from time import monotonic
 from types import ModuleType
 from typing import TextIO
+
+from keras_seqconv.version import __version__
 
 
 class _Lazy:
@@ -87,6 +91,15 @@ class Progress:
         self._shown = monotonic()
         start, end = ("\r\x1b[K", "") if self._terminal else ("", "\n")
         print(f"{start}{line}", end=end, file=self._stream, flush=True)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of this package, of Python, and of those packages that there are."""
+    found = {"keras_seqconv": __version__, "python": platform.python_version()}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def clock(seconds: float) -> str:

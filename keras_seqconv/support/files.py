@@ -3,6 +3,7 @@
 import bz2
 import contextlib
 import gzip
+import hashlib
 import itertools
 import json
 import lzma
@@ -75,6 +76,12 @@ def read_json(path: str | os.PathLike, kind: type = dict):
         value = reprlib.repr(value)
         raise ValueError(f"{path} must hold {names[kind]}. Received: {value}")
     return value
+
+
+def digest(path: str | os.PathLike) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -18,15 +17,16 @@ import numpy as np
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.presets import Recipe
-from keras_seqconv.support import files
+from keras_seqconv.support import files, versions
 from keras_seqconv.support.files import read_json, write_json
 from keras_seqconv.training.recipe import recipe_from_json
 from keras_seqconv.training.text import Text, corpus_of, read_text, remove_text
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
-from keras_seqconv.version import __version__
 
 _FORMAT_VERSION = 1
+# Those that training depends on.
+_PACKAGES = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
 # That a killed run may have been writing.
 _FILES = r"(run\.json|log\.jsonl|scores\.json|sample\.txt|test\.hypotheses|curves\.png)"
 # May differ between a run and its continuation: they say when it ends and what it
@@ -140,7 +140,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         "command": sys.argv,
         "backend": keras.backend.backend(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": _versions(),
+        "versions": versions(*_PACKAGES),
     }
     settings = {
         "format_version": _FORMAT_VERSION,
@@ -181,16 +181,6 @@ def _read_settings(path: Path) -> dict:
     if not all(isinstance(settings.get(key), dict) for key in ("options", "recipe")):
         raise ValueError(f"{path}: `options` and `recipe` must be JSON objects.")
     return settings
-
-
-def _versions() -> dict[str, str]:
-    """Versions of Python and of the packages that training depends on."""
-    versions = {"keras_seqconv": __version__, "python": platform.python_version()}
-    packages = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
 
 
 # --- The start, on one host or on several that must train the same ---
@@ -264,7 +254,7 @@ def _what_is_trained(run: Run, text: Text) -> dict:
     stores = {"train": text.train, "validation": text.validation}
     options = run.options.model_dump(mode="json", exclude=_OF_A_MACHINE)
     return {
-        **{f"version of {name}": one for name, one in _versions().items()},
+        **{f"version of {name}": one for name, one in versions(*_PACKAGES).items()},
         **{f"`{name}`": value for name, value in options.items()},
         **read_json(run.settings)["corpus"],
         "tokenizer": [one and tokenizer_fingerprint(one) for one in text.tokenizers],

@@ -30,6 +30,7 @@ import numpy as np
 
 from keras_seqconv.support.files import (
     atomic_directory,
+    digest,
     read_json,
     refuse_folder,
     write_json,
@@ -131,7 +132,7 @@ def write(directory: str | os.PathLike, text_model, overwrite: bool) -> None:
     }
     with atomic_directory(directory, _is_model if overwrite else None) as folder:
         _save_weights(model, folder / WEIGHTS)
-        config["weights_sha256"] = _digest(folder / WEIGHTS)
+        config["weights_sha256"] = digest(folder / WEIGHTS)
         for side, tokenizer in sides.items():
             if kept_in[side] == side:
                 tokenizer.save(folder / side)
@@ -158,22 +159,17 @@ def _save_weights(model, path: Path) -> None:
         model.optimizer = optimizer
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def tokenizer_fingerprint(tokenizer) -> str:
     """A digest of what `tokenizer.save` writes; "" for None."""
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     if tokenizer is None:
         return ""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         for path in sorted(Path(folder).iterdir()):
             content = path.read_bytes()
-            digest.update(f"{path.name}\n{len(content)}\n".encode() + content)
-    return digest.hexdigest()
+            found.update(f"{path.name}\n{len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 # --- Reading ---
@@ -212,7 +208,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         raise ValueError(f"{path}: missing are {missing}.")
     if not weights.is_file():
         raise FileNotFoundError(f"{weights} is missing.")
-    if config.get("weights_sha256") not in (None, _digest(weights)):
+    if config.get("weights_sha256") not in (None, digest(weights)):
         raise ValueError(
             f"{weights} is damaged or not the file that {path} was written with "
             "(remove `weights_sha256` there if you changed the weights on purpose)."
