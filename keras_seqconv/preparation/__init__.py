@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
