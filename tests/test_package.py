@@ -30,7 +30,7 @@ ALLOWED = {
     # Leaves
     "devices": set(),
     "hosts": set(),
-    "support": set(),
+    "support": {"version"},
     "ops": set(),
     "presets": set(),
     "training_options": {"presets"},
