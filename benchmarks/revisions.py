@@ -1,7 +1,7 @@
 """Does a change cost time? The working tree against another revision, in one run.
 
-    python benchmarks/revisions.py c0dafe8                # about 15 minutes
-    python benchmarks/revisions.py main --only fit,beam   # rows that contain a word
+    python benchmarks/revisions.py c0dafe8                # about 10 minutes
+    python benchmarks/revisions.py main --only fit beam   # rows that contain a word
 
 A process for each of the two is kept ready, and they take turns call by call, so that a
 machine that changes its speed changes both. A cell is the median ratio of neighbouring
@@ -113,9 +113,9 @@ def work(words: list[str]) -> None:
 class Process:
     """A revision that answers."""
 
-    def __init__(self, folder: Path, words: str):
+    def __init__(self, folder: Path, words: list[str]):
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", "--only", words],
+            [sys.executable, __file__, "--worker", "--only", *words],
             env={**os.environ, "PYTHONPATH": str(folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -134,7 +134,7 @@ class Process:
         self._process.stdin.flush()
 
 
-def compare(revision: str, words: str, seconds: float) -> None:
+def compare(revision: str, words: list[str], seconds: float) -> None:
     print(f"{machine()}; working tree over {revision}\n")
     print("| | calls | ratio (quartiles) | ms, revision |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
@@ -166,11 +166,11 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("revision", nargs="?", default="HEAD")
-    parser.add_argument("--only", default="", help="words, by commas")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of a row")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a row")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.only.split(","))
+        work(options.only)
     else:
         compare(options.revision, options.only, options.seconds)
