@@ -35,15 +35,19 @@ class _Stored:
     __pydantic_config__ = {"extra": "forbid"}
 
 
+_SHRINK = "factor of the learning rate; cosine: per period"
+_DECAY = "decoupled weight decay of all weights"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(_Stored):
     """`keras_seqconv.optimizers.AdamW`."""
 
     name: Literal["adam"] = "adam"
-    beta_1: float = _option(0.9, "adam", ge=0, lt=1)
-    beta_2: float = _option(0.98, "adam", ge=0, lt=1)
-    epsilon: float = _option(1e-8, "adam", gt=0)
-    weight_decay: float = _option(0.0, "decoupled, of all weights", ge=0)
+    beta_1: float = _option(0.9, "adam: decay of the first moment", ge=0, lt=1)
+    beta_2: float = _option(0.98, "adam: decay of the second moment", ge=0, lt=1)
+    epsilon: float = _option(1e-8, "adam: constant in the denominator", gt=0)
+    weight_decay: float = _option(0.0, _DECAY, ge=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +55,8 @@ class NAG(_Stored):
     """`keras_seqconv.optimizers.NAG`."""
 
     name: Literal["nag"] = "nag"
-    momentum: float = _option(0.99, "nag", ge=0, lt=1)
-    weight_decay: float = _option(0.0, "decoupled, of all weights", ge=0)
+    momentum: float = _option(0.99, "nag: momentum", ge=0, lt=1)
+    weight_decay: float = _option(0.0, _DECAY, ge=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,9 @@ class Schedule(_Stored):
     """The rates of the warm-up, which all schedules have."""
 
     name: str = ""
-    learning_rate: float = _option(_REQUIRED, "the highest rate", gt=0)
-    warmup_steps: int = _option(0, "updates until the highest rate", ge=0)
-    warmup_start: float = _option(1e-7, "rate of the first update", ge=0)
+    learning_rate: float = _option(_REQUIRED, "highest learning rate", gt=0)
+    warmup_steps: int = _option(0, "updates of the warm-up", ge=0)
+    warmup_start: float = _option(1e-7, "learning rate of the first update", ge=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,10 +81,10 @@ class Cosine(Schedule):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
     name: Literal["cosine"] = "cosine"
-    period: int | None = _option(None, "cosine: updates of a period", ge=1)
-    floor: float = _option(1e-7, "cosine: lowest rate", ge=0)
-    period_growth: float = _option(1.0, "cosine: growth of each further period", gt=0)
-    shrink: float = _option(1.0, "factor of the rate, per period if cosine", gt=0)
+    period: int | None = _option(None, "cosine: updates of the first period", ge=1)
+    floor: float = _option(1e-7, "cosine: lowest learning rate", ge=0)
+    period_growth: float = _option(1.0, "cosine: growth of further periods", gt=0)
+    shrink: float = _option(1.0, _SHRINK, gt=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,8 +92,8 @@ class Fixed(Schedule):
     """`keras_seqconv.callbacks.FixedSchedule`."""
 
     name: Literal["fixed"] = "fixed"
-    force_anneal: int | None = _option(None, "fixed: first epoch of shrinking", ge=1)
-    shrink: float = _option(0.1, "factor of the rate", gt=0)
+    force_anneal: int | None = _option(None, "fixed: first epoch that shrinks", ge=1)
+    shrink: float = _option(0.1, _SHRINK, gt=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,16 +101,16 @@ class Plateau(Schedule):
     """`keras_seqconv.callbacks.ReduceOnPlateau`."""
 
     name: Literal["plateau"] = "plateau"
-    shrink: float = _option(0.1, "factor of the rate", gt=0)
-    patience: int = _option(0, "plateau: epochs before it shrinks the rate", ge=0)
+    shrink: float = _option(0.1, _SHRINK, gt=0)
+    patience: int = _option(0, "plateau: epochs without improvement", ge=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Search(_Stored):
     """Options of `keras_seqconv.decoding.beam_search`."""
 
-    num_beams: int = _option(5, "hypotheses kept at each step", ge=1)
-    length_penalty: float = _option(1.0, "exponent of the length")
+    num_beams: int = _option(5, "beams of the search", ge=1)
+    length_penalty: float = _option(1.0, "exponent of the length that divides a score")
     min_length: int = 1
     max_length: int = _option(
         200, "most tokens of a translation", "max_translation_length", ge=1
@@ -120,13 +124,13 @@ class Blocks(_Stored):
     """Arguments of `keras_seqconv.data.blocks`; the context is that of evaluation."""
 
     tokens_per_sample: int = _option(
-        _REQUIRED, "tokens of a block of a language model", ge=1
+        _REQUIRED, "language model: tokens of a block", ge=1
     )
     break_mode: Literal["none", "sentence"] = _option(
-        "none", "how lines become blocks of a language model"
+        "none", "language model: none cuts blocks anywhere, sentence at lines"
     )
     context_window: int = _option(
-        0, "tokens before a block that a language model sees when scored", ge=0
+        0, "language model: tokens before a block in evaluation", ge=0
     )
 
 
@@ -159,40 +163,42 @@ class Recipe(_Stored):
     optimizer: Adam | NAG = Adam()
     schedule: InverseSquareRoot | Cosine | Fixed | Plateau
     global_clipnorm: float | None = _option(
-        None, "largest norm of a gradient per token", gt=0
+        None, "largest norm of the gradient per token", gt=0
     )
-    label_smoothing: float = _option(0.1, "share given to all words", ge=0, lt=1)
+    label_smoothing: float = _option(0.1, "probability spread over words", ge=0, lt=1)
     label_smoothing_kind: Literal["uniform", "others"] = _option(
-        "uniform", "uniform: Keras, fairseq until 2021; others: fairseq since"
+        "uniform", "uniform: all words (fairseq until 2021); others: all but the label"
     )
     tokens_per_batch: int = _option(
-        _REQUIRED, "of a batch on one device: sentences x longest, with padding", ge=1
+        _REQUIRED,
+        "size of a batch on one device: sentences x longest sentence, with padding",
+        ge=1,
     )
     gradient_accumulation_steps: int = _option(
         1,
-        "batches of an update on each device (default: so many that an update has the "
+        "batches of an update on each device (default: as many as give an update the "
         "tokens of the recipe)",
         ge=1,
     )
     num_replicas: int = 1
-    max_updates: int | None = _option(None, "end of training", ge=1)
-    max_epochs: int | None = _option(None, "end of training", ge=1)
+    max_updates: int | None = _option(None, "last update of training", ge=1)
+    max_epochs: int | None = _option(None, "last epoch of training", ge=1)
     stop_learning_rate: float | None = _option(
-        None, "training ends when the rate is not above it", ge=0
+        None, "training ends at a learning rate that is not above this value", ge=0
     )
     early_stopping: int | None = _option(
         None,
-        "validations without a better score before training ends; the model is then "
-        "the best checkpoint, unless --average-kind says otherwise",
+        "validations without improvement before training ends; the model is then the "
+        "best checkpoint, unless --average-kind is given",
         ge=1,
     )
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = _option(
         "float32",
-        "dtype policy; mixed_bfloat16 is faster on a GPU, and on a CPU that multiplies "
-        "it (avx512_bf16 or amx_bf16 in lscpu)",
+        "dtype policy; mixed_bfloat16 is faster on GPUs, and on CPUs with products in "
+        "bfloat16 (avx512_bf16 or amx_bf16 in lscpu)",
     )
-    average: int = _option(1, "checkpoints to average at the end", ge=1)
-    average_kind: Literal["last_epochs", "best"] = _option("best", "which of them")
+    average: int = _option(1, "checkpoints of the average at the end", ge=1)
+    average_kind: Literal["last_epochs", "best"] = _option("best", "which checkpoints")
     search: Search | None = None
     blocks: Blocks | None = None
     source: str = "ours"

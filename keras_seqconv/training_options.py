@@ -19,10 +19,10 @@ Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 # Sections of the help text.
 GROUPS = {
-    "run": "what is trained, on what, and where",
-    "text": "from text to batches",
-    "architecture": "instead of the preset's",
-    "recipe": "instead of the preset's recipe (`keras-seqconv presets NAME` shows it)",
+    "run": "model, data and folder",
+    "text": "text to batches",
+    "architecture": "replaces values of the preset",
+    "recipe": "replaces values of the recipe (`keras-seqconv presets NAME` shows them)",
     "reports": "validation, checkpoints, TensorBoard",
 }
 
@@ -84,84 +84,85 @@ class TrainingOptions(_RecipeOptions):
         "file for a language model, or 'phrases', the embedded corpus",
         ...,
     )
-    workdir: str = _run("the folder of the run; a run in it goes on", ...)
+    workdir: str = _run("folder of the run; a run in it is resumed", ...)
     seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = _run(
-        "of weights, dropout and the order of the data", 1
+        "seed of weights, dropout and the order of the data", 1
     )
-    deterministic: bool = _run("the same run again gives the same bits; slower", False)
+    deterministic: bool = _run("repeat a run to the same bits; slower", False)
     jit_compile: Literal["auto", "true", "false"] = _run(
-        "compile the training step with XLA; auto: as Keras decides", "auto"
+        "compile the training step with XLA; auto: Keras decides", "auto"
     )
     devices: Count | None = _run(
-        "GPUs to train on; all that are there when not given. Without a GPU: cores "
-        "that split each batch, 1 when not given; more start later and run faster. "
-        "On JAX: its devices, of each host; all when not given"
+        "GPUs to train on (default: all). Without a GPU: cores that share each batch "
+        "(default: 1); more cores start later and train faster. On JAX: devices of "
+        "each host (default: all)"
     )
     hosts: str | None = _run(
-        "train with other hosts (JAX): ADDRESS:PORT of host 0, or nothing on Slurm, "
-        "Kubernetes and TPU pods; the same command on each of them",
+        "train on several hosts (JAX): ADDRESS:PORT of host 0, or no value on Slurm, "
+        "Kubernetes and TPU pods; each host runs the same command",
         bare="auto",
     )
-    num_hosts: Count | None = _run("how many, with an address")
-    host_index: Natural | None = _run("which of them this is, from 0")
+    num_hosts: Count | None = _run("number of hosts, with an address")
+    host_index: Natural | None = _run("number of this host, from 0")
 
     source_language: str | None = _text(
-        "language translated from, as in the data set's names (default: the preset's)"
+        "language of the source, as the data set names it (default: the preset's)"
     )
     target_language: str | None = _text(
-        "language translated to (default: the preset's)"
+        "language of the target (default: the preset's)"
     )
     validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _text(
-        "for data without a validation split: share of the training data to hold out "
-        "for it (pairs: every N-th; text of a language model: its end)"
+        "share of the training data that becomes the validation split, for data "
+        "without one (pairs: every N-th; text of a language model: its end)"
     )
     variant: str | None = _text(
-        "middle part of file names, lc.norm.tok for train.lc.norm.tok.de"
+        "middle part of file names: lc.norm.tok for train.lc.norm.tok.de"
     )
     tsv_header: bool | None = _text(
-        "whether line 1 of a .tsv file names its columns and is left out (asked about "
-        "where it looks so)"
+        "whether line 1 of a .tsv file has names of columns; needed where it looks "
+        "like names"
     )
-    data_dir: str | None = _text("where TFDS keeps its data sets")
+    data_dir: str | None = _text("folder of TensorFlow Datasets")
     manual_dir: str | None = _text(
-        "where files are that TFDS cannot download by itself"
+        "folder of the files that TensorFlow Datasets cannot download"
     )
     tokenizer: str | None = _text(
         "sentencepiece_bpe (the default), sentencepiece_unigram, words, characters, "
-        "moses_bpe, or the folder of a run or model whose tokenizers are taken"
+        "moses_bpe, or a run or model directory with tokenizers"
     )
     vocabulary_size: Count | None = _text(
-        "entries of a tokenizer to train, of moses_bpe the merges (default: as many "
-        "as the preset has entries)"
+        "entries of a new tokenizer; of moses_bpe, merges (default: entries of the "
+        "preset)"
     )
     joint_vocabulary: bool | None = _text(
         "one tokenizer for both languages (default: if the preset shares embeddings)"
     )
-    min_length: Count = _text("fewest tokens of a sentence, its end apart", 1)
+    min_length: Count = _text("fewest tokens of a sentence, without its end token", 1)
     max_length: Count = _text(
-        "most tokens of a sentence, its end apart; longer pairs are left out", 255
+        "most tokens of a sentence, without its end token; longer pairs are left out",
+        255,
     )
     max_ratio: Positive | None = _text(
-        "largest ratio of the lengths of a pair; no limit by default"
+        "largest ratio of the lengths of a pair (default: no limit)"
     )
     truncate_source: Annotated[int, pydantic.Field(ge=2)] | None = _text(
-        "cut sources to so many tokens, their end counted, instead of leaving pairs "
-        "out; the finished model does the same"
+        "cut sources to this number of tokens, end token included, instead of leaving "
+        "pairs out; the model does the same"
     )
     skip_bad_lines: bool = _text(
-        "count and skip lines that are empty or no UTF-8", False
+        "skip and count lines that are empty or not UTF-8", False
     )
     max_shapes: Count = _text(
-        "most different shapes of batches; each costs a compilation", 16
+        "largest number of batch shapes; each is compiled once", 16
     )
 
     initialize_from: str | None = _architecture(
-        "a run or model directory to start from: weights by name and shape, tokenizers"
+        "run or model directory to start from: weights by name and shape, tokenizers"
     )
-    dropout: Share | None = _architecture("dropout")
-    attention_dropout: Share | None = _architecture("of attention")
+    dropout: Share | None = _architecture("dropout rate")
+    attention_dropout: Share | None = _architecture("dropout rate of attention")
     weight_dropout: Share | None = _architecture(
-        "DropConnect on the kernels of convolutions"
+        "dropout rate of convolution kernels (DropConnect)"
     )
     architecture: dict[str, Any] = _architecture(
         'other arguments of the model as JSON, such as {"hidden_dim": 192}', {}
@@ -171,16 +172,16 @@ class TrainingOptions(_RecipeOptions):
         "updates between validations (default: each epoch)"
     )
     checkpoint_every: Count | None = _reports(
-        "updates between checkpoints, beside those of each epoch"
+        "updates between checkpoints, in addition to each epoch"
     )
-    keep: Count = _reports("checkpoints of the last epochs that are kept", 10)
+    keep: Count = _reports("checkpoints of epochs that are kept", 10)
     validation_bleu: bool = _reports(
-        "translate the validation set at each validation", False
+        "translate the validation split at each validation, for BLEU", False
     )
     monitor: Literal["nll", "bleu"] = _reports(
-        "what the best checkpoint and early stopping look at", "nll"
+        "metric of the best checkpoint and of early stopping", "nll"
     )
-    tensorboard: bool = _reports("write events for TensorBoard", False)
+    tensorboard: bool = _reports("write TensorBoard events", False)
 
     def __init__(self, **values):
         try:

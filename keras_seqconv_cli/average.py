@@ -7,26 +7,26 @@ from keras_seqconv_cli import add_flags, check_files, given, names_of
 
 HELP = "make a model directory of the mean of a run's checkpoints"
 DESCRIPTION = (
-    "Average checkpoints of a run of `keras-seqconv train`, as many and those that its "
-    "recipe says or the options choose, and write a model directory."
+    "Average checkpoints of a run of `keras-seqconv train` to a model directory. "
+    "Without options, the recipe of the run chooses the checkpoints."
 )
 _KINDS = {
-    "--last-epochs N": "the last N epochs",
-    "--last-updates N": "the newest N",
-    "--best N": "the best N",
+    "--last-epochs N": "checkpoints of the last N epochs",
+    "--last-updates N": "newest N checkpoints",
+    "--best N": "best N checkpoints",
 }
 _FLAGS = {
-    "--up-to N": "none after update N",
-    "--output DIR": "the model directory (default RUN/model)",
+    "--up-to N": "no checkpoint after update N",
+    "--output DIR": "model directory to write (default RUN/model)",
     "--overwrite": "replace a model directory",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the work folder of the run")
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
     which = parser.add_mutually_exclusive_group()
     add_flags(which, _KINDS)
-    files = {"nargs": "+", "metavar": "FILE", "help": "these files, update-*.npz"}
+    files = {"nargs": "+", "metavar": "FILE", "help": "checkpoints, update-*.npz"}
     which.add_argument("--checkpoints", **files)
     add_flags(parser, _FLAGS)
     parser.set_defaults(flags={"`overwrite`=True": "--overwrite"})

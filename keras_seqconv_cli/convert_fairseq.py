@@ -11,25 +11,24 @@ from keras_seqconv_cli import add_flags, check_files, names_of, one_line
 
 HELP = "make a model directory from a checkpoint of fairseq"
 DESCRIPTION = (
-    "Make a model directory, which keras_seqconv.load reads, from a checkpoint of "
-    "fairseq. Nothing in the checkpoint is executed. Needs the package torch: "
-    "pip install 'keras-seqconv[convert]'."
+    "Convert a checkpoint of fairseq to a model directory. No code of the checkpoint "
+    "is executed. Needs torch: pip install 'keras-seqconv[convert]'."
 )
 _FILES = {
     "--source-dictionary FILE": "dict.LANGUAGE.txt of the source",
     "--target-dictionary FILE": "dict.LANGUAGE.txt of the target",
     "--dictionary FILE": "dict.txt of a language model",
-    "--bpe-codes FILE": "of subword-nmt, for both sides",
-    "--source-bpe-codes FILE": "of the source alone",
-    "--target-bpe-codes FILE": "of the target alone",
+    "--bpe-codes FILE": "byte-pair codes of subword-nmt, for both sides",
+    "--source-bpe-codes FILE": "codes of the source",
+    "--target-bpe-codes FILE": "codes of the target",
 }
 _FLAGS = {
     "--overwrite": "replace a model directory",
     **_FILES,
-    "--source-language xx": "two letters, for Moses and folders",
-    "--target-language xx": "the same of the target",
-    "--moses": "tokenize as Moses does",
-    "--normalize": "normalize punctuation before that",
+    "--source-language xx": "language of the source, for Moses and folders",
+    "--target-language xx": "language of the target",
+    "--moses": "tokenize with Moses",
+    "--normalize": "normalize punctuation first",
     "--lowercase": "lower-case the text",
 }
 
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help=text)
-    add("--output", required=True, metavar="DIR", help="the folder to make")
+    add("--output", required=True, metavar="DIR", help="folder to write")
     add_flags(parser, _FLAGS)
     add(
         "--no-dash-splits",

@@ -7,20 +7,21 @@ from keras_seqconv_cli import positive_integer
 
 HELP = "a page in the browser to try one model, or two side by side"
 DESCRIPTION = (
-    "Serve a page: a text, its translations with the scores of each token, where the "
-    "model looked, the kernels of dynamic convolutions; or what a language model "
-    "continues. Only this machine reaches the page, unless --host says more."
+    "Serve a page with translations, scores of tokens, attention and kernels of "
+    "dynamic convolutions, or with continuations of a language model. Without --host, "
+    "only this machine reaches the page."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="a model directory or a run; or two")
+    add("model", nargs="+", metavar="MODEL", help="one or two models or runs")
     add(
         "--host", default="127.0.0.1", metavar="ADDRESS",
-        help="who may reach it: 0.0.0.0 is everybody (default 127.0.0.1, this machine)",
+        help="address to listen on: 0.0.0.0 for all machines (default 127.0.0.1)",
     )  # fmt: skip
-    add("--port", type=positive_integer, default=7860, metavar="N", help="default 7860")
+    text = "port (default 7860)"
+    add("--port", type=positive_integer, default=7860, metavar="N", help=text)
 
 
 def check(options: argparse.Namespace) -> None:

@@ -12,32 +12,29 @@ from keras_seqconv_cli import add_flags, check_files
 
 HELP = "translate and score, score given translations, or compare two systems"
 DESCRIPTION = (
-    "Scores of a model on --source and --reference or on a split of --dataset; scores "
-    "of given --hypotheses, without a model; the perplexity of a language model on "
-    "--text; with --compare, whether one system is better than another."
+    "Score a model on --source and --reference or on a split of --dataset; score given "
+    "--hypotheses, without a model; compute the perplexity of a language model on "
+    "--text; compare two systems with --compare."
 )
 _FLAGS = {
-    "--source FILE": "what to translate, a line for each sentence",
+    "--source FILE": "texts to translate, one a line",
     "--hypotheses FILE": "translations to score, without a model",
-    "--dataset NAME": "instead of the files: a corpus by name or folder, as of `train`",
-    "--split NAME": "of the dataset (default test)",
-    "--data-dir DIR": "of TensorFlow Datasets",
-    "--tsv-header true|false": "as of `train`",
-    "--limit N": "use the first N sentences only",
-    "--tokenize NAME": "tokenizer of sacreBLEU's bleu (default: its choice for the "
-    "language)",
+    "--dataset NAME": "corpus in place of the files, as of `train`",
+    "--split NAME": "split of the data set (default test)",
+    "--data-dir DIR": "folder of TensorFlow Datasets",
+    "--tsv-header true|false": "whether line 1 of a .tsv file has names of columns",
+    "--limit N": "number of sentences to use, from the first",
+    "--tokenize NAME": "tokenizer of sacreBLEU (default: its choice for the language)",
     "--lowercase": "compare in lower case",
-    "--rouge-separator TEXT": "what stands between the sentences of summaries, for "
-    "ROUGE-L",
+    "--rouge-separator TEXT": "separator of the sentences of a summary, for ROUGE-L",
     "--compare FILE": "translations of another system: paired bootstrap resampling",
-    "--samples N": "of that (default 1000)",
-    "--seed I": "of these samples (default 12345)",
-    "--output-hypotheses FILE": "write what the model translated",
-    "--text FILE": "a language model: the text to predict",
-    "--context-window I": "positions before each block that are seen and not scored "
-    "(default 0)",
-    "--tokens-per-sample N": "of a block (default 512)",
-    "--json": "print one JSON object instead",
+    "--samples N": "samples of the bootstrap (default 1000)",
+    "--seed I": "seed of these samples (default 12345)",
+    "--output-hypotheses FILE": "file for the translations of the model",
+    "--text FILE": "text to score with a language model",
+    "--context-window I": "tokens before each block that are not scored (default 0)",
+    "--tokens-per-sample N": "tokens of a block (default 512)",
+    "--json": "print one JSON object",
     "--quiet": "show no progress",
 }
 
@@ -50,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metrics = (*METRICS, "perplexity")
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
-    text = "how it should be translated; may be given several times"
+    text = "reference translations; may be given several times"
     add("--reference", metavar="FILE", action="append", default=[], help=text)
     add_flags(parser, _FLAGS)
     text = f"any of {', '.join(metrics)} (default bleu,chrf)"
     add("--metrics", metavar="A,B", help=text)
-    text = "how --text is cut into blocks (default none: anywhere)"
+    text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
     add("--break-mode", default="none", choices=BREAK_MODES, help=text)
     defaults = {"split": "test", "samples": 1000, "seed": 12345, "context_window": 0}
     parser.set_defaults(known_metrics=metrics, **defaults)

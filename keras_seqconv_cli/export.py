@@ -10,28 +10,28 @@ from keras_seqconv_cli import add_flags, check_files, given, names_of
 
 HELP = "write a model for TensorFlow Serving, ONNX Runtime or a browser"
 DESCRIPTION = (
-    "Write the next version of a model for TensorFlow Serving: tokenizer, search and "
-    "detokenizer inside, with requests to warm up with, a model card and example "
-    "configurations. A version appears complete or not at all, and none is ever "
-    "overwritten. With --format onnx: graphs of the encoder and of one step of the "
-    "decoder, the tokenizers and the search options, for a search in any language. "
-    "With --format web: these and a page that translates in the visitor's browser."
+    "Write the next version of a model for TensorFlow Serving, with tokenizer, search "
+    "and detokenizer in the graph, warm-up requests, a model card and example "
+    "configurations. A version appears complete or not at all, and is never "
+    "overwritten. --format onnx writes graphs of the encoder and of one step of the "
+    "decoder, tokenizers and search options, for a search in any language. --format "
+    "web adds a page that translates in the visitor's browser."
 )
 FORMATS = ("saved_model", "onnx", "web")
 # Options of `saved_model` alone, and of all formats.
 _SERVED = {
-    "--max-source-length N": "tokens of a text that are read (default 512)",
+    "--max-source-length N": "largest number of tokens of a source (default 512)",
     "--n-best N": "hypotheses of translate_n_best (default: as many as beams)",
-    "--tokens-per-batch N": "tokens times beams computed at once; bounds the memory "
-    "(default: the model's)",
+    "--tokens-per-batch N": "largest number of tokens times beams of a batch, which "
+    "bounds the memory (default: the model's)",
     "--version N": "number of the version (default: the next)",
-    "--xla": "compile with XLA, for servers that were started with XLA enabled only",
-    "--warmup-texts FILE": "typical texts, one a line, to warm a server up with",
+    "--xla": "compile with XLA, for servers with XLA only",
+    "--warmup-texts FILE": "typical texts, one a line, for the warm-up requests",
 }
 _SEARCH = {
     "--num-beams N": "beams of the search",
-    "--max-length N": "tokens of a result",
-    "--length-penalty X": "exponent of the length",
+    "--max-length N": "largest number of tokens of a translation",
+    "--length-penalty X": "exponent of the length that divides a score",
 }
 
 
@@ -42,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help="saved_model (the default), onnx or web, which need the extra onnx",
+        help="saved_model (default), or onnx and web, which need the extra onnx",
     )
     add(
         "--output",
         metavar="DIR",
-        help="the folder of versions (default saved_models/NAME, NAME that of the "
-        "model directory or run); its last part is the model's name on the server. Of "
-        "other formats: the folder to write, which must not exist",
+        help="folder of versions, whose name is the model's name on the server "
+        "(default saved_models/NAME of the model directory or run); for other formats, "
+        "the folder to write, which must not exist",
     )
     add_flags(parser, _SEARCH | _SERVED)
 

@@ -11,19 +11,18 @@ DESCRIPTION = (
     "model's end token or after --length tokens."
 )
 _DRAWS = {
-    "--temperature X": "below 1 likely tokens are preferred more than the model does "
-    "(default 1)",
-    "--top-k N": "of the N likeliest tokens",
-    "--top-p X": "of the likeliest of this probability",
-    "--seed I": "the same seed draws the same text",
+    "--temperature X": "divisor of the logits (default 1)",
+    "--top-k N": "draw from the N most probable tokens",
+    "--top-p X": "draw from the most probable tokens with this total probability",
+    "--seed I": "seed of the draws",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model directory or a run")
-    add("--prompt", default="", metavar="TEXT", help="how the text begins")
-    text = "most tokens, those of the prompt counted (default 200)"
+    add("--prompt", default="", metavar="TEXT", help="start of the text")
+    text = "largest number of tokens, prompt included (default 200)"
     add("--length", type=positive_integer, default=200, metavar="N", help=text)
     add_flags(parser, _DRAWS)
 

@@ -15,38 +15,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser = kinds.add_parser(name, help=text, description=text)
         parser.set_defaults(draw=draw)
         parser.add_argument(
-            "--output", required=True, metavar="FILE", help="ends in .png, .svg or .pdf"
+            "--output",
+            required=True,
+            metavar="FILE",
+            help="a .png, .svg or .pdf file",
         )
         return parser.add_argument
 
     add = kind(_curves, "curves", "learning curves of one or several runs")
     add("runs", nargs="+", metavar="RUN", help="work directories, or their log.jsonl")
-    add("--names", nargs="+", metavar="NAME", help="one for each run")
+    add("--names", nargs="+", metavar="NAME", help="a name for each run")
 
-    add = kind(_attention, "attention", "where each target token looks in the source")
-    add("model", metavar="MODEL")
+    add = kind(_attention, "attention", "attention of each target token to the source")
+    add("model", metavar="MODEL", help="a model directory or a run")
     add("--text", required=True, help="the sentence to translate")
-    add("--translation", help="by default what the model finds")
+    add("--translation", help="translation (default: the model's)")
 
     add = kind(_kernels, "kernels", "the kernels of all LightConv layers")
-    add("model", metavar="MODEL")
+    add("model", metavar="MODEL", help="a model directory or a run")
 
     text = "the kernels of a DynamicConv along a sentence"
     add = kind(_dynamic_kernels, "dynamic-kernels", text)
-    add("model", metavar="MODEL")
+    add("model", metavar="MODEL", help="a model directory or a run")
     add("--text", required=True, help="the sentence")
-    add("--translation", help="by default what the model finds")
+    add("--translation", help="translation (default: the model's)")
     add(
         "--layer", metavar="NAME",
         help='such as "encoder 1" or "decoder 6"; by default the first one',
     )  # fmt: skip
 
-    text = "BLEU of systems by the source's length"
+    text = "BLEU of systems by the length of the source"
     add = kind(_bleu_by_length, "bleu-by-length", text)
-    add("--source", required=True, metavar="FILE")
-    add("--reference", required=True, metavar="FILE", action="append")
-    add("--hypotheses", required=True, metavar="FILE", nargs="+")
-    add("--names", nargs="+", metavar="NAME", help="of the systems")
+    add("--source", required=True, metavar="FILE", help="source texts")
+    text = "reference translations; may be given several times"
+    add("--reference", required=True, metavar="FILE", action="append", help=text)
+    text = "translations of the systems"
+    add("--hypotheses", required=True, metavar="FILE", nargs="+", help=text)
+    add("--names", nargs="+", metavar="NAME", help="a name for each system")
     add(
         "--edges", type=int, nargs="+", default=[10, 20, 30, 40, 50], metavar="N",
         help="most words of each group (default 10 20 30 40 50)",

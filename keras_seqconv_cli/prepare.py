@@ -7,11 +7,11 @@ from keras_seqconv_cli import Parser, add_flags, given, positive_integer
 
 HELP = "prepare a corpus of the papers, or parallel files, for training"
 DESCRIPTION = (
-    "Prepare a corpus as fairseq's scripts do, from files that were downloaded before: "
-    "Moses' tokens, filters, splits, byte pairs, dictionaries. Makes a folder for "
-    "`keras-seqconv train --dataset FOLDER --tokenizer FOLDER`, and prints how many "
-    "pairs each filter leaves out. An interrupted run goes on when the same command is "
-    "given again. Needs the packages of pip install 'keras-seqconv[mt]'."
+    "Prepare a corpus from downloaded files as fairseq's scripts do: Moses tokens, "
+    "filters, splits, byte pairs, dictionaries. Writes a folder for `keras-seqconv "
+    "train --dataset FOLDER --tokenizer FOLDER`, and prints the number of pairs that "
+    "each filter leaves out. The same command resumes an interrupted run. Needs "
+    "pip install 'keras-seqconv[mt]'."
 )
 LOADS_KERAS = False
 _RECIPES = {
@@ -34,21 +34,21 @@ _RECIPES = {
 }
 
 _CORPUS = {
-    "--tokenizer none|moses|moses+bpe|sentencepiece": "default moses+bpe; none leaves "
-    "it to train",
-    "--valid-every N": "take every N-th training line for it instead",
-    "--test-every N": "take every N-th training line for it instead",
+    "--tokenizer none|moses|moses+bpe|sentencepiece": "tokenizer of the text (default "
+    "moses+bpe); with none, `train` makes it",
+    "--valid-every N": "every N-th training line becomes the validation split",
+    "--test-every N": "every N-th training line becomes the test split",
     "--least N": "fewest words of a line",
     "--most N": "most words of a line",
-    "--ratio X": "most words for a word of the other",
-    "--merges N": "byte pairs to learn, on both sides together (default 10000)",
-    "--vocabulary-size N": "of sentencepiece (default 10000)",
-    "--threshold I": "rarer tokens: unknown",
-    "--nwords I": "most dictionary entries",
+    "--ratio X": "largest ratio of the numbers of words of a pair",
+    "--merges N": "byte pairs, learned on both sides together (default 10000)",
+    "--vocabulary-size N": "entries of SentencePiece (default 10000)",
+    "--threshold I": "count below which a token is unknown",
+    "--nwords I": "largest size of a dictionary",
     "--normalize": "normalize punctuation, with Moses",
-    "--remove-nonprinting": "make blanks of control characters and the like",
+    "--remove-nonprinting": "replace control and format characters by blanks",
     "--lowercase": "lower-case the text",
-    "--deduplicate": "leave out doubles of pairs",
+    "--deduplicate": "leave out repeated pairs",
     "--on-error raise|skip": "skip: leave out and count pairs that are not UTF-8 "
     "(default raise)",
 }
@@ -65,7 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add = command.add_argument
         if data is not None:
             add("data", metavar="DATA", help=data)
-            add("--list", action="store_true", help="list the files it reads, and end")
+            add(
+                "--list",
+                action="store_true",
+                help="list the input files, and end",
+            )
         for side, default in zip(("source", "target"), languages, strict=True):
             known = f"default {default}" if default else "two or three letters"
             add(
@@ -96,10 +100,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 help="a dictionary (or sentencepiece model) for each side, for models "
                 "that share no embeddings",
             )  # fmt: skip
-        add("--output", metavar="DIR", help="the folder to make")
+        add("--output", metavar="DIR", help="folder to write")
         add(
             "--tokenized", action="store_true",
-            help="write tokens, as fairseq has them, instead of plain text",
+            help="write tokens, as fairseq does, in place of plain text",
         )  # fmt: skip
         add(
             "--workers", type=positive_integer, default=available_cores(), metavar="N",

@@ -6,6 +6,7 @@ import itertools
 import re
 
 HELP = "list the named architectures, or show the recipe of one"
+DESCRIPTION = "List the presets, or show architecture, task and recipe of one."
 LOADS_KERAS = False
 
 

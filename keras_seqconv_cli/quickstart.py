@@ -33,8 +33,8 @@ print(served(text=tf.constant(sys.argv[2:]))["translation"].numpy()[0].decode())
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = {
-        "--workdir DIR": "the folder of the run (default runs/quickstart)",
-        "--overwrite": "start from the beginning, also if there is a run",
+        "--workdir DIR": "folder of the run (default runs/quickstart)",
+        "--overwrite": "remove an earlier run first",
     }
     add_flags(parser, flags)
     parser.set_defaults(workdir="runs/quickstart")

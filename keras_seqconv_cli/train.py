@@ -11,9 +11,9 @@ from keras_seqconv_cli import check_models, one_line
 
 HELP = "train a model on a corpus, from a preset"
 DESCRIPTION = (
-    "Train a model. --preset, --dataset and --workdir are enough; all else comes from "
-    "the preset's recipe and can be given instead. A run that was interrupted goes on "
-    "when the same command is given again. --config repeats a run from its folder."
+    "Train a model. --preset, --dataset and --workdir are required; other options "
+    "replace values of the preset. The same command resumes an interrupted run. "
+    "--config repeats a run from its folder."
 )
 
 
@@ -24,21 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="RUN",
-        help="take the options of a run's folder, its run.json, or a JSON file; flags "
-        "that are given as well replace them",
+        help="options of a run (its folder or run.json), or a JSON file of options; "
+        "flags replace them",
     )
     add_group, flags = parser.add_argument_group, {}
     groups = {name: add_group(name, text) for name, text in GROUPS.items()}
     for name, field in TrainingOptions.model_fields.items():
         group = groups[field.json_schema_extra["group"]]
-        choices = _choices(field.annotation)
-        if bool in (*typing.get_args(field.annotation), field.annotation):
-            choices = ("true", "false")
-        settings = {"metavar": "{" + ",".join(choices) + "}" if choices else "X"}
+        settings = {"metavar": _metavar(field.annotation)}
         if field.annotation is bool:
             settings = {"action": "store_const", "const": True}
         if bare := field.json_schema_extra["bare"]:
-            settings = {"nargs": "?", "const": bare, "metavar": "X"}
+            settings |= {"nargs": "?", "const": bare}
         text = field.description.replace("%", "%%")
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
@@ -51,14 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(flags=flags)
 
 
-def _choices(annotation) -> tuple[str, ...]:
-    """Of a Literal, also in a union with None."""
-    if typing.get_origin(annotation) is typing.Literal:
-        return typing.get_args(annotation)
-    for part in typing.get_args(annotation):
-        if found := _choices(part):
-            return found
-    return ()
+def _metavar(annotation) -> str:
+    """The value of a flag in help texts, also of a type in a union with None."""
+    parts, origin = typing.get_args(annotation), typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return "{" + ",".join(parts) + "}"
+    known = {bool: "{true,false}", int: "N", float: "X", str: "NAME", dict: "JSON"}
+    return known.get(origin or annotation) or _metavar(parts[0])
 
 
 def check(options: argparse.Namespace) -> None:

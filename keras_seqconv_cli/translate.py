@@ -8,9 +8,9 @@ from keras_seqconv_cli import add_flags, check_files, given, names_of
 
 HELP = "translate a file or a stream with one or several models"
 DESCRIPTION = (
-    "Translate every line of a file or stream; one line out for each line in. Several "
-    "models decode as one (their probabilities are averaged). Search options are those "
-    "of the first model directory where they are not given here."
+    "Translate each line of a file or stream to one line of output. Several models "
+    "decode as an ensemble, by the mean of their probabilities. The defaults of the "
+    "search are the first model's."
 )
 _FLAGS = {
     "--input FILE": "default: standard input (-)",
@@ -20,53 +20,52 @@ _FLAGS = {
     "--format text|tsv|jsonl": "text: a line for each line; tsv: line number, score, "
     "text; jsonl: an object for each line, with tokens and their scores. Default: "
     "text, tsv with --n-best or --scores, jsonl with --attention",
-    "--alignment-dictionary FILE": "lines 'source target': what --replace-unknowns "
-    "writes for a source token",
-    "--on-error raise|replace": "where the input is no UTF-8: end (default), or "
-    "replace what is wrong",
-    "--window N": "lines that are sorted by length and kept in memory at once "
-    "(default 10000; 1 when you type them)",
-    "--scores": "write the scores too",
-    "--attention": "write the attention too",
-    "--replace-unknowns": "put the source token with the most attention for each "
-    "unknown token",
-    "--resume": "go on with OUTPUT.part, which a run that broke off has left",
+    "--alignment-dictionary FILE": "lines 'source target': words of --replace-unknowns "
+    "by source token",
+    "--on-error raise|replace": "input that is not UTF-8: raise (default) ends with an "
+    "error, replace writes U+FFFD",
+    "--window N": "lines in memory, sorted by length (default 10000; 1 on a terminal)",
+    "--scores": "write scores",
+    "--attention": "write attention weights",
+    "--replace-unknowns": "replace an unknown token by the source token with the most "
+    "attention",
+    "--resume": "resume an interrupted run from OUTPUT.part",
     "--quiet": "show no progress",
 }
 _SHARDS = {
-    "--num-shards N": "how many of them: each translates every N-th line into "
+    "--num-shards N": "number of processes; each translates every N-th line to "
     "OUTPUT.I-of-N",
-    "--shard I": "which of them this is, from 0",
-    "--merge": "put the files of all shards together instead, and remove them",
+    "--shard I": "number of this process, from 0",
+    "--merge": "join the files of all shards, and remove them",
 }
 _DRAWS = {
-    "--sample": "draw from the model's distribution, by --temperature and these "
+    "--sample": "draw from the model's distribution, with --temperature and these "
     "options",
-    "--top-k N": "of the N likeliest tokens",
-    "--top-p X": "of the likeliest of this probability",
-    "--seed I": "with the same seed a line has the same draws (default 1)",
+    "--top-k N": "draw from the N most probable tokens",
+    "--top-p X": "draw from the most probable tokens with this total probability",
+    "--seed I": "seed of the draws of each line (default 1)",
 }
 # Names are those of keras_seqconv.decoding.beam_search.
 SEARCH = {
-    "--num-beams N": "hypotheses that are kept in each step",
-    "--length-penalty X": "exponent of the length that scores are divided by",
-    "--length-penalty-kind power|gnmt": "L**X or ((5 + L) / 6)**X",
+    "--num-beams N": "beams of the search",
+    "--length-penalty X": "exponent of the length that divides a score",
+    "--length-penalty-kind power|gnmt": "score / L**X, or score / ((5 + L) / 6)**X",
     "--max-length N": "most tokens of a translation",
-    "--max-length-ratio X": "tokens that each token of the source adds to that",
+    "--max-length-ratio X": "added to --max-length for each source token",
     "--min-length I": "fewest tokens of a translation",
-    "--unk-penalty X": "taken from the log-probability of unknown tokens",
-    "--temperature X": "divides the logits",
-    "--no-repeat-ngram-size I": "no n-gram of this size occurs twice",
-    "--num-groups N": "groups of a diverse beam search",
-    "--diversity-strength X": "how much groups avoid each other's tokens",
-    "--stopping first|optimal": "first is fairseq's",
+    "--unk-penalty X": "subtracted from the log-probability of unknown tokens",
+    "--temperature X": "divisor of the logits",
+    "--no-repeat-ngram-size I": "size of n-grams that occur at most once",
+    "--num-groups N": "groups of diverse beam search",
+    "--diversity-strength X": "penalty of a token that another group has chosen",
+    "--stopping first|optimal": "first: as fairseq; optimal: when no better hypothesis "
+    "is possible",
 }
 _BATCHES = {
     "--tokens-per-batch N": "source tokens times beams of a batch (default 16384)",
-    "--parallel-batches N": "batches decoded at the same time, each by its part of "
-    "the cores and in its own memory (default: on a CPU the number of cores, at most "
-    "8)",
-    "--dtype NAME": "dtype or policy of the models, such as bfloat16",
+    "--parallel-batches N": "batches that are decoded at the same time (default: on a "
+    "CPU the number of cores, at most 8)",
+    "--dtype NAME": "dtype or dtype policy of the models, such as bfloat16",
 }
 # What goes without, and what only with --sample.
 OF_BEAMS = ("num_beams", "num_groups", "diversity_strength", "stopping")
@@ -80,12 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(input="-", output="-", n_best=1, on_error="raise")
     add_shard_arguments(parser)
     add_search_arguments(parser)
-    title = "draws, instead of a beam search"
+    title = "sampling, in place of beam search"
     add_flags(parser.add_argument_group(title), _DRAWS)
 
 
 def add_shard_arguments(parser: argparse.ArgumentParser) -> None:
-    title = "one file, several processes or hosts"
+    title = "one file on several processes or hosts"
     add_flags(parser.add_argument_group(title), _SHARDS)
     parser.set_defaults(num_shards=1)
 
@@ -107,8 +106,8 @@ def check_shards(options: argparse.Namespace, output: str | None, name: str) -> 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Languages, the options of the beam search, and of the batches."""
-    for side, way in (("source", "from"), ("target", "into")):
-        text = f"what is translated {way} (default: as the model was trained)"
+    for side in ("source", "target"):
+        text = f"language of the {side} (default: the model's)"
         parser.add_argument(f"--{side}-language", metavar="xx", help=text)
     group = parser.add_argument_group("search")
     add_flags(group, SEARCH)
@@ -117,12 +116,12 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         dest="normalize",
         action="store_false",
         default=None,
-        help="do not divide scores by the length",
+        help="scores are sums, without division by the length",
     )
-    never = {"nargs": "+", "metavar": "ID", "help": "never chosen"}
+    never = {"nargs": "+", "metavar": "ID", "help": "tokens that are never chosen"}
     group.add_argument("--suppressed-ids", type=int, **never)
     add_flags(group, _BATCHES)
-    text = "quantize the `Dense` layers of the models first, by Keras"
+    text = "quantization of the models' `Dense` layers by Keras"
     group.add_argument("--quantize", choices=("int8",), help=text)
 
 
