@@ -86,7 +86,7 @@ class Options:
                 )
 
     def check_all_understood(self) -> None:
-        """Note every set option of an encoder or decoder that nobody asked for."""
+        """Notes each option of an encoder or decoder that is set and was not read."""
         self.refuse(*(name for name in _REFUSED if name not in self._used))
         for name, value in sorted(self._options.items()):
             sided = name.startswith(("encoder_", "decoder_"))
@@ -142,7 +142,7 @@ class Weights:
     def put(
         self, variable, *names: str, arrange: Callable = lambda array: array
     ) -> None:
-        """Assign what `arrange` makes of tensors, mostly of one, to a variable."""
+        """Assigns `arrange(*tensors)`, mostly of one tensor, to a variable."""
         missing = [name for name in names if name not in self.arrays]
         self.problems += [f"tensor {name} is missing" for name in missing]
         if self._used & set(names):

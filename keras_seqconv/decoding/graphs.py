@@ -120,14 +120,14 @@ def graph(
 
 
 class Tiered:
-    """A graph, and for each shape that is used enough the one that XLA compiles of it.
+    """A graph, and a version that XLA compiles for each frequent shape.
 
-    It compiles in a thread of its own while the plain graph goes on, so that nobody
-    waits: not in the first seconds, nor where a shape does not come again.
+    A thread compiles while the plain graph computes, so that no call waits, neither the
+    first ones nor those of rare shapes.
 
     Args:
         make: `make(jit_compile)` traces the graph.
-        idle: for the tensors of a call, tensors of these shapes with nothing to do.
+        idle: from tensors of a call to tensors of their shapes that end at once.
     """
 
     def __init__(self, make: Callable, idle: Callable):

@@ -242,7 +242,7 @@ class ConvolutionLayer(SequenceLayer):
 
 
 def parameters_of(layer_class: type) -> list[inspect.Parameter]:
-    """What the constructor takes: also what `**kwargs` hand on, down to Keras' own."""
+    """Parameters of the constructor and, through `**kwargs`, of base classes."""
     found = {}
     for base in layer_class.__mro__:
         if base is keras.layers.Layer:

@@ -14,14 +14,14 @@ _LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def at_most(elements: int, weights: int) -> Iterator[None]:
-    """While active, ValueError for a model that is far larger than what is stored.
+    """While active, models far larger than their file raise ValueError.
 
-    Before the memory is taken. One thread at a time, for Keras has no place of its own
-    for such a bound.
+    The error comes before the memory is allocated. One thread at a time: Keras has no
+    such bound, and a method of it is replaced.
 
     Args:
-        elements: about as many numbers as all weights have in all.
-        weights: about as many weights as there are.
+        elements: approximate number of elements of all weights.
+        weights: approximate number of weights.
     """
     left = [elements + _SPARE_ELEMENTS, weights + _SPARE_WEIGHTS]
 

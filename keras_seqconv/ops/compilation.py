@@ -143,12 +143,12 @@ def in_save_context() -> bool:
 
 
 def in_export() -> bool:
-    """Whether what is traced is for a runtime that has stock operations only."""
+    """Whether the trace is for a runtime with stock operations only."""
     return in_save_context() or leaves_tensorflow()
 
 
 def leaves_tensorflow() -> bool:
-    """Whether an exporter is among the callers of what is traced, as for ONNX files."""
+    """Whether an exporter to another runtime, such as ONNX, is tracing."""
     if keras.backend.backend() == "jax" or not in_graph() or in_save_context():
         return False
     frame = sys._getframe(1)
@@ -233,7 +233,7 @@ def _padded(tensor, axis, extra):
 def padded_rows(tensor):
     """(N, ...) -> (M, ...) with zeros below, M one of few numbers if XLA compiles it.
 
-    Gradients and what is cut back to N (a view) go through by themselves.
+    Gradients of the padding, and of the cut back to N, need no code.
     """
     if compiled_by_xla() or in_export() or _jit_compile is False:
         return tensor

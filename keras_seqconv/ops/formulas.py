@@ -39,8 +39,8 @@ FEW_NATIVE_TAPS = 4
 def by_matrix_units(taps):
     """Whether XLA leaves both products to a GPU's matrix units.
 
-    These add up half precision in float32, and float32 in what JAX's and TensorFlow's
-    settings of precision say (TF32, unless told otherwise), as in every other layer.
+    Matrix units accumulate half precision in float32. Float32 has the precision that
+    JAX or TensorFlow is set to (TF32 by default), as in other layers.
     """
     return taps > FEW_TAPS and not on_cpu()
 
@@ -80,15 +80,15 @@ def convolve_by_shifts(inputs, kernel, left):
 def convolve_by_bands(inputs, kernel, left, remake=None):
     """`convolve` as products of band matrices, one for all blocks or one for each.
 
-    The taps of L neighbouring positions are written as an L x W band matrix and
-    multiplied with the W inputs they reach: small matrix products, which is what
-    uncompiled graphs are good at, and XLA for long kernels. L grows with K and not with
-    T, so that memory is O(BTC + BTHK). The zeros beside the bands would spread what is
-    not finite over its block: it goes through a slow loop on a CPU; a GPU, which would
-    wait for the host to choose, leaves it out and marks what it reaches, in all
-    channels of its head.
+    The taps of L neighbouring positions form an L x W band matrix, multiplied with the
+    W inputs that they reach. Small matrix products are fast in uncompiled graphs, and
+    for long kernels under XLA. L grows with K and not with T, so that memory is
+    O(BTC + BTHK). The zeros beside the bands would spread NaN and infinity over a
+    block. Non-finite inputs therefore take a slow loop on a CPU. A GPU, where the host
+    would have to wait for the choice, leaves them out and marks the outputs that they
+    reach, in all channels of the head.
 
-    `remake` makes the kernel again, where holding it would cost a pass over memory.
+    `remake` recomputes the kernel, where holding it would cost a pass over memory.
     """
     heads, taps = kernel.shape[-2:]
     batch, length, channels = ops.shape(inputs)

@@ -124,7 +124,7 @@ _OURS = {
 
 
 def refuse_names_of_keras(arguments: dict) -> None:
-    """ValueError for what layers of Keras take and ours do not, with what to do."""
+    """ValueError for arguments that only Keras' own layers have."""
     for name in set(arguments) & set(_OURS):
         raise ValueError(
             f"`{name}` is {_OURS[name]}. Received: {name}={arguments[name]!r}"

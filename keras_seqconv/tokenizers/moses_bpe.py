@@ -279,7 +279,7 @@ class DictionaryTokenizer(Tokenizer):
 
 
 def count_pieces(words: Mapping[str, int], split: Callable) -> Counter:
-    """Occurrences of the pieces that `split` makes of words."""
+    """Counts the pieces of all words, each by `split(word)`."""
     pieces = Counter()
     for word, count in words.items():
         for piece in split(word):

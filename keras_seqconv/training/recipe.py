@@ -46,13 +46,13 @@ def recipe_from_json(values: dict) -> Recipe:
 
 
 def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
-    """The preset's recipe with what the options say instead.
+    """The preset's recipe, with the values that options replace.
 
     Args:
         options: of the run.
-        devices: that training will use. Where the options do not say how many batches
-            of a device an update has, batches become fewer and then smaller with their
-            number: an update keeps its tokens.
+        devices: number of devices. Unless the options give the batches of an update,
+            more devices mean fewer and then smaller batches on each: an update keeps
+            its tokens.
 
     Raises:
         ValueError: an option that the chosen optimizer, schedule or kind of model does

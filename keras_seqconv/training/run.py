@@ -87,7 +87,7 @@ class Run:
             write_json(self.settings, {**read_json(self.settings), **entries})
 
     def what_matters(self) -> dict:
-        """The options without those that change nothing of what comes out."""
+        """The options that the result depends on."""
         return self.options.model_dump(exclude=_OF_A_MACHINE | _ON_THE_WAY)
 
 
@@ -114,7 +114,7 @@ def sole_run(folder: str | os.PathLike) -> Iterator[None]:
 
 
 def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
-    """Makes the folder of a run, or goes on in it; inside of `sole_run`.
+    """Makes or resumes the folder of a run, inside of `sole_run`.
 
     Raises:
         ValueError: the folder holds a run with other options.

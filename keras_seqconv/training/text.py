@@ -150,7 +150,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
 def read_text(run, recipe: Recipe, corpus: Corpus, say) -> Text:
     """Trains or reads the tokenizers, and writes the stores.
 
-    What an earlier start of the run has finished is read, not made again.
+    Finished results of an earlier start of the run are read.
 
     Args:
         run: whose folder keeps tokenizers and stores.
@@ -234,7 +234,7 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
 def tokenizers_of(run, corpus, say) -> tuple:
     """Source and target; the source of a language model is None.
 
-    Those of the run, or else of the folder that the options name, or trained and kept.
+    They are read from the run, or from the folder that the options name, or trained.
     """
     if run.tokenizers.exists():
         pair = read_tokenizers(run.tokenizers)

@@ -294,7 +294,7 @@ def side_by_side(
 
 
 def default_parallel() -> int:
-    """Batches at a time where nobody said how many, as `Translator` documents."""
+    """Default of `parallel_batches` of a `Translator`."""
     if keras.backend.backend() != "tensorflow":
         return 1
     gpu = tf.config.list_physical_devices("GPU")
