@@ -140,7 +140,7 @@ def states(
 
 
 def _tried(read: Callable[[Path], dict], path: Path) -> dict | None:
-    """What `read` reads; None, with a warning, of a damaged file."""
+    """`read(path)`; None, with a warning, for a damaged file."""
     try:
         return read(path)
     except (ValueError, OSError) as error:
@@ -286,7 +286,7 @@ def _mean(files: list["_File"], number: int) -> np.ndarray:
 
 
 def _variables(model) -> dict[str, list]:
-    """By group; the optimizer is built where it is not."""
+    """Variables by group; builds the optimizer if necessary."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         with _scope(model):
@@ -306,7 +306,7 @@ def _assign(variable, value: np.ndarray) -> None:
 
 
 def _scope(model):
-    """Where variables of a distributed model can be made and assigned."""
+    """Scope of the model's strategy, for variables to be made and assigned."""
     if keras.backend.backend() == "tensorflow":
         return model.distribute_strategy.scope()
     return contextlib.nullcontext()

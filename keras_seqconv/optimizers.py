@@ -450,7 +450,7 @@ def _dense(gradient, dtype):
 
 
 def _sum_of_squares(values):
-    """In one pass where TensorFlow has one."""
+    """Sum of squares, in one pass on TensorFlow."""
     if keras.backend.backend() == "tensorflow":
         return 2 * tf.nn.l2_loss(values)
     return ops.sum(ops.square(values))

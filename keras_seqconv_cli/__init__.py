@@ -278,7 +278,7 @@ def names_of(flags: Iterable[str]) -> list[str]:
 
 
 def positive_integer(text: str) -> int:
-    """For `type=` of an argument."""
+    """`type=` of an argument."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
     return int(text)

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _summary(translator, output: str) -> str:
-    """What was made, and what to paste next."""
+    """Text about the result, and the commands that follow."""
     from keras_seqconv.models.stacks import MIXERS
 
     model, call = translator.model, "generate"

@@ -103,7 +103,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What is measured goes to `result`, for --json, and to `lines`, to be printed."""
+    """Collects results for --json, and lines to print."""
     result, lines = {}, []
     measure = _translations if options.text is None else _language_model
     measure(options, result, lines)

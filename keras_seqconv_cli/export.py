@@ -111,7 +111,7 @@ def _run_graphs(options: argparse.Namespace) -> int:
 
 
 def _summary(path: Path, translator) -> str:
-    """What was written, and what to paste next."""
+    """Text about the result, and the commands that follow."""
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     name, tokenizers = path.parent.name, [*translator.tokenizers.values()]
     mount = shlex.quote(f"{path.parent}:/models/{name}")

@@ -126,7 +126,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dict:
-    """What was given of the search, and of `more` options, by name."""
+    """Options of the search, and `more`, that were given, by name."""
     names = [*names_of(SEARCH), "normalize", "suppressed_ids", *more]
     return given(options, names)
 

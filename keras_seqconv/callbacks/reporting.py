@@ -359,7 +359,7 @@ class Progress(Reports):
         return "  ".join(parts)[: max(width - 1, 1)]
 
     def _share_done(self) -> float:
-        """Of the whole training; 0 where its end is unknown."""
+        """Share of the training that is done; 0 if its end is unknown."""
         if self.max_updates:
             return min(self.update / self.max_updates, 1.0)
         steps = self.params.get("steps")

@@ -130,7 +130,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[Path]:
-    """Whatever one bad byte raises in a library, as one error that names the file."""
+    """Turns any error of a library that reads the file into one that names it."""
     try:
         yield path
     except FileNotFoundError:
@@ -234,7 +234,7 @@ def look_at(stream: BinaryIO) -> set[str]:
 
 
 def _popped(stack: list, kinds: list) -> list:
-    """What an opcode takes from the stack, of whose parts it says the kinds."""
+    """Pops the arguments of an opcode, whose kinds are given, from the stack."""
     marked = pickletools.markobject in kinds
     count = kinds.index(pickletools.markobject) if marked else len(kinds)
     start = len(stack)

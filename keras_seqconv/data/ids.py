@@ -364,6 +364,6 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
 
 
 def _is_store(path: Path) -> bool:
-    """Also a damaged one, which may be written anew; a folder of something else not."""
+    """True also of a damaged store, which may be written anew."""
     settings = path / "settings.json"
     return settings.is_file() and _FORMAT["format"] in settings.read_text("utf-8")

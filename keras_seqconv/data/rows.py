@@ -233,7 +233,7 @@ def prepare_tfds(builder, manual_dir: str | os.PathLike | None = None) -> None:
 
 
 def _texts_of(builder) -> tuple[str | None, object, tuple[str, ...]]:
-    """What holds the texts of an example: its key (None: all of it), kind and names."""
+    """The feature with the texts of an example: key (None: all of it), kind, names."""
     features = require("tensorflow_datasets", "tfds").features
     whole = builder.info.features
     for kind in (features.Translation, features.TranslationVariableLanguages):

@@ -260,7 +260,7 @@ def score(
 
 
 def _ids(**given) -> dict:
-    """Those of the ids that are given, as tensors."""
+    """The ids that are given, as tensors."""
     tensors = {
         name: ops.convert_to_tensor(value, dtype="int32")
         for name, value in given.items()

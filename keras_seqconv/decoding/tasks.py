@@ -214,6 +214,6 @@ def whole_search(model, options, tensors: dict) -> Hypotheses:
 
 
 def of_sentences(tensors: dict):
-    """Of the tensors the first that has a row for each sentence."""
+    """The first tensor with a row for each sentence."""
     names = ("source_ids", "prefix_ids", "rows")
     return next(tensors[name] for name in names if name in tensors)

@@ -258,7 +258,7 @@ def _fetched(folder: Path) -> Path:
 
 
 def _pieces(side: str, tokenizer) -> dict:
-    """What `translate.js` needs of a SentencePiece model."""
+    """Fields of a SentencePiece model for `translate.js`."""
     if tokenizer.kind != "sentencepiece":
         raise ValueError(
             f"`{side}_tokenizer` must be a SentencePieceTokenizer, which the page can "

@@ -421,7 +421,7 @@ def _key_mask(mask):
 
 
 def _memory_mask(mask, keys):
-    """That of keys (B, H, S, D), checked."""
+    """The mask of keys (B, H, S, D), checked."""
     return _key_mask(checked_mask("memory_mask", mask, (keys.shape[0], keys.shape[2])))
 
 

@@ -142,7 +142,7 @@ class _ConvolutionModule(SequenceLayer):
         return self.convolution.kernels(**self._projected(inputs), mask=mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """That of the convolution, see `layers.sequences`."""
+        """State of the convolution, see `layers.sequences`."""
         return self.convolution.get_initial_state(batch_size, max_length)
 
     def step(self, inputs, state: dict) -> tuple:

@@ -78,7 +78,7 @@ class _WeightNormalized(SequenceLayer):
         self._set_arguments(locals())
 
     def _options(self) -> dict:
-        """What the weight-normalised layers take over from this one."""
+        """Arguments that this layer passes to its weight-normalized layers."""
         options = self._kernel_options("kernel_")
         return {**options, "folded": self.folded, "dtype": self.dtype_policy}
 

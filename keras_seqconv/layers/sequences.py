@@ -149,7 +149,7 @@ class SequenceLayer(keras.layers.Layer):
                 setattr(self, name, value)
 
     def _kernel_options(self, prefix: str = "") -> dict:
-        """What `add_weight` is to know of a kernel, or with "kernel_" a `Dense`."""
+        """Arguments of a kernel for `add_weight`, or, with "kernel_", for `Dense`."""
         return {
             f"{prefix}regularizer": self.kernel_regularizer,
             f"{prefix}constraint": self.kernel_constraint,

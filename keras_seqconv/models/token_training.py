@@ -168,7 +168,7 @@ def _test_on_jax(model, state: tuple, data) -> tuple:
 
 
 def _scope(*states, **options):
-    """In it variables have other values: pairs of (variables, values)."""
+    """Scope in which variables have other values: pairs of (variables, values)."""
     pairs = [pair for state in states for pair in zip(*state, strict=True)]
     return keras.StatelessScope(state_mapping=pairs, **options)
 

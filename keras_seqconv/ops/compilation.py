@@ -204,7 +204,7 @@ def compiled_by_xla() -> bool:
 
 
 def _run_with_padded_time(function, tensors):
-    """With T padded to a bucket; shared kernels (H, K) have no T."""
+    """Runs with T padded to a bucket; shared kernels (H, K) have no T."""
     sequence = next(tensor for tensor in tensors if len(tensor.shape) > 2)
     length, extra = _size_and_extra(sequence, axis=1)
     if isinstance(extra, int) and extra == 0:

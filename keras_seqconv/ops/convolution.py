@@ -283,7 +283,7 @@ def _accumulate_in_float32(formula, under_xla):
 
 
 def _both_gradients(convolve, kernel_gradient, upstream, inputs, kernel, left):
-    """Of the convolution, (dx, dk)."""
+    """Gradients of the convolution, (dx, dk)."""
     heads, taps = kernel.shape[-2:]
     mirror = functools.partial(formulas.mirrored, kernel, left)
     return (

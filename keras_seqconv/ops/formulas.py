@@ -323,7 +323,7 @@ def _blocks(tensor, block):
 
 
 def _windows(inputs, heads, left, taps, block):
-    """What each block reaches, as a tensor (B, H, time, R) and places (N, W) in it.
+    """Inputs of each block: a tensor (B, H, time, R) and positions (N, W) in it.
 
     Position w of window n is position n * L + w - P of the inputs.
     """

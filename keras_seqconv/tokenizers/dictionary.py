@@ -320,7 +320,7 @@ class BytePairsInGraph:
         return tf.RaggedTensor.from_value_rowids(parts, rows, count, validate=False)
 
     def _merge(self, symbols, rows, count):
-        """What is left when no pair of any word can be merged: rows, and row splits.
+        """Pieces after all merges: rows, and row splits.
 
         Each step merges, in every word, all occurrences of its pair of lowest rank.
         """

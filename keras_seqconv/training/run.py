@@ -263,7 +263,7 @@ def _what_is_trained(run: Run, text: Text) -> dict:
 
 
 def _digest(store: IdStore) -> str:
-    """Of all lengths and of two rows: texts and tokenizers are compared as well."""
+    """Digest of all lengths and two rows; texts and tokenizers are compared too."""
     digest = hashlib.sha256()
     for key in store.keys:
         for values in (store.lengths[key], store[0][key], store[len(store) - 1][key]):

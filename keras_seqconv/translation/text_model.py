@@ -158,7 +158,7 @@ class TextModel:
         return side_by_side(search, parts, parallel)
 
     def _scores(self, name, targets, options, sources=None) -> list[float]:
-        """What `decoding.score` gives to targets, for sources if there are any."""
+        """`decoding.score` of targets, with sources if the model has them."""
         model = self.model
         own = {key: self.search[key] for key in OF_SCORES if key in self.search}
         check_lengths(name, targets, model.max_target_length)

@@ -241,7 +241,7 @@ def merge_shards(output: str | os.PathLike, number: int, format: str = "text") -
 
 
 def _bytes(line: str) -> int:
-    """Those of a line of the input; U+FFFD stands for one that was no UTF-8."""
+    """Bytes of a line of the input; U+FFFD is one byte that was not UTF-8."""
     return len(line.encode()) - 2 * line.count("\ufffd") + 1
 
 
@@ -281,7 +281,7 @@ def _rounded(values) -> list[float]:
 
 
 def _state(input) -> dict | None:
-    """By what an input that is a file is known again; None for a stream."""
+    """Size and time by which a file is recognized; None for a stream."""
     with contextlib.suppress(AttributeError, io.UnsupportedOperation):
         status = os.stat(input.fileno() if hasattr(input, "read") else input)
         if stat.S_ISREG(status.st_mode):
@@ -315,7 +315,7 @@ def _all_settings(translator: Translator, settings: dict) -> dict:
 def _opened(
     output, resume: bool, translator: Translator, settings: dict
 ) -> Iterator[tuple[Callable, int]]:
-    """What writes a window (its bytes, lines done with it), and lines done before."""
+    """A function that writes a window (bytes, lines so far), and lines done before."""
     path = None if hasattr(output, "write") else Path(os.path.realpath(output))
     if path is None or (path.exists() and not path.is_file()):
         if resume:
