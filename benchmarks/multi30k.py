@@ -162,6 +162,19 @@ def score(options) -> None:
     print(text)
 
 
+def without_folders(notes: dict, run: Path) -> list[str]:
+    """The command of a run, without the folders of this machine."""
+    names = {
+        "--dataset": {os.path.relpath(CORPUS): "$KERAS_SEQCONV_DATA/multi30k"},
+        "--workdir": {str(run): f"runs/multi30k/{run.name}"},
+    }
+    command = ["keras-seqconv", *notes["starts"][-1]["command"][1:]]
+    for flag, known in names.items():
+        place = command.index(flag) + 1
+        command[place] = known.get(command[place], command[place])
+    return command
+
+
 def training_of(run: Path, log: list[dict]) -> dict:
     """Updates, minutes and speed from a run's log; parameters of its model."""
     import numpy as np
@@ -172,7 +185,7 @@ def training_of(run: Path, log: list[dict]) -> dict:
     model = ks.load(run / "model").model
     speeds = [record["tokens_per_second"] for record in steps]
     return {
-        "command": json.loads((run / "run.json").read_text())["starts"][-1]["command"],
+        "command": without_folders(json.loads((run / "run.json").read_text()), run),
         "parameters": int(sum(np.prod(one.shape) for one in model.trainable_weights)),
         "updates": steps[-1]["update"],
         "minutes": round(log[-1]["seconds"] / 60, 1),
