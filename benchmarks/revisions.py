@@ -48,7 +48,8 @@ def op_calls():
             functools.partial(_gradients, getattr(ops, name)), autograph=False
         )
         call = functools.partial(both, inputs, kernel, upstream)
-        yield f"ops.{name}, forward and backward", lambda call=call: _repeated(call)
+        call = functools.partial(_repeated, call)
+        yield f"20 times {name}, forward and backward", call
 
 
 def _gradients(function, inputs, kernel, upstream):
@@ -76,7 +77,7 @@ def model_calls():
     sizes = {"source_vocabulary_size": WORDS, "target_vocabulary_size": WORDS}
     for family in ("dynamic_conv", "conv_s2s", "transformer"):
         model = ks.models.from_preset(f"{family}_multi30k", seed=0, **sizes)
-        model.compile(ks.optimizers.AdamW(1e-4), "sparse_categorical_crossentropy")
+        model.compile(ks.optimizers.AdamW(1e-4))  # with the loss of this package
         step = functools.partial(model.train_on_batch, inputs, ids[2])
         yield f"{family}, step of fit", step
         for rows, beams in ((1, 1), (16, 5)):
@@ -129,6 +130,12 @@ class Process:
         self.write("call")
         return float(self.read())
 
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def end(self) -> None:
+        self._process.kill()
+
     def write(self, text: str) -> None:
         self._process.stdin.write(f"{text}\n")
         self._process.stdin.flush()
@@ -139,16 +146,20 @@ def compare(revision: str, words: list[str], seconds: float) -> None:
     print("| | calls | ratio (quartiles) | ms, revision |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(
-            ["git", "archive", revision], cwd=ROOT, check=True, capture_output=True
+            ["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE
         )
+        if archive.returncode:
+            sys.exit(2)  # git has said why
         subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
         old, new = Process(Path(folder), words), Process(ROOT, words)
         while name := old.read():
             new.read()
             found, end = [], time.perf_counter() + seconds
             while time.perf_counter() < end or len(found) < 10:
-                pair = [old.time(), new.time()] if len(found) % 2 else None
-                found.append(pair or [new.time(), old.time()][::-1])
+                # Neither is always the first of a pair.
+                turn = (old, new) if len(found) % 2 else (new, old)
+                seconds_of = {process: process.time() for process in turn}
+                found.append((seconds_of[old], seconds_of[new]))
             ratios = [after / before for before, after in found]
             low, middle, high = np.percentile(ratios, (25, 50, 75))
             before = np.median([pair[0] for pair in found]) * 1e3
@@ -159,6 +170,9 @@ def compare(revision: str, words: list[str], seconds: float) -> None:
             )
             old.write("")
             new.write("")
+        if status := old.wait():
+            new.end()
+            sys.exit(f"The process of {revision} ended with status {status}.")
 
 
 if __name__ == "__main__":

@@ -441,7 +441,7 @@ def test_text_that_is_not_utf8(tmp_path):
 def test_output_and_empty_results(tmp_path):
     files = parallel(tmp_path, [("a b c d", "b")] * 3)
     recipe = corpus("de", "en", [files], tokenizer="none", ratio=2)
-    with pytest.raises(ValueError, match="keep at least one pair.*ratio above 2 3"):
+    with pytest.raises(ValueError, match="keep at least one pair.*ratio above 2: 3"):
         prepare(recipe, ".", tmp_path / "out")
     with pytest.raises(ValueError, match="must be empty, not exist"):
         prepare(recipe, ".", tmp_path)

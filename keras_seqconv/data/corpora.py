@@ -115,7 +115,7 @@ class Corpus:
         return self._digests([self._known(split) for split in splits])
 
     def _known(self, split: str) -> str:
-        """Name of a split; "validation" for its other names."""
+        """Name of a split in this corpus, whichever name of validation is given."""
         if split in _VALIDATION and split not in self.splits:
             return next((name for name in _VALIDATION if name in self.splits), split)
         return split

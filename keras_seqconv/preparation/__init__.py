@@ -301,7 +301,7 @@ class _Preparation:
         splits = self._write_texts(split_word, words, folder)
         if not splits["train"]["kept"]:
             received = "; ".join(
-                f"{name} {count}"
+                f"{name}: {count}"
                 for counts in (*parts, splits["train"])
                 for name, count in counts.items()
                 if isinstance(count, int)
