@@ -172,6 +172,20 @@ def fresh_translator(**options):
     return make_translator.__wrapped__("pieces", **options)
 
 
+def test_a_step_ends_each_row_at_its_limit(tmp_path):
+    """Two rows with three tokens each: one may have no more, the other may."""
+    ks.export.onnx_model(fresh_translator(mixer="light_conv"), tmp_path / "onnx")
+    module = example()
+    outside = module.Translator(tmp_path / "onnx")
+    source = {"source_ids": np.array([[5, 6, 2]] * 2, "int32")}
+    rows = {"ids": np.array([[7], [7]], "int32"), "limits": np.array([3, 4], "int32")}
+    state = module.run(outside.encoder, source)
+    after = module.run(outside.step, {**rows, "step": np.array(3, "int32"), **state})
+    goes_on = np.isfinite(after["log_probs"])
+    assert not goes_on[0].any() and goes_on[1].all()
+    assert np.isfinite(after["end_log_probs"]).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mixer", "search", "quantized"),
