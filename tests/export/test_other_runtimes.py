@@ -254,6 +254,8 @@ def test_a_page_translates_without_a_server(page):
     )
     expected = translator.translate(texts)
     assert browser.execute_async_script(translate, texts) == expected
+    ids = browser.execute_script(r"return translator.sourceIds('a\ud83d b')")
+    assert [ids] == translator.source_tokenizer.tokenize(["a\ud83d b"])
     # Each line, which ends with a line feed alone, has one line.
     texts = [text.replace("\0", "") for text in texts]
     enter = (

@@ -52,6 +52,8 @@ export class Translator {
 
   sourceIds(text) {
     const most = this.settings.max_source_length;
+    // Half of a surrogate pair counts as its three bytes, none of which is UTF-8.
+    text = text.replace(/\p{Surrogate}/gu, "\ufffd".repeat(3));
     const ids = /[^ \t-\r]/.test(text) ? this.source.encodeIds(text) : [];
     return [...(most ? ids.slice(0, most - 1) : ids), this.settings.special_ids.end];
   }
