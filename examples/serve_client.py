@@ -155,6 +155,10 @@ def main() -> int:
         "--no-dash-splits", dest="dashes", action="store_false",
         help="leave x-y one token (Moses without -a)",
     )  # fmt: skip
+    parser.add_argument(
+        "--unknown", action="store_true",
+        help="at the end, print the number of tokens that the model does not know",
+    )  # fmt: skip
     options = parser.parse_args()
     try:
         translate_lines(options)
@@ -189,14 +193,26 @@ def translate_lines(options: argparse.Namespace) -> None:
     if options.moses:
         moses = Moses(options.moses, options.normalize, options.dashes)
     lines = (line.rstrip("\n") for line in sys.stdin)
+    tokens = unknown = texts = 0
     while batch := list(itertools.islice(lines, options.batch)):
         if moses:
             batch = [moses.tokenize(line) for line in batch]
+        if options.unknown:
+            counts = client.call("count_tokens", text=batch)
+            tokens += sum(counts["tokens"])
+            unknown += sum(counts["unknown"])
+            texts += sum(count > 0 for count in counts["unknown"])
         for translation in client.translate(batch):
             if moses:
                 translation = moses.detokenize(translation)
             # One line for each text, even with line breaks in it.
             print(" ".join(translation.splitlines()), flush=True)
+    if options.unknown:
+        print(
+            f"{unknown:,} of {tokens:,} input tokens are unknown to the model; texts "
+            f"with unknown tokens: {texts:,}",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -29,6 +29,13 @@ def main(directory: str, path: str, *files: str) -> None:
 
 def cases_of(owner, texts: list[str], **options) -> list:
     """[signature, inputs, outputs] of an export with these options of the search."""
+    tokenizer = next(iter(owner.tokenizers.values()))
+    rows = tokenizer.tokenize(texts)
+    counts = {
+        "tokens": [len(ids) - 1 for ids in rows],
+        "unknown": [ids.count(tokenizer.unk_id) for ids in rows],
+    }
+    counts = ["count_tokens", {"text": texts}, counts]
     penalty = {key: options[key] for key in options if key == "length_penalty"}
     reverse = texts[::-1]
     if hasattr(owner, "generate"):
@@ -41,6 +48,7 @@ def cases_of(owner, texts: list[str], **options) -> list:
         all_of_it = owner.sample(texts, 4, max_length=5)
         return [
             ["serving_default", {"text": texts}, best],
+            counts,
             ["generate", {"prompt": texts, **draw}, {"generation": drawn}],
             [
                 "generate",
@@ -58,6 +66,8 @@ def cases_of(owner, texts: list[str], **options) -> list:
     }
     cases = [
         ["serving_default", {"text": texts}, best],
+        counts,
+        ["count_tokens", {"text": []}, {"tokens": [], "unknown": []}],
         ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
         ["score", {"text": texts, "translation": reverse},
          {"score": owner.score(texts, reverse, **penalty)}],
