@@ -7,10 +7,10 @@ With a file TEXT its lines are cases as well.
 
 import json
 import sys
-from pathlib import Path
 
 import keras_seqconv as ks
 from keras_seqconv.export.servable import NOT_FOUND
+from keras_seqconv.support.files import read_lines
 from keras_seqconv.translation.translator import Translation
 
 TEXTS = [
@@ -20,9 +20,7 @@ TEXTS = [
 
 
 def main(directory: str, path: str, *files: str) -> None:
-    texts = TEXTS + [
-        line for file in files for line in Path(file).read_text("utf-8").splitlines()
-    ]
+    texts = TEXTS + [line for file in files for line in read_lines(file)]
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(cases_of(ks.load(directory), texts), stream)
 

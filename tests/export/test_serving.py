@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,8 +56,8 @@ def test_program(server, translator, monkeypatch, capsys, protocol):
         monkeypatch.setattr(
             sys, "argv", ["serve_client.py", "m", *flags, "--normalize"]
         )
-        given = io.StringIO("".join(f"{line}\n" for line in lines))
-        monkeypatch.setattr(sys, "stdin", given)
+        given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
         status, printed = client.main(), capsys.readouterr()
         assert status or printed.err == f"{told}\n"
         return (printed.err if status else printed.out).splitlines()
