@@ -23,6 +23,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 
+from keras_seqconv.support import warnings_as_lines
 from keras_seqconv.version import __version__
 
 signals.loaded()
@@ -56,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = argparse.Namespace()
+
+    def warn(line):
+        print(f"warning: {one_line(line, options)}", file=sys.stderr)
+
     try:
         if None in (sys.stdout, sys.stderr):
             # Python would give their numbers to the next files that are opened.
@@ -63,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(arguments).parse_args(arguments)
         module = options.module
         del options.module
-        with signals.endable():
+        with signals.endable(), warnings_as_lines(warn):
             if hasattr(module, "check"):
                 module.check(options)
             models = getattr(options, "model", None) or []
@@ -213,7 +218,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")
 
 
-def one_line(error: Exception, options: argparse.Namespace) -> str:
+def one_line(error: Exception | str, options: argparse.Namespace) -> str:
     """The message with arguments named as on the command line.
 
     `name` becomes NAME or --name where the command has such an argument; what is called

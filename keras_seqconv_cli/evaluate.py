@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metrics = (*METRICS, "perplexity")
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
-    text = "reference translations; may be given several times"
+    text = "reference translations; may be given several times: an empty line of a "
+    text += "further file is no reference"
     add("--reference", metavar="FILE", action="append", default=[], help=text)
     add_flags(parser, _FLAGS)
     text = f"any of {', '.join(metrics)} (default bleu,chrf)"
@@ -55,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
     add("--break-mode", default="none", choices=BREAK_MODES, help=text)
     defaults = {"split": "test", "samples": 1000, "seed": 12345, "context_window": 0}
-    parser.set_defaults(known_metrics=metrics, **defaults)
+    flags = {"`references`": "--reference"}
+    parser.set_defaults(known_metrics=metrics, flags=flags, **defaults)
     add_shard_arguments(parser)
     add_search_arguments(parser)
 
@@ -161,6 +163,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
 
 def _texts(options) -> tuple:
     """Sources, references, hypotheses, those to compare; None for what is not given."""
+    from keras_seqconv.evaluation.corpus_scores import check_references
     from keras_seqconv.support.files import iterate_lines
 
     columns, most = {}, options.limit
@@ -170,7 +173,7 @@ def _texts(options) -> tuple:
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
-    references = [columns[file] for file in options.reference]
+    references = check_references([columns[file] for file in options.reference])
     if options.dataset is not None:
         from keras_seqconv.data.corpora import open_corpus
 

@@ -39,6 +39,7 @@ def archive(golden, tmp_path):
     return folder
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_folder_names_its_files(archive, convert, capsys, tmp_path):
     """Languages from the options of the checkpoint; byte-pair codes, if there are."""
     translator, printed, errors = convert(archive)

@@ -18,7 +18,7 @@ from keras import ops
 
 from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
-from keras_seqconv.evaluation import metric_of
+from keras_seqconv.evaluation.corpus_scores import check_references, metric_of
 from keras_seqconv.support import Progress as Lines
 from keras_seqconv.support import clock, require, tf
 from keras_seqconv.support.files import naming, write_file
@@ -123,6 +123,7 @@ class ValidationBLEU(Validation):
                 "`sources` and `references` must have the same number of texts, at "
                 f"least one. Received: {len(self.sources)} and {len(self.references)}"
             )
+        check_references(self.references)
         language = getattr(self.translator, "target_language", None)
         self._metric = metric_of("bleu", target_language=language)
 

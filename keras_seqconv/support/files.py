@@ -160,6 +160,11 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
         return
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder or not exist. It is a file.")
+    if path.samefile("."):
+        raise ValueError(
+            f"{path} must not be the working directory, which would be replaced. "
+            "Name a folder in it, or go to another one."
+        )
     if any(path.iterdir()) and not (replaceable is not None and replaceable(path)):
         raise ValueError(
             f"{path} must be empty, not exist, or hold what may be replaced. It holds: "

@@ -30,6 +30,7 @@ from keras_seqconv.support.files import (
     write_json,
 )
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
+from keras_seqconv.translation.text_model import UnknownTokens
 from keras_seqconv.translation.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
@@ -74,7 +75,8 @@ def translate_file(
     r"""Translates every line of a file or stream, in order.
 
     A line ends with "\n" alone; a "\r" before it and a byte order mark at the start are
-    dropped. Empty lines stay empty. Translations hold no line breaks and, in "tsv", no
+    dropped. Empty lines stay empty. A warning at the end says how many source tokens
+    were unknown. Translations hold no line breaks and, in "tsv", no
     tabs: there are blanks instead. Output formats, UTF-8 (L tokens, S source time):
 
     | format  | content                                                               |
@@ -150,6 +152,7 @@ def translate_file(
         if done and progress is not None:
             print(f"resuming after {done:,} lines", file=progress, flush=True)
         report, shown = Report(done, done), Progress(progress)
+        unknown = UnknownTokens()
 
         def status() -> str:
             seconds = shown.seconds
@@ -171,13 +174,14 @@ def translate_file(
             records = [""] * len(texts)
             # Compiling pays for lines that come one by one, as typed ones do. Elsewhere
             # scores of a resumed run would differ in their last digits.
-            for place, best, cut in translator.each_n_best(
+            for place, best, ids, cut in translator.each_n_best(
                 texts, n_best, numbers=numbers, plain=window > 1, **options
             ):
                 source, number = texts[place], numbers[place]
                 records[place] = _record(format, number, source, best, translator)
                 report.lines += 1
                 report.tokens += len(best[0].positional_scores) if best else 0
+                unknown.add([ids], translator.model.unk_id)
                 if cut:
                     report.cut += 1
                     report.first_cut = min(number, report.first_cut or number)
@@ -186,6 +190,7 @@ def translate_file(
             write("".join(records).encode(), report.lines)
         position = size  # also where lines end with two bytes
         shown.end(status)
+        unknown.tell(stacklevel=3)
         return report
 
 

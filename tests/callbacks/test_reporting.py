@@ -97,6 +97,8 @@ def test_bleu():
     assert history.history["val_bleu"] == [wanted] * 2
     with pytest.raises(ValueError, match="same number of texts"):
         ValidationBLEU(translate, sources, references[:2])
+    with pytest.raises(ValueError, match="line 1 is empty"):
+        ValidationBLEU(translate, ["a"], [""])
     translator = SimpleNamespace(translate=lambda texts: texts, target_language="zh")
     chinese = ValidationBLEU(translator, ["他昨天去了北京大学"], ["他去了北京大学"])
     assert chinese.results()["val_bleu"] > 10  # as one word it were 0

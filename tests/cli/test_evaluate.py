@@ -138,11 +138,14 @@ def test_shards_are_scored_when_merged(folder, tmp_path, capsys):
 def test_errors_in_one_line(folder, tmp_path, capsys):
     right, model, language = (folder / n for n in ("right", "model", "language"))
     short, source = folder / "short", ["--source", folder / "source"]
+    gap = write(tmp_path / "gap", "a", " ", "b")
     scored = ["--hypotheses", right, "--reference"]
     for arguments, words in (
         ([], "Give a MODEL, or translations by --hypotheses"),
         ([*scored, short], "as many lines. Received: 3 and 1"),
         ([*scored, folder / "empty"], "empty must hold a line at least"),
+        ([*scored, gap, "--reference", right], "first of --reference must have no em"),
+        ([model, *source, "--reference", gap], "Received: line 2 is empty"),
         ([*scored, tmp_path / "none"], "none: No such file"),
         ([*scored, right, "--metrics", "blue"], "--metrics must be of bleu, chrf"),
         ([*scored, right, "--metrics", "perplexity"], "perplexity needs a MODEL"),

@@ -195,6 +195,7 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
         ([*train, "--dataset", str(corpus), "--vocabulary-size", "5000"],
          "--vocabulary-size"),
         (["average", str(run), "--output", str(run / "model")], "--overwrite"),
+        (["average", str(run), "--output", "."], "working directory"),
     ):  # fmt: skip
         assert main(arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
@@ -280,7 +281,10 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
         assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
 
 
-def test_damaged_checkpoints_are_named_and_the_others_averaged(copied, tmp_path):
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_damaged_checkpoints_are_named_and_the_others_averaged(
+    copied, tmp_path, capsys
+):
     folder = copied[1]
     *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
     assert not checkpoints.read_state(last)["epoch_end"]
@@ -296,8 +300,11 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(copied, tmp_path)
         np.testing.assert_array_equal(weight, mean)
     for path in ends:
         path.write_bytes(b"")
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
-        average_run(folder, tmp_path / "none", "last_epochs", 2)
+    capsys.readouterr()
+    assert main(["average", str(folder), "--last-epochs", "2"]) == 2
+    *warned, error = capsys.readouterr().err.splitlines()
+    assert len(warned) == len({*warned}) and "is damaged" in error
+    assert all(line.startswith("warning: Skipped a checkpoint. ") for line in warned)
 
 
 def test_the_end_of_training_is_averaged_and_a_better_checkpoint_named(copied):
