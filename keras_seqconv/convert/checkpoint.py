@@ -37,11 +37,16 @@ _INERT = re.compile(
 )
 # A checkpoint of a large Transformer with its optimizer has some 50,000 objects.
 MOST_OBJECTS, MOST_LEVELS = 500_000, 100
-# From here on integers share hashes, and a dictionary of them takes for ever.
-_MOST = 2**61 - 2
-_MAGIC = 0x1950A86A20F9469CFC6C  # what PyTorch's files of before 2020 begin with
+# Larger integers share hashes, and a dictionary of many keys of one hash takes hours.
+_LARGEST_KEY = 2**61 - 2
+# For files of fairseq 0.10; the CLI prints an error as one line, hence the semicolon.
+_TO_PLAIN_DICT = """
+Its cfg is of omegaconf. Where fairseq is installed, and if you trust the file, two \
+lines of Python write a file with a plain dict:
+import torch, omegaconf; content = torch.load({path!r}, "cpu", weights_only=False);
+content["cfg"] = omegaconf.OmegaConf.to_container(content["cfg"], resolve=True, \
+enum_to_str=True); torch.save(content, "plain.pt")"""
 
-_MARK, _ATOM = ["("], []
 _FILL = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 _PUT, _GET = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
 
@@ -111,15 +116,15 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         )
     with _reading(path):
         names = _globals_of(path)
-    stand_ins = [(Inert, name) for name in names if _INERT.fullmatch(name)]
-    refused = names - {name for _, name in stand_ins}
-    refused = sorted(name for name in refused if not _ALLOWED.fullmatch(name))
-    if refused:
+    if refused := sorted(name for name in names if _is_refused(name)):
+        of_omegaconf = any(name.startswith("omegaconf.") for name in refused)
         raise ValueError(
             f"{path} is refused, and nothing of it was executed: a checkpoint may name "
             "tensors, argparse.Namespace, numpy's scalars, arrays and dtypes, and "
             f"classes of fairseq. Received: {', '.join(refused)}"
+            + (_TO_PLAIN_DICT.format(path=str(path)) if of_omegaconf else "")
         )
+    stand_ins = [(Inert, name) for name in names if _INERT.fullmatch(name)]
     with _reading(path), _only(torch.serialization, [argparse.Namespace, *stand_ins]):
         content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
@@ -191,45 +196,52 @@ def _check_records(archive: zipfile.ZipFile, most: int) -> None:
 #
 # A small file can hold an object that is nearly endless to whoever hashes, compares or
 # prints it, for shared parts are walked through once for each reference to them. Here a
-# pickle's opcodes run on a stack of lists, each with the parts of an object.
+# pickle's opcodes run on a stack of objects, each the list of its parts.
+
+
+class _Object(list):
+    """Parts of an object, the opcode that made it, and the argument of the opcode."""
+
+    __slots__ = ("argument", "opcode")
+
+    def __init__(self, parts: list, opcode: str, argument):
+        super().__init__(parts)
+        self.opcode, self.argument = opcode, argument
 
 
 def look_at(stream: BinaryIO) -> set[str]:
-    """The globals that one pickle names.
+    """The globals that one pickle names; after one that is refused nothing is checked.
 
     Raises:
-        ValueError: the pickle is damaged, has too large integers, or makes more than
-            `MOST_OBJECTS`, shared ones counted for each reference, or more levels than
-            `MOST_LEVELS`.
+        ValueError: the pickle is damaged, breaks a rule of `_check_use`, or makes more
+            than `MOST_OBJECTS`, shared ones counted for each reference, or more levels
+            than `MOST_LEVELS`.
     """
-    names, stack, memo, dropped = set(), [], {}, []
+    names, stack, memo, dropped, refused = set(), [], {}, [], False
     for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         if number > MOST_OBJECTS:
             raise ValueError(f"more than {MOST_OBJECTS:,} steps of a pickle")
-        if isinstance(argument, int) and argument != _MAGIC and abs(argument) > _MOST:
-            raise ValueError(f"an integer of {argument.bit_length()} bits")
         if opcode.name in ("GLOBAL", "INST"):  # torch knows no other that names one
-            names.add(argument.replace(" ", ".", 1))
+            names.add(_global(argument))
+            refused = refused or _is_refused(_global(argument))
         if opcode.name in _PUT or opcode.name == "MEMOIZE":
             memo[len(memo) if argument is None else argument] = stack[-1]
         elif opcode.name in _GET:
             stack.append(memo[argument])
-        elif opcode.name == "MARK":
-            stack.append(_MARK)
         else:
             parts = _popped(stack, opcode.stack_before)
+            if not refused:
+                _check_use(opcode.name, parts)
             if opcode.name in _FILL:
-                if parts[0] is _ATOM or parts[0] is _MARK:
-                    raise ValueError("a pickle that fills what has no parts")
                 parts[0].extend(parts[1:])
                 stack.append(parts[0])
             elif opcode.stack_after:
-                empty = opcode.name.startswith("EMPTY_")  # and may be filled
-                made = parts if opcode.stack_before or empty else _ATOM
+                made = _Object(parts, opcode.name, argument)
                 stack.extend([made] * len(opcode.stack_after))
             else:
                 dropped.append(parts)
-    _check_size([*stack, *dropped])
+    if not refused:
+        _check_size([*stack, *dropped])
     return names
 
 
@@ -239,13 +251,52 @@ def _popped(stack: list, kinds: list) -> list:
     count = kinds.index(pickletools.markobject) if marked else len(kinds)
     start = len(stack)
     if marked:
-        start = next(i for i in range(start - 1, -1, -1) if stack[i] is _MARK)
+        places = range(start - 1, -1, -1)
+        start = next(i for i in places if stack[i].opcode == "MARK")
     parts = stack[start + 1 :]
     if start < count:
         raise ValueError("a pickle that takes more than there is")
     parts = stack[start - count : start] + parts
     del stack[start - count :]
     return parts
+
+
+def _check_use(opcode: str, parts: list) -> None:
+    """ValueError where torch would hash or walk through other than real files hold.
+
+    All but text and small integers can be made to share one hash. A tensor in the place
+    of arguments has as many as its shape says, and some codecs take minutes.
+    """
+    keys = []
+    if opcode in ("SETITEM", "SETITEMS"):
+        keys = parts[1::2]
+    elif opcode == "BINPERSID":  # "storage", type, key, location, size, perhaps a view
+        keys = parts[0][2:3] + [view[0] for view in parts[0][5:] if view]
+    elif opcode == "BUILD" and parts[1].opcode not in ("EMPTY_DICT", "DICT"):
+        if not (parts[0] and _INERT.fullmatch(_global(parts[0][0].argument))):
+            raise ValueError("the state of an object is no dictionary")
+    elif opcode in ("REDUCE", "NEWOBJ"):
+        function, arguments = _global(parts[0].argument), parts[1]
+        if "TUPLE" not in arguments.opcode:
+            raise ValueError(f"the arguments of {function} are no tuple")
+        if function == "_codecs.encode":
+            if [part.argument for part in arguments[1:]] != ["latin1"]:
+                raise ValueError("a codec other than latin1")
+        elif _ALLOWED.fullmatch(function) and not function.startswith("torch._utils."):
+            keys = [entry for argument in arguments for entry in argument]
+    for key in keys:
+        number = key.argument if isinstance(key.argument, int) else 0
+        if key or abs(number) > _LARGEST_KEY:
+            raise ValueError("a key is neither text nor a small integer")
+
+
+def _global(argument) -> str:
+    """The name of a global from its opcode's argument."""
+    return str(argument).replace(" ", ".", 1)
+
+
+def _is_refused(name: str) -> bool:
+    return not (_ALLOWED.fullmatch(name) or _INERT.fullmatch(name))
 
 
 def _check_size(root: list) -> None:

@@ -177,6 +177,32 @@ def test_classes_of_fairseq_become_inert(save, monkeypatch):
     assert not any(name.split(".")[0] == "fairseq" for name in sys.modules)
 
 
+def test_cfg_of_omegaconf(torch, save, tmp_path, monkeypatch):
+    """It is not executed, and the two lines of the error make a file that is read."""
+
+    class DictConfig:
+        def __init__(self, **content):
+            self.content, self.parent = content, self  # a cycle, as there
+
+    class OmegaConf:
+        def to_container(cfg, resolve, enum_to_str):
+            return cfg.content
+
+    module = types.ModuleType("omegaconf")
+    module.DictConfig, module.OmegaConf = DictConfig, OmegaConf
+    DictConfig.__module__, DictConfig.__qualname__ = "omegaconf", "DictConfig"
+    monkeypatch.setitem(sys.modules, "omegaconf", module)
+    monkeypatch.chdir(tmp_path)
+    cfg = DictConfig(model=argparse.Namespace(**MODEL), task=TASK)
+    with pytest.raises(ValueError, match=r"nothing of it .* omegaconf\.D") as refusal:
+        read_checkpoint(save({"args": None, "cfg": cfg, "model": {}}))
+    lines = str(refusal.value).splitlines()[-2:]
+    for joined in ("\n", " "):  # the command line prints one line
+        exec(joined.join(lines), {})
+        assert read_checkpoint(tmp_path / "plain.pt").options == OF_CFG
+        (tmp_path / "plain.pt").unlink()
+
+
 # --- Nothing in them runs ---
 
 NESTED = pickle.dumps(Call(os.system, "touch ran"))
