@@ -1,8 +1,10 @@
 """`keras-seqconv convert-fairseq`: directories from checkpoints, and clear refusals."""
 
 import json
+import os
 import shutil
 
+import numpy as np
 import pytest
 
 import keras_seqconv as ks
@@ -163,3 +165,8 @@ def test_wrong_inputs(archive, capsys, tmp_path):
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
     (archive / "weights.npz").write_bytes(b"PK broken")
     check("weights.npz cannot be read", archive, *languages)
+    np.savez(archive / "weights.npz", **{"models.de-en.encoder.x": np.ones(1)})
+    words = "no model that the package knows. Received: models.de-en.encoder.x"
+    check(words, archive, *languages)
+    os.mkfifo(archive / "pipe")
+    check("pipe must be a regular", archive / "pipe", *languages)

@@ -83,7 +83,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Reads a checkpoint of any version of fairseq without executing it.
 
     The options come from `args`, or else from `cfg["model"]` (its name is `arch`), with
-    the languages of `cfg["task"]`. Tied tensors appear under every name.
+    the languages of `cfg["task"]`. Tied tensors appear under every name. Names have no
+    `module.` of PyTorch's wrappers for several devices.
 
     Args:
         path: a checkpoint file, in PyTorch's zip format or the one before it; or a
@@ -100,12 +101,12 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         options = read_json(path / "args.json")
         with (
             _reading(path / "weights.npz") as file,
-            np.load(file, allow_pickle=False) as arrays,
+            zipfile.ZipFile(file) as archive,
         ):
             # Weights hardly get smaller when they are packed.
-            _check_records(arrays.zip, 20 * file.stat().st_size)
-            weights = {name: _float32(name, arrays[name]) for name in arrays.files}
-        return Checkpoint(str(path), options, weights)
+            _check_records(archive, 20 * file.stat().st_size)
+            weights = dict(_array(archive, name) for name in archive.namelist())
+        return Checkpoint(str(path), options, _unwrapped(weights))
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}.")
     torch = require("torch", "convert")
@@ -130,12 +131,15 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__} instead of a dict")
         most = 16 * path.stat().st_size
-        return Checkpoint(str(path), _options(content), _weights(torch, content, most))
+        weights = _unwrapped(_weights(torch, content, most))
+        return Checkpoint(str(path), _options(content), weights)
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[Path]:
     """Turns any error of a library that reads the file into one that names it."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} must be a regular file.")
     try:
         yield path
     except FileNotFoundError:
@@ -366,6 +370,24 @@ def _weights(torch, content: dict, most: int) -> dict[str, np.ndarray]:
         if tensor.is_floating_point():
             tensor = tensor.to(torch.float32)  # NumPy has no bfloat16
         weights[name] = _float32(name, tensor.detach().numpy())
+    return weights
+
+
+def _array(archive: zipfile.ZipFile, record: str) -> tuple[str, np.ndarray]:
+    """Name and array of a record of an npz file."""
+    name = record.removesuffix(".npy")
+    with archive.open(record) as stream:
+        # The header of another version may have 4 GB.
+        if stream.read(8) != np.lib.format.magic(1, 0):
+            raise ValueError(f"{name} is no array in version 1.0 of NumPy's format")
+        stream.seek(0)
+        return name, _float32(name, np.lib.format.read_array(stream))
+
+
+def _unwrapped(weights: dict) -> dict:
+    """By the names in a model that was wrapped, as DistributedDataParallel does."""
+    while weights and all(name.startswith("module.") for name in weights):
+        weights = {name.removeprefix("module."): weights[name] for name in weights}
     return weights
 
 

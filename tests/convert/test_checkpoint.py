@@ -394,6 +394,31 @@ def test_paths_that_are_no_checkpoint(torch, tmp_path):
             read_checkpoint(path)
 
 
+def test_pipes_and_devices(torch, tmp_path):
+    """Neither a pipe without a writer nor a device without an end is read."""
+    (tmp_path / "args.json").write_text("{}")
+    for name, checkpoint in (("a.pt", tmp_path / "a.pt"), ("weights.npz", tmp_path)):
+        file = tmp_path / name
+        for make in (os.mkfifo, lambda file: file.symlink_to("/dev/zero")):
+            make(file)
+            with pytest.raises(ValueError, match=f"{name} must be a regular file"):
+                read_checkpoint(checkpoint)
+            file.unlink()
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "module.module."])
+def test_names_of_wrapped_models(save, tmp_path, torch, prefix):
+    model = {f"{prefix}decoder.x": torch.ones(1), f"{prefix}y": torch.ones(1)}
+    weights = read_checkpoint(save({"args": OPTIONS, "model": model})).weights
+    assert set(weights) == {"decoder.x", "y"}
+    mixed = {"module.x": torch.ones(1), "x": torch.ones(1)}
+    weights = read_checkpoint(save({"args": OPTIONS, "model": mixed})).weights
+    assert set(weights) == set(mixed)
+    np.savez(tmp_path / "weights.npz", **{name: np.ones(1) for name in model})
+    (tmp_path / "args.json").write_text("{}")
+    assert set(read_checkpoint(tmp_path).weights) == {"decoder.x", "y"}
+
+
 # --- Arrays ---
 
 
@@ -421,6 +446,15 @@ def test_folders_of_arrays(tmp_path):
         with pytest.raises(ValueError, match=words):
             read_checkpoint(tmp_path)
     assert not marker.exists()
+    # A header may claim 4 GB, and a single array is no archive.
+    for version in (1, 2):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("w.npy", b"\x93NUMPY%c\0\xff\xff\xff\x7f{}" % version)
+        with pytest.raises(ValueError, match="EOF" if version == 1 else "version 1.0"):
+            read_checkpoint(tmp_path)
+    file.write_bytes(b"\x93NUMPY\2\0\xff\xff\xff\x7f{}")
+    with pytest.raises(ValueError, match="not a zip file"):
+        read_checkpoint(tmp_path)
     file.write_bytes(content)
     for damaged in ("{", "[" * 10**5, "[1]"):
         options.write_text(damaged)
