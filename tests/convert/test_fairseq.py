@@ -182,6 +182,29 @@ def test_whole_checkpoints(golden, tmp_path, folder, today):
         np.testing.assert_array_equal(to_numpy(found), to_numpy(wanted))
 
 
+def test_large_vocabularies(golden, tmp_path):
+    """Of 32,768 entries, as wmt16.en-de, and of 262,144; counts of 10**9 and more."""
+    options = json.loads((golden / "dynamicconv_no_glu" / "args.json").read_text())
+    weights = dict(np.load(golden / "dynamicconv_no_glu" / "weights.npz"))
+    sizes = {"encoder": 2**15, "decoder": 2**18}
+    for name in (
+        "encoder.embed_tokens",
+        "decoder.embed_tokens",
+        "decoder.output_projection",
+    ):
+        rows = sizes[name.split(".")[0]]
+        weights[f"{name}.weight"] = np.resize(weights[f"{name}.weight"], (rows, 16))
+    paths = {side: tmp_path / f"dict.{side}.txt" for side in sizes}
+    for side, path in paths.items():
+        words = [f"w{n} {10**12 >> n // 2000}\n" for n in range(sizes[side] - 8)]
+        path.write_text("".join(words + [f"madeupword{n:04d} 0\n" for n in range(4)]))
+    folder = write_checkpoint(tmp_path, weights, options)
+    model = from_fairseq(folder, paths["encoder"], paths["decoder"])
+    assert model.target_vocabulary_size == 2**18
+    dictionary = Dictionary.read(paths["decoder"])
+    assert dictionary.counts[4] == 10**12 and dictionary.id_of("w262135") == 2**18 - 5
+
+
 # --- Checkpoints of other options -----------------------------------------------------
 
 
