@@ -35,6 +35,7 @@ _INERT = re.compile(
     r"fairseq(\.\w+)+|numpy\.(dtype|ndarray|dtypes\.\w+)"
     r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)"
 )
+_KNOWN = re.compile(f"{_ALLOWED.pattern}|{_INERT.pattern}")
 # A checkpoint of a large Transformer with its optimizer has some 50,000 objects.
 MOST_OBJECTS, MOST_LEVELS = 500_000, 100
 # Larger integers share hashes, and a dictionary of many keys of one hash takes hours.
@@ -117,7 +118,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         )
     with _reading(path):
         names = _globals_of(path)
-    if refused := sorted(name for name in names if _is_refused(name)):
+    if refused := sorted(name for name in names if not _KNOWN.fullmatch(name)):
         of_omegaconf = any(name.startswith("omegaconf.") for name in refused)
         raise ValueError(
             f"{path} is refused, and nothing of it was executed: a checkpoint may name "
@@ -214,7 +215,7 @@ class _Object(list):
 
 
 def look_at(stream: BinaryIO) -> set[str]:
-    """The globals that one pickle names; after one that is refused nothing is checked.
+    """The globals that one pickle names. After one that is refused only names are read.
 
     Raises:
         ValueError: the pickle is damaged, breaks a rule of `_check_use`, or makes more
@@ -226,16 +227,18 @@ def look_at(stream: BinaryIO) -> set[str]:
         if number > MOST_OBJECTS:
             raise ValueError(f"more than {MOST_OBJECTS:,} steps of a pickle")
         if opcode.name in ("GLOBAL", "INST"):  # torch knows no other that names one
-            names.add(_global(argument))
-            refused = refused or _is_refused(_global(argument))
+            argument = argument.replace(" ", ".", 1)
+            names.add(argument)
+            refused = refused or not _KNOWN.fullmatch(argument)
+        if refused:
+            continue
         if opcode.name in _PUT or opcode.name == "MEMOIZE":
             memo[len(memo) if argument is None else argument] = stack[-1]
         elif opcode.name in _GET:
             stack.append(memo[argument])
         else:
             parts = _popped(stack, opcode.stack_before)
-            if not refused:
-                _check_use(opcode.name, parts)
+            _check_use(opcode.name, parts)
             if opcode.name in _FILL:
                 parts[0].extend(parts[1:])
                 stack.append(parts[0])
@@ -244,8 +247,7 @@ def look_at(stream: BinaryIO) -> set[str]:
                 stack.extend([made] * len(opcode.stack_after))
             else:
                 dropped.append(parts)
-    if not refused:
-        _check_size([*stack, *dropped])
+    _check_size([*stack, *dropped])
     return names
 
 
@@ -266,10 +268,10 @@ def _popped(stack: list, kinds: list) -> list:
 
 
 def _check_use(opcode: str, parts: list) -> None:
-    """ValueError where torch would hash or walk through other than real files hold.
+    """ValueError where torch would hash keys of other kinds, or calls take minutes.
 
     All but text and small integers can be made to share one hash. A tensor in the place
-    of arguments has as many as its shape says, and some codecs take minutes.
+    of arguments stands for as many as its shape says.
     """
     keys = []
     if opcode in ("SETITEM", "SETITEMS"):
@@ -277,10 +279,10 @@ def _check_use(opcode: str, parts: list) -> None:
     elif opcode == "BINPERSID":  # "storage", type, key, location, size, perhaps a view
         keys = parts[0][2:3] + [view[0] for view in parts[0][5:] if view]
     elif opcode == "BUILD" and parts[1].opcode not in ("EMPTY_DICT", "DICT"):
-        if not (parts[0] and _INERT.fullmatch(_global(parts[0][0].argument))):
+        if not (parts[0] and _INERT.fullmatch(parts[0][0].argument)):
             raise ValueError("the state of an object is no dictionary")
     elif opcode in ("REDUCE", "NEWOBJ"):
-        function, arguments = _global(parts[0].argument), parts[1]
+        function, arguments = parts[0].argument, parts[1]
         if "TUPLE" not in arguments.opcode:
             raise ValueError(f"the arguments of {function} are no tuple")
         if function == "_codecs.encode":
@@ -292,15 +294,6 @@ def _check_use(opcode: str, parts: list) -> None:
         number = key.argument if isinstance(key.argument, int) else 0
         if key or abs(number) > _LARGEST_KEY:
             raise ValueError("a key is neither text nor a small integer")
-
-
-def _global(argument) -> str:
-    """The name of a global from its opcode's argument."""
-    return str(argument).replace(" ", ".", 1)
-
-
-def _is_refused(name: str) -> bool:
-    return not (_ALLOWED.fullmatch(name) or _INERT.fullmatch(name))
 
 
 def _check_size(root: list) -> None:

@@ -75,6 +75,7 @@ def from_fairseq(
     weights = Weights(checkpoint.weights, problems)
     translates = is_translation_model(checkpoint)
     families = _language_model, _encoder_decoder
+    # The names of the tensors tell the family: `arch` may be any user's own.
     if weights.count("decoder.convolutions."):
         families = _conv_language_model, _conv_s2s
     arrays = checkpoint.weights
@@ -104,13 +105,7 @@ def from_fairseq(
 
 
 def is_translation_model(checkpoint: Checkpoint) -> bool:
-    """Whether its tensors are those of one, or else of a language model.
-
-    The names of the tensors tell the family: `arch` may be any user's own.
-
-    Raises:
-        ConversionError: they are of no model of the package.
-    """
+    """Whether it is one or a language model; ConversionError where it is neither."""
     names = list(checkpoint.weights)
     if not any(re.match(r"decoder\.(convolutions|layers)\.", name) for name in names):
         problem = "its tensors are of no model that the package knows. Received: "
