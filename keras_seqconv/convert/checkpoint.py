@@ -11,6 +11,7 @@ import contextlib
 import os
 import pickletools
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -177,17 +178,33 @@ def _globals_of(path: Path) -> set[str]:
         if not zipped:
             # Magic number, protocol, sizes, content, keys of the storages.
             return set().union(*(look_at(stream) for _ in range(5)))
+        _check_directory(stream)
         with zipfile.ZipFile(stream) as archive:
             _check_records(archive, path.stat().st_size)
             # torch does not compare check sums.
             damaged = archive.testzip()
             if damaged is not None:
                 raise ValueError(f"the record {damaged} does not match its check sum")
-            records = [r for r in archive.namelist() if r.endswith("/data.pkl")]
+            records = archive.namelist()
+            records = [r for r in records if r.lower().endswith("/data.pkl")]
             if len(records) != 1:
                 raise ValueError(f"an archive with {len(records)} records data.pkl")
             with archive.open(records[0]) as record:
                 return look_at(record)
+
+
+def _check_directory(stream: BinaryIO) -> None:
+    """ValueError for a zip file in which torch might see other records than Python."""
+    end = stream.seek(-98, os.SEEK_END) + 76
+    ends = stream.read()
+    length, start, comment = struct.unpack("<IIH", ends[-10:])
+    if ends[56:60] == b"PK\6\7":  # of more than 4 GB, and all that torch writes
+        end -= 76
+        length, start = struct.unpack("<QQ", ends[40:56])
+        if struct.unpack("<Q", ends[64:72]) != (end,):
+            start = -1
+    if ends[76:80] != b"PK\5\6" or comment or start + length != end:
+        raise ValueError("the directory of the archive is not at its end")
 
 
 def _check_records(archive: zipfile.ZipFile, most: int) -> None:

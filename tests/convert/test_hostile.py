@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_seqconv.convert.checkpoint import look_at
+from keras_seqconv.convert.checkpoint import look_at, read_checkpoint
 from tests.convert.test_checkpoint import around, legacy, zipped
 from tests.processes import run_python
 
@@ -163,6 +163,30 @@ def overlapping(content: bytes) -> bytes:
         archive.filelist += [largest] * 9998
         archive.writestr("any/other", "")  # so that the directory is written anew
     return file.getvalue()
+
+
+def test_archives_of_which_torch_reads_other_records(tmp_path):
+    """The second directory, of equal size, has the place that torch looks at."""
+    pytest.importorskip("torch", reason="needs the extra convert (torch)")
+    key, path = PICKLES["a key"], tmp_path / "a.pt"
+    hostile, plain = zipped(around(key)), zipped(around(opcodes("x" * (len(key) - 7))))
+    assert len(hostile) == len(plain)
+    first, *others = [
+        plain,
+        hostile[: hostile.rindex(b"PK\5\6")] + plain,
+        plain[:-2] + b"\2\0ab",
+    ]
+    path.write_bytes(first)
+    read_checkpoint(path)
+    for content in others:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="the directory of the archive"):
+            read_checkpoint(path)
+    with zipfile.ZipFile(path, "w") as archive:  # torch finds names in any case
+        archive.writestr("any/data.pkl", around(b"N"))
+        archive.writestr("any/DATA.PKL", around(key))
+    with pytest.raises(ValueError, match="2 records data.pkl"):
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize("name", PICKLES)
