@@ -134,6 +134,10 @@ def test_wrong_inputs(archive, capsys, tmp_path):
 
     check("--source-language must be two or three", archive, "--moses")
     options = json.loads((archive / "args.json").read_text())
+    for language, name in (("zh-CN", "zh-CN"), ("en_XX", "en_XX"), ("../s", "None")):
+        options["source_lang"] = language
+        (archive / "args.json").write_text(json.dumps(options))
+        check(f"must hold dict.{name}.txt of the source", archive)
     del options["source_lang"], options["target_lang"]
     (archive / "args.json").write_text(json.dumps(options))
     source, target = archive / "dict.s.txt", archive / "dict.t.txt"

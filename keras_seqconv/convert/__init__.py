@@ -80,8 +80,8 @@ def translator_from_fairseq(
     languages = {"source": source_language, "target": target_language}
     for side in languages:
         language = content.options.get(f"{side}_lang")
-        if languages[side] is None and re.fullmatch(r"[\w-]+", str(language)):
-            languages[side] = language
+        if languages[side] is None and isinstance(language, str):
+            languages[side] = language if re.fullmatch(r"[\w-]+", language) else None
     codes = {"source": source_bpe_codes, "target": target_bpe_codes}
     moses = text_options.get("moses") or text_options.get("normalize")
     tokenizers = []
