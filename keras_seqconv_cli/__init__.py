@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from keras_seqconv.support import warnings_as_lines
 from keras_seqconv.version import __version__
@@ -250,7 +251,7 @@ def check_models(*paths: str) -> None:
 def check_files(*paths: str | None) -> None:
     """OSError where a file cannot be opened; None and "-" are no files."""
     for path in paths:
-        if path not in (None, "-"):
+        if path not in (None, "-") and not Path(path).is_fifo():  # may have no writer
             open(path, "rb").close()
 
 

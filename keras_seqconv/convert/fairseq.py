@@ -7,6 +7,7 @@ the tensors, because the options of old files are incomplete.
 """
 
 import os
+import re
 
 import numpy as np
 
@@ -72,15 +73,11 @@ def from_fairseq(
     problems = []
     options = Options(checkpoint.options, problems)
     weights = Weights(checkpoint.weights, problems)
+    translates = is_translation_model(checkpoint)
+    families = _language_model, _encoder_decoder
     # The names of the tensors tell the family: `arch` may be any user's own.
     if weights.count("decoder.convolutions."):
         families = _conv_language_model, _conv_s2s
-    elif weights.count("decoder.layers."):
-        families = _language_model, _encoder_decoder
-    else:
-        problem = "its tensors are of no model that the package knows"
-        raise ConversionError(checkpoint.path, [problem])
-    translates = weights.count("encoder.") > 0
     arrays = checkpoint.weights
     numbers = sum(array.size for array in arrays.values())
     # Queries, keys and values may be stored as one.
@@ -105,6 +102,16 @@ def from_fairseq(
     if problems:
         raise ConversionError(checkpoint.path, problems)
     return model
+
+
+def is_translation_model(checkpoint: Checkpoint) -> bool:
+    """Whether it is one or a language model; ConversionError where it is neither."""
+    names = list(checkpoint.weights)
+    if not any(re.match(r"decoder\.(convolutions|layers)\.", name) for name in names):
+        problem = "its tensors are of no model that the package knows. Received: "
+        names = ", ".join(names[:3]) or "no tensors"
+        raise ConversionError(checkpoint.path, [f"{problem}{names}"])
+    return any(name.startswith("encoder.") for name in names)
 
 
 # --- LightConv, DynamicConv, Transformer ---
