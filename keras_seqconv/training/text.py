@@ -13,6 +13,7 @@ from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_co
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import atomic_directory, read_json
+from keras_seqconv.tokenizers.common import check_one_vocabulary
 from keras_seqconv.training_options import TrainingOptions
 
 # Names of the folders of tokenizers: in runs and prepared corpora, and in models.
@@ -249,6 +250,8 @@ def tokenizers_of(run, corpus, say) -> tuple:
             for name, one in zip(_FOLDERS[0], pair, strict=True):
                 if one is not None and not (name == "source" and pair[0] is pair[1]):
                     one.save(folder / name)
+    if run.options.shares_all_embeddings:
+        check_one_vocabulary(*pair)
     return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
 
 
@@ -292,7 +295,7 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     single = preset.is_language_model
     joint = single or options.joint_vocabulary
     if joint is None:
-        joint = preset.architecture.get("share_embeddings") == "all"
+        joint = options.shares_all_embeddings
     size = options.vocabulary_size or max(preset.task.vocabulary_sizes, default=None)
     if size is None and kind not in ("words", "characters"):
         raise ValueError(
