@@ -197,7 +197,12 @@ class Recipe(_Stored):
         "dtype policy; mixed_bfloat16 is faster on GPUs, and on CPUs with products in "
         "bfloat16 (avx512_bf16 or amx_bf16 in lscpu)",
     )
-    average: int = _option(1, "checkpoints of the average at the end", ge=1)
+    average: int = _option(
+        1,
+        "checkpoints of the average at the end; without it and --average-kind the "
+        "model is the best checkpoint where it validates better",
+        ge=1,
+    )
     average_kind: Literal["last_epochs", "best"] = _option("best", "which checkpoints")
     search: Search | None = None
     blocks: Blocks | None = None
