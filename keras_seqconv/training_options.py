@@ -113,7 +113,8 @@ class TrainingOptions(_RecipeOptions):
     )
     validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _text(
         "share of the training data that becomes the validation split, for data "
-        "without one (pairs: every N-th; text of a language model: its end)"
+        "without one; pairs of one source stay together (text of a language model: "
+        "its end)"
     )
     variant: str | None = _text(
         "middle part of file names: lc.norm.tok for train.lc.norm.tok.de"
