@@ -81,7 +81,12 @@ class Cosine(Schedule):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
     name: Literal["cosine"] = "cosine"
-    period: int | None = _option(None, "cosine: updates of the first period", ge=1)
+    period: int | None = _option(
+        None,
+        "cosine: updates of the first period, which begins after the warm-up, as in "
+        "fairseq (default: the rest of the training)",
+        ge=1,
+    )
     floor: float = _option(1e-7, "cosine: lowest learning rate", ge=0)
     period_growth: float = _option(1.0, "cosine: growth of further periods", gt=0)
     shrink: float = _option(1.0, _SHRINK, gt=0)
