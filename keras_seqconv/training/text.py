@@ -312,7 +312,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     if single and kind.startswith("sentencepiece"):
         more["remove_extra_whitespaces"] = False  # of a running text it is content
     sides = "" if joint else "s"
-    say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
+    most = f", at most {size} {unit}" if size else ""
+    say(f"Training the tokenizer{sides} ({kind}{most}) ...")
     targets = corpus.texts("train", "target")
     if single and kind == "characters":  # line breaks are characters too
         targets = (f"{line}\n" for line in targets)
@@ -323,7 +324,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         joint=joint,
         **more,
     )
-    found = [one.vocabulary_size for one in pair]
-    if "at_most" in more and min(found) < size:
-        say(f"The texts have no more than {' and '.join(map(str, {*found}))} entries")
+    found = [one.vocabulary_size for one in (pair[:1] if joint else pair)]
+    few = size is not None and unit == "entries" and min(found) < size
+    more = "; the texts have no more" if few else ""
+    say(f"Entries: {' and '.join(map(str, found))}{more}")
     return pair

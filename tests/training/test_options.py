@@ -280,7 +280,10 @@ def test_embeddings_are_shared_where_the_vocabulary_is(
         preset=preset, dataset=str(corpus), workdir=str(tmp_path / "run"),
         target_language="de", architecture=small, **changes,
     )  # fmt: skip
-    pair = tokenizers_of(start(given), open_corpus_of(given), str)
+    said = []
+    pair = tokenizers_of(start(given), open_corpus_of(given), said.append)
+    sizes = dict.fromkeys(str(one.vocabulary_size) for one in pair)
+    assert said[1].startswith(f"Entries: {' and '.join(sizes)}")
     assert (pair[0] is pair[1]) == joint
     model = make_model(given, "float32", *pair)
     assert model.get_config()["share_embeddings"] == shared
