@@ -338,6 +338,12 @@ def test_unknowns_are_replaced_by_attention(translator, blank):
 
 
 OTHER = DictionaryTokenizer(Dictionary([("a", 1)]))
+TURNED = DictionaryTokenizer(Dictionary((word, 1) for word in WORDS[::-1]))
+
+
+def shared_with_another():
+    models = small_model(), small_model(share_embeddings="all")
+    return ks.decoding.Ensemble(models)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +359,8 @@ OTHER = DictionaryTokenizer(Dictionary([("a", 1)]))
         ((), {"max_source_length": 1}, "`max_source_length` must be an integer >= 2"),
         ((TOKENIZER, TOKENIZER), {"model": lambda: small_model(special_ids={"pad": 0})},
          "source tokenizer must have the `pad_id`"),
+        ((TURNED, TOKENIZER), {"model": shared_with_another},
+         "must have one vocabulary.*'w25' and 'w0'"),
         ((), {"model": lambda: ks.models.ConvLanguageModel(9, convolutions="[(4, 2)]")},
          "language models go into LanguageGenerator"),
         ((), {}, "This model has no tokenizers: use"),

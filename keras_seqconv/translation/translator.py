@@ -14,6 +14,7 @@ from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
+from keras_seqconv.tokenizers.common import check_one_vocabulary
 from keras_seqconv.translation.text_model import (
     TextModel,
     UnknownTokens,
@@ -79,7 +80,8 @@ class Translator(TextModel):
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
-            special ids, or an option is not the search's.
+            special ids, two vocabularies meet one shared embedding, or an option is not
+            the search's.
 
     Example:
 
@@ -125,6 +127,11 @@ class Translator(TextModel):
                 "`model` must have a source; language models go into LanguageGenerator."
                 f" Received: {type(model).__name__}"
             )
+        if tokenizers and any(
+            member.source_embedder.tokens is member.target_embedder.tokens
+            for member in getattr(model, "models", [model])
+        ):
+            check_one_vocabulary(source_tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = (
             source_tokenizer,
             target_tokenizer,

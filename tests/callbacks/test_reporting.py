@@ -214,6 +214,37 @@ def test_progress_elsewhere_writes_plain_lines():
     assert single.startswith("update 1/1  epoch 1  loss ")
 
 
+def test_the_time_left_is_that_of_usual_batches_and_later_validations(monkeypatch):
+    """Half a second a batch; the clock stands still while a test computes."""
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def pass_time(number, logs=None):
+        now[0] += {0: 42.0, 2: 60.0, 3: 30.0}.get(number, 0.5)
+
+    class Slow(Validate):
+        def results(self):
+            now[0] += 100.0 if self.update == 4 else 2.0
+            return {"val_loss": 1.0}
+
+    def shown(updates, *validations, eager=True):
+        stream.seek(0), stream.truncate()
+        progress = Progress(max_updates=40, lines=Lines(stream, plain_seconds=0.0))
+        clock = keras.callbacks.LambdaCallback(on_train_batch_begin=pass_time)
+        model = make_model(run_eagerly=eager)
+        fit(model, [clock, progress, *validations], updates, Stream(20))
+        return stream.getvalue().splitlines()
+
+    first, second, *_, last = shown(8, eager=False)
+    assert first == "Compiling the first update ..."
+    assert second.startswith("update 1/40") and not second.endswith("left")
+    assert last.endswith("  0:16 left")  # 32 batches
+    lines = shown(20, Slow(Stream(), every_updates=4))
+    assert not any("Compiling" in line for line in lines)
+    # 20 batches, and 2 seconds for each four.
+    assert any(line.endswith("  0:18 left") for line in lines[-2:])
+
+
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader

@@ -507,6 +507,19 @@ def test_everything_is_reported_at_once(tmp_path):
         assert sum(part in problem for problem in found) == 1, part
 
 
+def test_two_dictionaries_of_one_embedding(tmp_path):
+    options = lightconv(share_all_embeddings=True)
+    words = [f"w{n}" for n in range(TARGET_VOCABULARY - 4)]
+    one, other = (
+        Dictionary((word, 1) for word in order) for order in (words, words[::-1])
+    )
+    weights = drawn(options).weights
+    found = problems_of(tmp_path, weights, options, one, other)
+    assert found == ["the dictionaries differ, and the model shares all embeddings"]
+    counted = Dictionary((word, 2) for word in words)  # counts have no embedding
+    assert from_fairseq(tmp_path, one, counted).target_vocabulary_size == len(one)
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
     [
