@@ -22,6 +22,7 @@ from keras_seqconv.data.batches import untuned
 from keras_seqconv.evaluation.corpus_scores import check_references, metric_of
 from keras_seqconv.support import Progress as Lines
 from keras_seqconv.support import clock, require, tf
+from keras_seqconv.support.arguments import check_ids
 from keras_seqconv.support.files import naming, write_file
 
 # --- Validation ---
@@ -81,9 +82,10 @@ class Validate(Validation):
     data: Any
     every_updates: int | None = None
 
-    def __post_init__(self):
-        super().__post_init__()
+    def set_model(self, model):
+        super().set_model(model)
         if hasattr(self.data, "once"):
+            check_ids("data", self.data, model)
             self.data = self.data.once()
 
     def results(self) -> dict[str, float]:

@@ -38,6 +38,21 @@ def check_choice(name: str, value, choices: tuple):
     return value
 
 
+def check_ids(name: str, holder, model) -> None:
+    """ValueError where `holder`, the argument `name`, has other ids than the model.
+
+    Ids that only one of them has are not compared.
+    """
+    for own in ("pad_id", "start_id", "ignore_class"):  # the last one of Keras' losses
+        wanted = "pad_id" if own == "ignore_class" else own
+        expected, received = getattr(model, wanted, None), getattr(holder, own, None)
+        if None not in (expected, received) and received != expected:
+            raise ValueError(
+                f"`{name}` must have the `{wanted}` of the model, {expected}. "
+                f"Received: {own}={received} of {type(holder).__name__}"
+            )
+
+
 def check_boolean(name: str, value: bool) -> bool:
     """`value`, or ValueError unless it is True or False."""
     if not isinstance(value, bool):

@@ -23,6 +23,7 @@ import math
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -228,7 +229,10 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
             model.fold()
     with naming_file(weights, f"is damaged, or not of the model in {CONFIG}"):
         _check_arrays(weights)
-        model.load_weights(weights)
+        with warnings.catch_warnings():
+            # Keras warns of layers that keep their random weights.
+            warnings.simplefilter("error", UserWarning)
+            model.load_weights(weights)
     tokenizers = {None: None}
     for name in (SOURCE, TARGET):
         if name in (config[SOURCE], config[TARGET]):
@@ -275,10 +279,12 @@ def _refuse_objects(config) -> None:
 
 @contextlib.contextmanager
 def naming_file(path: Path, problem: str) -> Iterator[None]:
-    """Turns errors of the block into a ValueError that names the file."""
+    """Turns errors of the block into a ValueError of one line that names the file."""
     try:
         yield
     except (FileNotFoundError, ImportError):
         raise
     except Exception as error:
-        raise ValueError(f"{path} {problem} ({error}).") from error
+        # Keras ends its many lines with a list of all layers that do not fit.
+        reason = " ".join(str(error).partition("\n\nList of objects")[0].split())
+        raise ValueError(f"{path} {problem} ({reason}).") from error
