@@ -147,6 +147,7 @@ class _ConvolutionModule(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
+        self._check_step(inputs)
         inputs = ops.cast(inputs, self.compute_dtype)
         hidden, state = self.convolution.step(state=state, **self._projected(inputs))
         return by_rows(self.output_projection, hidden), state

@@ -223,6 +223,7 @@ class PositionEncoding(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
+        self._check_step(inputs, state, {"position": (None,)})
         inputs = ops.cast(inputs, self.compute_dtype)
         length, channels = inputs.shape[1:]
         length = ops.shape(inputs)[1] if length is None else length

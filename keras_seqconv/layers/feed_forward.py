@@ -86,6 +86,7 @@ class FeedForward(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) for new positions (B, n, C), and the state unchanged."""
+        self._check_step(inputs, state, {})
         return self.call(inputs), state
 
     def get_config(self) -> dict:
@@ -205,6 +206,7 @@ class Residual(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the wrapped layer's next state."""
+        self._check_step(inputs)
 
         def step(x):
             nonlocal state

@@ -12,7 +12,12 @@ from keras_seqconv.models import token_training
 from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import SPECIAL_IDS
 from keras_seqconv.support import require_tensorflow
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_integer,
+    check_keys,
+    check_positive_integer,
+    check_shape,
+)
 
 
 class SequenceModel(keras.Model):
@@ -161,6 +166,8 @@ class SequenceModel(keras.Model):
         log-probabilities). The cost does not depend on the position, but for
         attention as a mixer, which reads `max_length` or all earlier positions.
         """
+        check_shape("ids", ids, (None, None))
+        check_keys("state", state, ("common", "shared", "beams"))
         x, beams, weights = self._step(ids, state)
         if weights is not None:
             beams["attention"] = weights[:, -1]

@@ -339,6 +339,26 @@ def test_steps_need_weights_and_a_causal_layer(name):
         ROWS[f"{name} causal"].make().get_initial_state(2, max_length=3)
 
 
+@pytest.mark.parametrize("name", STEPPING)
+def test_steps_of_wrong_shapes(name):
+    layer = built(name)
+    state, new = layer.get_initial_state(B, max_length=T), INPUTS[:, :1]
+    for inputs in ({"inputs": new}, new[:, 0], new[..., None], new[..., 1:]):
+        with pytest.raises(ValueError, match="`inputs` must .* Received: inputs"):
+            layer.step(inputs, state)
+    for wrong in (new, list(state), {**state, "further": new}):
+        with pytest.raises(ValueError, match="`state` must be a dict .*Received: stat"):
+            layer.step(new, wrong)
+    for key, value in state.items():
+        shape = tuple(value.shape)
+        axes = range(len(shape))
+        longer = [tuple(n + (a == axis) for a, n in enumerate(shape)) for axis in axes]
+        for wrong in (*longer, (*shape, 1)):
+            error = r"`state\['\w+'\]` must have the shape .*Received: state\["
+            with pytest.raises(ValueError, match=error):
+                layer.step(new, {**state, key: ops.zeros(wrong, value.dtype)})
+
+
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
 def test_shapes_that_a_layer_was_not_built_for(name):
     """Wider, narrower, of another rank, named when a functional model is built."""
