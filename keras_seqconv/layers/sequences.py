@@ -8,8 +8,9 @@ are the outputs unless a docstring says otherwise; `mask` as below; `training` t
 whether to apply dropout and DropConnect.
 
 Masks. A mask is boolean (B, T), or a list of such rows, True for real tokens. Masked
-inputs may have any value, also NaN: they count as zero, as if the sequence ended there,
-so padding on either side changes no result at a real token. Keras passes the masks that
+inputs may have any value, also NaN and infinity: every layer sets them to zero first
+(`zero_masked`), as if the sequence ended there, so padding on either side changes no
+result at a real token and no gradient. Keras passes the masks that
 it attaches to tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of
 `inputs`. Masked positions of the outputs have no meaning.
 
@@ -298,13 +299,17 @@ def _deserialized(value):
 def zero_masked(inputs, mask, name="mask"):
     """inputs (B, T, C) with zeros where mask (B, T), if there is one, is False.
 
-    A selection, not a product, which would leave NaN.
+    A selection, not a product, which would leave NaN. Inputs of rank 2 or more than 3
+    have a mask of their first axes.
     """
     check_dense("inputs", inputs)
-    mask = checked_mask(name, mask, inputs.shape[:2])
     if mask is None:
         return inputs
-    return ops.where(ops.expand_dims(mask, -1), inputs, ops.zeros_like(inputs))
+    mask = ops.cast(mask, "bool")
+    rank = len(inputs.shape)
+    sizes = inputs.shape[: min(rank - 1, max(len(mask.shape), 2))]
+    mask = checked_mask(name, mask, sizes)
+    return ops.where(mask[(..., *[None] * (rank - len(sizes)))], inputs, 0.0)
 
 
 def checked_mask(name, mask, sizes):
