@@ -15,7 +15,9 @@ from keras_seqconv.support import require_tensorflow
 from keras_seqconv.support.arguments import (
     check_ids,
     check_integer,
+    check_keys,
     check_positive_integer,
+    check_shape,
 )
 
 
@@ -165,6 +167,8 @@ class SequenceModel(keras.Model):
         log-probabilities). The cost does not depend on the position, but for
         attention as a mixer, which reads `max_length` or all earlier positions.
         """
+        check_shape("ids", ids, (None, None))
+        check_keys("state", state, ("common", "shared", "beams"))
         x, beams, weights = self._step(ids, state)
         if weights is not None:
             beams["attention"] = weights[:, -1]

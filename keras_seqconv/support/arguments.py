@@ -154,7 +154,11 @@ def check_kernel_size(kernel_size: int | tuple[int]) -> int:
 
 
 def check_dense(name: str, tensor) -> None:
-    """ValueError for a `tf.RaggedTensor`."""
+    """ValueError for a `tf.RaggedTensor`, and for a value without a shape."""
+    if not hasattr(tensor, "shape"):
+        raise ValueError(
+            f"`{name}` must be a tensor. Received: {name} of type {type(tensor)}"
+        )
     if hasattr(tensor, "row_splits"):
         raise ValueError(
             f"`{name}` must be a dense tensor (B, T, C), padded by `to_tensor()` and "
@@ -164,9 +168,25 @@ def check_dense(name: str, tensor) -> None:
 
 def check_mask(name: str, mask, sizes: tuple) -> None:
     """ValueError unless the mask has these sizes (or 1) where they are known."""
-    shape = tuple(mask.shape)
+    check_shape(name, mask, sizes, (1, None))
+
+
+def check_keys(name: str, value, keys: Iterable[str]) -> None:
+    """ValueError unless the value is a dict with these keys alone."""
+    if not isinstance(value, dict) or set(value) != set(keys):
+        received = list(value) if isinstance(value, dict) else type(value)
+        raise ValueError(
+            f"`{name}` must be a dict with the keys {list(keys)}, as "
+            f"`get_initial_state` makes it. Received: {name}={received}"
+        )
+
+
+def check_shape(name: str, tensor, sizes: tuple, others: tuple = (None,)) -> None:
+    """ValueError unless a tensor has these sizes, or `others`, where they are known."""
+    check_dense(name, tensor)
+    shape = tuple(tensor.shape)
     agree = len(shape) == len(sizes) and all(
-        a in (1, None) or not isinstance(b, int) or a == b
+        a in others or not isinstance(b, int) or a == b
         for a, b in zip(shape, sizes, strict=True)
     )
     if not agree:
