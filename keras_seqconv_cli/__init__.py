@@ -182,7 +182,6 @@ FAIRSEQ = {
     "--sampling-topk": "--top-k", "--sampling-topp": "--top-p",
     "--replace-unk": "--replace-unknowns", "--print-alignment": "--attention",
     "--buffer-size": "--window", "--sacrebleu": "--metrics", "--scoring": "--metrics",
-    "--shard-id": "--shard",
 }  # fmt: skip
 
 

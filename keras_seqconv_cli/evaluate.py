@@ -42,7 +42,7 @@ _FLAGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.data.ids import BREAK_MODES
     from keras_seqconv.evaluation import METRICS
-    from keras_seqconv_cli.translate import add_search_arguments, add_shard_arguments
+    from keras_seqconv_cli.translate import add_search_arguments
 
     metrics = (*METRICS, "perplexity")
     add = parser.add_argument
@@ -58,14 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults = {"split": "test", "samples": 1000, "seed": 12345, "context_window": 0}
     flags = {"`references`": "--reference"}
     parser.set_defaults(known_metrics=metrics, flags=flags, **defaults)
-    add_shard_arguments(parser)
     add_search_arguments(parser)
 
 
 def check(options: argparse.Namespace) -> None:
-    from keras_seqconv_cli.translate import check_shards
-
-    check_shards(options, options.output_hypotheses, "output_hypotheses")
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
     for name in options.metrics or ():
@@ -134,8 +130,6 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
         hypotheses = _translated(translator, sources, options, result, lines)
-    if options.shard is not None:
-        return  # to be scored when merged
     metrics = [name for name in options.metrics if name != "perplexity"]
     separator = {"sentence_separator": options.rouge_separator}
     found = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
@@ -201,29 +195,23 @@ def _texts(options) -> tuple:
 
 
 def _translated(translator, sources, options, result, lines) -> list[str]:
-    from keras_seqconv.support.files import read_lines, write_file
-    from keras_seqconv.translation.translate_files import merge_shards, translate_file
+    from keras_seqconv.support.files import write_file
+    from keras_seqconv.translation.translate_files import translate_file
     from keras_seqconv_cli.translate import search_options
 
     if sources is None:
         raise ValueError(f"{options.dataset} must have sources to translate.")
-    path, parts = options.output_hypotheses, options.num_shards
-    if options.merge:
-        merge_shards(path, parts)
-        return read_lines(path)
-    output, start = path if parts > 1 else io.BytesIO(), time.monotonic()
+    output, start = io.BytesIO(), time.monotonic()
     report = translate_file(
         translator,
         io.BytesIO("".join(f"{source}\n" for source in sources).encode()),
         output,
         progress=None if options.quiet else sys.stderr,
-        shard=(options.shard or 0, parts),
-        resume=parts > 1,
         **search_options(options),
     )
     seconds = time.monotonic() - start
-    if parts == 1 and path is not None:
-        write_file(path, output.getvalue())
+    if options.output_hypotheses is not None:
+        write_file(options.output_hypotheses, output.getvalue())
     speeds = report.lines / seconds, report.tokens / seconds
     result["seconds"] = seconds
     result["sentences_per_second"], result["tokens_per_second"] = speeds
@@ -233,7 +221,7 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
     )
     if report.cut:
         lines.append(f"{report.cut:,} sources were longer than the model takes: cut")
-    return output.getvalue().decode().split("\n")[:-1] if parts == 1 else []
+    return output.getvalue().decode().split("\n")[:-1]
 
 
 def _compare(columns, metrics, choices, options, result, lines) -> None:

@@ -123,18 +123,6 @@ def test_dataset(folder, tmp_path, capsys):
     assert done.output.splitlines()[-1] == "train BLEU 100.0"
 
 
-def test_shards_are_scored_when_merged(folder, tmp_path, capsys):
-    source, output = folder / "source", tmp_path / "out"
-    scored = ["evaluate", folder / "model", "--source", source, "--quiet"]
-    scored += ["--reference", folder / "right", "--output-hypotheses", output]
-    scored += ["--num-shards", 2]
-    for shard in (0, 1):
-        assert "BLEU" not in call(capsys, *scored, "--shard", shard).output
-    done = call(capsys, *scored, "--merge")
-    assert done.output.splitlines()[-1] == "BLEU 100.0"
-    assert output.read_text() == (folder / "right").read_text()
-
-
 def test_errors_in_one_line(folder, tmp_path, capsys):
     right, model, language = (folder / n for n in ("right", "model", "language"))
     short, source = folder / "short", ["--source", folder / "source"]
