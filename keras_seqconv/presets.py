@@ -82,10 +82,7 @@ class Cosine(Schedule):
 
     name: Literal["cosine"] = "cosine"
     period: int | None = _option(
-        None,
-        "cosine: updates of the first period, which begins after the warm-up, as in "
-        "fairseq (default: the rest of the training)",
-        ge=1,
+        None, "cosine: updates of the first period, from the end of the warm-up", ge=1
     )
     floor: float = _option(1e-7, "cosine: lowest learning rate", ge=0)
     period_growth: float = _option(1.0, "cosine: growth of further periods", gt=0)
@@ -202,13 +199,10 @@ class Recipe(_Stored):
         "dtype policy; mixed_bfloat16 is faster on GPUs, and on CPUs with products in "
         "bfloat16 (avx512_bf16 or amx_bf16 in lscpu)",
     )
-    average: int = _option(
-        1,
-        "checkpoints of the average at the end; without it and --average-kind the "
-        "model is the best checkpoint where it validates better",
-        ge=1,
+    average: int = _option(1, "checkpoints of the average at the end", ge=1)
+    average_kind: Literal["last_epochs", "best"] = _option(
+        "best", "which checkpoints (without both options: the best one, where better)"
     )
-    average_kind: Literal["last_epochs", "best"] = _option("best", "which checkpoints")
     search: Search | None = None
     blocks: Blocks | None = None
     source: str = "ours"

@@ -325,7 +325,5 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         **more,
     )
     found = [one.vocabulary_size for one in (pair[:1] if joint else pair)]
-    few = size is not None and unit == "entries" and min(found) < size
-    more = "; the texts have no more" if few else ""
-    say(f"Entries: {' and '.join(map(str, found))}{more}")
+    say(f"Entries: {' and '.join(map(str, found))}")
     return pair

@@ -166,7 +166,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert main(options) == 0
     told = capsys.readouterr().out
     assert "en → de, for example" in told and "no validation split" in told
-    assert re.search(r"Entries: \d+; the texts have no more\n", told)
+    assert re.search(r"\nEntries: \d+ and \d+\n", told)
     assert f"keras-seqconv translate {run}" in told
     scores = json.loads((run / "scores.json").read_text())
     assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} < set(scores) and "BLEU" not in scores
