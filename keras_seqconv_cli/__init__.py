@@ -18,6 +18,7 @@ import importlib
 import itertools
 import os
 import re
+import stat
 import sys
 import tempfile
 import threading
@@ -243,9 +244,9 @@ def check_models(*paths: str) -> None:
 
 
 def check_files(*paths: str | None) -> None:
-    """OSError where a file cannot be opened; None and "-" are no files."""
+    """OSError where a file cannot be opened; None, "-" and pipes are no files."""
     for path in paths:
-        if path not in (None, "-"):
+        if path not in (None, "-") and not stat.S_ISFIFO(os.stat(path).st_mode):
             open(path, "rb").close()
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from keras_seqconv.data.batches import untuned
 from keras_seqconv.evaluation import metric_of
 from keras_seqconv.support import Progress as Lines
 from keras_seqconv.support import clock, require, tf
-from keras_seqconv.support.files import naming, write_file
+from keras_seqconv.support.files import from_json, naming, read_text, write_file
 
 # --- Validation ---
 
@@ -285,14 +286,14 @@ def read_log(path: str | os.PathLike) -> list[dict]:
         FileNotFoundError: there is no such file.
         ValueError: another line is not a JSON object.
     """
-    lines, records = Path(path).read_text(encoding="utf-8").splitlines(), []
+    lines, records = read_text(path).splitlines(), []
     for number, line in enumerate(lines, 1):
+        name = f"{path}, line {number}"
         try:
-            records.append(dict(json.loads(line)))
-        except (TypeError, ValueError) as error:
+            records.append(from_json(line, name, update=int, seconds=Real))
+        except ValueError:
             if number < len(lines):
-                reason = f"must be a JSON object ({error})"
-                raise ValueError(f"{path}, line {number}: {reason}.") from None
+                raise
     return records
 
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_seqconv.support import require
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.files import check_records, open_file, read_json
 
 # What torch needs to rebuild tensors, and containers of data. Far fewer than torch
 # allows by itself: no tensor constructors, no subclasses, no quantised tensors.
@@ -95,10 +95,11 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         options = read_json(path / "args.json")
         with (
             _reading(path / "weights.npz") as file,
-            np.load(file, allow_pickle=False) as arrays,
+            open_file(file) as stream,
+            np.load(stream, allow_pickle=False) as arrays,
         ):
             # Weights hardly get smaller when they are packed.
-            _check_records(arrays.zip, 20 * file.stat().st_size)
+            check_records(arrays.zip, 20 * file.stat().st_size)
             weights = {name: _float32(name, arrays[name]) for name in arrays.files}
         return Checkpoint(str(path), options, weights)
     if not path.exists():
@@ -161,14 +162,14 @@ def _only(serialization, allowed: list) -> Iterator[None]:
 
 def _globals_of(path: Path) -> set[str]:
     """Every global that the pickles of a file name; see `look_at`."""
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         zipped = stream.read(4) == b"PK\3\4"  # as torch tells them apart
         stream.seek(0)
         if not zipped:
             # Magic number, protocol, sizes, content, keys of the storages.
             return set().union(*(look_at(stream) for _ in range(5)))
         with zipfile.ZipFile(stream) as archive:
-            _check_records(archive, path.stat().st_size)
+            check_records(archive, path.stat().st_size)
             # torch does not compare check sums.
             damaged = archive.testzip()
             if damaged is not None:
@@ -178,13 +179,6 @@ def _globals_of(path: Path) -> set[str]:
                 raise ValueError(f"an archive with {len(records)} records data.pkl")
             with archive.open(records[0]) as record:
                 return look_at(record)
-
-
-def _check_records(archive: zipfile.ZipFile, most: int) -> None:
-    """ValueError where they are larger than `most` bytes, packed or overlapping."""
-    size = sum(record.file_size for record in archive.infolist())
-    if size > most:
-        raise ValueError(f"its records have {size:,} bytes, far more than the file")
 
 
 # --- A look at a pickle ---
