@@ -14,6 +14,7 @@ import shutil
 import signal
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 
@@ -307,3 +308,42 @@ def test_a_checkpoint_of_three_gigabytes(tmp_path):
             file.writestr(f"optimizer/{number}.npy", array((1,)))
     assert path.stat().st_size > 3 << 30
     assert checkpoints.check(path) == STATE
+
+
+# --- Weights that are not finite ---
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite(folder, golden, value):
+    """Are told by whatever reads them, and in memory; a search would find nothing."""
+    words = "`model` must have finite weights. Received: NaN or infinity in .*/"
+    config = folder / "model" / "config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps({**content, "weights_sha256": None}))
+    with h5py.File(folder / "model" / "model.weights.h5", "r+") as file:
+        arrays = []
+        file.visititems(lambda name, item: arrays.append(item))
+        next(one for one in arrays if isinstance(one, h5py.Dataset))[0] = value
+    with refused(folder / "model", words):
+        ks.load(folder / "model")
+    path = folder / "run" / CHECKPOINT
+    one = np.full((30, 8), value, "float32").tobytes()
+    rewrite(
+        path, lambda name, old: old[: -len(one)] + one if "l/0.npy" in name else old
+    )
+    with pytest.raises(ValueError, match=words):
+        average(folder, files=[path])
+    fairseq = shutil.copytree(golden / "lightconv_glu", folder / "fairseq")
+    with np.load(fairseq / "weights.npz") as file:
+        weights = dict(file)
+    weights["decoder.layers.0.final_layer_norm.weight"][4] = value
+    np.savez(fairseq / "weights.npz", **weights)
+    dictionaries = [fairseq / f"dict.{side}.txt" for side in "st"]
+    with pytest.raises(ValueError, match=words):
+        ks.convert.translator_from_fairseq(fairseq, *dictionaries)
+    model = encoder_decoder()
+    model.weights[0].assign(model.weights[0] * value)
+    both = ks.decoding.Ensemble([encoder_decoder(), model])
+    for wrong in (model, both):
+        with pytest.raises(ValueError, match=words):
+            ks.Translator(wrong, TOKENIZER, TOKENIZER)

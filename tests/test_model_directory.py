@@ -261,7 +261,7 @@ ARGUMENTS = ("model", "config")
         (["source_tokenizer"], "../../etc", "names wrong tokenizers"),
         (["target_tokenizer"], ["/etc"], "names wrong tokenizers"),
         (["source_tokenizer"], None, "must both be given or both be None"),
-        (["languages"], ["de"], "does not fit together"),
+        (["languages"], ["de"], "holds no model that works"),
     ],
 )
 def test_configurations(saved, keys, value, words):

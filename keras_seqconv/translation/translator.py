@@ -73,7 +73,7 @@ class Translator(TextModel):
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
-            special ids, or an option is not the search's.
+            special ids, an option is not the search's, or weights are not finite.
 
     Example:
 
@@ -323,7 +323,7 @@ class LanguageGenerator(TextModel):
 
     Raises:
         ValueError: tokenizer and model differ in the size of the vocabulary or in
-            special ids, or an option is not the search's.
+            special ids, an option is not the search's, or weights are not finite.
     """
 
     def __init__(
