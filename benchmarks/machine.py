@@ -1,4 +1,4 @@
-"""What a table was measured on, for the line above it."""
+"""What a table was measured on, for the line above it; and lines of text."""
 
 import datetime
 import os
@@ -7,6 +7,11 @@ import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines by LF alone: a text may hold the other ends of `splitlines`."""
+    return path.read_bytes().decode().removesuffix("\n").split("\n")
 
 
 def machine() -> str:

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from machine import machine
+from machine import lines_of, machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -233,10 +233,7 @@ def torchtext_bleu(hypotheses: Path, references: Path) -> dict:
     from sacrebleu import BLEU
 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    texts, others = (
-        path.read_text(encoding="utf-8").split("\n")[:-1]
-        for path in (hypotheses, references)
-    )
+    texts, others = (lines_of(path) for path in (hypotheses, references))
     value = metric.corpus_score(texts, [others]).score
     return {"value": value, "signature": f"{metric.get_signature()}|unk:matches"}
 
@@ -249,7 +246,7 @@ def decoding(model: Path, row: Row) -> dict:
     import keras_seqconv as ks
 
     translator = ks.load(model)
-    texts = text_file(row, "test2016", "source").read_text().splitlines()
+    texts = lines_of(text_file(row, "test2016", "source"))
     speeds = []
     for _ in range(4):
         start = time.perf_counter()
@@ -321,7 +318,7 @@ def served(options) -> None:
     subprocess.run([*words, "--output", str(run / "served")], check=True)
     version = max((run / "served").glob("[0-9]*"), key=lambda path: int(path.name))
     translate = tf.saved_model.load(version).signatures["serving_default"]
-    texts = text_file(row, "test2016", "source").read_text().splitlines()
+    texts = lines_of(text_file(row, "test2016", "source"))
     found = []
     for start in range(0, len(texts), 100):
         part = tf.constant(texts[start : start + 100])
@@ -329,7 +326,7 @@ def served(options) -> None:
     output = run / "test2016.served"
     write_file(output, ("\n".join(found) + "\n").encode())
     kept = kept_folder(options.row) / HYPOTHESES
-    same = sum(map(str.__eq__, found, kept.read_text().splitlines()))
+    same = sum(map(str.__eq__, found, lines_of(kept)))
     print(f"{same:,} of {len(texts):,} translations are those of `evaluate`")
     for hypotheses in (output, kept):
         subprocess.run(
@@ -352,7 +349,7 @@ def tokenize(options) -> None:
     for language in ("de", "en"):
         rules = spacy.blank(language).tokenizer
         for split in ("train", "valid", "test2016"):
-            lines = (CORPUS / f"{split}.{language}").read_text().splitlines()
+            lines = lines_of(CORPUS / f"{split}.{language}")
             tokens = [
                 " ".join(str(one).lower() for one in rules(line) if str(one).strip())
                 for line in lines

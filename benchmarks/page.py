@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from machine import machine
+from machine import lines_of, machine
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("--screenshots", type=Path, metavar="DIR")
     options = parser.parse_args()
-    texts = options.texts.read_text("utf-8").splitlines()[:SENTENCES]
+    texts = lines_of(options.texts)[:SENTENCES]
     handler = functools.partial(Quiet, directory=options.page)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -22,6 +22,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from machine import lines_of, machine
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -93,7 +95,7 @@ def translator_of(row: str, model: Path, exported: Path):
 
 
 def measure(row: str, model: Path, exported: Path, source: Path) -> dict:
-    lines = source.read_text("utf-8").splitlines()
+    lines = lines_of(source)
     start = time.perf_counter()
     translator, files = translator_of(row, model, exported)
     translate = translator.translate
@@ -155,12 +157,11 @@ def main() -> None:
         print(json.dumps(found))
         return
     import sacrebleu
-    from machine import machine
 
     print(machine(), "\n")
     print("| | MB | start-up, s | one by one, 1/s | batches of 64, 1/s | BLEU |")
     print("|---|--:|--:|--:|--:|--:|")
-    references = [options.reference.read_text("utf-8").splitlines()]
+    references = [lines_of(options.reference)]
     with tempfile.TemporaryDirectory() as folder:
         export(options.model, Path(folder))
         for row in ROWS:
@@ -168,7 +169,7 @@ def main() -> None:
             command += ["--row", row, "--exported", folder]
             found = json.loads(subprocess.check_output(command).splitlines()[-1])
             if row == ROWS[0]:
-                lines = options.source.read_text("utf-8").splitlines()
+                lines = lines_of(options.source)
                 hypotheses = dict(zip(lines, found["hypotheses"], strict=True))
                 Path(folder, "hypotheses.json").write_text(json.dumps(hypotheses))
             bleu = "-"

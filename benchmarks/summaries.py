@@ -27,6 +27,8 @@ import sys
 import time
 from pathlib import Path
 
+from machine import lines_of, machine
+
 LONGEST, SHORTEST, LONGEST_PIECE = 24, 3, 60
 LENGTHS, TOKENS, TARGET = (400, 1000, 3000), 12_000, 8
 
@@ -60,7 +62,7 @@ def shared(sentence: str, rest: collections.Counter) -> float:
 
 
 def write_sentences(corpus: Path, output: Path) -> None:
-    bodies = (corpus / "train.body").read_text().split("\n")[:-1]
+    bodies = lines_of(corpus / "train.body")
     output.mkdir(parents=True)
     pairs = [pair for body in bodies for pair in pieces(body)]
     for name, column in zip(("body", "subject"), zip(*pairs, strict=True), strict=True):
@@ -71,7 +73,7 @@ def write_sentences(corpus: Path, output: Path) -> None:
 
 def count_words(corpus: Path, hypotheses: Path) -> None:
     def read(path):
-        return [set(words(line)) for line in path.read_text().split("\n")[:-1]]
+        return [set(words(line)) for line in lines_of(path)]
 
     training = collections.Counter()
     for name in ("body", "subject"):
@@ -115,8 +117,6 @@ def time_step(preset: str, length: int) -> None:
 
 
 def time_steps() -> None:
-    from machine import machine
-
     print(machine())
     print("\n| | " + " | ".join(f"S {length:,}: ms, MB" for length in LENGTHS) + " |")
     print("|---" * (len(LENGTHS) + 1) + "|")

@@ -16,6 +16,9 @@ import numpy as np
 import onnxruntime
 import sentencepiece
 
+# Ends of lines to some programs: the output has a line for each line of the input.
+BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
+
 
 class Translator:
     """The graphs, tokenizers and search options of an exported folder."""
@@ -45,7 +48,10 @@ class Translator:
 
     def translate(self, texts, batch_size=64):
         """The best translation of each text."""
-        rows = [self.source.encode(text) if text.strip() else [] for text in texts]
+        rows = [
+            self.source.encode(text) if text.strip(" \t\n\v\f\r") else []
+            for text in texts
+        ]
         rows = [row[: self.longest_source - 1] for row in rows]
         order = [n for n, row in enumerate(rows) if row]
         order.sort(key=lambda n: len(rows[n]))
@@ -142,9 +148,23 @@ def taken(state, rows):
     return {name: x[rows] if x.ndim else x for name, x in state.items()}
 
 
-if __name__ == "__main__":
+def texts_of(stream):
+    r"""Lines of UTF-8 that "\n" alone ends; a "\r" before it is dropped."""
+    for number, line in enumerate(stream, 1):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            sys.exit(f"error: the input must be UTF-8; line {number}: {error}")
+
+
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder")
-    translator = Translator(parser.parse_args().folder)
-    lines = sys.stdin.read().splitlines()
-    print(*translator.translate(lines), sep="\n")
+    folder, texts = parser.parse_args().folder, [*texts_of(sys.stdin.buffer)]
+    for text in Translator(folder).translate(texts):
+        print(text.translate(BREAKS))
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,9 @@ import sys
 import urllib.error
 import urllib.request
 
+# Ends of lines to some programs: the output has a line for each line of the input.
+BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
+
 
 class RestClient:
     """A model on a server, by REST.
@@ -155,6 +158,10 @@ def main() -> int:
         "--no-dash-splits", dest="dashes", action="store_false",
         help="leave x-y one token (Moses without -a)",
     )  # fmt: skip
+    parser.add_argument(
+        "--unknown", action="store_true",
+        help="at the end, print the number of tokens that the model does not know",
+    )  # fmt: skip
     options = parser.parse_args()
     try:
         translate_lines(options)
@@ -178,6 +185,16 @@ def without_logs():
         os.close(kept)
 
 
+def texts_of(stream):
+    r"""Lines of UTF-8 that "\n" alone ends; a "\r" before it is dropped."""
+    for number, line in enumerate(stream, 1):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            sys.exit(f"error: the input must be UTF-8; line {number}: {error}")
+
+
 def translate_lines(options: argparse.Namespace) -> None:
     if options.grpc:
         with without_logs():
@@ -188,15 +205,26 @@ def translate_lines(options: argparse.Namespace) -> None:
     moses = None
     if options.moses:
         moses = Moses(options.moses, options.normalize, options.dashes)
-    lines = (line.rstrip("\n") for line in sys.stdin)
+    lines = texts_of(sys.stdin.buffer)
+    tokens = unknown = texts = 0
     while batch := list(itertools.islice(lines, options.batch)):
         if moses:
             batch = [moses.tokenize(line) for line in batch]
+        if options.unknown:
+            counts = client.call("count_tokens", text=batch)
+            tokens += sum(counts["tokens"])
+            unknown += sum(counts["unknown"])
+            texts += sum(count > 0 for count in counts["unknown"])
         for translation in client.translate(batch):
             if moses:
                 translation = moses.detokenize(translation)
-            # One line for each text, even with line breaks in it.
-            print(" ".join(translation.splitlines()), flush=True)
+            print(translation.translate(BREAKS), flush=True)
+    if options.unknown:
+        print(
+            f"{unknown:,} of {tokens:,} input tokens are unknown to the model; texts "
+            f"with unknown tokens: {texts:,}",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,12 @@ class Cosine(Schedule):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
     name: Literal["cosine"] = "cosine"
-    period: int | None = _option(None, "cosine: updates of the first period", ge=1)
+    period: int | None = _option(
+        None,
+        "cosine: updates of the first period, which begins after the warm-up, as in "
+        "fairseq (default: the rest of the training)",
+        ge=1,
+    )
     floor: float = _option(1e-7, "cosine: lowest learning rate", ge=0)
     period_growth: float = _option(1.0, "cosine: growth of further periods", gt=0)
     shrink: float = _option(1.0, _SHRINK, gt=0)
@@ -197,7 +202,12 @@ class Recipe(_Stored):
         "dtype policy; mixed_bfloat16 is faster on GPUs, and on CPUs with products in "
         "bfloat16 (avx512_bf16 or amx_bf16 in lscpu)",
     )
-    average: int = _option(1, "checkpoints of the average at the end", ge=1)
+    average: int = _option(
+        1,
+        "checkpoints of the average at the end; without it and --average-kind the "
+        "model is the best checkpoint where it validates better",
+        ge=1,
+    )
     average_kind: Literal["last_epochs", "best"] = _option("best", "which checkpoints")
     search: Search | None = None
     blocks: Blocks | None = None

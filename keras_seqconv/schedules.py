@@ -96,7 +96,8 @@ class WarmupCosine(_AfterWarmUp):
         learning_rate: the highest rate.
         warmup_steps: updates of the warm-up, 0 for none.
         warmup_start: rate of the first update.
-        period: updates of the first period.
+        period: updates of the first period, which begins after the warm-up: the lowest
+            rate is that of update `warmup_steps + period`.
         floor: the lowest rate of the first period.
         period_growth: factor of each period's length over the previous one, >= 1.
         shrink: factor of both rates in each further period.

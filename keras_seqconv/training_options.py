@@ -113,7 +113,8 @@ class TrainingOptions(_RecipeOptions):
     )
     validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _text(
         "share of the training data that becomes the validation split, for data "
-        "without one (pairs: every N-th; text of a language model: its end)"
+        "without one; pairs of one source stay together (text of a language model: "
+        "its end)"
     )
     variant: str | None = _text(
         "middle part of file names: lc.norm.tok for train.lc.norm.tok.de"
@@ -135,7 +136,8 @@ class TrainingOptions(_RecipeOptions):
         "preset)"
     )
     joint_vocabulary: bool | None = _text(
-        "one tokenizer for both languages (default: if the preset shares embeddings)"
+        "one tokenizer for both languages (default: if the model shares all "
+        "embeddings; false: it shares those of the decoder only)"
     )
     min_length: Count = _text("fewest tokens of a sentence, without its end token", 1)
     max_length: Count = _text(
@@ -223,7 +225,20 @@ class TrainingOptions(_RecipeOptions):
                 "`source_language` and `target_language` must differ. "
                 f"Received: both {self.source_language!r}"
             )
+        shared = self.architecture.get("share_embeddings")
+        if shared == "all" and self.joint_vocabulary is False:
+            raise ValueError(
+                "`joint_vocabulary` must not be false with `share_embeddings`='all' in "
+                f"`architecture`. Received: {self.architecture}"
+            )
         return self
+
+    @property
+    def shares_all_embeddings(self) -> bool:
+        """Whether source and target have one embedding, and so one vocabulary."""
+        arguments = {**PRESETS[self.preset].architecture, **self.architecture}
+        shared = arguments.get("share_embeddings") == "all"
+        return shared and self.joint_vocabulary is not False
 
 
 def _in_one_sentence(error: pydantic.ValidationError) -> str:

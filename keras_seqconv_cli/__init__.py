@@ -18,12 +18,13 @@ import importlib
 import itertools
 import os
 import re
-import stat
 import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from keras_seqconv.support import warnings_as_lines
 from keras_seqconv.version import __version__
 
 signals.loaded()
@@ -57,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = argparse.Namespace()
+
+    def warn(line):
+        print(f"warning: {one_line(line, options)}", file=sys.stderr)
+
     try:
         if None in (sys.stdout, sys.stderr):
             # Python would give their numbers to the next files that are opened.
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(arguments).parse_args(arguments)
         module = options.module
         del options.module
-        with signals.endable():
+        with signals.endable(), warnings_as_lines(warn):
             if hasattr(module, "check"):
                 module.check(options)
             models = getattr(options, "model", None) or []
@@ -177,7 +182,6 @@ FAIRSEQ = {
     "--sampling-topk": "--top-k", "--sampling-topp": "--top-p",
     "--replace-unk": "--replace-unknowns", "--print-alignment": "--attention",
     "--buffer-size": "--window", "--sacrebleu": "--metrics", "--scoring": "--metrics",
-    "--shard-id": "--shard",
 }  # fmt: skip
 
 
@@ -214,7 +218,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")
 
 
-def one_line(error: Exception, options: argparse.Namespace) -> str:
+def one_line(error: Exception | str, options: argparse.Namespace) -> str:
     """The message with arguments named as on the command line.
 
     `name` becomes NAME or --name where the command has such an argument; what is called
@@ -246,7 +250,7 @@ def check_models(*paths: str) -> None:
 def check_files(*paths: str | None) -> None:
     """OSError where a file cannot be opened; None, "-" and pipes are no files."""
     for path in paths:
-        if path not in (None, "-") and not stat.S_ISFIFO(os.stat(path).st_mode):
+        if path not in (None, "-") and not Path(path).is_fifo():  # may have no writer
             open(path, "rb").close()
 
 

@@ -3,11 +3,9 @@
 import argparse
 import json
 import shlex
-import sys
-import warnings
 from pathlib import Path
 
-from keras_seqconv_cli import add_flags, check_files, names_of, one_line
+from keras_seqconv_cli import add_flags, check_files, names_of
 
 HELP = "make a model directory from a checkpoint of fairseq"
 DESCRIPTION = (
@@ -71,11 +69,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("source_bpe_codes", "target_bpe_codes"):
         arguments[name] = arguments[name] or options.bpe_codes
     check_writable(options.output, options.overwrite)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        translator = translator_from_fairseq(**arguments)
-    for warning in caught:
-        print(f"warning: {one_line(warning.message, options)}", file=sys.stderr)
+    translator = translator_from_fairseq(**arguments)
     translator.save(options.output, options.overwrite)
     print(_summary(translator, options.output))
     return 0

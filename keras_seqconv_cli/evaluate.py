@@ -42,12 +42,13 @@ _FLAGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.data.ids import BREAK_MODES
     from keras_seqconv.evaluation import METRICS
-    from keras_seqconv_cli.translate import add_search_arguments, add_shard_arguments
+    from keras_seqconv_cli.translate import add_search_arguments
 
     metrics = (*METRICS, "perplexity")
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
-    text = "reference translations; may be given several times"
+    text = "reference translations; may be given several times: an empty line of a "
+    text += "further file is no reference"
     add("--reference", metavar="FILE", action="append", default=[], help=text)
     add_flags(parser, _FLAGS)
     text = f"any of {', '.join(metrics)} (default bleu,chrf)"
@@ -55,15 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
     add("--break-mode", default="none", choices=BREAK_MODES, help=text)
     defaults = {"split": "test", "samples": 1000, "seed": 12345, "context_window": 0}
-    parser.set_defaults(known_metrics=metrics, **defaults)
-    add_shard_arguments(parser)
+    flags = {"`references`": "--reference"}
+    parser.set_defaults(known_metrics=metrics, flags=flags, **defaults)
     add_search_arguments(parser)
 
 
 def check(options: argparse.Namespace) -> None:
-    from keras_seqconv_cli.translate import check_shards
-
-    check_shards(options, options.output_hypotheses, "output_hypotheses")
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
     for name in options.metrics or ():
@@ -132,8 +130,6 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
         hypotheses = _translated(translator, sources, options, result, lines)
-    if options.shard is not None:
-        return  # to be scored when merged
     metrics = [name for name in options.metrics if name != "perplexity"]
     separator = {"sentence_separator": options.rouge_separator}
     found = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
@@ -161,6 +157,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
 
 def _texts(options) -> tuple:
     """Sources, references, hypotheses, those to compare; None for what is not given."""
+    from keras_seqconv.evaluation.corpus_scores import check_references
     from keras_seqconv.support.files import iterate_lines
 
     columns, most = {}, options.limit
@@ -170,7 +167,7 @@ def _texts(options) -> tuple:
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
-    references = [columns[file] for file in options.reference]
+    references = check_references([columns[file] for file in options.reference])
     if options.dataset is not None:
         from keras_seqconv.data.corpora import open_corpus
 
@@ -198,29 +195,23 @@ def _texts(options) -> tuple:
 
 
 def _translated(translator, sources, options, result, lines) -> list[str]:
-    from keras_seqconv.support.files import read_lines, write_file
-    from keras_seqconv.translation.translate_files import merge_shards, translate_file
+    from keras_seqconv.support.files import write_file
+    from keras_seqconv.translation.translate_files import translate_file
     from keras_seqconv_cli.translate import search_options
 
     if sources is None:
         raise ValueError(f"{options.dataset} must have sources to translate.")
-    path, parts = options.output_hypotheses, options.num_shards
-    if options.merge:
-        merge_shards(path, parts)
-        return read_lines(path)
-    output, start = path if parts > 1 else io.BytesIO(), time.monotonic()
+    output, start = io.BytesIO(), time.monotonic()
     report = translate_file(
         translator,
         io.BytesIO("".join(f"{source}\n" for source in sources).encode()),
         output,
         progress=None if options.quiet else sys.stderr,
-        shard=(options.shard or 0, parts),
-        resume=parts > 1,
         **search_options(options),
     )
     seconds = time.monotonic() - start
-    if parts == 1 and path is not None:
-        write_file(path, output.getvalue())
+    if options.output_hypotheses is not None:
+        write_file(options.output_hypotheses, output.getvalue())
     speeds = report.lines / seconds, report.tokens / seconds
     result["seconds"] = seconds
     result["sentences_per_second"], result["tokens_per_second"] = speeds
@@ -230,7 +221,7 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
     )
     if report.cut:
         lines.append(f"{report.cut:,} sources were longer than the model takes: cut")
-    return output.getvalue().decode().split("\n")[:-1] if parts == 1 else []
+    return output.getvalue().decode().split("\n")[:-1]
 
 
 def _compare(columns, metrics, choices, options, result, lines) -> None:

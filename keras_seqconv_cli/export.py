@@ -70,6 +70,7 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.format != "saved_model":
         return _run_graphs(options)
+    from keras_seqconv.support.files import read_lines
     from keras_seqconv.translation.model_directory import model_folder
 
     folder = model_folder(options.model)
@@ -79,8 +80,7 @@ def run(options: argparse.Namespace) -> int:
         work_folder = None
     texts = options.warmup_texts
     if texts is not None:
-        lines = Path(texts).read_text(encoding="utf-8").splitlines()
-        texts = [line for line in lines if line.strip()]
+        texts = [line for line in read_lines(texts) if line.strip()]
         if not texts:
             raise ValueError(
                 "`warmup_texts` must have a line of text. "

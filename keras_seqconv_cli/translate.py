@@ -32,12 +32,6 @@ _FLAGS = {
     "--resume": "resume an interrupted run from OUTPUT.part",
     "--quiet": "show no progress",
 }
-_SHARDS = {
-    "--num-shards N": "number of processes; each translates every N-th line to "
-    "OUTPUT.I-of-N",
-    "--shard I": "number of this process, from 0",
-    "--merge": "join the files of all shards, and remove them",
-}
 _DRAWS = {
     "--sample": "draw from the model's distribution, with --temperature and these "
     "options",
@@ -77,31 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="+", metavar="MODEL", help=models)
     add_flags(parser, _FLAGS)
     parser.set_defaults(input="-", output="-", n_best=1, on_error="raise")
-    add_shard_arguments(parser)
     add_search_arguments(parser)
     title = "sampling, in place of beam search"
     add_flags(parser.add_argument_group(title), _DRAWS)
-
-
-def add_shard_arguments(parser: argparse.ArgumentParser) -> None:
-    title = "one file on several processes or hosts"
-    add_flags(parser.add_argument_group(title), _SHARDS)
-    parser.set_defaults(num_shards=1)
-
-
-def check_shards(options: argparse.Namespace, output: str | None, name: str) -> None:
-    many = options.num_shards > 1
-    mistakes = {
-        "`shard` needs `num_shards` above 1.": options.shard is not None and not many,
-        "`merge` needs `num_shards` above 1.": options.merge and not many,
-        "`num_shards` needs `shard`, or `merge`, and not both.": (
-            many and options.merge == (options.shard is not None)
-        ),
-        f"`num_shards` needs `{name}`, a file.": many and output in (None, "-"),
-    }
-    for mistake, made in mistakes.items():
-        if made:
-            raise ValueError(mistake)
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,7 +135,6 @@ def load_translator(options: argparse.Namespace):
 
 
 def check(options: argparse.Namespace) -> None:
-    check_shards(options, options.output, "output")
     if options.alignment_dictionary is not None and not options.replace_unknowns:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
     if options.input == "-" and sys.stdin is None:
@@ -180,7 +151,7 @@ def check(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.tokenizers import read_alignment_dictionary
-    from keras_seqconv.translation.translate_files import merge_shards, translate_file
+    from keras_seqconv.translation.translate_files import translate_file
 
     dictionary = options.alignment_dictionary
     if dictionary is not None:
@@ -189,9 +160,6 @@ def run(options: argparse.Namespace) -> int:
     if format is None:
         format = "tsv" if options.scores or options.n_best > 1 else "text"
         format = "jsonl" if options.attention else format
-    if options.merge:
-        merge_shards(options.output, options.num_shards, format)
-        return 0
     typed = options.input == "-" and sys.stdin.isatty()
     window = options.window
     if window is None:
@@ -217,7 +185,6 @@ def run(options: argparse.Namespace) -> int:
             replace_unknowns=options.replace_unknowns,
             alignment_dictionary=dictionary,
             progress=None if options.quiet or typed else sys.stderr,
-            shard=(options.shard or 0, options.num_shards),
             sample=options.sample,
             **search_options(options, OF_SAMPLES),
         )

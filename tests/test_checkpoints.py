@@ -81,6 +81,24 @@ def dense(*widths):
     return keras.Sequential([keras.Input((3,)), *layers])
 
 
+def test_matrices_of_lora_are_weights(tmp_path):
+    path, models = tmp_path / "update-00000000.npz", [dense(3, 2) for _ in range(3)]
+    for model in models:
+        for layer in model.layers:
+            layer.enable_lora(2)
+    model, restored, averaged = models
+    random = np.random.default_rng(1)
+    for variable in model.variables:
+        variable.assign(random.normal(size=variable.shape))
+    checkpoints.save(path, model, {"update": 0})
+    checkpoints.restore(path, restored)
+    checkpoints.average([path], averaged)
+    assert sum("lora" in variable.path for variable in model.variables) == 4
+    for other in (restored, averaged):
+        for one, another in zip(model.variables, other.variables, strict=True):
+            np.testing.assert_array_equal(one, another)
+
+
 def test_other_models_and_optimizers_are_refused_and_untouched(trained, tmp_path):
     path = tmp_path / "update-00000000.npz"
     checkpoints.save(path, dense(3, 3, 3, 3, 3, 3, 1), {"update": 0})

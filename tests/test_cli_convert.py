@@ -1,8 +1,10 @@
 """`keras-seqconv convert-fairseq`: directories from checkpoints, and clear refusals."""
 
 import json
+import os
 import shutil
 
+import numpy as np
 import pytest
 
 import keras_seqconv as ks
@@ -39,6 +41,7 @@ def archive(golden, tmp_path):
     return folder
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_folder_names_its_files(archive, convert, capsys, tmp_path):
     """Languages from the options of the checkpoint; byte-pair codes, if there are."""
     translator, printed, errors = convert(archive)
@@ -132,6 +135,10 @@ def test_wrong_inputs(archive, capsys, tmp_path):
 
     check("--source-language must be two or three", archive, "--moses")
     options = json.loads((archive / "args.json").read_text())
+    for language, name in (("zh-CN", "zh-CN"), ("en_XX", "en_XX"), ("../s", "None")):
+        options["source_lang"] = language
+        (archive / "args.json").write_text(json.dumps(options))
+        check(f"must hold dict.{name}.txt of the source", archive)
     del options["source_lang"], options["target_lang"]
     (archive / "args.json").write_text(json.dumps(options))
     source, target = archive / "dict.s.txt", archive / "dict.t.txt"
@@ -163,3 +170,8 @@ def test_wrong_inputs(archive, capsys, tmp_path):
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
     (archive / "weights.npz").write_bytes(b"PK broken")
     check("weights.npz cannot be read", archive, *languages)
+    np.savez(archive / "weights.npz", **{"models.de-en.encoder.x": np.ones(1)})
+    words = "no model that the package knows. Received: models.de-en.encoder.x"
+    check(words, archive, *languages)
+    os.mkfifo(archive / "pipe")
+    check("pipe must be a regular", archive / "pipe", *languages)

@@ -194,11 +194,12 @@ def test_a_translation_with_its_scores_and_pictures(serve, folders):
     click(page, "Translate")
     until(page, lambda page: "Type a text first" in page.page_source)
     assert not elements(page, ".error")  # none of the outputs is marked
-    text.send_keys("w1 w2 w3\n\nw4")
+    text.send_keys("w1 w2 w3\n\nw4 odd")
     click(page, "Translate")
     # Attention and the kernels of the first layer, of each model.
     until(page, lambda page: len(elements(page, "img[src^='data:image']")) == 4)
-    texts = ["w1 w2 w3", "w4"]
+    assert page.page_source.count("1 of 5 input tokens are unknown") >= 2
+    texts = ["w1 w2 w3", "w4 odd"]
     found = ks.load(folders / "translator").translate_n_best(texts, 3)
     assert values(page)[1:] == ["\n".join(best[0].text for best in found)] * 2
     for hypotheses, shown in zip(found, elements(page, "table")[:2], strict=True):
@@ -223,12 +224,13 @@ def test_pictures_have_whole_labels(rows=15, columns=1):
 def test_a_language_model_continues_a_text(serve, folders):
     page = serve(folders / "writer")
     text = until(page, lambda page: elements(page, "textarea"))[0]
-    text.send_keys("w1 w2")
+    text.send_keys("w1 odd")
     click(page, "Continue")
     until(page, lambda page: values(page)[-1])
+    assert "1 of 2 input tokens are unknown" in page.page_source
     generator = ks.load(folders / "writer")
     expected = generator.sample(
-        ["w1 w2"], seed=1, temperature=0.8, top_k=40, max_length=200
+        ["w1 odd"], seed=1, temperature=0.8, top_k=40, max_length=200
     )
     assert values(page)[-1] == expected[0]
     text.clear()

@@ -179,6 +179,34 @@ def test_rouge_and_all_metrics_at_once():
     assert score("rouge", ["a b c"], [["x y z"], ["a b c"]]).value == pytest.approx(100)
 
 
+@pytest.mark.parametrize("empty", ["", None, " \t"])
+def test_an_empty_further_reference_is_none(empty):
+    """As None is for sacreBLEU; an empty text would be one of the length 0."""
+    pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
+    texts = ["the cat sat on", "a mat of two here"]
+    first, second = ["the cat sat on a mat", "two mats"], "a mat of three here"
+    several = [first, [empty, second]]
+    # A reference that occurs twice counts once.
+    expected = {
+        one.name: one.value
+        for one in scores(texts, [first, [first[0], second]], METRICS)
+    }
+    found = scores(texts, several, METRICS)
+    assert {one.name: one.value for one in found} == pytest.approx(expected)
+    assert all("nrefs:var" in one.signature for one in found)
+    metrics = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}
+    for one, metric in zip(found, metrics.values(), strict=False):
+        known = metric().corpus_score(texts, [first, [None, second]])
+        assert one.value == known.score
+    for metric, one in zip(COMPARABLE, found, strict=True):
+        compared = paired_bootstrap(texts, texts, several, metric, num_samples=1)
+        assert compared.score == pytest.approx(one.value)
+    of_lengths = bleu_by_length(["w", "w w"], texts, several, [1])[1]
+    alone = [bleu_by_length(["w"], texts[:1], first[:1])[1][0]]
+    alone += [bleu_by_length(["w"], texts[1:], [[first[1]], [second]])[1][0]]
+    assert of_lengths == pytest.approx(alone)
+
+
 def test_bleu_by_length():
     sources = ["w " * n for n in (1, 10, 11, 35, 60)]
     texts = ["a b c d", "a b x d", "a b c d", "a b c d", "q r s t"]
@@ -255,6 +283,10 @@ def test_bootstrap_by_hand():
         (lambda: scores(["a"], ["a", "b"]), "Received: 1 and 2"),
         (lambda: scores([], []), "at least one. Received: 0"),
         (lambda: scores(["a"], []), "Received: 1"),
+        (lambda: scores(["a", ""], ["a", " "]), "line 2 is empty"),
+        (lambda: scores(["a"], [[None], ["a"]], ["rouge"]), "line 1 is empty"),
+        (lambda: paired_bootstrap(["a"], ["a"], [None]), "line 1 is empty"),
+        (lambda: bleu_by_length(["a"], ["b"], [""]), "line 1 is empty"),
         (lambda: scores(["a"], ["a"], tokenize="13b"), "`tokenize` must be one of"),
         (lambda: scores(["a"], ["a"], ["blue"]), "`metrics` must be one of"),
         (lambda: paired_bootstrap(["a"], ["a", "b"], ["a"]), "Received: 2 and 1"),

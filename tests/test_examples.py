@@ -1,10 +1,12 @@
 """Every program of examples/, in small; the slow tests run them as a user would."""
 
 import importlib.util
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,13 @@ NAMES = (
 pytestmark = pytest.mark.tensorflow
 
 
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def run(name: str, *arguments):
     """`main(arguments)` of an example, in this process.
 
@@ -25,9 +34,7 @@ def run(name: str, *arguments):
     """
     import keras_seqconv as ks
 
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(name)
     with ks.ops.jit_scope(False):
         return module.main([str(one) for one in arguments])
 
@@ -43,6 +50,37 @@ def test_each_says_what_it_shows_and_how_to_run_it():
         docstring = (EXAMPLES / f"{name}.py").read_text().split('"""')[1]
         assert f"python examples/{name}.py" in docstring
         assert "two cores" in docstring and re.search(r"[Pp]rint", docstring)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    (
+        ("", []),
+        ("\n", [""]),
+        ("\ufeffa\u2028b\x85c\fd\n\ne\rf\r\n\r\ng", ["a b c d", "", "e f", "", "g"]),
+        (b"a\n\xff\n", "error: the input must be UTF-8; line 2: "),
+    ),
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["onnx_translate", "serve_client"])
+def test_a_line_of_output_for_each_line(name, content, expected, monkeypatch, capsys):
+    """As of `keras-seqconv translate`: lines end with LF or CRLF alone."""
+    if name == "onnx_translate":
+        pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    program = load(name)
+    model = SimpleNamespace(translate=lambda texts: texts)
+    for cls in {"Translator", "RestClient"} & {*vars(program)}:
+        monkeypatch.setattr(program, cls, lambda *arguments: model)
+    given = content if isinstance(content, bytes) else content.encode()
+    given = SimpleNamespace(buffer=io.BytesIO(given))
+    monkeypatch.setattr(sys, "stdin", given)
+    monkeypatch.setattr(sys, "argv", [name, "model"])
+    if isinstance(expected, str):
+        with pytest.raises(SystemExit, match=expected):
+            program.main()
+        expected = []
+    else:
+        program.main()
+    assert capsys.readouterr().out == "".join(f"{line}\n" for line in expected)
 
 
 @pytest.fixture

@@ -102,6 +102,15 @@ def test_old_folder_returns_when_the_last_rename_fails(tmp_path, monkeypatch):
     assert names(tmp_path) == ["model"]
 
 
+def test_the_working_directory_is_never_replaced(tmp_path, monkeypatch):
+    """Whoever works in it, a shell as well, would be left in a removed folder."""
+    monkeypatch.chdir(tmp_path)
+    for path in (".", tmp_path):
+        with pytest.raises(ValueError, match="working directory"):
+            write(path)
+    assert not any(tmp_path.iterdir())
+
+
 def test_what_is_not_ours_is_refused_and_kept(tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()

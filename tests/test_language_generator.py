@@ -43,6 +43,12 @@ def test_scores_are_means_of_log_probabilities(generator):
     assert generator.score([]) == []
 
 
+def test_unknown_tokens_of_prompts_are_told(generator):
+    for call in (generator.generate, generator.sample):
+        with pytest.warns(UserWarning, match="^1 of 3 input .* unknown tokens: 1$"):
+            call(["w1 odd", "", "w2"], max_length=3)
+
+
 def test_generated_texts_begin_with_their_prompts(generator):
     prompts = ["w1 w2", "", "w3", "w4 w5 w6 w7 w8 w9"]
     for found in (

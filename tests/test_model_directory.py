@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import shutil
+import warnings
 from unittest import mock
 
 import h5py
@@ -252,6 +253,7 @@ ARGUMENTS = ("model", "config")
         ([*ARGUMENTS, "activation"], "exec", "describes no model .*exec"),
         ([*ARGUMENTS, "new"], 1, "unexpected keyword argument 'new'"),
         ([*ARGUMENTS, "hidden_dim"], 16, "weights.h5 .* not of the mod"),
+        ([*ARGUMENTS, "normalize_first"], True, "weights.h5 .* not of the mod"),
         ([*ARGUMENTS, "hidden_dim"], 2**20, "describes far more than the weights"),
         ([*ARGUMENTS, "target_vocabulary_size"], 10**9, "describes far more"),
         ([*ARGUMENTS, "kernel_sizes"], [10**9], "describes far more"),
@@ -274,9 +276,14 @@ def test_configurations(saved, keys, value, words):
             del config[last]
 
     edit(saved, change)
-    with pytest.raises(ValueError, match=words) as caught:
+    with (
+        warnings.catch_warnings(record=True) as said,
+        pytest.raises(ValueError, match=words) as caught,
+    ):
+        warnings.simplefilter("always")  # here they are errors
         ks.load(saved)
-    assert str(saved) in str(caught.value)
+    assert not [one for one in said if one.category is UserWarning]
+    assert str(saved) in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,26 @@ def test_goes_on_after_an_interruption(iwslt, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
 
 
+def test_doubles_of_a_part_that_was_finished_before(tmp_path, monkeypatch):
+    parts = [
+        parallel(tmp_path, [sentence(i) for i in numbers], name)
+        for name, numbers in (("a", (0, 1, 2)), ("b", (3, 1, 4)))
+    ]
+    recipe = corpus("de", "en", parts, tokenizer="none", deduplicate=True)
+
+    def interrupted(places, *rest):
+        if places[0].path.name == "b.de":
+            raise KeyboardInterrupt
+        return read_pairs(places, *rest)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(preparation, "read_pairs", interrupted)
+        prepare(recipe, ".", tmp_path / "out")
+    prepare(recipe, ".", tmp_path / "out")
+    kept = [list(sentence(i)) for i in (0, 1, 2, 3, 4)]
+    assert rows_of(tmp_path / "out", "train") == kept
+
+
 # --- Wrong inputs. ---
 
 

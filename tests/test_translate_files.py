@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import keras_seqconv as ks
 from keras_seqconv.decoding.graphs import Tiered
 from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
-from keras_seqconv.translation.translate_files import merge_shards, translate_file
+from keras_seqconv.translation.translate_files import translate_file
 from tests.cli.commands import make_translator
 from tests.small_models import TOKENIZER, WORDS
 from tests.two_tokenizers import make_two_sided
@@ -93,53 +92,6 @@ def translated(translator, content, **options):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-# --- Parts of a file ---
-
-
-@pytest.mark.parametrize(
-    "format, n_best, count, options",
-    (
-        ("text", 1, 3, DRAWN),
-        ("tsv", 2, 2, {}),
-        ("jsonl", 1, 4, {}),
-    ),
-)
-def test_shards_together_are_the_whole(
-    translator, known, tmp_path, format, n_best, count, options
-):
-    options = {"format": format, "n_best": n_best, "window": 2, **options}
-    source = write(tmp_path / "in.txt", known[0][:11])
-    translate_file(translator, source, tmp_path / "whole", **options)
-    output = tmp_path / "out.gz"
-    for shard in range(count):
-        options["shard"] = shard, count
-        if shard == 1:
-            break_off(translator, 1, source, output, **options)
-            with pytest.raises(FileNotFoundError, match=f"out.gz.1-of-{count}"):
-                merge_shards(output, count, format)
-            options["resume"] = True
-        translate_file(translator, source, output, **options)
-    assert merge_shards(output, count, format) >= 11
-    found, wanted = (read_lines(tmp_path / name) for name in ("out.gz", "whole"))
-    if format == "tsv":  # scores of other batches, to rounding
-        found, wanted = (
-            [re.sub(r"-[0-9.]+", "", x) for x in t] for t in (found, wanted)
-        )
-    if format == "jsonl":
-        found, wanted = ([x.split('"score"')[0] for x in t] for t in (found, wanted))
-    assert found == wanted
-    assert names(tmp_path) == ["in.txt", "out.gz", "whole"]
-
-
-def test_shards_of_different_inputs_are_not_merged(translator, tmp_path):
-    for shard, lines in enumerate((["w1"], ["w1", "w2", "w3", "w4"])):
-        source = write(tmp_path / "in.txt", lines)
-        translate_file(translator, source, tmp_path / "out", shard=(shard, 2))
-    with pytest.raises(ValueError, match="of one input. Received: files of 1, 2 lines"):
-        merge_shards(tmp_path / "out", 2)
-    assert not (tmp_path / "out").exists() and (tmp_path / "out.1-of-2").exists()
 
 
 # --- What is written ---
@@ -389,8 +341,6 @@ def test_wrong_files(translator, tmp_path):
         ({"window": 0}, "`window` must be a positive integer"),
         ({"on_error": "skip"}, "`on_error` must be one of"),
         ({"resume": True}, "`resume` needs an `output`"),
-        ({"shard": (2, 2)}, "`shard` must be at least 0 and less"),
-        ({"shard": (0, 2)}, "`num_shards` above 1 needs an `output`"),
     ),
 )
 def test_wrong_options(translator, options, words):

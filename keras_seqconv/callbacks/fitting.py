@@ -22,7 +22,7 @@ from keras_seqconv.callbacks.control import (
 )
 from keras_seqconv.callbacks.reporting import Reports, Validation, for_replicas
 from keras_seqconv.support import weights_not_finite
-from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.arguments import check_choice, check_ids
 from keras_seqconv.support.files import naming_file
 
 
@@ -227,7 +227,8 @@ def fit_stream(
         model: compiled, with `steps_per_execution=1`.
         stream: has `dataset(position)`, an endless `tf.data.Dataset` from that batch
             on, and `batches_per_epoch()`, for example `data.BatchStream`. With
-            `get_state` and `set_state`, its state is part of checkpoints.
+            `get_state` and `set_state`, its state is part of checkpoints. A `pad_id`
+            and a `start_id` of it must be those of the model.
         max_updates: total number of updates, including those before a restart.
         max_epochs: total number of epochs.
         callbacks: callbacks, which `callbacks.ordered` sorts.
@@ -248,6 +249,7 @@ def fit_stream(
             "`steps_per_execution` of `compile` must be 1, as updates are counted. "
             f"Received: {model.steps_per_execution}"
         )
+    check_ids("stream", stream, model)
     if max_updates is not None:
         callbacks.append(StopAtUpdate(max_updates))
     callbacks = ordered(callbacks)

@@ -1,5 +1,6 @@
 """Callbacks that measure and report: validation, log lines, files, curves."""
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -19,9 +20,10 @@ from keras import ops
 
 from keras_seqconv.callbacks.control import CountingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
-from keras_seqconv.evaluation import metric_of
+from keras_seqconv.evaluation.corpus_scores import check_references, metric_of
 from keras_seqconv.support import Progress as Lines
 from keras_seqconv.support import clock, require, tf
+from keras_seqconv.support.arguments import check_ids
 from keras_seqconv.support.files import from_json, naming, read_text, write_file
 
 # --- Validation ---
@@ -81,9 +83,10 @@ class Validate(Validation):
     data: Any
     every_updates: int | None = None
 
-    def __post_init__(self):
-        super().__post_init__()
+    def set_model(self, model):
+        super().set_model(model)
         if hasattr(self.data, "once"):
+            check_ids("data", self.data, model)
             self.data = self.data.once()
 
     def results(self) -> dict[str, float]:
@@ -124,6 +127,7 @@ class ValidationBLEU(Validation):
                 "`sources` and `references` must have the same number of texts, at "
                 f"least one. Received: {len(self.sources)} and {len(self.references)}"
             )
+        check_references(self.references)
         language = getattr(self.translator, "target_language", None)
         self._metric = metric_of("bleu", target_language=language)
 
@@ -304,7 +308,9 @@ class Progress(Reports):
     On a terminal the line is replaced at most twice a second; otherwise a line is
     printed every half minute. Ends of epochs and results of validations stay. Values
     cover the updates since the last line. Between lines a batch reads the clock and
-    fetches nothing from the device.
+    fetches nothing from the device. A line before the first update announces its
+    compilation. The time left is of the last 1,000 batches, without those that compile
+    a new shape, and of all validations but the first, which is compiled too.
 
     Args:
         max_updates: last update, for the time left; None: unknown.
@@ -320,14 +326,29 @@ class Progress(Reports):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self.lines = self.lines or Lines(sys.stderr, 0.5, 30.0)
-        self._first = None  # share and time after the first batch, which takes long
+        self._first = None  # share and batches after the first one, which takes long
+        # Of each later batch the seconds until this callback, and inside of it, where
+        # it waits for the device; of each validation all of its seconds.
+        self._batches, self._validations = collections.deque(maxlen=1000), []
+        self._left = time.perf_counter()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        if self._first is None and not self.unsynced_model.run_eagerly:
+            self._show(self.lines.end, lambda: "Compiling the first update ...")
 
     def on_logs(self, logs, epoch_end):
+        start, validation = time.perf_counter(), float(logs.get("val_seconds", 0.0))
+        if validation:
+            self._validations.append(validation)
         super().on_logs(logs, epoch_end)
-        if self._first is None:
-            self._first = self._share_done(), time.perf_counter()
         if not epoch_end and not self.unsynced_model.stop_training:
             self._show(self.lines.update, lambda: self._line(self.read(logs)))
+        before, self._left = self._left, time.perf_counter()
+        if self._first is None:
+            self._first = self._share_done(), self.position
+        elif not epoch_end:
+            self._batches.append((start - before - validation, self._left - start))
 
     def write(self, values: dict[str, float]) -> None:
         self._show(self.lines.end, lambda: self._line(values))
@@ -352,10 +373,13 @@ class Progress(Reports):
         parts.append(f"lr {values['learning_rate']:.2e}")
         if "tokens_per_second" in values:
             parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
-        share, (first, start) = self._share_done(), self._first or (1.0, 0.0)
-        if share > first:  # at the speed so far
-            seconds = (time.perf_counter() - start) * (1 - share) / (share - first)
-            parts.append(f"{clock(seconds)} left")
+        share, (first, position) = self._share_done(), self._first or (1.0, 0)
+        if share > first and self._batches:
+            until, inside = np.transpose(self._batches)
+            usual = until <= max(1.0, 5 * np.quantile(until, 0.25))
+            seconds = np.mean(until[usual]) + np.mean(inside)
+            seconds = seconds * (self.position - position) + sum(self._validations[1:])
+            parts.append(f"{clock(seconds * (1 - share) / (share - first))} left")
         width = shutil.get_terminal_size((100, 24)).columns
         return "  ".join(parts)[: max(width - 1, 1)]
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from keras_seqconv.convert.checkpoint import read_checkpoint
-from keras_seqconv.convert.fairseq import from_fairseq
+from keras_seqconv.convert.fairseq import from_fairseq, is_translation_model
 from keras_seqconv.convert.records import ConversionError
 from keras_seqconv.support.files import read_text
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
@@ -64,7 +64,7 @@ def translator_from_fairseq(
     folder = Path(checkpoint)
     published = folder.is_dir()
     content = read_checkpoint(_checkpoint_in(folder) if published else folder)
-    translates = any(name.startswith("encoder.") for name in content.weights)
+    translates = is_translation_model(content)
     tables = {"source": source_dictionary, "target": target_dictionary}
     unwanted = [dictionary]
     if not translates:
@@ -80,8 +80,8 @@ def translator_from_fairseq(
     languages = {"source": source_language, "target": target_language}
     for side in languages:
         language = content.options.get(f"{side}_lang")
-        if languages[side] is None and isinstance(language, str) and language.isalnum():
-            languages[side] = language
+        if languages[side] is None and isinstance(language, str):
+            languages[side] = language if re.fullmatch(r"[\w-]+", language) else None
     codes = {"source": source_bpe_codes, "target": target_bpe_codes}
     moses = text_options.get("moses") or text_options.get("normalize")
     tokenizers = []

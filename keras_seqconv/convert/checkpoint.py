@@ -11,6 +11,7 @@ import contextlib
 import os
 import pickletools
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,13 +36,19 @@ _INERT = re.compile(
     r"fairseq(\.\w+)+|numpy\.(dtype|ndarray|dtypes\.\w+)"
     r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)"
 )
+_KNOWN = re.compile(f"{_ALLOWED.pattern}|{_INERT.pattern}")
 # A checkpoint of a large Transformer with its optimizer has some 50,000 objects.
 MOST_OBJECTS, MOST_LEVELS = 500_000, 100
-# From here on integers share hashes, and a dictionary of them takes for ever.
-_MOST = 2**61 - 2
-_MAGIC = 0x1950A86A20F9469CFC6C  # what PyTorch's files of before 2020 begin with
+# Larger integers share hashes, and a dictionary of many keys of one hash takes hours.
+_LARGEST_KEY = 2**61 - 2
+# For files of fairseq 0.10; the CLI prints an error as one line, hence the semicolon.
+_TO_PLAIN_DICT = """
+Its cfg is of omegaconf. Where fairseq is installed, and if you trust the file, two \
+lines of Python write a file with a plain dict:
+import torch, omegaconf; content = torch.load({path!r}, "cpu", weights_only=False);
+content["cfg"] = omegaconf.OmegaConf.to_container(content["cfg"], resolve=True, \
+enum_to_str=True); torch.save(content, "plain.pt")"""
 
-_MARK, _ATOM = ["("], []
 _FILL = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 _PUT, _GET = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
 
@@ -78,7 +85,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Reads a checkpoint of any version of fairseq without executing it.
 
     The options come from `args`, or else from `cfg["model"]` (its name is `arch`), with
-    the languages of `cfg["task"]`. Tied tensors appear under every name.
+    the languages of `cfg["task"]`. Tied tensors appear under every name. Names have no
+    `module.` of PyTorch's wrappers for several devices.
 
     Args:
         path: a checkpoint file, in PyTorch's zip format or the one before it; or a
@@ -96,12 +104,12 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         with (
             _reading(path / "weights.npz") as file,
             open_file(file) as stream,
-            np.load(stream, allow_pickle=False) as arrays,
+            zipfile.ZipFile(stream) as archive,
         ):
             # Weights hardly get smaller when they are packed.
-            check_records(arrays.zip, 20 * file.stat().st_size)
-            weights = {name: _float32(name, arrays[name]) for name in arrays.files}
-        return Checkpoint(str(path), options, weights)
+            check_records(archive, 20 * file.stat().st_size)
+            weights = dict(_array(archive, name) for name in archive.namelist())
+        return Checkpoint(str(path), options, _unwrapped(weights))
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}.")
     torch = require("torch", "convert")
@@ -112,21 +120,22 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         )
     with _reading(path):
         names = _globals_of(path)
-    stand_ins = [(Inert, name) for name in names if _INERT.fullmatch(name)]
-    refused = names - {name for _, name in stand_ins}
-    refused = sorted(name for name in refused if not _ALLOWED.fullmatch(name))
-    if refused:
+    if refused := sorted(name for name in names if not _KNOWN.fullmatch(name)):
+        of_omegaconf = any(name.startswith("omegaconf.") for name in refused)
         raise ValueError(
             f"{path} is refused, and nothing of it was executed: a checkpoint may name "
             "tensors, argparse.Namespace, numpy's scalars, arrays and dtypes, and "
             f"classes of fairseq. Received: {', '.join(refused)}"
+            + (_TO_PLAIN_DICT.format(path=str(path)) if of_omegaconf else "")
         )
+    stand_ins = [(Inert, name) for name in names if _INERT.fullmatch(name)]
     with _reading(path), _only(torch.serialization, [argparse.Namespace, *stand_ins]):
         content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__} instead of a dict")
         most = 16 * path.stat().st_size
-        return Checkpoint(str(path), _options(content), _weights(torch, content, most))
+        weights = _unwrapped(_weights(torch, content, most))
+        return Checkpoint(str(path), _options(content), weights)
 
 
 @contextlib.contextmanager
@@ -168,58 +177,82 @@ def _globals_of(path: Path) -> set[str]:
         if not zipped:
             # Magic number, protocol, sizes, content, keys of the storages.
             return set().union(*(look_at(stream) for _ in range(5)))
+        _check_directory(stream)
         with zipfile.ZipFile(stream) as archive:
             check_records(archive, path.stat().st_size)
             # torch does not compare check sums.
             damaged = archive.testzip()
             if damaged is not None:
                 raise ValueError(f"the record {damaged} does not match its check sum")
-            records = [r for r in archive.namelist() if r.endswith("/data.pkl")]
+            records = archive.namelist()
+            records = [r for r in records if r.lower().endswith("/data.pkl")]
             if len(records) != 1:
                 raise ValueError(f"an archive with {len(records)} records data.pkl")
             with archive.open(records[0]) as record:
                 return look_at(record)
 
 
+def _check_directory(stream: BinaryIO) -> None:
+    """ValueError for a zip file in which torch might see other records than Python."""
+    end = stream.seek(-98, os.SEEK_END) + 76
+    ends = stream.read()
+    length, start, comment = struct.unpack("<IIH", ends[-10:])
+    if ends[56:60] == b"PK\6\7":  # of more than 4 GB, and all that torch writes
+        end -= 76
+        length, start = struct.unpack("<QQ", ends[40:56])
+        if struct.unpack("<Q", ends[64:72]) != (end,):
+            start = -1
+    if ends[76:80] != b"PK\5\6" or comment or start + length != end:
+        raise ValueError("the directory of the archive is not at its end")
+
+
 # --- A look at a pickle ---
 #
 # A small file can hold an object that is nearly endless to whoever hashes, compares or
 # prints it, for shared parts are walked through once for each reference to them. Here a
-# pickle's opcodes run on a stack of lists, each with the parts of an object.
+# pickle's opcodes run on a stack of objects, each the list of its parts.
+
+
+class _Object(list):
+    """Parts of an object, the opcode that made it, and the argument of the opcode."""
+
+    __slots__ = ("argument", "opcode")
+
+    def __init__(self, parts: list, opcode: str, argument):
+        super().__init__(parts)
+        self.opcode, self.argument = opcode, argument
 
 
 def look_at(stream: BinaryIO) -> set[str]:
-    """The globals that one pickle names.
+    """The globals that one pickle names. After one that is refused only names are read.
 
     Raises:
-        ValueError: the pickle is damaged, has too large integers, or makes more than
-            `MOST_OBJECTS`, shared ones counted for each reference, or more levels than
-            `MOST_LEVELS`.
+        ValueError: the pickle is damaged, breaks a rule of `_check_use`, or makes more
+            than `MOST_OBJECTS`, shared ones counted for each reference, or more levels
+            than `MOST_LEVELS`.
     """
-    names, stack, memo, dropped = set(), [], {}, []
+    names, stack, memo, dropped, refused = set(), [], {}, [], False
     for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
         if number > MOST_OBJECTS:
             raise ValueError(f"more than {MOST_OBJECTS:,} steps of a pickle")
-        if isinstance(argument, int) and argument != _MAGIC and abs(argument) > _MOST:
-            raise ValueError(f"an integer of {argument.bit_length()} bits")
         if opcode.name in ("GLOBAL", "INST"):  # torch knows no other that names one
-            names.add(argument.replace(" ", ".", 1))
+            argument = argument.replace(" ", ".", 1)
+            names.add(argument)
+            refused = refused or not _KNOWN.fullmatch(argument)
+        if refused:
+            continue
         if opcode.name in _PUT or opcode.name == "MEMOIZE":
             memo[len(memo) if argument is None else argument] = stack[-1]
         elif opcode.name in _GET:
             stack.append(memo[argument])
-        elif opcode.name == "MARK":
-            stack.append(_MARK)
         else:
             parts = _popped(stack, opcode.stack_before)
+            _check_use(opcode.name, parts)
             if opcode.name in _FILL:
-                if parts[0] is _ATOM or parts[0] is _MARK:
-                    raise ValueError("a pickle that fills what has no parts")
                 parts[0].extend(parts[1:])
                 stack.append(parts[0])
             elif opcode.stack_after:
-                empty = opcode.name.startswith("EMPTY_")  # and may be filled
-                made = parts if opcode.stack_before or empty else _ATOM
+                made = _Object(parts, opcode.name, argument)
                 stack.extend([made] * len(opcode.stack_after))
             else:
                 dropped.append(parts)
@@ -233,13 +266,43 @@ def _popped(stack: list, kinds: list) -> list:
     count = kinds.index(pickletools.markobject) if marked else len(kinds)
     start = len(stack)
     if marked:
-        start = next(i for i in range(start - 1, -1, -1) if stack[i] is _MARK)
+        places = range(start - 1, -1, -1)
+        start = next(i for i in places if stack[i].opcode == "MARK")
     parts = stack[start + 1 :]
     if start < count:
         raise ValueError("a pickle that takes more than there is")
     parts = stack[start - count : start] + parts
     del stack[start - count :]
     return parts
+
+
+def _check_use(opcode: str, parts: list) -> None:
+    """ValueError where torch would hash keys of other kinds, or calls take minutes.
+
+    All but text and small integers can be made to share one hash. A tensor in the place
+    of arguments stands for as many as its shape says.
+    """
+    keys = []
+    if opcode in ("SETITEM", "SETITEMS"):
+        keys = parts[1::2]
+    elif opcode == "BINPERSID":  # "storage", type, key, location, size, perhaps a view
+        keys = parts[0][2:3] + [view[0] for view in parts[0][5:] if view]
+    elif opcode == "BUILD" and parts[1].opcode not in ("EMPTY_DICT", "DICT"):
+        if not (parts[0] and _INERT.fullmatch(parts[0][0].argument)):
+            raise ValueError("the state of an object is no dictionary")
+    elif opcode in ("REDUCE", "NEWOBJ"):
+        function, arguments = parts[0].argument, parts[1]
+        if "TUPLE" not in arguments.opcode:
+            raise ValueError(f"the arguments of {function} are no tuple")
+        if function == "_codecs.encode":
+            if [part.argument for part in arguments[1:]] != ["latin1"]:
+                raise ValueError("a codec other than latin1")
+        elif _ALLOWED.fullmatch(function) and not function.startswith("torch._utils."):
+            keys = [entry for argument in arguments for entry in argument]
+    for key in keys:
+        number = key.argument if isinstance(key.argument, int) else 0
+        if key or abs(number) > _LARGEST_KEY:
+            raise ValueError("a key is neither text nor a small integer")
 
 
 def _check_size(root: list) -> None:
@@ -309,6 +372,24 @@ def _weights(torch, content: dict, most: int) -> dict[str, np.ndarray]:
         if tensor.is_floating_point():
             tensor = tensor.to(torch.float32)  # NumPy has no bfloat16
         weights[name] = _float32(name, tensor.detach().numpy())
+    return weights
+
+
+def _array(archive: zipfile.ZipFile, record: str) -> tuple[str, np.ndarray]:
+    """Name and array of a record of an npz file."""
+    name = record.removesuffix(".npy")
+    with archive.open(record) as stream:
+        # The header of another version may have 4 GB.
+        if stream.read(8) != np.lib.format.magic(1, 0):
+            raise ValueError(f"{name} is no array in version 1.0 of NumPy's format")
+        stream.seek(0)
+        return name, _float32(name, np.lib.format.read_array(stream))
+
+
+def _unwrapped(weights: dict) -> dict:
+    """By the names in a model that was wrapped, as DistributedDataParallel does."""
+    while weights and all(name.startswith("module.") for name in weights):
+        weights = {name.removeprefix("module."): weights[name] for name in weights}
     return weights
 
 

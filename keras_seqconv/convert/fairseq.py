@@ -7,6 +7,7 @@ the tensors, because the options of old files are incomplete.
 """
 
 import os
+import re
 
 import numpy as np
 
@@ -56,31 +57,27 @@ def from_fairseq(
         FileNotFoundError: the file is missing.
         ImportError: torch is not installed, for a file that needs it.
         ConversionError: a ValueError that lists all problems together: options that are
-            set and not supported, and tensors that are missing, left over or of
-            inconsistent shapes.
+            set and not supported, tensors that are missing, left over or of
+            inconsistent shapes, and two dictionaries of one shared embedding.
         ValueError: the file is damaged, no checkpoint, or its pickle names anything
             that a checkpoint does not need.
     """
-    dictionaries = {"source": source_dictionary, "target": target_dictionary}
-    sizes = {
-        side: len(given if isinstance(given, Dictionary) else Dictionary.read(given))
-        for side, given in dictionaries.items()
-        if given is not None
+    given = {"source": source_dictionary, "target": target_dictionary}
+    dictionaries = {
+        side: one if isinstance(one, Dictionary) else Dictionary.read(one)
+        for side, one in given.items()
+        if one is not None
     }
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = read_checkpoint(checkpoint)
     problems = []
     options = Options(checkpoint.options, problems)
     weights = Weights(checkpoint.weights, problems)
+    translates = is_translation_model(checkpoint)
+    families = _language_model, _encoder_decoder
     # The names of the tensors tell the family: `arch` may be any user's own.
     if weights.count("decoder.convolutions."):
         families = _conv_language_model, _conv_s2s
-    elif weights.count("decoder.layers."):
-        families = _language_model, _encoder_decoder
-    else:
-        problem = "its tensors are of no model that the package knows"
-        raise ConversionError(checkpoint.path, [problem])
-    translates = weights.count("encoder.") > 0
     arrays = checkpoint.weights
     numbers = sum(array.size for array in arrays.values())
     # Queries, keys and values may be stored as one.
@@ -97,14 +94,27 @@ def from_fairseq(
     if translates:
         known["source"] = model.source_embedder.tokens.vocabulary_size
     problems += [
-        f"the {side} dictionary has {size} symbols, the embedding "
+        f"the {side} dictionary has {len(one)} symbols, the embedding "
         f"{known.get(side, 'is missing')}"
-        for side, size in sizes.items()
-        if size != known.get(side)
+        for side, one in dictionaries.items()
+        if len(one) != known.get(side)
     ]
+    shared = model.get_config().get("share_embeddings") == "all"
+    if shared and len({one.symbols for one in dictionaries.values()}) > 1:
+        problems.append("the dictionaries differ, and the model shares all embeddings")
     if problems:
         raise ConversionError(checkpoint.path, problems)
     return model
+
+
+def is_translation_model(checkpoint: Checkpoint) -> bool:
+    """Whether it is one or a language model; ConversionError where it is neither."""
+    names = list(checkpoint.weights)
+    if not any(re.match(r"decoder\.(convolutions|layers)\.", name) for name in names):
+        problem = "its tensors are of no model that the package knows. Received: "
+        names = ", ".join(names[:3]) or "no tensors"
+        raise ConversionError(checkpoint.path, [f"{problem}{names}"])
+    return any(name.startswith("encoder.") for name in names)
 
 
 # --- LightConv, DynamicConv, Transformer ---

@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -225,8 +226,9 @@ def open_corpus(
 def hold_out(corpus: Corpus, share: float) -> Corpus:
     """Uses a share of a corpus' training rows (at most 0.5) as its validation split.
 
-    Of pairs it takes every N-th one, N = 1 / share rounded; of the text of a language
-    model, whose lines belong together, the end. ValueError if the split exists.
+    Pairs are chosen by a checksum of their source: all pairs of one source are in one
+    split, and the number of rows is near to the share. Of the text of a language model,
+    whose lines belong together, it takes the end. ValueError if the split exists.
     """
     if corpus._known("validation") in corpus.splits:
         raise ValueError(
@@ -238,17 +240,18 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
         if split not in ("train", "validation"):
             yield from corpus._read(split, counts)
             return
-        every = round(1 / share)
-        held = range(every - 1, sys.maxsize, every)
+        most, kept = share * 2**32, sys.maxsize
         if corpus.source_language is None:
             number = sum(1 for _ in corpus.texts("train", "target"))
-            held = range(number - max(1, round(number * share)), number)
-        first = 0
+            most, kept = 0, number - max(1, round(number * share))
+        rows = itertools.count()
         for columns in corpus._read("train", counts):
-            rows = range(first, first + len(columns[0]))
-            wanted = [(row in held) == (split == "validation") for row in rows]
+            wanted = [
+                (zlib.crc32(text.encode()) < most or row >= kept)
+                == (split == "validation")
+                for text, row in zip(columns[0], rows, strict=False)
+            ]
             columns = [[*itertools.compress(texts, wanted)] for texts in columns]
-            first = rows.stop
             if columns[0]:
                 yield columns
 

@@ -29,9 +29,13 @@ _PROBLEMS = {
 _NO_TAB = "\ud800"  # of a line without one: no file holds it
 # Words of a cell that names a column, beside the two languages.
 _COLUMNS = {
-    "source", "target", "src", "tgt", "text", "translation", "sentence", "english",
-    "german", "french", "spanish", "italian", "dutch", "portuguese", "russian",
-    "chinese", "japanese", "czech", "polish",
+    "source", "target", "src", "tgt", "trg", "text", "translation", "sentence", "input",
+    "output", "id", "word", "words", "spelling", "grapheme", "graphemes", "letters",
+    "pronunciation", "transcription", "phoneme", "phonemes", "phones", "ipa", "lemma",
+    "form", "question", "answer", "article", "document", "summary", "body", "subject",
+    "title", "label", "english", "german", "french", "spanish", "italian", "dutch",
+    "portuguese", "russian", "chinese", "japanese", "czech", "polish", "en", "de", "fr",
+    "es", "it", "nl", "pt", "ru", "zh", "ja", "cs", "pl",
 }  # fmt: skip
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 

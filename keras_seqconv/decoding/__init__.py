@@ -1,7 +1,7 @@
 """Decoding: greedy search, beam search, sampling, scoring, ensembles.
 
-The functions take a model. They are built on `search`, which takes any function
-`step(ids, state) -> (logits, state)`.
+The functions take a model. The searches take any function `step(ids, state) -> (logits,
+state)` as well, in a `StepFunction`.
 
 Letters, in all modules: B sentences, G beams of a sentence, R = B * G rows (the beams
 of a sentence adjacent), N returned hypotheses, k candidates of a row, L steps
@@ -29,6 +29,7 @@ from keras_seqconv.decoding.strategies import BeamStrategy as BeamStrategy
 from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeamStrategy
 from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrategy
 from keras_seqconv.decoding.tasks import Ensemble as Ensemble
+from keras_seqconv.decoding.tasks import StepFunction as StepFunction
 from keras_seqconv.support.arguments import public_names as _public_names
 
 

@@ -1,9 +1,8 @@
 """Decoding with a model, or several: beam search, greedy search, sampling, scoring.
 
-A model is any object with the attributes `pad_id`, `start_id`, `end_id`, `unk_id`,
-`target_vocabulary_size`, `max_target_length` and the methods `get_initial_state` and
-`step` of the models of this package; `score` calls the model and its `log_prob`. If
-states may grow, `max_length` is None.
+A model is any object with the methods and attributes `_OF_MODELS` of the models of this
+package, such as a `StepFunction`; `score` calls the model and its `log_prob`. If states
+may grow, `max_length` is None.
 """
 
 from typing import NamedTuple
@@ -23,6 +22,10 @@ from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
+_OF_MODELS = (
+    "get_initial_state", "step", "pad_id", "start_id", "end_id", "unk_id",
+    "target_vocabulary_size", "max_target_length",
+)  # fmt: skip
 
 
 def beam_search(
@@ -41,9 +44,10 @@ def beam_search(
     hypotheses. Its result depends neither on padding nor on the other sentences.
 
     Args:
-        model: an encoder-decoder or language model of `keras_seqconv.models`, or an
-            `Ensemble`.
-        source_ids: integers (B, S), padded on the right. None for language models.
+        model: an encoder-decoder or language model of `keras_seqconv.models`, an
+            `Ensemble`, or a `StepFunction`.
+        source_ids: integers (B, S), padded on the right. None for language models and
+            a `StepFunction`.
         num_beams, length_penalty, max_length: see `BeamOptions`.
         **options: `prefix_ids`, `batch_size`, `jit_compile`: see
             `beam_search_hypotheses`; and all other options of `BeamOptions`:
@@ -279,7 +283,8 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     """The tensors of a search by name; ValueError where arguments do not fit."""
     _check_source(model, source_ids)
     options.check_model(model)
-    tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids)
+    rows = getattr(model, "state_rows", None)  # of a `StepFunction`
+    tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids, state=rows)
     for name in ("max_length_ratio", "return_attention"):
         if source_ids is None and getattr(options, name):
             raise ValueError(
@@ -304,14 +309,16 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
 
 
 def _check_source(model, source_ids):
-    """ValueError where a source is missing, or is not read."""
-    if not hasattr(model, "step"):
-        raise ValueError(
-            "`model` must have the methods `get_initial_state` and `step`. "
-            "`keras.models.clone_model` leaves them out: "
-            "`type(model).from_config(model.get_config())` has them. "
-            f"Received: model={model!r}"
-        )
+    """ValueError where a source is missing, or is not read; or for no model."""
+    for member in getattr(model, "models", [model]):
+        missing = [name for name in _OF_MODELS if not hasattr(member, name)]
+        if missing:
+            raise ValueError(
+                f"`model` must have {', '.join(_OF_MODELS)}. `StepFunction` gives them "
+                "to a function; `keras.models.clone_model` leaves them out: "
+                "`type(model).from_config(model.get_config())` has them. "
+                f"Received: model={member!r}, without {', '.join(missing)}"
+            )
     wanted = getattr(model, "has_source", None)
     if wanted not in (None, source_ids is not None):
         rule = "be given for a translation" if wanted else "be None for a language"
@@ -343,7 +350,7 @@ def is_compiled(jit_compile: bool | str) -> bool:
 def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
     check_positive_integer("max_batch_size", size)
     compiled = is_compiled(jit_compile)
-    if in_place(tensors):
+    if in_place(tensors) or "state" in tensors:
         return whole_search(model, options, tensors)
     count = of_sentences(tensors).shape[0]
     if compiled and count:

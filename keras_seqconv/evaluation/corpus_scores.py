@@ -31,7 +31,7 @@ METRICS = (*_SACREBLEU, "rouge")
 # Languages without spaces between words, and those that sacreBLEU has no tokenizer for.
 _WITHOUT_TOKENIZER = {"bo", "dz", "km", "lo", "my", "th"}
 _WITHOUT_SPACES = {*_WITHOUT_TOKENIZER, "ja", "zh"}
-References = Sequence[str] | Sequence[Sequence[str]]
+References = Sequence[str] | Sequence[Sequence[str | None]]
 
 
 class Score(NamedTuple):
@@ -94,7 +94,8 @@ def scores(
     Args:
         hypotheses: outputs of a system, one text for each sentence.
         references: reference for each sentence, or a list of such lists for several
-            references.
+            references. In all lists but the first, None, "" or white space is no
+            reference.
         metrics: names from the table.
         tokenize: for "bleu" only: a tokenizer of sacreBLEU: "13a", "intl", "zh",
             "char", "none", ... None: its choice for the target language: "zh",
@@ -108,8 +109,8 @@ def scores(
         target_language: code of the language of the texts, such as "de" or "zh-CN".
 
     Raises:
-        ValueError: the lists differ in length or are empty, or a metric or tokenizer is
-            unknown.
+        ValueError: the lists differ in length or are empty, a first reference is
+            empty, or a metric or tokenizer is unknown.
         ImportError: sacreBLEU (extra `mt`), a package of its tokenizer, or for "rouge"
             rouge-score (extra `rouge`) is not installed.
 
@@ -152,10 +153,14 @@ def _rouge(texts, references, separator: str | None) -> list[Score]:
     if separator is not None:
         kinds["rougeLsum"] = kinds.pop("rougeL")
         columns = [texts, *references]
-        columns = [[text.replace(separator, "\n") for text in c] for c in columns]
+        columns = [
+            [text and text.replace(separator, "\n") for text in c] for c in columns
+        ]
         texts, *references = columns
     unit = "text" if separator is None else "summary"
-    signature = f"nrefs:{len(references)}|stem:yes|L:{unit}|mean:F1|rouge-score"
+    counts = {len(row) - row.count(None) for row in zip(*references, strict=True)}
+    number = counts.pop() if len(counts) == 1 else "var"
+    signature = f"nrefs:{number}|stem:yes|L:{unit}|mean:F1|rouge-score"
     means = 100 * np.mean(_f_measures(texts, references, kinds), axis=0)
     return [
         Score(name, float(value), signature, f"{name}|{signature} = {value:.2f}")
@@ -168,7 +173,10 @@ def _f_measures(texts, references, kinds: Iterable[str]) -> np.ndarray:
     package = require("rouge_score.rouge_scorer", "rouge")
     scorer = package.RougeScorer([*kinds], use_stemmer=True)
     rows = zip(texts, zip(*references, strict=True), strict=True)
-    found = [scorer.score_multi(others, text) for text, others in rows]
+    found = [
+        scorer.score_multi([one for one in others if one is not None], text)
+        for text, others in rows
+    ]
     return np.array([[row[kind].fmeasure for kind in kinds] for row in found])
 
 
@@ -336,11 +344,27 @@ def metric_of(
         ) from error
 
 
+def check_references(references: References) -> list[list[str | None]]:
+    """Each list of references, with None for an empty one: sacreBLEU leaves None out.
+
+    ValueError for an empty text in the first list.
+    """
+    columns = [*references]
+    if columns and isinstance(columns[0], str | None):
+        columns = [columns]
+    columns = [[one if one and one.strip() else None for one in c] for c in columns]
+    if columns and None in columns[0]:
+        raise ValueError(
+            "The first of `references` must have no empty line (in a further one, an "
+            "empty line is no reference). "
+            f"Received: line {columns[0].index(None) + 1} is empty"
+        )
+    return columns
+
+
 def _columns(hypotheses, references: References, metric: str) -> list[list[str]]:
     """Hypotheses and each list of references, as the metric compares them."""
-    columns = [list(hypotheses), *references]
-    if isinstance(columns[-1], str):
-        columns = [columns[0], list(references)]
+    columns = [list(hypotheses), *check_references(references)]
     lengths = [*map(len, columns)]
     if len(columns) == 1 or len({*lengths}) > 1 or not lengths[0]:
         raise ValueError(
@@ -350,9 +374,9 @@ def _columns(hypotheses, references: References, metric: str) -> list[list[str]]
     if metric == "compound_split_bleu":
         # Matches do not overlap: in "a-b-c" the second dash stays, as b was used up.
         split = partial(re.sub, r"(\S)-(\S)", r"\1 ##AT##-##AT## \2")
-        columns = [[*map(split, texts)] for texts in columns]
+        columns = [[text and split(text) for text in texts] for texts in columns]
     if metric in ("tokenized_bleu", "compound_split_bleu"):
         # As fairseq does it, so that an unknown token in a hypothesis matches nothing.
         unknown = partial(re.sub, r"(?<!\S)<unk>(?!\S)", "<<unk>>")
-        columns[1:] = [[*map(unknown, texts)] for texts in columns[1:]]
+        columns[1:] = [[text and unknown(text) for text in c] for c in columns[1:]]
     return columns

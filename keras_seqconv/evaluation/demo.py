@@ -8,6 +8,7 @@ import re
 
 from keras_seqconv.evaluation import inspection, plots
 from keras_seqconv.support import require
+from keras_seqconv.translation.text_model import UnknownTokens
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 # Longer texts would keep others waiting.
@@ -151,6 +152,7 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
             )
         except (ValueError, TypeError) as error:
             raise gradio.Error(str(error), print_exception=False) from error
+        _tell_unknown(gradio, translator.source_tokenizer, lines)
         texts = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
         if not found[0] or not found[0][0].tokens:
             gradio.Warning("There is no word to translate.")
@@ -203,6 +205,7 @@ def _generation(gradio, models):
                     )
                 except (ValueError, TypeError) as error:
                     raise gradio.Error(str(error), print_exception=False) from error
+                _tell_unknown(gradio, generator.tokenizer, [prompt])
                 return texts[0]
 
             inputs = [prompt, length, temperature, top_k, seed]
@@ -214,6 +217,11 @@ def _check(gradio, text: str):
     if len(text) > MOST_CHARACTERS:
         words = f"At most {MOST_CHARACTERS:,} characters, please; {len(text):,} came."
         raise gradio.Error(words, print_exception=False)
+
+
+def _tell_unknown(gradio, tokenizer, texts: list[str]):
+    rows = [ids[:-1] for ids in tokenizer.tokenize(texts)]
+    UnknownTokens().add(rows, tokenizer.unk_id).tell(gradio.Warning)
 
 
 def _lines(text: str) -> list[str]:

@@ -20,11 +20,11 @@ nothing from other servers:
 
 | file                                      | content                                 |
 |-------------------------------------------|-----------------------------------------|
-| `index.html`, `translate.js`              | the page; tokenizer and search          |
-| `source_pieces.json`, `target_pieces.json`| pieces, scores and kinds                |
+| `index.html`, `translate.js`              | the page; the search                    |
 | `kernels.onnx`                            | source_ids -> kernels of the encoder's  |
 |                                           | dynamic convolutions                    |
-| `ort/`                                    | ONNX Runtime, fetched by npm            |
+| `ort/`, `sentencepiece/`                  | ONNX Runtime and SentencePiece in       |
+|                                           | WebAssembly, fetched by npm             |
 """
 
 import dataclasses
@@ -45,9 +45,14 @@ from keras_seqconv.support import require, require_tensorflow, tf
 from keras_seqconv.support.files import atomic_directory, write_json
 
 _SPECIAL = ("pad", "start", "end", "unk")
-_RUNTIME = "onnxruntime-web@1.30.0"
-_RUNTIME_FILES = (
-    "ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm",
+# What npm fetches for a page: folder in the page, package, files of the package.
+_FETCHED = (
+    ("ort", "onnxruntime-web@1.30.0", (
+        "dist/ort.wasm.min.mjs", "dist/ort-wasm-simd-threaded.mjs",
+        "dist/ort-wasm-simd-threaded.wasm",
+    )),
+    # SentencePiece's own code. Any text has the ids of the Python package.
+    ("sentencepiece", "@agnai/sentencepiece-js@1.1.1", ("dist/index.js", "LICENSE")),
 )  # fmt: skip
 
 
@@ -81,8 +86,7 @@ def web_page(translator, directory: str | os.PathLike, **search) -> Path:
     """Writes a static web page that translates on the visitor's machine.
 
     Args:
-        translator: a `Translator` of one model, with SentencePiece tokenizers that do
-            not normalize letters.
+        translator: a `Translator` of one model, with SentencePiece tokenizers.
         directory: new or empty folder, written completely or not at all.
         **search: as in `onnx_model`.
 
@@ -93,7 +97,7 @@ def web_page(translator, directory: str | os.PathLike, **search) -> Path:
         ValueError, TypeError: an argument breaks its rule, or the backend is JAX.
         ImportError: the extra `onnx` is not installed.
         FileNotFoundError: npm is not installed.
-        OSError: npm cannot fetch the runtime.
+        OSError: npm cannot fetch the packages.
     """
     model, options = _prepared(translator, search)
     for name, value in (("num_groups", 1), ("stopping", "first")):
@@ -102,20 +106,17 @@ def web_page(translator, directory: str | os.PathLike, **search) -> Path:
                 f"`{name}` must be {value!r}, as the page searches. "
                 f"Received: {name}={getattr(options, name)!r}"
             )
-    pieces = {side: _pieces(side, one) for side, one in translator.tokenizers.items()}
-    with (
-        tempfile.TemporaryDirectory() as fetched,
-        atomic_directory(directory) as folder,
-    ):
-        runtime = _fetched(Path(fetched))
+    for side, tokenizer in translator.tokenizers.items():
+        if tokenizer.kind != "sentencepiece":
+            raise ValueError(
+                f"`{side}_tokenizer` must be a SentencePieceTokenizer, which the page "
+                f"can run. Received: {type(tokenizer).__name__}"
+            )
+    with atomic_directory(directory) as folder:
+        _fetch(folder)
         _write_graphs(model, options, folder)
         kernels = _write_kernels(model, folder)
         _write_settings(translator, options, folder, kernels=kernels)
-        for side, content in pieces.items():
-            write_json(folder / f"{side}_pieces.json", content)
-        (folder / "ort").mkdir()
-        for name in _RUNTIME_FILES:
-            shutil.copy(runtime / name, folder / "ort" / name)
         for file in resources.files(__package__).joinpath("page").iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
     return Path(directory)
@@ -242,48 +243,23 @@ def _write_settings(translator, options, folder: Path, **more) -> None:
 # --- The page ---
 
 
-def _fetched(folder: Path) -> Path:
-    """The folder with the files of the runtime, after npm has run."""
+def _fetch(folder: Path) -> None:
+    """Copies the files of `_FETCHED` into a folder, after npm has run elsewhere."""
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError(
-            "A page needs npm, which fetches ONNX Runtime: install Node.js."
+            "A page needs npm, which fetches ONNX Runtime and SentencePiece: install "
+            "Node.js."
         )
-    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", _RUNTIME]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise OSError(f"npm cannot fetch {_RUNTIME}: {reason}")
-    return folder / "node_modules" / "onnxruntime-web" / "dist"
-
-
-def _pieces(side: str, tokenizer) -> dict:
-    """Fields of a SentencePiece model for `translate.js`."""
-    if tokenizer.kind != "sentencepiece":
-        raise ValueError(
-            f"`{side}_tokenizer` must be a SentencePieceTokenizer, which the page can "
-            f"run. Received: {type(tokenizer).__name__}"
-        )
-    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
-    processor = SentencePieceProcessor(model_proto=tokenizer.model)
-    letters = [chr(code) for code in range(1, 1 << 16) if not 0xD800 <= code < 0xE000]
-    # Of each letter, without the blank and the letter in front and the one behind.
-    normalized = [one[2:-1] for one in processor.normalize([f"a{c}a" for c in letters])]
-    pairs = list(zip(letters, normalized, strict=True))
-    changed = "".join(c for c, one in pairs if one not in (c, "\u2581"))
-    if changed:
-        raise ValueError(
-            f"`{side}_tokenizer` must be without normalization of letters, which the "
-            f"page does not have. Received: one that changes {changed[:10]!r}"
-        )
-    return {
-        "model_type": "unigram" if model.trainer_spec.model_type == 1 else "bpe",
-        "byte_fallback": model.trainer_spec.byte_fallback,
-        "blanks": [c for c, one in pairs if one == "\u2581"],
-        "folds_blanks": model.normalizer_spec.remove_extra_whitespaces,
-        "pieces": [piece.piece for piece in model.pieces],
-        "scores": [piece.score for piece in model.pieces],
-        "kinds": [piece.type for piece in model.pieces],
-    }
+    packages = [package for _, package, _ in _FETCHED]
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
+    with tempfile.TemporaryDirectory() as place:
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise OSError(f"npm cannot fetch {' and '.join(packages)}: {reason}")
+        for name, package, files in _FETCHED:
+            (folder / name).mkdir()
+            for file in files:
+                path = Path(place, "node_modules", package.rpartition("@")[0], file)
+                shutil.copy(path, folder / name)

@@ -8,12 +8,13 @@
 | `score`            | text (N,), translation (N,) -> score (N,)                      |
 | `score_ids`        | source_ids, lengths, target_ids, target_lengths -> score (N,)  |
 | `encode`           | text (N,) -> outputs (N, S, C), lengths (N,)                   |
+| `count_tokens`     | text (N,) -> tokens (N,), unknown (N,) of them                 |
 
 Language models have `serving_default` (text -> the most probable generation, score),
 `generate` (prompt (N,), length, temperature, seed and top_k, scalars -> generation,
 score: drawn as by `LanguageGenerator.sample`), `generate_ids` (prefix_ids, lengths ->
 ids, scores), `score` (text -> score), `score_ids` (target_ids, target_lengths ->
-score).
+score), `count_tokens`.
 
 Without tokenizers, those of texts are missing. Texts are tf.string, scores float32,
 ids and lengths int32. No name ends in `_bytes`, which a server would code in base64.
@@ -451,7 +452,15 @@ def make_signatures(translator, servable: Servable) -> dict:
     def encode(text):
         return servable.encode(*tokens(reader, text, servable.max_source_length))
 
+    def count_tokens(text):
+        """Numbers of tokens without the end, also of those beyond the limit."""
+        rows = reader.tokenize_tensor(text)
+        unknown = tf.cast(rows == reader.unk_id, tf.int32)
+        counts = tf.cast(rows.row_lengths() - 1, tf.int32)
+        return {"tokens": counts, "unknown": tf.reduce_sum(unknown, axis=1)}
+
     texts = {"serving_default": _graph(best, "text")}
+    texts["count_tokens"] = _graph(count_tokens, "text")
     if servable.translates:
         texts["translate_n_best"] = _graph(n_best, "text")
         texts["score"] = _graph(score_texts, "translation", "text")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer
+from keras_seqconv.layers.sequences import SequenceLayer, zero_masked
 from keras_seqconv.ops.fused import log_prob_of_rows, wide
 from keras_seqconv.support.arguments import check_integer
 
@@ -162,6 +162,7 @@ class AdaptiveSoftmax(SequenceLayer):
 
     Call arguments:
         inputs: features (B, T, C).
+        mask: see `layers.sequences`.
         training: whether to apply dropout.
 
     Output shape: (..., C).
@@ -254,7 +255,8 @@ class AdaptiveSoftmax(SequenceLayer):
             name=name, shape=(rows, columns), initializer="glorot_uniform"
         )
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, mask=None, training=None):
+        inputs = zero_masked(inputs, mask)
         return self._dropped(inputs, self.dropout, training)
 
     def log_prob(self, features, ids, training: bool | None = None):

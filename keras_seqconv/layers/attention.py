@@ -19,7 +19,12 @@ from keras_seqconv.layers.sequences import (
     unfold_beams,
     zero_masked,
 )
-from keras_seqconv.support.arguments import check_boolean, check_mask, check_sequence
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_mask,
+    check_sequence,
+    check_shape,
+)
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.
@@ -239,8 +244,13 @@ class MultiHeadAttention(SequenceLayer):
         raise an error. An n larger than `max_length` raises ValueError.
         """
         self._require_causal()
+        heads, head_dim = self.key_kernel.shape[1:]
+        kept = dict.fromkeys(("keys", "values"), (None, heads, None, head_dim))
+        grows = isinstance(state, dict) and "position" not in state
+        self._check_step(inputs, state, kept if grows else {**kept, "position": ()})
+        check_shape("state['values']", state["values"], state["keys"].shape)
         new, held = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
-        position, grows = state.get("position"), "position" not in state
+        position = state.get("position")
         if not grows and _known(new, held) and new > held:
             raise ValueError(
                 f"`inputs` has more positions than the state holds. Received: "

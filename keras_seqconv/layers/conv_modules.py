@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
-from keras_seqconv.layers.sequences import SequenceLayer, by_rows
+from keras_seqconv.layers.sequences import SequenceLayer, by_rows, zero_masked
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, plain
 
@@ -31,8 +31,8 @@ class GLU(SequenceLayer):
         self._accept(inputs_shape, ndim=None)
         self.compute_output_shape(inputs_shape)
 
-    def call(self, inputs):
-        return _gated(inputs, "glu")
+    def call(self, inputs, mask=None):
+        return _gated(zero_masked(inputs, mask), "glu")
 
     def compute_output_shape(self, inputs_shape):
         channels = inputs_shape[-1]
@@ -130,6 +130,7 @@ class _ConvolutionModule(SequenceLayer):
         return by_rows(lambda rows: _gated(projection(rows), self._gate), inputs)
 
     def call(self, inputs, mask=None, training=None):
+        inputs = zero_masked(inputs, mask)
         inputs = self._dropped(inputs, self.input_dropout, training)
         hidden = self.convolution(
             **self._projected(inputs), mask=mask, training=training
@@ -147,6 +148,7 @@ class _ConvolutionModule(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
+        self._check_step(inputs)
         inputs = ops.cast(inputs, self.compute_dtype)
         hidden, state = self.convolution.step(state=state, **self._projected(inputs))
         return by_rows(self.output_projection, hidden), state

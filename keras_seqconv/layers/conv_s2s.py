@@ -42,6 +42,7 @@ class ScaleGradient(SequenceLayer):
 
     Call arguments:
         inputs: floating-point tensor of any shape. Finite: infinite values become NaN.
+        mask: see `layers.sequences`.
 
     Output shape: shape of the input.
     """
@@ -50,7 +51,8 @@ class ScaleGradient(SequenceLayer):
         super().__init__(**kwargs)
         self.scale = check_number("scale", scale)
 
-    def call(self, inputs):
+    def call(self, inputs, mask=None):
+        inputs = zero_masked(inputs, mask)
         # x * s + stop(x) * (1 - s) rounds in half precision; here the second term is
         # exactly zero. Plain operations also keep every higher derivative and, unlike
         # a custom gradient, forward-mode differentiation on JAX.
@@ -120,6 +122,8 @@ class ScaledResidual(_WeightNormalized):
         inputs: tensor (B, T, C).
         skip: tensor (B, T, C or any other known width).
         kernels: result of `step_kernels`, for loops of calls.
+        mask: of both tensors, see `layers.sequences`.
+        inputs_mask: mask of `inputs` that Keras passes.
 
     Output shape: (B, T, C).
     """
@@ -135,8 +139,10 @@ class ScaledResidual(_WeightNormalized):
     def _parts(self):
         return [] if self.projection is None else [self.projection]
 
-    def call(self, inputs, skip, kernels=None):
+    def call(self, inputs, skip, kernels=None, mask=None, inputs_mask=None):
         check_sequence("skip", skip.shape, self.further_widths["skip"])
+        mask = inputs_mask if mask is None else mask
+        inputs, skip = zero_masked(inputs, mask), zero_masked(skip, mask)
         if self.projection is not None:
             skip = self.projection(skip, kernel=kernels and kernels["projection"])
         return (inputs + skip) * _SQRT_HALF
@@ -154,7 +160,7 @@ class ConvS2SBlock(_WeightNormalized):
 
     (the paper's Convolutional Block Structure; fairseq). The convolution, a
     `WeightNormConv1D`, starts from `ConvS2SInitializer(dropout, gain=4.0)`. The skip
-    tensor is the input of the block without mask and dropout, projected if its width is
+    tensor is the masked input of the block without dropout, projected if its width is
     not `filters`.
 
     Calls, masks and steps: `layers.sequences`; `step` also takes the result of
@@ -222,7 +228,8 @@ class ConvS2SBlock(_WeightNormalized):
             self.scaled_residual.build(output_shape, input_shape)
 
     def call(self, inputs, mask=None, training=None):
-        x = self._dropped(zero_masked(inputs, mask), self.dropout, training)
+        inputs = zero_masked(inputs, mask)
+        x = self._dropped(inputs, self.dropout, training)
         return self._gate_and_add(self.convolution(x), inputs)
 
     def _parts(self):
@@ -281,6 +288,8 @@ class ConvS2SAttention(_WeightNormalized):
         values: tensor (B, S, any width), keys plus embeddings of the source in ConvS2S.
         keys_mask: boolean (B, S), True for real tokens; by default the mask that `keys`
             carries.
+        mask: boolean (B * G, T), of `inputs` and `target_embeddings`.
+        inputs_mask: mask of `inputs` that Keras passes.
 
     Output shape: (B * G, T, C).
 
@@ -315,7 +324,19 @@ class ConvS2SAttention(_WeightNormalized):
     def _parts(self):
         return [self.in_projection, self.out_projection] if self.built else []
 
-    def call(self, inputs, target_embeddings, keys, values, keys_mask=None):
+    def call(
+        self,
+        inputs,
+        target_embeddings,
+        keys,
+        values,
+        keys_mask=None,
+        mask=None,
+        inputs_mask=None,
+    ):
+        mask = inputs_mask if mask is None else mask
+        inputs = zero_masked(inputs, mask)
+        target_embeddings = zero_masked(target_embeddings, mask)
         keys = zero_masked(keys, keys_mask, "keys_mask")
         values = zero_masked(values, keys_mask, "keys_mask")
         return self.attend(inputs, target_embeddings, keys, values, keys_mask)

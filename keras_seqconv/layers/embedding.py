@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, checked_mask
+from keras_seqconv.layers.sequences import SequenceLayer, checked_mask, zero_masked
 from keras_seqconv.ops.fused import take
 from keras_seqconv.support.arguments import check_boolean, check_choice, check_dense
 
@@ -39,6 +39,7 @@ class TokenEmbedding(SequenceLayer):
     Call arguments:
         inputs: integers (B, T) in [0, V); with `reverse=True` a tensor (..., E).
         reverse: whether to map vectors to logits.
+        mask: with `reverse=True`, see `layers.sequences`.
 
     Output shape: (B, T, E); with `reverse=True` (..., V).
 
@@ -82,7 +83,7 @@ class TokenEmbedding(SequenceLayer):
                 autocast=False,  # added to the logits, which are float32
             )
 
-    def call(self, inputs, reverse: bool = False):
+    def call(self, inputs, reverse: bool = False, mask=None):
         if not check_boolean("reverse", reverse):
             vectors = take(self.embeddings, ops.cast(inputs, "int32"))
             return ops.cast(vectors, self.compute_dtype)
@@ -92,6 +93,7 @@ class TokenEmbedding(SequenceLayer):
                 f"`inputs` must have {width} channels, `embedding_dim`, to become "
                 f"logits. Received: inputs.shape={tuple(inputs.shape)}"
             )
+        inputs = zero_masked(inputs, mask)
         vectors = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))
         table = ops.cast(self.embeddings, self.compute_dtype)
         logits = ops.einsum("ne,ve->nv", vectors, table)
@@ -119,7 +121,7 @@ class TokenEmbedding(SequenceLayer):
             return (*inputs_shape[:-1], self.vocabulary_size)
         return (*inputs_shape, self.embedding_dim)
 
-    def compute_output_spec(self, inputs, reverse: bool = False):
+    def compute_output_spec(self, inputs, reverse: bool = False, mask=None):
         dtype = self.wide_dtype if reverse else self.compute_dtype
         shape = self.compute_output_shape(inputs.shape, reverse)
         return keras.KerasTensor(shape, dtype=dtype)
@@ -130,8 +132,8 @@ class PositionEncoding(SequenceLayer):
     """Adds an encoding of the position to each token.
 
     Positions count real tokens: with a mask, the position of a token is the number of
-    real tokens before it, so that padding on the left shifts nothing, and padding gets
-    no encoding. For position p and h = C // 2 the encoding is
+    real tokens before it, so that padding on the left shifts nothing, and padding
+    becomes zero. For position p and h = C // 2 the encoding is
 
         kind="sinusoidal", layout="fairseq":
             [sin(q f_0), ..., sin(q f_{h-1}), cos(q f_0), ..., cos(q f_{h-1})]
@@ -214,7 +216,7 @@ class PositionEncoding(SequenceLayer):
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")
         encodings = ops.take(encodings, tokens_before, axis=0)  # (B, T, C)
-        return inputs + ops.where(ops.expand_dims(mask, -1), encodings, 0.0)
+        return zero_masked(inputs + encodings, mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """{"position": 0}; ValueError when `max_length` exceeds the learned table."""
@@ -223,6 +225,7 @@ class PositionEncoding(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
+        self._check_step(inputs, state, {"position": (None,)})
         inputs = ops.cast(inputs, self.compute_dtype)
         length, channels = inputs.shape[1:]
         length = ops.shape(inputs)[1] if length is None else length

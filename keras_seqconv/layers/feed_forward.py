@@ -8,7 +8,7 @@ import inspect
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, by_rows
+from keras_seqconv.layers.sequences import SequenceLayer, by_rows, zero_masked
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
 from keras_seqconv.support.arguments import check_number
 
@@ -34,7 +34,7 @@ class FeedForward(SequenceLayer):
 
     Call arguments:
         inputs: tensor (..., C); the outputs have the same shape.
-        training: whether to apply dropout.
+        mask, training: see `layers.sequences`.
     """
 
     def __init__(
@@ -73,7 +73,9 @@ class FeedForward(SequenceLayer):
         hidden_shape = (*inputs_shape[:-1], self.intermediate_dim)
         self.output_dense = self._dense("output_dense", hidden_shape, width, second)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, mask=None, training=None):
+        inputs = zero_masked(inputs, mask)
+
         def network(rows):
             hidden = self.intermediate_dense(rows)
             return self.output_dense(self._dropped(hidden, self.dropout, training))
@@ -86,6 +88,7 @@ class FeedForward(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) for new positions (B, n, C), and the state unchanged."""
+        self._check_step(inputs, state, {})
         return self.call(inputs), state
 
     def get_config(self) -> dict:
@@ -112,7 +115,7 @@ class Residual(SequenceLayer):
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`, also for steps.
-        value, key, value_mask, attention_mask: see `MultiHeadAttention`.
+        value, key, value_mask, attention_mask, inputs_mask: see `MultiHeadAttention`.
 
     Masks and `training` are passed if the `call` of the wrapped layer names them, so
     one loop can call all sub-layers of a block.
@@ -186,7 +189,10 @@ class Residual(SequenceLayer):
         value_mask=None,
         attention_mask=None,
         training=None,
+        inputs_mask=None,
     ):
+        mask = inputs_mask if mask is None else mask
+        inputs = zero_masked(inputs, mask)
         # What a caller chose must be seen; the rest is left out where it is not taken.
         chosen = {"value": value, "key": key, "attention_mask": attention_mask}
         further = {"mask": mask, "value_mask": value_mask, "training": training}
@@ -205,6 +211,7 @@ class Residual(SequenceLayer):
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the wrapped layer's next state."""
+        self._check_step(inputs)
 
         def step(x):
             nonlocal state

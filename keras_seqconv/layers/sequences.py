@@ -8,8 +8,9 @@ are the outputs unless a docstring says otherwise; `mask` as below; `training` t
 whether to apply dropout and DropConnect.
 
 Masks. A mask is boolean (B, T), or a list of such rows, True for real tokens. Masked
-inputs may have any value, also NaN: they count as zero, as if the sequence ended there,
-so padding on either side changes no result at a real token. Keras passes the masks that
+inputs may have any value, also NaN and infinity: every layer sets them to zero first
+(`zero_masked`), as if the sequence ended there, so padding on either side changes no
+result at a real token and no gradient. Keras passes the masks that
 it attaches to tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of
 `inputs`. Masked positions of the outputs have no meaning.
 
@@ -23,7 +24,8 @@ results of the full pass:
 positions of all steps, which only some layers need. A state is a dict of tensors in the
 compute dtype that keep their shapes: a convolution holds its last K - 1 inputs,
 {"inputs": (B, K - 1, C)}, zeros at first. Steps know neither masks nor dropout. Layers
-that are not causal or not built raise ValueError.
+that are not causal or not built raise ValueError, as do inputs and states of other
+shapes.
 
 Arguments. Every argument of a constructor is an attribute of the same name; every
 layer also takes the arguments of `keras.layers.Layer`: `name`, `dtype`, .... Arguments
@@ -43,11 +45,13 @@ from keras_seqconv.support.arguments import (
     check_choice,
     check_dense,
     check_kernel_size,
+    check_keys,
     check_mask,
     check_number,
     check_positive_integer,
     check_rate,
     check_sequence,
+    check_shape,
     known_width,
     plain,
     refuse_names_of_keras,
@@ -188,6 +192,23 @@ class SequenceLayer(keras.layers.Layer):
                 f"Layer {self.name!r} has no weights yet: call it or its `build` first."
             )
 
+    def _check_step(self, inputs, state=None, shapes=None):
+        """ValueError unless a step can take these inputs and, if given, this state.
+
+        `shapes` are those of the state's tensors, with None for B, which comes first,
+        and for other sizes that vary. A number for each row, (B,), may be one for all.
+        """
+        self._require_built()
+        check_dense("inputs", inputs)
+        check_sequence("inputs", inputs.shape, self.input_spec.axes[-1])
+        if shapes is None:
+            return
+        check_keys("state", state, shapes)
+        for name, shape in shapes.items():
+            sizes = (inputs.shape[0], *shape[1:]) if shape else ()
+            if len(shape) != 1 or getattr(state[name], "shape", None) != ():
+                check_shape(f"state[{name!r}]", state[name], sizes)
+
     @property
     def wide_dtype(self) -> str:
         """The compute dtype, at least float32."""
@@ -225,12 +246,17 @@ class ConvolutionLayer(SequenceLayer):
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
         self._require_causal()
-        shape = (batch_size, self.kernel_size - 1, self.channels)
+        shape = (batch_size, *self._state_shapes()["inputs"][1:])
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
+
+    def _state_shapes(self) -> dict:
+        """Shapes of a state's tensors, see `_check_step`."""
+        return {"inputs": (None, self.kernel_size - 1, self.channels)}
 
     def _slide(self, inputs, state):
         """The window (B, K - 1 + n, C) that n new outputs reach, and the next state."""
         self._require_causal()
+        self._check_step(inputs, state, self._state_shapes())
         inputs = ops.cast(inputs, self.compute_dtype)
         window = ops.concatenate([state["inputs"], inputs], axis=1)
         if count := inputs.shape[1]:
@@ -273,13 +299,17 @@ def _deserialized(value):
 def zero_masked(inputs, mask, name="mask"):
     """inputs (B, T, C) with zeros where mask (B, T), if there is one, is False.
 
-    A selection, not a product, which would leave NaN.
+    A selection, not a product, which would leave NaN. Inputs of rank 2 or more than 3
+    have a mask of their first axes.
     """
     check_dense("inputs", inputs)
-    mask = checked_mask(name, mask, inputs.shape[:2])
     if mask is None:
         return inputs
-    return ops.where(ops.expand_dims(mask, -1), inputs, ops.zeros_like(inputs))
+    mask = ops.cast(mask, "bool")
+    rank = len(inputs.shape)
+    sizes = inputs.shape[: min(rank - 1, max(len(mask.shape), 2))]
+    mask = checked_mask(name, mask, sizes)
+    return ops.where(mask[(..., *[None] * (rank - len(sizes)))], inputs, 0.0)
 
 
 def checked_mask(name, mask, sizes):

@@ -167,6 +167,7 @@ class WeightNormDense(_WeightNorm):
 
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.
+        mask: see `layers.sequences`.
         kernel: result of `step_kernel`, for loops of calls.
 
     Output shape: (..., units).
@@ -180,7 +181,8 @@ class WeightNormDense(_WeightNorm):
         width = self._accept(input_shape, ndim=None)
         self._add_weights((width, self.units))
 
-    def call(self, inputs, kernel=None):
+    def call(self, inputs, kernel=None, mask=None):
+        inputs = zero_masked(inputs, mask)
         kernel = self.step_kernel() if kernel is None else kernel
         return self._add_bias(ops.matmul(inputs, kernel))
 

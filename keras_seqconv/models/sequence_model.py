@@ -12,7 +12,13 @@ from keras_seqconv.models import token_training
 from keras_seqconv.models.changes import changes_of, repeat
 from keras_seqconv.models.stacks import SPECIAL_IDS
 from keras_seqconv.support import require_tensorflow
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_ids,
+    check_integer,
+    check_keys,
+    check_positive_integer,
+    check_shape,
+)
 
 
 class SequenceModel(keras.Model):
@@ -161,6 +167,8 @@ class SequenceModel(keras.Model):
         log-probabilities). The cost does not depend on the position, but for
         attention as a mixer, which reads `max_length` or all earlier positions.
         """
+        check_shape("ids", ids, (None, None))
+        check_keys("state", state, ("common", "shared", "beams"))
         x, beams, weights = self._step(ids, state)
         if weights is not None:
             beams["attention"] = weights[:, -1]
@@ -236,20 +244,23 @@ class SequenceModel(keras.Model):
                 `steps_per_execution`, `jit_compile`: as in Keras.
 
         Raises:
-            ValueError: an argument breaks these rules.
+            ValueError: an argument breaks these rules; the loss or a metric has
+                another `pad_id` (or, of Keras, `ignore_class`) than the model.
         """
         scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
         optimizer = token_training.wrapped_optimizer(
             optimizer, gradient_accumulation_steps, scale
         )
         options["metrics"] = metrics
+        for metric in keras.tree.flatten([metrics, options.get("weighted_metrics")]):
+            check_ids("metrics", metric, self)
         super().compile(optimizer, **options, auto_scale_loss=False)
         options |= {
             "optimizer": optimizer, "loss": loss, "auto_scale_loss": auto_scale_loss,
         }  # fmt: skip
         # A record: Keras would track a metric that became an attribute.
         self.training = types.SimpleNamespace(
-            loss=token_training.checked_loss(loss, self.has_logits, self.pad_id),
+            loss=token_training.checked_loss(loss, self),
             metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
             config=options,
         )
@@ -426,6 +437,11 @@ def constructor_arguments(variables: dict) -> dict:
         model.target_vocabulary_size = size  # the last of them
     for key, number in ids.items():
         setattr(model, f"{key}_id", number)
+    if ids["pad"] == ids["end"]:
+        raise ValueError(
+            "`special_ids` must be different for pad and end: no padding is learned. "
+            f"Received: special_ids={ids}"
+        )
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
     policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())

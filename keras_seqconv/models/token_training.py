@@ -13,6 +13,7 @@ from keras import ops
 from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
 from keras_seqconv.optimizers import TokenNormalized
 from keras_seqconv.support import tf
+from keras_seqconv.support.arguments import check_ids
 
 
 def wrapped_optimizer(optimizer, steps: int | None, scale: bool) -> TokenNormalized:
@@ -38,17 +39,19 @@ def wrapped_optimizer(optimizer, steps: int | None, scale: bool) -> TokenNormali
     return TokenNormalized(optimizer, 1 if steps is None else steps)
 
 
-def checked_loss(loss, has_logits: bool, pad_id: int):
+def checked_loss(loss, model):
     """`loss` as a callable, None for `log_prob`; ValueError where it cannot be."""
     if loss is None:
-        return LabelSmoothedCrossentropy(0.0, pad_id=pad_id) if has_logits else None
+        plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
+        return plain if model.has_logits else None
     loss = keras.losses.get(loss)
     if not callable(loss):
         raise ValueError(
             "`loss` must be None, a Keras loss or a function of labels and outputs. "
             f"Received: loss={loss!r}"
         )
-    if isinstance(loss, LabelSmoothedCrossentropy) and not has_logits:
+    check_ids("loss", loss, model)
+    if isinstance(loss, LabelSmoothedCrossentropy) and not model.has_logits:
         raise ValueError(
             "`loss` must be None for a model with an adaptive softmax, which returns "
             f"no logits to smooth. Received: loss={loss!r}"

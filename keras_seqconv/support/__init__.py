@@ -4,7 +4,8 @@ import contextlib
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from time import monotonic
 from types import ModuleType
 from typing import TextIO
@@ -60,6 +61,21 @@ def weights_not_finite(model) -> list[str]:
         if "float" in backend.standardize_dtype(variable.dtype)
         and not ops.convert_to_numpy(ops.all(ops.isfinite(variable)))
     ]
+
+
+@contextlib.contextmanager
+def warnings_as_lines(say: Callable[[str], None]) -> Iterator[None]:
+    """Warnings in the block are lines, each once, without the code they come from."""
+    said = set()
+
+    def show(message, *place, **more):
+        if str(message) not in said:
+            said.add(str(message))
+            say(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 class Progress:

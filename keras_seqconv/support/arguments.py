@@ -38,6 +38,21 @@ def check_choice(name: str, value, choices: tuple):
     return value
 
 
+def check_ids(name: str, holder, model) -> None:
+    """ValueError where `holder`, the argument `name`, has other ids than the model.
+
+    Ids that only one of them has are not compared.
+    """
+    for own in ("pad_id", "start_id", "ignore_class"):  # the last one of Keras' losses
+        wanted = "pad_id" if own == "ignore_class" else own
+        expected, received = getattr(model, wanted, None), getattr(holder, own, None)
+        if None not in (expected, received) and received != expected:
+            raise ValueError(
+                f"`{name}` must have the `{wanted}` of the model, {expected}. "
+                f"Received: {own}={received} of {type(holder).__name__}"
+            )
+
+
 def check_boolean(name: str, value: bool) -> bool:
     """`value`, or ValueError unless it is True or False."""
     if not isinstance(value, bool):
@@ -139,7 +154,11 @@ def check_kernel_size(kernel_size: int | tuple[int]) -> int:
 
 
 def check_dense(name: str, tensor) -> None:
-    """ValueError for a `tf.RaggedTensor`."""
+    """ValueError for a `tf.RaggedTensor`, and for a value without a shape."""
+    if not hasattr(tensor, "shape"):
+        raise ValueError(
+            f"`{name}` must be a tensor. Received: {name} of type {type(tensor)}"
+        )
     if hasattr(tensor, "row_splits"):
         raise ValueError(
             f"`{name}` must be a dense tensor (B, T, C), padded by `to_tensor()` and "
@@ -149,9 +168,25 @@ def check_dense(name: str, tensor) -> None:
 
 def check_mask(name: str, mask, sizes: tuple) -> None:
     """ValueError unless the mask has these sizes (or 1) where they are known."""
-    shape = tuple(mask.shape)
+    check_shape(name, mask, sizes, (1, None))
+
+
+def check_keys(name: str, value, keys: Iterable[str]) -> None:
+    """ValueError unless the value is a dict with these keys alone."""
+    if not isinstance(value, dict) or set(value) != set(keys):
+        received = list(value) if isinstance(value, dict) else type(value)
+        raise ValueError(
+            f"`{name}` must be a dict with the keys {list(keys)}, as "
+            f"`get_initial_state` makes it. Received: {name}={received}"
+        )
+
+
+def check_shape(name: str, tensor, sizes: tuple, others: tuple = (None,)) -> None:
+    """ValueError unless a tensor has these sizes, or `others`, where they are known."""
+    check_dense(name, tensor)
+    shape = tuple(tensor.shape)
     agree = len(shape) == len(sizes) and all(
-        a in (1, None) or not isinstance(b, int) or a == b
+        a in others or not isinstance(b, int) or a == b
         for a, b in zip(shape, sizes, strict=True)
     )
     if not agree:

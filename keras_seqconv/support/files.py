@@ -170,13 +170,15 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_file(path: str | os.PathLike, problem: str) -> Iterator[None]:
-    """Turns errors of the block into a ValueError that names the file."""
+    """Turns errors of the block into a ValueError of one line that names the file."""
     try:
         yield
     except (FileNotFoundError, ImportError):
         raise
     except Exception as error:
-        reason = f"missing is {error}" if isinstance(error, KeyError) else error
+        text = f"missing is {error}" if isinstance(error, KeyError) else str(error)
+        # Keras ends its many lines with a list of all layers that do not fit.
+        reason = " ".join(text.partition("\n\nList of objects")[0].split())
         raise ValueError(f"{path} {problem} ({reason}).") from error
 
 
@@ -245,6 +247,11 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
         return
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder or not exist. It is a file.")
+    if path.samefile("."):
+        raise ValueError(
+            f"{path} must not be the working directory, which would be replaced. "
+            "Name a folder in it, or go to another one."
+        )
     if any(path.iterdir()) and not (replaceable is not None and replaceable(path)):
         raise ValueError(
             f"{path} must be empty, not exist, or hold what may be replaced. It holds: "

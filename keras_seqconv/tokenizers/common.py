@@ -181,6 +181,24 @@ def read_settings(directory: Path) -> dict:
     return {"kind": None, **settings}
 
 
+def check_one_vocabulary(source: Tokenizer, target: Tokenizer) -> None:
+    """ValueError unless each id is the same token on both sides."""
+    if source is target:
+        return
+    tokens = [
+        one.to_tokens(i for i in range(one.vocabulary_size) if i != one.end_id)
+        for one in (source, target)
+    ]
+    for pair in itertools.zip_longest(*tokens):
+        if pair[0] != pair[1]:
+            raise ValueError(
+                "The tokenizers of source and target must have one vocabulary, as the "
+                "model shares all embeddings; `share_embeddings`='decoder', or training"
+                " with `joint_vocabulary`=False, allows two. Received: "
+                f"{pair[0]!r} and {pair[1]!r} for one id"
+            )
+
+
 # --- Plain vocabularies: words between white space, and characters. ---
 
 

@@ -249,7 +249,11 @@ def learn_codes(counts: Mapping[str, int], merges: int) -> str:
 
 
 def read_codes(codes: str):
-    """`subword_nmt.apply_bpe.BPE`, or ValueError for codes that it cannot read."""
+    """`subword_nmt.apply_bpe.BPE` of its codes or of those of fastBPE.
+
+    fastBPE's lines have a count behind the two symbols, and merge as version 0.2.
+    ValueError for other codes.
+    """
     if not isinstance(codes, str):
         raise ValueError(
             "`bpe_codes` must be the text of a codes file. "
@@ -262,6 +266,9 @@ def read_codes(codes: str):
             "Line 1 of the byte-pair codes must be of version 0.1 or 0.2, "
             f"'#version: 0.2'. Received: {lines[0]!r}"
         )
+    if re.fullmatch(r"\S+ \S+ \d+\s*", lines[0]):
+        lines = [re.sub(r" \d+\s*$", "", line) for line in lines]
+        codes = "\n".join(["#version: 0.2", *lines])
     # subword-nmt ends the whole process at a bad line.
     for number, line in enumerate(lines[header:] or [""], 1 + header):
         if len(line.strip("\r\n ").split(" ")) != 2:

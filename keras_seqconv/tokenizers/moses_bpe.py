@@ -66,7 +66,7 @@ class DictionaryTokenizer(Tokenizer):
             by fairseq's WMT recipes, not by its IWSLT recipe).
         escape: whether to write characters that Moses reserves as entities (`&apos;`).
         lowercase: whether to lower-case the text, which is not reversed.
-        bpe_codes: text of a codes file of subword-nmt,
+        bpe_codes: text of a codes file of subword-nmt or fastBPE,
             `Path("codes").read_text(encoding="utf-8")`.
         remove_bpe: whether to join `hou@@ se` in outputs; by default with `bpe_codes`.
 

@@ -1,6 +1,7 @@
 """After the last update: the average, the model directory, its scores."""
 
 import dataclasses
+import math
 import os
 import time
 import warnings
@@ -69,7 +70,7 @@ def finish(run: Run, text: Text, model, say) -> dict:
     say(done)
     translator = translator_of(run, recipe, model, text.tokenizers, done)
     if text.validation is not None:
-        say(_beside_best(run, text, translator))
+        say(_average_or_best(run, text, translator))
     translator.save(run.model, overwrite=True)
     say(f"Written to {run.model}")
     try:
@@ -94,12 +95,12 @@ def finish(run: Run, text: Text, model, say) -> dict:
     return scores
 
 
-def _beside_best(run: Run, text: Text, translator) -> str:
-    """The validation's result of a model, and the best checkpoint where it is better.
+def _average_or_best(run: Run, text: Text, translator) -> str:
+    """Validates the average; the best checkpoint, where better, takes its place.
 
-    It may well be: recipes average the last epochs, whatever one of them does better.
+    An average that the options ask for stays. Says the results.
     """
-    monitor, mode = run.monitor
+    (monitor, mode), options = run.monitor, run.options
     if monitor == "val_bleu":
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
         validation = callbacks.ValidationBLEU(translator, *pairs)
@@ -107,17 +108,20 @@ def _beside_best(run: Run, text: Text, translator) -> str:
         validation = callbacks.Validate(batches(run, text, text.validation))
     validation.set_model(translator.model)
     value = validation.results()[monitor]
-    said = f"{monitor} of the model: {value:.4g}"
     states = dict(checkpoints.states(run.checkpoints))
-    for path in checkpoints.ranked(states, monitor, mode)[:1]:
-        of_best = states[path]["metrics"][monitor]
-        if is_better(of_best, value, mode, 1e-4):
-            said += (
-                f". The checkpoint of update {checkpoints.update_of(path)} has "
-                f"{of_best:.4g}: `keras-seqconv average {run.folder} --best 1` makes "
-                "the model of it"
-            )
-    return said
+    best = next(iter(checkpoints.ranked(states, monitor, mode)), None)
+    of_best = math.nan if best is None else states[best]["metrics"][monitor]
+    if not is_better(of_best, value, mode, 1e-4):
+        return f"{monitor} of the model: {value:.4g}"
+    kept, other, flag = "average", "checkpoint", " --best 1"
+    if options.average is options.average_kind is None:
+        kept, other, flag = "checkpoint", "average", ""
+        translator.trained["checkpoints"] = _mean(translator.model, [best], "best")
+    return (
+        f"{monitor} of the average: {value:.4g}, of the checkpoint of update "
+        f"{checkpoints.update_of(best)}: {of_best:.4g}. The model is the {kept}; "
+        f"`keras-seqconv average {run.folder}{flag}` makes that of the {other}"
+    )
 
 
 def _translations(run: Run, text: Text, translator, split, say) -> dict:

@@ -148,6 +148,9 @@ def make_model(
     for name in ("dropout", "attention_dropout", "weight_dropout"):
         if getattr(options, name) is not None:
             arguments[name] = getattr(options, name)
+    shared = PRESETS[options.preset].architecture.get("share_embeddings")
+    if shared == "all" and not options.shares_all_embeddings:
+        arguments["share_embeddings"] = "decoder"
     policy, state = keras.config.dtype_policy(), random.getstate()
     keras.config.set_dtype_policy(precision)
     random.seed(options.seed)  # from which Keras draws the seeds of initializers

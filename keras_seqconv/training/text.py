@@ -13,6 +13,7 @@ from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_co
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import atomic_directory, read_json
+from keras_seqconv.tokenizers.common import check_one_vocabulary
 from keras_seqconv.training_options import TrainingOptions
 
 # Names of the folders of tokenizers: in runs and prepared corpora, and in models.
@@ -250,6 +251,8 @@ def tokenizers_of(run, corpus, say) -> tuple:
             for name, one in zip(_FOLDERS[0], pair, strict=True):
                 if one is not None and not (name == "source" and pair[0] is pair[1]):
                     one.save(folder / name)
+    if run.options.shares_all_embeddings:
+        check_one_vocabulary(*pair)
     return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
 
 
@@ -293,7 +296,7 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     single = preset.is_language_model
     joint = single or options.joint_vocabulary
     if joint is None:
-        joint = preset.architecture.get("share_embeddings") == "all"
+        joint = options.shares_all_embeddings
     size = options.vocabulary_size or max(preset.task.vocabulary_sizes, default=None)
     if size is None and kind not in ("words", "characters"):
         raise ValueError(
@@ -310,7 +313,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     if single and kind.startswith("sentencepiece"):
         more["remove_extra_whitespaces"] = False  # of a running text it is content
     sides = "" if joint else "s"
-    say(f"Training the tokenizer{sides} ({kind}, {size or 'all'} {unit}) ...")
+    most = f", at most {size} {unit}" if size else ""
+    say(f"Training the tokenizer{sides} ({kind}{most}) ...")
     targets = corpus.texts("train", "target")
     if single and kind == "characters":  # line breaks are characters too
         targets = (f"{line}\n" for line in targets)
@@ -321,7 +325,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         joint=joint,
         **more,
     )
-    found = [one.vocabulary_size for one in pair]
-    if "at_most" in more and min(found) < size:
-        say(f"The texts have no more than {' and '.join(map(str, {*found}))} entries")
+    found = [one.vocabulary_size for one in (pair[:1] if joint else pair)]
+    few = size is not None and unit == "entries" and min(found) < size
+    more = "; the texts have no more" if few else ""
+    say(f"Entries: {' and '.join(map(str, found))}{more}")
     return pair

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.callbacks.reporting import Validation
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support import require, tf
+from keras_seqconv.support import require, tf, warnings_as_lines
 from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.training.finish import (
     MOST_TRANSLATED,
@@ -84,7 +83,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     say = say if hosts.is_first() else lambda line: None
     devices, recipe = hosts.together(lambda: _what_and_where(options))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_warnings_as_lines(say))
+        stack.enter_context(warnings_as_lines(say))
         run, text = prepare(options, recipe, stack, say)
         if text is not None:
             return _train(run, text, devices, say)
@@ -93,21 +92,6 @@ def train(options: TrainingOptions, say=print) -> Result:
     with naming_file(run.scores, "holds no scores"):
         say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
     return Result(run.model, scores)
-
-
-@contextlib.contextmanager
-def _warnings_as_lines(say):
-    """Warnings in the block are lines, each once, without the code they come from."""
-    said = set()
-
-    def show(message, *place, **more):
-        if str(message) not in said:
-            said.add(str(message))
-            say(str(message))
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
 
 
 def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:

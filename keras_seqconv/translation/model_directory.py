@@ -23,6 +23,7 @@ import math
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -229,7 +230,9 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
             f"{weights} is damaged or not the file that {path} was written with "
             "(remove `weights_sha256` there if you changed the weights on purpose)."
         )
-    with naming_file(weights, wrong_weights):
+    with naming_file(weights, wrong_weights), warnings.catch_warnings():
+        # Keras warns of layers that keep their random weights.
+        warnings.simplefilter("error", UserWarning)
         model.load_weights(weights)
     tokenizers = {None: None}
     for name in (SOURCE, TARGET):

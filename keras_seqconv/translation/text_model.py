@@ -6,6 +6,7 @@ Letters: B texts of a batch.
 import dataclasses
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -189,6 +190,33 @@ class TextModel:
             for place, index in enumerate(batch.indices):
                 scores[index] = float(row[place])
         return scores
+
+
+@dataclasses.dataclass
+class UnknownTokens:
+    """Numbers of unknown tokens, of all tokens, and of texts with an unknown one."""
+
+    unknown: int = 0
+    tokens: int = 0
+    texts: int = 0
+
+    def add(self, rows: Iterable[list[int]], unk_id: int) -> "UnknownTokens":
+        """Counts the ids of texts, which have no end."""
+        for ids in rows:
+            unknown = ids.count(unk_id)
+            self.unknown += unknown
+            self.tokens += len(ids)
+            self.texts += unknown > 0
+        return self
+
+    def tell(self, show: Callable = warnings.warn, **options) -> None:
+        """Calls `show(message, **options)` if a token is unknown."""
+        if self.unknown:
+            message = (
+                f"{self.unknown:,} of {self.tokens:,} input tokens are unknown to the "
+                f"model; texts with unknown tokens: {self.texts:,}"
+            )
+            show(message, **options)
 
 
 def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) -> dict:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
-import heapq
 import io
 import json
 import os
@@ -30,6 +29,7 @@ from keras_seqconv.support.files import (
     write_json,
 )
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
+from keras_seqconv.translation.text_model import UnknownTokens
 from keras_seqconv.translation.translator import Translation, Translator
 from keras_seqconv.version import __version__
 
@@ -68,13 +68,13 @@ def translate_file(
     resume: bool = False,
     on_error: str = "raise",
     progress: TextIO | None = None,
-    shard: tuple[int, int] = (0, 1),
     **options,
 ) -> Report:
     r"""Translates every line of a file or stream, in order.
 
     A line ends with "\n" alone; a "\r" before it and a byte order mark at the start are
-    dropped. Empty lines stay empty. Translations hold no line breaks and, in "tsv", no
+    dropped. Empty lines stay empty. A warning at the end says how many source tokens
+    were unknown. Translations hold no line breaks and, in "tsv", no
     tabs: there are blanks instead. Output formats, UTF-8 (L tokens, S source time):
 
     | format  | content                                                               |
@@ -106,9 +106,6 @@ def translate_file(
         on_error: "raise" for input that is not UTF-8, or "replace" invalid bytes by
             U+FFFD.
         progress: stream for number of lines, speed and time left, or None.
-        shard: (i, n), 0 <= i < n: only every n-th line, from number i + 1 on, as one of
-            n processes. `output` is then a file, named `shard_path(output, shard)`;
-            `merge_shards` joins all.
         **options: options of `Translator.translate_n_best`. With `sample`, the draws
             of a line depend on `seed` and the line's number.
 
@@ -128,28 +125,19 @@ def translate_file(
     files = not (hasattr(input, "read") or hasattr(output, "write"))
     if files and os.path.exists(output) and os.path.samefile(input, output):
         raise ValueError(f"`output` must not be the `input`. Received: {output}")
-    if not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            "`shard` must be at least 0 and less than `num_shards`. Received: "
-            f"{shard[0]} of {shard[1]}"
-        )
-    if shard[1] > 1:
-        if hasattr(output, "write"):
-            raise ValueError("`num_shards` above 1 needs an `output` that is a file.")
-        output = shard_path(output, shard)
     options["return_attention"] = attention
     state = _state(input)
     packed = str(input).endswith((".gz", ".bz2", ".xz"))
     size = state["size"] if state and not packed else None
     settings = {"n_best": n_best, "format": format, "window": window, "input": state}
-    settings |= {"on_error": on_error, "shard": shard, **options}
-    lines = islice(iterate_lines(input, on_error), shard[0], None, shard[1])
-    size = size and size // shard[1]
+    settings |= {"on_error": on_error, **options}
+    lines = iterate_lines(input, on_error)
     with _opened(output, resume, translator, settings) as (write, done):
         first_byte = position = sum(map(_bytes, islice(lines, done)))
         if done and progress is not None:
             print(f"resuming after {done:,} lines", file=progress, flush=True)
         report, shown = Report(done, done), Progress(progress)
+        unknown = UnknownTokens()
 
         def status() -> str:
             seconds = shown.seconds
@@ -160,24 +148,24 @@ def translate_file(
             ]
             if size and position > first_byte:
                 left = seconds * max(0, size - position) / (position - first_byte)
-                # The size of a shard's part is a guess.
                 share = 100 * min(position, size) / size
                 parts += [f"{share:.0f} %", f"{clock(left)} left"]
             return ", ".join(parts)
 
         while texts := list(islice(lines, window)):
-            first = 1 + shard[0] + shard[1] * report.lines
-            numbers = range(first, first + shard[1] * len(texts), shard[1])
+            first = 1 + report.lines
+            numbers = range(first, first + len(texts))
             records = [""] * len(texts)
             # Compiling pays for lines that come one by one, as typed ones do. Elsewhere
             # scores of a resumed run would differ in their last digits.
-            for place, best, cut in translator.each_n_best(
+            for place, best, ids, cut in translator.each_n_best(
                 texts, n_best, numbers=numbers, plain=window > 1, **options
             ):
                 source, number = texts[place], numbers[place]
                 records[place] = _record(format, number, source, best, translator)
                 report.lines += 1
                 report.tokens += len(best[0].positional_scores) if best else 0
+                unknown.add([ids], translator.model.unk_id)
                 if cut:
                     report.cut += 1
                     report.first_cut = min(number, report.first_cut or number)
@@ -186,58 +174,8 @@ def translate_file(
             write("".join(records).encode(), report.lines)
         position = size  # also where lines end with two bytes
         shown.end(status)
+        unknown.tell(stacklevel=3)
         return report
-
-
-def shard_path(output: str | os.PathLike, shard: tuple[int, int]) -> Path:
-    """The file of shard i of n, (i, n)."""
-    return Path(f"{output}.{shard[0]}-of-{shard[1]}")
-
-
-def merge_shards(output: str | os.PathLike, number: int, format: str = "text") -> int:
-    """Joins the files of all shards of `translate_file`, and removes them.
-
-    Args:
-        output: `output` of each shard; `.gz` is compressed.
-        number: number of shards.
-        format: format of the shards.
-
-    Returns:
-        Number of output lines.
-
-    Raises:
-        FileNotFoundError: a shard is incomplete.
-        ValueError: the files are not shards of one input.
-    """
-    paths = [shard_path(output, (i, number)) for i in range(number)]
-    counts = [0] * number
-
-    def keyed(index: int, stream) -> Iterator[tuple[int, bytes]]:
-        """Lines with the numbers of their lines of input."""
-        for line in stream:
-            place = counts[index] * number + index + 1
-            counts[index] += 1
-            if format == "tsv":
-                place = int(line.split(b"\t", 1)[0])
-            yield place, line
-
-    with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(open(path, "rb")) for path in paths]
-        new = stack.enter_context(atomic_file(output))
-        opener = gzip.open if str(output).endswith(".gz") else open
-        with opener(new, "wb") as merged:
-            for _, line in heapq.merge(*map(keyed, range(number), streams)):
-                merged.write(line)
-        if format != "tsv" and counts != [
-            len(range(i, sum(counts), number)) for i in range(number)
-        ]:
-            raise ValueError(
-                "All shards must be of one input. Received: files of "
-                f"{', '.join(map(str, counts))} lines"
-            )
-    for path in paths:
-        path.unlink()
-    return sum(counts)
 
 
 def _bytes(line: str) -> int:

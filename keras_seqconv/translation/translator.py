@@ -14,7 +14,13 @@ from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
-from keras_seqconv.translation.text_model import TextModel, check_lengths, seeds_of
+from keras_seqconv.tokenizers.common import check_one_vocabulary
+from keras_seqconv.translation.text_model import (
+    TextModel,
+    UnknownTokens,
+    check_lengths,
+    seeds_of,
+)
 
 # ASCII white space, what `tf.strings.strip` takes away in an export.
 _BLANKS = " \t\n\v\f\r"
@@ -48,7 +54,8 @@ class Translator(TextModel):
     without text (`unspellable_ids` of tokenizers with graphs) are never chosen. A
     source of more than `max_source_length` tokens is cut to its first
     `max_source_length - 1` tokens and the end token. A warning reports this if the
-    limit is the model's, not the argument.
+    limit is the model's, not the argument, and another one how many source tokens are
+    unknown.
 
     Args:
         model: `EncoderDecoder`, `ConvS2S` or an `Ensemble` of them.
@@ -73,7 +80,8 @@ class Translator(TextModel):
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
-            special ids, an option is not the search's, or weights are not finite.
+            special ids, two vocabularies meet one shared embedding, an option is not
+            the search's, or weights are not finite.
 
     Example:
 
@@ -119,6 +127,11 @@ class Translator(TextModel):
                 "`model` must have a source; language models go into LanguageGenerator."
                 f" Received: {type(model).__name__}"
             )
+        if tokenizers and any(
+            member.source_embedder.tokens is member.target_embedder.tokens
+            for member in getattr(model, "models", [model])
+        ):
+            check_one_vocabulary(source_tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = (
             source_tokenizer,
             target_tokenizer,
@@ -164,11 +177,12 @@ class Translator(TextModel):
             TypeError: unknown option.
         """
         texts = self._texts("texts", texts)
-        results, cut = [[] for _ in texts], []
-        for index, best, was_cut in self.each_n_best(texts, n, num_beams, **options):
-            results[index] = best
+        results, read, cut = [[] for _ in texts], [], []
+        found = self.each_n_best(texts, n, num_beams, **options)
+        for index, results[index], ids, was_cut in found:
+            read.append(ids)
             cut += [index] * was_cut
-        self._warn_of_cut(cut, texts)
+        self._warn(read, cut, texts)
         return results
 
     def each_n_best(
@@ -184,14 +198,14 @@ class Translator(TextModel):
         alignment_dictionary: Mapping[str, str] | None = None,
         plain: bool = False,
         **search,
-    ) -> Iterator[tuple[int, list[Translation], bool]]:
+    ) -> Iterator[tuple[int, list[Translation], list[int], bool]]:
         """Yields the results of `translate_n_best` by text, the longest texts first.
 
         `numbers`: of the texts, for `sample`. `plain`: "auto" compiles nothing.
 
         Yields:
-            The position of a text in `texts`, its translations, and whether it was cut
-            (without a warning).
+            The position of a text in `texts`, its translations, the ids that were read
+            (no end), and whether it was cut. There is no warning.
         """
         texts = self._texts("texts", texts)
         if num_beams is not None:
@@ -219,7 +233,7 @@ class Translator(TextModel):
         ]
         for index, length in enumerate(lengths):
             if not length:
-                yield index, [Translation("", 0.0)], False
+                yield index, [Translation("", 0.0)], [], False
 
         most = self.max_source_length
         for batch, hypotheses in self._searched(
@@ -233,7 +247,7 @@ class Translator(TextModel):
                     for n, one in enumerate(best):
                         one = self._without_unknowns(one, words, alignment_dictionary)
                         best[n] = one if attention else one._replace(attention=None)
-                yield index, best, index in cut
+                yield index, best, sources[index][:-1], index in cut
 
     def score(
         self, texts: Iterable[str], translations: Iterable[str], **options
@@ -261,7 +275,7 @@ class Translator(TextModel):
                 f"Received: {len(texts)} and {len(translations)}"
             )
         sources, cut = self._sources(texts)
-        self._warn_of_cut(cut, texts)
+        self._warn([ids[:-1] for ids in sources], cut, texts)
         targets = self.target_tokenizer.tokenize(translations)
         return self._scores("translations", targets, options, sources)
 
@@ -274,7 +288,8 @@ class Translator(TextModel):
             sources[index] = [*sources[index][: most - 1], self.model.end_id]
         return sources, cut
 
-    def _warn_of_cut(self, cut, texts):
+    def _warn(self, read, cut, texts):
+        UnknownTokens().add(read, self.model.unk_id).tell(stacklevel=4)
         if cut and self.max_source_length != self.chosen_length:
             warnings.warn(
                 f"{len(cut)} of {len(texts)} texts, the first of them number "
@@ -368,7 +383,7 @@ class LanguageGenerator(TextModel):
                 the tokens of the prompt.
 
         Returns:
-            Texts with their prompts.
+            Texts with their prompts. A warning says how many tokens are unknown.
 
         Raises:
             ValueError: a prompt is longer than `max_length` or the positions of the
@@ -412,6 +427,7 @@ class LanguageGenerator(TextModel):
         if self.model.max_target_length is not None:
             most = min(most, self.model.max_target_length - 1)
         check_lengths("prompts", prefixes, most)
+        UnknownTokens().add(prefixes, self.model.unk_id).tell(stacklevel=4)
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
 

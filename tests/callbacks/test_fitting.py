@@ -185,3 +185,15 @@ def test_train_function_is_made_once(tmp_path):
     for _ in range(2):
         fit(model, callbacks, max_epochs=4, directory=tmp_path)
     assert len(traces) == once
+
+
+def test_streams_have_the_ids_of_the_model():
+    model, ids = make_model(), {"pad_id": 1, "start_id": 2}
+    model.pad_id, model.start_id = 0, 2
+    for changes, words in (({}, "`pad_id` .* 0"), ({"start_id": 5}, "`start_id` .* 2")):
+        stream = Stream()
+        vars(stream).update({**ids, "pad_id": 0 if changes else 1, **changes})
+        with pytest.raises(ValueError, match=f"`stream` must have the {words}"):
+            fit(model, stream=stream, updates=1)
+        with pytest.raises(ValueError, match=f"`data` must have the {words}"):
+            fit(model, [Validate(stream)], updates=1)

@@ -97,6 +97,8 @@ def test_bleu():
     assert history.history["val_bleu"] == [wanted] * 2
     with pytest.raises(ValueError, match="same number of texts"):
         ValidationBLEU(translate, sources, references[:2])
+    with pytest.raises(ValueError, match="line 1 is empty"):
+        ValidationBLEU(translate, ["a"], [""])
     translator = SimpleNamespace(translate=lambda texts: texts, target_language="zh")
     chinese = ValidationBLEU(translator, ["他昨天去了北京大学"], ["他去了北京大学"])
     assert chinese.results()["val_bleu"] > 10  # as one word it were 0
@@ -210,6 +212,37 @@ def test_progress_elsewhere_writes_plain_lines():
     assert first.endswith(" left") and second.endswith("  0:00 left")
     assert not set("\r\x1b") & set(stream.getvalue())
     assert single.startswith("update 1/1  epoch 1  loss ")
+
+
+def test_the_time_left_is_that_of_usual_batches_and_later_validations(monkeypatch):
+    """Half a second a batch; the clock stands still while a test computes."""
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def pass_time(number, logs=None):
+        now[0] += {0: 42.0, 2: 60.0, 3: 30.0}.get(number, 0.5)
+
+    class Slow(Validate):
+        def results(self):
+            now[0] += 100.0 if self.update == 4 else 2.0
+            return {"val_loss": 1.0}
+
+    def shown(updates, *validations, eager=True):
+        stream.seek(0), stream.truncate()
+        progress = Progress(max_updates=40, lines=Lines(stream, plain_seconds=0.0))
+        clock = keras.callbacks.LambdaCallback(on_train_batch_begin=pass_time)
+        model = make_model(run_eagerly=eager)
+        fit(model, [clock, progress, *validations], updates, Stream(20))
+        return stream.getvalue().splitlines()
+
+    first, second, *_, last = shown(8, eager=False)
+    assert first == "Compiling the first update ..."
+    assert second.startswith("update 1/40") and not second.endswith("left")
+    assert last.endswith("  0:16 left")  # 32 batches
+    lines = shown(20, Slow(Stream(), every_updates=4))
+    assert not any("Compiling" in line for line in lines)
+    # 20 batches, and 2 seconds for each four.
+    assert any(line.endswith("  0:18 left") for line in lines[-2:])
 
 
 def test_tensorboard(tmp_path):

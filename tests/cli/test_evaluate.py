@@ -123,26 +123,17 @@ def test_dataset(folder, tmp_path, capsys):
     assert done.output.splitlines()[-1] == "train BLEU 100.0"
 
 
-def test_shards_are_scored_when_merged(folder, tmp_path, capsys):
-    source, output = folder / "source", tmp_path / "out"
-    scored = ["evaluate", folder / "model", "--source", source, "--quiet"]
-    scored += ["--reference", folder / "right", "--output-hypotheses", output]
-    scored += ["--num-shards", 2]
-    for shard in (0, 1):
-        assert "BLEU" not in call(capsys, *scored, "--shard", shard).output
-    done = call(capsys, *scored, "--merge")
-    assert done.output.splitlines()[-1] == "BLEU 100.0"
-    assert output.read_text() == (folder / "right").read_text()
-
-
 def test_errors_in_one_line(folder, tmp_path, capsys):
     right, model, language = (folder / n for n in ("right", "model", "language"))
     short, source = folder / "short", ["--source", folder / "source"]
+    gap = write(tmp_path / "gap", "a", " ", "b")
     scored = ["--hypotheses", right, "--reference"]
     for arguments, words in (
         ([], "Give a MODEL, or translations by --hypotheses"),
         ([*scored, short], "as many lines. Received: 3 and 1"),
         ([*scored, folder / "empty"], "empty must hold a line at least"),
+        ([*scored, gap, "--reference", right], "first of --reference must have no em"),
+        ([model, *source, "--reference", gap], "Received: line 2 is empty"),
         ([*scored, tmp_path / "none"], "none: No such file"),
         ([*scored, right, "--metrics", "blue"], "--metrics must be of bleu, chrf"),
         ([*scored, right, "--metrics", "perplexity"], "perplexity needs a MODEL"),

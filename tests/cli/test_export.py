@@ -33,7 +33,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     """First the disk is full, in the weights, then in the graph: an error of a line."""
     monkeypatch.chdir(tmp_path)
     texts = tmp_path / "texts"
-    texts.write_text("w1 w2\n\nw3\n")
+    texts.write_text("w1 w2\u2028w4\n\nw3\n")
     arguments = (
         "export", run_folder, "--num-beams", 3, "--max-length", 5,
         "--length-penalty", 0.7, "--warmup-texts", texts,
@@ -57,7 +57,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
     ):  # fmt: skip
         assert words in card
     warmup = (version / "assets.extra" / "tf_serving_warmup_requests").read_bytes()
-    assert b"w1 w2" in warmup and b"serving_default" in warmup
+    assert "w1 w2\u2028w4".encode() in warmup and b"serving_default" in warmup
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_seqconv.convert.checkpoint import Inert, read_checkpoint
+from keras_seqconv.convert.checkpoint import Inert, _globals_of, read_checkpoint
 
 GOLDEN = [
     "ddynamic_2019", "dynamicconv_2019", "dynamicconv_no_glu", "fconv",
@@ -175,6 +175,105 @@ def test_classes_of_fairseq_become_inert(save, monkeypatch):
     assert [type(value) for value in options.pop("odd")] == [Inert] * len(odd)
     assert options == {"arch": "fconv"}
     assert not any(name.split(".")[0] == "fairseq" for name in sys.modules)
+
+
+def test_cfg_of_omegaconf(torch, save, tmp_path, monkeypatch):
+    """It is not executed, and the two lines of the error make a file that is read."""
+
+    class DictConfig:
+        def __init__(self, **content):
+            self.content, self.parent = content, self  # a cycle, as there
+
+    class OmegaConf:
+        def to_container(cfg, resolve, enum_to_str):
+            return cfg.content
+
+    module = types.ModuleType("omegaconf")
+    module.DictConfig, module.OmegaConf = DictConfig, OmegaConf
+    DictConfig.__module__, DictConfig.__qualname__ = "omegaconf", "DictConfig"
+    monkeypatch.setitem(sys.modules, "omegaconf", module)
+    monkeypatch.chdir(tmp_path)
+    cfg = DictConfig(model=argparse.Namespace(**MODEL), task=TASK)
+    with pytest.raises(ValueError, match=r"nothing of it .* omegaconf\.D") as refusal:
+        read_checkpoint(save({"args": None, "cfg": cfg, "model": {}}))
+    lines = str(refusal.value).splitlines()[-2:]
+    for joined in ("\n", " "):  # the command line prints one line
+        exec(joined.join(lines), {})
+        assert read_checkpoint(tmp_path / "plain.pt").options == OF_CFG
+        (tmp_path / "plain.pt").unlink()
+
+
+# --- The largest real ones pass ---
+
+
+def test_number_of_tensors_and_entries(torch, save):
+    """A Transformer of 12 layers a side with Adam's state, an EMA, and 1,000 restarts.
+
+    transformer_wmt_en_de_big has 6 layers a side, and some 260 tensors.
+    """
+    names = [
+        f"decoder.layers.{layer}.{part}" for layer in range(24) for part in range(26)
+    ]
+    model = {name: torch.ones(1) for name in names}
+    state = {
+        number: {"step": torch.tensor(1.0), "exp_avg": 1 * one, "exp_avg_sq": 1 * one}
+        for number, one in enumerate(model.values())
+    }
+    restart = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
+    history = [restart | {"num_updates": number} for number in range(1000)]
+    averages = {name: {key: one * 1 for key, one in model.items()} for name in "ab"}
+    content = {"args": OPTIONS, "model": model, "optimizer_history": history}
+    content |= {"last_optimizer_state": {"state": state}, "extra_state": averages}
+    assert len(read_checkpoint(save(content)).weights) == 624
+
+
+def test_integers_of_values_and_keys(save):
+    values = [2**63 - 1, -(2**63), 2**200, (2**63 - 1, 1024)]
+    args = argparse.Namespace(arch="x", values=values, ids={2**48: 1, -1: 2, "a": 3})
+    assert read_checkpoint(save({"args": args, "model": {}})).options == vars(args)
+
+
+def test_ratios_of_tied_and_packed_weights(torch, save, tmp_path):
+    """Half precision under four names, and 32 bits of them in a packed archive."""
+    half = torch.randn(2**16).half()
+    model = {f"{side}.w": half for side in ("encoder", "decoder", "output", "ema")}
+    weights = read_checkpoint(save({"args": OPTIONS, "model": model})).weights
+    (tmp_path / "args.json").write_text("{}")
+    np.savez_compressed(tmp_path / "weights.npz", **weights)
+    assert set(read_checkpoint(tmp_path).weights) == set(model)
+
+
+ZEROS = bytes(1 << 24)
+
+
+class Sparse(io.FileIO):
+    """A file that holds no `ZEROS` on the disk."""
+
+    def write(self, content):
+        if len(content) == len(ZEROS) and bytes(content) == ZEROS:
+            self.seek(len(content), os.SEEK_CUR)
+            return len(content)
+        return super().write(content)
+
+
+def test_size_of_files_before_2020(tmp_path):
+    path, content = tmp_path / "a.pt", {"args": OPTIONS, "model": {}}
+    path.write_bytes(legacy(pickle.dumps(content, 2)))
+    os.truncate(path, 5 << 30)
+    assert _globals_of(path) == {"argparse.Namespace"}
+
+
+@pytest.mark.slow
+def test_size_of_files_of_today(tmp_path):
+    """More than 4 GiB, where zip files have larger fields."""
+    path = tmp_path / "a.pt"
+    with Sparse(path, "w") as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a/data.pkl", pickle.dumps({"args": OPTIONS, "model": {}}, 2))
+        with archive.open("a/data/0", "w", force_zip64=True) as record:
+            for _ in range(260):
+                record.write(ZEROS)
+    assert path.stat().st_size > 2**32
+    assert _globals_of(path) == {"argparse.Namespace"}
 
 
 # --- Nothing in them runs ---
@@ -368,6 +467,31 @@ def test_paths_that_are_no_checkpoint(torch, tmp_path):
             read_checkpoint(path)
 
 
+def test_pipes_and_devices(torch, tmp_path):
+    """Neither a pipe without a writer nor a device without an end is read."""
+    (tmp_path / "args.json").write_text("{}")
+    for name, checkpoint in (("a.pt", tmp_path / "a.pt"), ("weights.npz", tmp_path)):
+        file = tmp_path / name
+        for make in (os.mkfifo, lambda file: file.symlink_to("/dev/zero")):
+            make(file)
+            with pytest.raises(ValueError, match=f"{name} must be a regular file"):
+                read_checkpoint(checkpoint)
+            file.unlink()
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "module.module."])
+def test_names_of_wrapped_models(save, tmp_path, torch, prefix):
+    model = {f"{prefix}decoder.x": torch.ones(1), f"{prefix}y": torch.ones(1)}
+    weights = read_checkpoint(save({"args": OPTIONS, "model": model})).weights
+    assert set(weights) == {"decoder.x", "y"}
+    mixed = {"module.x": torch.ones(1), "x": torch.ones(1)}
+    weights = read_checkpoint(save({"args": OPTIONS, "model": mixed})).weights
+    assert set(weights) == set(mixed)
+    np.savez(tmp_path / "weights.npz", **{name: np.ones(1) for name in model})
+    (tmp_path / "args.json").write_text("{}")
+    assert set(read_checkpoint(tmp_path).weights) == {"decoder.x", "y"}
+
+
 # --- Arrays ---
 
 
@@ -395,6 +519,15 @@ def test_folders_of_arrays(tmp_path):
         with pytest.raises(ValueError, match=words):
             read_checkpoint(tmp_path)
     assert not marker.exists()
+    # A header may claim 4 GB, and a single array is no archive.
+    for version in (1, 2):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("w.npy", b"\x93NUMPY%c\0\xff\xff\xff\x7f{}" % version)
+        with pytest.raises(ValueError, match="EOF" if version == 1 else "version 1.0"):
+            read_checkpoint(tmp_path)
+    file.write_bytes(b"\x93NUMPY\2\0\xff\xff\xff\x7f{}")
+    with pytest.raises(ValueError, match="not a zip file"):
+        read_checkpoint(tmp_path)
     file.write_bytes(content)
     for damaged in ("{", "[" * 10**5, "[1]"):
         options.write_text(damaged)

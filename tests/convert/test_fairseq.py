@@ -5,8 +5,10 @@ here by fairseq's names, and compared with an implementation of fairseq's models
 NumPy that is itself compared with the golden folders.
 """
 
+import argparse
 import json
 import re
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -87,6 +89,120 @@ def test_golden_folder_from_arrays(golden, name):
                 close = np.abs(wanted[sentence] - wanted[sentence, rank]) < 1e-4
                 allowed = [hypotheses[other] for other in np.flatnonzero(close)]
                 assert [int(token) for token in row if token != PAD] in allowed
+
+
+# --- Whole checkpoints, as fairseq's trainer writes them ------------------------------
+
+# Defaults of fairseq's parser of 2019, beside those of the model in args.json.
+PARSER_2019 = dict(
+    adam_betas="(0.9, 0.999)", adam_eps=1e-08, bucket_cap_mb=150, clip_norm=25,
+    cpu=False, data=["data-bin"], ddp_backend="c10d", device_id=0,
+    distributed_backend="nccl", distributed_init_method=None, distributed_port=-1,
+    distributed_rank=0, distributed_world_size=1, fix_batches_to_gpus=False, fp16=False,
+    fp16_init_scale=128, fp16_scale_tolerance=0.0, fp16_scale_window=None,
+    keep_interval_updates=-1, keep_last_epochs=-1, label_smoothing=0.0, lazy_load=False,
+    log_format=None, log_interval=1000, lr=[0.25], lr_scheduler="inverse_sqrt",
+    lr_shrink=0.1, max_epoch=0, max_sentences=None, max_sentences_valid=None,
+    max_tokens=None, max_update=0, memory_efficient_fp16=False, min_loss_scale=0.0001,
+    min_lr=1e-05, momentum=0.99, no_epoch_checkpoints=False, no_progress_bar=False,
+    no_save=False, num_workers=0, optimizer="adam", optimizer_overrides="{}",
+    raw_text=False, reset_lr_scheduler=False, reset_optimizer=False,
+    restore_file="checkpoint_last.pt", save_dir="checkpoints", save_interval=1,
+    save_interval_updates=0, seed=1, sentence_avg=False,
+    skip_invalid_size_inputs_valid_test=False, train_subset="train", update_freq=[1],
+    upsample_primary=1, user_dir=None, valid_subset="valid", validate_interval=1,
+    warmup_init_lr=-1, warmup_updates=4000, weight_decay=0.0,
+)  # fmt: skip
+
+
+def namespaces(value):
+    """What the JSON of a configuration stands for."""
+    return (
+        argparse.Namespace(**value.get("__namespace__", ()))
+        if len(value) == 1
+        else value
+    )
+
+
+def trainer_state(model, ids):
+    """All entries but `args` and `cfg`, with a state of Adam for each tensor.
+
+    Args:
+        ids: the optimizer's key of a tensor, by its number.
+    """
+    state = {
+        ids(number): {"step": 4000, "exp_avg": tensor * 1, "exp_avg_sq": tensor * 1}
+        for number, tensor in enumerate(model.values())
+    }
+    group = {"lr": 5e-3, "betas": (0.9, 0.98), "eps": 1e-8, "params": [*state]}
+    meters = [(10, "loss", "AverageMeter", {"val": 2.5, "sum": 9e9, "round": 3})]
+    history = {
+        "criterion_name": "LabelSmoothedCrossEntropyCriterion", "num_updates": 4000,
+        "optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": 5.1},
+    }  # fmt: skip
+    return {
+        "model": model,
+        "criterion": None,
+        "optimizer_history": [history] * 30,
+        "task_state": {},
+        "extra_state": {
+            "metrics": OrderedDict(default=[], train=meters, valid=meters),
+            "previous_training_time": 3600.5,
+            "train_iterator": {"version": 2, "epoch": 8, "iterations_in_epoch": 2**40},
+            "val_loss": 5.1,
+            "ema": OrderedDict((name, model[name] * 1) for name in model),
+        },
+        "last_optimizer_state": {"state": state, "param_groups": [group]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("folder", "today"), [("dynamicconv_no_glu", True), ("dynamicconv_2019", False)]
+)
+def test_whole_checkpoints(golden, tmp_path, folder, today):
+    torch = pytest.importorskip("torch", reason="needs the extra convert (torch)")
+    path, options = golden / "fairseq_cfg.json", golden / folder / "args.json"
+    options = json.loads(options.read_text())
+    cfg = json.loads(path.read_text(), object_hook=namespaces)
+    assert cfg["eval_lm"]["softmax_batch"] == 2**63 - 1
+    vars(cfg["model"]).update(options)
+    args = argparse.Namespace(**PARSER_2019, **options)
+    dialect = dict(args=None, cfg=cfg) if today else dict(args=args)
+    with np.load(golden / folder / "weights.npz") as arrays:
+        model = OrderedDict((name, torch.tensor(arrays[name])) for name in arrays)
+    model._metadata = OrderedDict({"": {"version": 1}, "encoder": {"version": 1}})
+    # Until 2020 torch's optimizers had addresses for keys.
+    state = trainer_state(model, ids=lambda n: n if today else 2**47 - 64 * n)
+    path = tmp_path / "checkpoint.pt"
+    torch.save(dialect | state, path, _use_new_zipfile_serialization=today)
+    expected = from_fairseq(golden / folder)
+    converted = from_fairseq(path)
+    assert converted.get_config() == expected.get_config() | {"name": converted.name}
+    for found, wanted in zip(converted.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(found), to_numpy(wanted))
+
+
+def test_large_vocabularies(golden, tmp_path):
+    """Of 32,768 entries, as wmt16.en-de, and of 262,144; counts of 10**9 and more."""
+    options = json.loads((golden / "dynamicconv_no_glu" / "args.json").read_text())
+    weights = dict(np.load(golden / "dynamicconv_no_glu" / "weights.npz"))
+    sizes = {"encoder": 2**15, "decoder": 2**18}
+    for name in (
+        "encoder.embed_tokens",
+        "decoder.embed_tokens",
+        "decoder.output_projection",
+    ):
+        rows = sizes[name.split(".")[0]]
+        weights[f"{name}.weight"] = np.resize(weights[f"{name}.weight"], (rows, 16))
+    paths = {side: tmp_path / f"dict.{side}.txt" for side in sizes}
+    for side, path in paths.items():
+        words = [f"w{n} {10**12 >> n // 2000}\n" for n in range(sizes[side] - 8)]
+        path.write_text("".join(words + [f"madeupword{n:04d} 0\n" for n in range(4)]))
+    folder = write_checkpoint(tmp_path, weights, options)
+    model = from_fairseq(folder, paths["encoder"], paths["decoder"])
+    assert model.target_vocabulary_size == 2**18
+    dictionary = Dictionary.read(paths["decoder"])
+    assert dictionary.counts[4] == 10**12 and dictionary.id_of("w262135") == 2**18 - 5
 
 
 # --- Checkpoints of other options -----------------------------------------------------
@@ -389,6 +505,19 @@ def test_everything_is_reported_at_once(tmp_path):
         "decoder.adapter.weight (2, 2) belongs to no layer",
     ):  # fmt: skip
         assert sum(part in problem for problem in found) == 1, part
+
+
+def test_two_dictionaries_of_one_embedding(tmp_path):
+    options = lightconv(share_all_embeddings=True)
+    words = [f"w{n}" for n in range(TARGET_VOCABULARY - 4)]
+    one, other = (
+        Dictionary((word, 1) for word in order) for order in (words, words[::-1])
+    )
+    weights = drawn(options).weights
+    found = problems_of(tmp_path, weights, options, one, other)
+    assert found == ["the dictionaries differ, and the model shares all embeddings"]
+    counted = Dictionary((word, 2) for word in words)  # counts have no embedding
+    assert from_fairseq(tmp_path, one, counted).target_vocabulary_size == len(one)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_seqconv.convert.checkpoint import look_at
+from keras_seqconv.convert.checkpoint import look_at, read_checkpoint
 from tests.convert.test_checkpoint import around, legacy, zipped
 from tests.processes import run_python
 
@@ -63,9 +63,17 @@ BACKWARDS = b"".join(
      *(get(n) + b"(" + 2 * get(n + 1) + b"e" for n in range(60)), b"e"]
 )  # fmt: skip
 # All of hash 0: a dictionary compares each with all before it.
-SAME_HASH = (
+SAME_HASH = [
     b"\x8a\x0b" + (n * (2**61 - 1)).to_bytes(11, "little") for n in range(1, 10**5)
-)
+]
+PAIRS = b"](" + b"".join(b"](" + key + b"Ne" for key in SAME_HASH[:20_000]) + b"e"
+STORAGE, CPU = b"ctorch\nFloatStorage\n", opcodes("cpu")
+# 10**9 views of one number.
+TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((" + opcodes("storage") + STORAGE
+    + opcodes("0") + CPU + b"K\1NtQK\0J" + (10**9).to_bytes(4, "little")
+    + b"\x85K\0\x85\x89ccollections\nOrderedDict\n)RtR"
+)  # fmt: skip
 KEY = opcodes(doubled(34, lambda x: (x, x)))
 PICKLES = {
     "a list of lists": opcodes(doubled(60)),
@@ -78,6 +86,20 @@ PICKLES = {
     "levels": b"](" * 10**5 + b"e" * 10**5,
     "numbers": b"](" + b"N" * 3 * 10**6 + b"e",
     "keys of one hash": b"}(" + b"".join(key + b"N" for key in SAME_HASH) + b"u",
+    "pairs of one hash": b"}(" + b"K\1K\2\x86N" * 10**4 + b"u",
+    "a key of one hash": b"}" + SAME_HASH[0] + b"Ns",
+    "a set of one hash": b"c__builtin__\nset\n](" + b"".join(SAME_HASH) + b"e\x85R",
+    "pairs for a dictionary": b"ccollections\nOrderedDict\n" + PAIRS + b"\x85R",
+    "pairs for a state": b"cargparse\nNamespace\n)\x81" + PAIRS + b"b",
+    "storages of one hash": b"](" + b"".join(
+        b"(" + opcodes("storage") + STORAGE + key + CPU + b"K\0NtQ"
+        for key in SAME_HASH[:20_000]
+    ) + b"e",
+    "a tensor of arguments": b"cfairseq.a\nC\n" + TENSOR + b"R",
+    "a tensor for a set": b"c__builtin__\nset\n" + TENSOR + b"\x85R",
+    "a tensor for a state": b"ccollections\nOrderedDict\n)R" + TENSOR + b"b",
+    "a slow codec": b"c_codecs\nencode\n" + opcodes("ä" * 10**6)
+        + opcodes("punycode") + b"\x86R",
 }  # fmt: skip
 
 
@@ -143,9 +165,33 @@ def overlapping(content: bytes) -> bytes:
     return file.getvalue()
 
 
+def test_archives_of_which_torch_reads_other_records(tmp_path):
+    """The second directory, of equal size, has the place that torch looks at."""
+    pytest.importorskip("torch", reason="needs the extra convert (torch)")
+    key, path = PICKLES["a key"], tmp_path / "a.pt"
+    hostile, plain = zipped(around(key)), zipped(around(opcodes("x" * (len(key) - 7))))
+    assert len(hostile) == len(plain)
+    first, *others = [
+        plain,
+        hostile[: hostile.rindex(b"PK\5\6")] + plain,
+        plain[:-2] + b"\2\0ab",
+    ]
+    path.write_bytes(first)
+    read_checkpoint(path)
+    for content in others:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="the directory of the archive"):
+            read_checkpoint(path)
+    with zipfile.ZipFile(path, "w") as archive:  # torch finds names in any case
+        archive.writestr("any/data.pkl", around(b"N"))
+        archive.writestr("any/DATA.PKL", around(key))
+    with pytest.raises(ValueError, match="2 records data.pkl"):
+        read_checkpoint(path)
+
+
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_are_refused_before_they_are_read(name):
-    with pytest.raises(ValueError, match="objects|steps|bits"):
+    with pytest.raises(ValueError, match="objects|steps|key|state|arguments|codec"):
         look_at(io.BytesIO(around(PICKLES[name])))
 
 

@@ -155,7 +155,10 @@ def test_tsv(tmp_path):
     path.write_text('Go.\t"Geh."\n"Hi."\t"Hallo!"\nA "b"\t"\n')
     with pytest.warns(UserWarning, match=r"pairs\.tsv: 3 cells stand in quotes"):
         assert rows_of(open_corpus(path, **options))[1] == ('"Hi."', '"Hallo!"')
-    for line in ("en\tde", "English\tDeutsch (de)", '"Source"\t"target_text"\tid'):
+    for line in (
+        "en\tde", "fr\tnl", "English\tDeutsch (de)", '"Source"\t"target_text"\tid',
+        "word\tphonemes", "Grapheme\tIPA transcription",
+    ):  # fmt: skip
         path.write_text(f"{line}\nGo.\tGeh.\nHi.\tHallo!\n")
         with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
             rows_of(open_corpus(path, **options))
@@ -179,7 +182,9 @@ def test_tsv(tmp_path):
 
 
 def test_a_part_is_held_out_for_validation(tmp_path):
-    """Pairs from all over the corpus, text from its end; each row in one split."""
+    """Pairs from all over the corpus, those of one source together, text from its end;
+    each row in one split, also where a source is in several blocks.
+    """
     text = tmp_path / "text"
     text.write_text("".join(f"{n}\n" for n in range(10)))
     corpus = hold_out(open_corpus(text), 0.2)
@@ -187,13 +192,21 @@ def test_a_part_is_held_out_for_validation(tmp_path):
     assert rows_of(corpus) == [(str(n),) for n in range(8)]
     assert rows_of(corpus, "valid") == [("8",), ("9",)]
     for name in ("test.tsv", "train.tsv"):
-        (tmp_path / name).write_text("".join(f"{n}\t-{n}\n" for n in range(10)))
+        lines = "".join(f"{n % 2500}\t-{n}\n" for n in range(5000))
+        (tmp_path / name).write_text(lines)
     corpus = open_corpus(tmp_path, source_language="a", target_language="b")
     held = hold_out(corpus, 0.2)
     assert held.splits == ("train", "validation", "test")
     assert held.digests(["train", "validation"]) == corpus.digests(["train"])
-    assert rows_of(held, "validation") == [("4", "-4"), ("9", "-9")]
-    assert len(rows_of(held)) == 8 and len(rows_of(held, "test")) == 10
+    parts = rows_of(held), rows_of(held, "validation")
+    assert sorted(sum(parts, [])) == sorted(rows_of(corpus))
+    train, validation = ({source for source, _ in part} for part in parts)
+    assert not train & validation
+    assert len(validation) == pytest.approx(500, rel=0.2)
+    for begin in range(0, 2500, 500):
+        assert validation & {str(n) for n in range(begin, begin + 500)}
+    assert rows_of(held, "validation") == parts[1]
+    assert len(rows_of(held, "test")) == 5000
     with pytest.raises(ValueError, match="`validation_share` must not be given"):
         hold_out(held, 0.2)
 

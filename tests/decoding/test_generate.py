@@ -294,6 +294,23 @@ def test_sentences_that_have_ended_leave_the_batch(options):
             np.testing.assert_allclose(one, two, atol=1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"no_repeat_ngram_size": 1}])
+def test_compiled_searches_of_many_steps_and_of_two_sizes(options):
+    """One model, one set of options: 40 steps, then 100, against greedy choices."""
+    model = Recurrent(130, seed=2)
+    model.output[:, END] = 0  # never the best
+    for length in (40, 100):
+        ids, _ = decoding.beam_search(
+            model, [[4, 5]], 1, max_length=length, jit_compile=True, **options
+        )
+        tokens = []
+        for _ in range(length):
+            logits = model.logits([4, 5], tokens)
+            logits[[PAD, *(tokens if options else [])]] = -np.inf
+            tokens.append(int(np.argmax(logits)))
+        assert to_numpy(ids)[0, 0].tolist() == [*tokens, END]
+
+
 def test_few_programs_for_all_lengths(monkeypatch):
     """Each is made once, although two threads want it."""
     shapes, call = set(), graphs.Tiered.__call__

@@ -110,7 +110,7 @@ def search(family, way, ngram=0, prefix=False, **options):
     quick_and_slow(
         [
             ("dynamic_conv", "n-grams", "places"),
-            ("dynamic_conv", "best", "compiled"),
+            ("dynamic_conv", "prefix", "compiled"),
             ("attention", "all", "places"),
             ("attention", "optimal", "compiled"),
             ("conv_s2s", "attention", "places"),
@@ -121,6 +121,7 @@ def search(family, way, ngram=0, prefix=False, **options):
         [
             ("light_conv", "prefix", "compiled function"),
             ("light_conv", "attention", "compiled"),
+            ("dynamic_conv", "best", "compiled"),
             ("query_conv", "n-grams", "compiled"),
             ("query_conv", "all", "function"),
             ("attention", "prefix", "function"),

@@ -7,10 +7,10 @@ With a file TEXT its lines are cases as well.
 
 import json
 import sys
-from pathlib import Path
 
 import keras_seqconv as ks
 from keras_seqconv.export.servable import NOT_FOUND
+from keras_seqconv.support.files import read_lines
 from keras_seqconv.translation.translator import Translation
 
 TEXTS = [
@@ -20,15 +20,20 @@ TEXTS = [
 
 
 def main(directory: str, path: str, *files: str) -> None:
-    texts = TEXTS + [
-        line for file in files for line in Path(file).read_text("utf-8").splitlines()
-    ]
+    texts = TEXTS + [line for file in files for line in read_lines(file)]
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(cases_of(ks.load(directory), texts), stream)
 
 
 def cases_of(owner, texts: list[str], **options) -> list:
     """[signature, inputs, outputs] of an export with these options of the search."""
+    tokenizer = next(iter(owner.tokenizers.values()))
+    rows = tokenizer.tokenize(texts)
+    counts = {
+        "tokens": [len(ids) - 1 for ids in rows],
+        "unknown": [ids.count(tokenizer.unk_id) for ids in rows],
+    }
+    counts = ["count_tokens", {"text": texts}, counts]
     penalty = {key: options[key] for key in options if key == "length_penalty"}
     reverse = texts[::-1]
     if hasattr(owner, "generate"):
@@ -41,6 +46,7 @@ def cases_of(owner, texts: list[str], **options) -> list:
         all_of_it = owner.sample(texts, 4, max_length=5)
         return [
             ["serving_default", {"text": texts}, best],
+            counts,
             ["generate", {"prompt": texts, **draw}, {"generation": drawn}],
             [
                 "generate",
@@ -58,6 +64,8 @@ def cases_of(owner, texts: list[str], **options) -> list:
     }
     cases = [
         ["serving_default", {"text": texts}, best],
+        counts,
+        ["count_tokens", {"text": []}, {"tokens": [], "unknown": []}],
         ["translate_n_best", {"text": texts}, {"translation": n_best, "score": scores}],
         ["score", {"text": texts, "translation": reverse},
          {"score": owner.score(texts, reverse, **penalty)}],

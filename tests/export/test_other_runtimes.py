@@ -3,6 +3,8 @@
 import functools
 import http.server
 import importlib.util
+import io
+import random
 import shutil
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from sentencepiece import SentencePieceTrainer
 
 import keras_seqconv as ks
 from keras_seqconv import layers, models
@@ -169,6 +172,20 @@ def fresh_translator(**options):
     return make_translator.__wrapped__("pieces", **options)
 
 
+def test_a_step_ends_each_row_at_its_limit(tmp_path):
+    """Two rows with three tokens each: one may have no more, the other may."""
+    ks.export.onnx_model(fresh_translator(mixer="light_conv"), tmp_path / "onnx")
+    module = example()
+    outside = module.Translator(tmp_path / "onnx")
+    source = {"source_ids": np.array([[5, 6, 2]] * 2, "int32")}
+    rows = {"ids": np.array([[7], [7]], "int32"), "limits": np.array([3, 4], "int32")}
+    state = module.run(outside.encoder, source)
+    after = module.run(outside.step, {**rows, "step": np.array(3, "int32"), **state})
+    goes_on = np.isfinite(after["log_probs"])
+    assert not goes_on[0].any() and goes_on[1].all()
+    assert np.isfinite(after["end_log_probs"]).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mixer", "search", "quantized"),
@@ -189,63 +206,136 @@ def test_a_search_in_numpy_finds_the_same(mixer, search, quantized, tmp_path):
     assert outside.translate(texts[:1]) == translator.translate(texts[:1])
 
 
-@pytest.fixture
-def browser():
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A browser at an exported page, and the folder of the page."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    from selenium.webdriver.support.ui import WebDriverWait
+
     driver = shutil.which("chromedriver")
     if driver is None or shutil.which("npm") is None:
         pytest.skip("needs Debian's chromium-driver and npm")
+    folder = tmp_path_factory.mktemp("web") / "page"
+    try:
+        ks.export.web_page(make_translator("pieces"), folder)
+    except OSError as error:
+        pytest.xfail(f"npm has no network: {error}")
     options = webdriver.ChromeOptions()
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
         options.add_argument(argument)
     service = webdriver.ChromeService(driver)
-    with webdriver.Chrome(options=options, service=service) as browser:
-        yield browser
-
-
-def served(folder):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
-    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-
-
-@pytest.mark.slow
-def test_a_page_translates_without_a_server(browser, tmp_path):
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    translator = make_translator("pieces")
-    try:
-        ks.export.web_page(translator, tmp_path / "page")
-    except OSError as error:
-        pytest.xfail(f"npm has no network: {error}")
-    texts = [*TEXTS, "", " tea\tfor \u3000two", "Über ½ 😀 straße", "a\x00b", "日本"]
-    tokenizer = translator.source_tokenizer
-    with served(tmp_path / "page") as server:
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        webdriver.Chrome(options=options, service=service) as browser,
+    ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
         WebDriverWait(browser, 60).until(
             lambda one: one.execute_script("return !!window.translator")
         )
-        encode = "return arguments[0].map(text => translator.source.encode(text))"
-        ids = browser.execute_script(encode, texts)
-        assert ids == [row[:-1] for row in tokenizer.tokenize(texts)]
-        decode = "return arguments[0].map(ids => translator.target.decode(ids))"
-        assert browser.execute_script(decode, ids) == tokenizer.detokenize(ids)
-        translate = (
-            "const [texts, done] = arguments;"
-            "(async () => {const all = [];"
-            "for (const text of texts) all.push(await translator.translate(text));"
-            "done(all)})()"
-        )
-        assert browser.execute_async_script(translate, texts) == (
-            translator.translate(texts)
-        )
-        browser.find_element("id", "source").send_keys(texts[0])
-        WebDriverWait(browser, 60).until(
-            lambda one: one.find_element("id", "canvas").is_displayed()
-        )
-        written = browser.find_element("id", "target").text
-        assert written == translator.translate(texts[:1])[0]
+        yield browser, folder
         server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_page_translates_without_a_server(page):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser, _ = page
+    translator = make_translator("pieces")
+    texts = [*TEXTS, "", " tea\tfor \u3000two", "Über ½ 😀 straße", "a\x00b", "日本"]
+    texts += ["\ufeff", "\x85 \u2028", "tea\u2028for\x0ctwo\x85", "\x0b\x0c"]
+    translate = (
+        "const [texts, done] = arguments;"
+        "(async () => {const all = [];"
+        "for (const text of texts) all.push(await translator.translate(text));"
+        "done(all)})()"
+    )
+    expected = translator.translate(texts)
+    assert browser.execute_async_script(translate, texts) == expected
+    ids = browser.execute_script(r"return translator.sourceIds('a\ud83d b')")
+    assert [ids] == translator.source_tokenizer.tokenize(["a\ud83d b"])
+    # Each line, which ends with a line feed alone, has one line.
+    texts = [text.replace("\0", "") for text in texts]
+    enter = (
+        "const box = document.getElementById('source'); box.value = arguments[0];"
+        "box.dispatchEvent(new Event('input'))"
+    )
+    browser.execute_script(enter, "\n".join(texts))
+    read = "return document.getElementById('target').textContent"
+    WebDriverWait(browser, 60).until(
+        lambda one: one.execute_script(read).count("\n") == len(texts) - 1
+    )
+    assert browser.execute_script(read).split("\n") == translator.translate(texts)
+    assert browser.find_element("id", "canvas").is_displayed()
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+# Not U+FEFF behind U+0000, which Emscripten takes for a byte order mark in its results.
+UNUSUAL = [
+    *SYMBOLS, "<2xx>", "<s>", "<unk>", "<0x41>", "e\u0301", "ﬁ", "Ⅳ", "½", "ﾊﾟ", "İ",
+    "ẞ", "👩\u200d👧", "\u0378", "\U00020000", "\u2581", "  ", "\t", "\r", "\n", "\x0c",
+    "\x00a", "\x1f", "\x7f", "\x85", "\xa0", "\xad", "\u200b", "\u2028", "\u202e",
+    "\u3000", "\ufeff", "\ufffd",
+]  # fmt: skip
+
+
+def model_of_pieces(model_type, texts, **options):
+    """A model of sentencepiece with the ids of this package and symbols of a user."""
+    content, special = io.BytesIO(), {"bos_id": 0, "pad_id": 1, "eos_id": 2}
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=content, model_type=model_type,
+        vocab_size=600, hard_vocab_limit=False, user_defined_symbols=SYMBOLS,
+        control_symbols=["<2xx>"], minloglevel=2, unk_id=3, **special, **options,
+    )  # fmt: skip
+    return ks.tokenizers.SentencePieceTokenizer(content.getvalue())
+
+
+@pytest.mark.slow
+def test_a_page_splits_and_joins_as_sentencepiece(page):
+    """All kinds of models and rules; phrases, and texts and ids without sense."""
+    browser, folder = page
+    rng = random.Random(0)
+    sources, targets = next(iter(ks.data.open_corpus("phrases").blocks("train")))
+    phrases = [*sources[:1500], *targets[:1500]]
+    texts = ["", " ", "a" * 3000, "日" * 3000, " ".join(phrases[:99]), *phrases[::5]]
+    for phrase in phrases[::3]:
+        letters = [
+            *phrase[:20],
+            *rng.choices(UNUSUAL, k=6),
+            chr(rng.randrange(1, 9999)),
+        ]
+        rng.shuffle(letters)
+        texts.append("".join(letters))
+    bare = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    rules = [{}, bare, {"normalization_rule_name": "nmt_nfkc_cf"}]
+    cases = [
+        (kind, rule) for kind in ("unigram", "word", "char", "bpe") for rule in rules
+    ]
+    cases += [(kind, {**bare, "byte_fallback": True}) for kind in ("unigram", "bpe")]
+    script = (
+        "const [file, texts, drawn, done] = arguments;"
+        "(async () => {const {Tokenizer} = await import('./translate.js');"
+        "const one = await Tokenizer.load(file, 3);"
+        "const ids = texts.map((text) => one.encodeIds(text));"
+        "done([ids, [...ids, ...drawn].map((row) => one.decode(row))])})()"
+    )
+    for number, (kind, rule) in enumerate(cases):
+        tokenizer = model_of_pieces(kind, phrases, **rule)
+        file = folder / f"{number}.model"  # no name twice, as browsers keep files
+        file.write_bytes(tokenizer.model)
+        never = {2, *tokenizer.unspellable_ids} - {3}  # in the results of a search
+        known = [i for i in range(tokenizer.vocabulary_size) if i not in never]
+        drawn = [rng.choices(known, k=k % 12) for k in range(500)]
+        found = browser.execute_async_script(script, file.name, texts, drawn)
+        ids = [row[:-1] for row in tokenizer.tokenize(texts)]
+        expected = ids, tokenizer.detokenize([*ids, *drawn])
+        inputs = texts, [*ids, *drawn]
+        for triples in zip(inputs, found, expected, strict=True):
+            triples = zip(*triples, strict=True)
+            wrong = [one for one in triples if one[1] != one[2]]
+            assert not wrong, (kind, rule, len(wrong), wrong[0])
 
 
 def test_what_cannot_be_exported(tmp_path):
@@ -255,6 +345,8 @@ def test_what_cannot_be_exported(tmp_path):
         ks.export.web_page(
             make_translator("pieces"), tmp_path / "onnx", stopping="optimal"
         )
+    with pytest.raises(ValueError, match="`source_tokenizer` must be a Sentence.*Word"):
+        ks.export.web_page(make_translator(), tmp_path / "onnx")
     with pytest.raises(TypeError, match="Did you mean num_beams"):
         ks.export.onnx_model(make_translator("pieces"), tmp_path / "onnx", num_beam=2)
     assert not (tmp_path / "onnx").exists()

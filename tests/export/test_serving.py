@@ -3,10 +3,12 @@
 import importlib.util
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import keras_seqconv as ks
+from keras_seqconv.translation.text_model import UnknownTokens
 from tests.export.server import serving
 from tests.processes import ROOT
 from tests.small_models import TEXTS, make_translator
@@ -40,15 +42,24 @@ def server(translator, tmp_path_factory):
 def test_program(server, translator, monkeypatch, capsys, protocol):
     """Translations as of Python, though Moses runs at the client; or what is wrong."""
     lines = [*TEXTS, "it’s   x-ray & Tom", "", "Jerry's „house“ in\u3000the garden"]
+    lines += ["the ж ж1"]
+
+    tokenizer = translator.source_tokenizer
+    unknown = UnknownTokens().add((ids[:-1] for ids in tokenizer.tokenize(lines)), 3)
+    assert unknown.texts == 1
+    messages = []
+    unknown.tell(messages.append)
+    (told,) = messages
 
     def run(address) -> list[str]:
-        flags = [f"--{protocol}", address, "--batch", "2", "--moses", "en"]
+        flags = [f"--{protocol}", address, "--batch", "2", "--moses", "en", "--unknown"]
         monkeypatch.setattr(
             sys, "argv", ["serve_client.py", "m", *flags, "--normalize"]
         )
-        given = io.StringIO("".join(f"{line}\n" for line in lines))
-        monkeypatch.setattr(sys, "stdin", given)
+        given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
         status, printed = client.main(), capsys.readouterr()
+        assert status or printed.err == f"{told}\n"
         return (printed.err if status else printed.out).splitlines()
 
     address = getattr(server, protocol)

@@ -4,6 +4,7 @@ Each formula takes the layer and the arguments of a call. Nothing is shared with
 code; numbers of equations are in the docstrings of the layers.
 """
 
+import inspect
 import math
 
 import numpy as np
@@ -231,7 +232,7 @@ def encodings(layer, count, channels):
 def positions(layer, inputs, mask=None):
     mask = np.ones(inputs.shape[:2], bool) if mask is None else mask
     rows = encodings(layer, *inputs.shape[1:])[np.cumsum(mask, axis=1) - mask]
-    return inputs + np.where(mask[..., None], rows, 0)
+    return np.where(mask[..., None], inputs + rows, 0)
 
 
 def adaptive_input(layer, inputs):
@@ -269,4 +270,9 @@ FORMULAS = {
 
 def of(layer, **arguments):
     """What the layer gives for the arguments of a call."""
-    return FORMULAS[type(layer).__name__](layer, **arguments)
+    formula = FORMULAS[type(layer).__name__]
+    for name in {"inputs", "query", "skip", "target_embeddings"} & set(arguments):
+        arguments[name] = zeroed(arguments[name], arguments.get("mask"))
+    if not {"mask", "masks", "further"} & set(inspect.signature(formula).parameters):
+        arguments.pop("mask", None)
+    return formula(layer, **arguments)

@@ -18,7 +18,8 @@ MASKS = {
     "keys_mask": lengths_mask([5, 2], S),
 }
 HIDDEN = {
-    "mask": ["inputs"], "value_mask": ["value", "key"], "keys_mask": ["keys", "values"],
+    "mask": ["inputs", "query", "skip", "target_embeddings"],
+    "value_mask": ["value", "key"], "keys_mask": ["keys", "values"],
 }  # fmt: skip
 
 
@@ -31,7 +32,7 @@ class Row:
     channels: int = C
     further: dict = dataclasses.field(default_factory=dict)  # arguments by name
     inputs: np.ndarray = dataclasses.field(default_factory=lambda: INPUTS)
-    masks: tuple = ()
+    masks: tuple = ("mask",)
     steps: bool = False
     seeds: int = 0
 
@@ -53,7 +54,6 @@ def residual(*arguments, mixer="MultiHeadAttention", **options):
 
 HALF = {"weight_dropout": 0.5, "seed": 1}
 CAUSAL = {"padding": "causal"}
-MASKED = {"masks": ("mask",)}
 STEPS = {"steps": True}
 SOURCE = {"target_embeddings": random(B, T, 4, seed=2), "keys": VALUE,
           "values": random(B, S, 3, seed=3)}  # fmt: skip
@@ -61,24 +61,24 @@ ADAPTIVE = {"cutoffs": (4, 8), "factor": 2.0}
 
 ROWS = {
     "glu": Row(of("GLU"), 0, 3),
-    "light": Row(of("LightConv", 3, 4, use_bias=True), 2, **MASKED),
+    "light": Row(of("LightConv", 3, 4, use_bias=True), 2),
     "light causal": Row(
-        of("LightConv", 2, 9, use_bias=True, **CAUSAL), 2, **MASKED, **STEPS
+        of("LightConv", 2, 9, use_bias=True, **CAUSAL), 2, **STEPS
     ),
     "light, dropped by position": Row(
         of("LightConv", 3, 4, weight_dropout_mask="position", **HALF),
-        1, seeds=1, **MASKED,
+        1, seeds=1,
     ),
     "depthwise": Row(
-        of("LightConv", 6, 3, kernel_softmax=False, **HALF), 1, seeds=1, **MASKED
+        of("LightConv", 6, 3, kernel_softmax=False, **HALF), 1, seeds=1
     ),
     "dynamic": Row(
-        of("DynamicConv", 3, 4, use_bias=True, **HALF), 2, seeds=1, **MASKED
+        of("DynamicConv", 3, 4, use_bias=True, **HALF), 2, seeds=1
     ),
     "dynamic causal": Row(
-        of("DynamicConv", 3, 4, use_bias=True, **CAUSAL), 2, **MASKED, **STEPS
+        of("DynamicConv", 3, 4, use_bias=True, **CAUSAL), 2, **STEPS
     ),
-    "dynamic, long": Row(of("DynamicConv", 2, 70, **CAUSAL), 1, **MASKED, **STEPS),
+    "dynamic, long": Row(of("DynamicConv", 2, 70, **CAUSAL), 1, **STEPS),
     "dynamic, one tap": Row(of("DynamicConv", 2, 1, kernel_softmax=False, **CAUSAL), 1,
                             **STEPS),
     "dynamic, dropped alike": Row(
@@ -86,60 +86,60 @@ ROWS = {
     ),
     "renormalized": Row(
         of("DynamicConv", 3, 4, renormalize_padding=True, use_kernel_bias=True),
-        2, **MASKED,
+        2,
     ),
     "renormalized causal": Row(
         of("DynamicConv", 3, 5, renormalize_padding=True, **CAUSAL),
-        1, **MASKED, **STEPS,
+        1, **STEPS,
     ),
     "query": Row(
         of("DynamicConv", 6, 3, query_groups=2),
         1, further={"query": random(B, T, 4, seed=1)},
     ),
     "query groups": Row(
-        of("DynamicConv", 6, 3, query_groups=3, **CAUSAL), 1, **MASKED, **STEPS
+        of("DynamicConv", 6, 3, query_groups=3, **CAUSAL), 1, **STEPS
     ),
     "surplus": Row(
-        of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **MASKED, **STEPS
+        of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **STEPS
     ),
     "light module": Row(
         of("LightConvModule", 2, 3, conv_dim=4, input_dropout=0.5, **HALF),
-        5, seeds=2, **MASKED,
+        5, seeds=2,
     ),
     "light module causal": Row(
-        of("LightConvModule", 2, 4, **CAUSAL), 5, **MASKED, **STEPS
+        of("LightConvModule", 2, 4, **CAUSAL), 5, **STEPS
     ),
     "dynamic module": Row(
-        of("DynamicConvModule", 2, 4, use_glu=False, **CAUSAL), 5, **MASKED, **STEPS
+        of("DynamicConvModule", 2, 4, use_glu=False, **CAUSAL), 5, **STEPS
     ),
     "dynamic module, no biases": Row(
-        of("DynamicConvModule", 2, 4, use_bias=False, **CAUSAL), 3, **MASKED, **STEPS
+        of("DynamicConvModule", 2, 4, use_bias=False, **CAUSAL), 3, **STEPS
     ),
     "query module": Row(
         of("QueryConvModule", 2, 3, conv_dim=8, query_dim=4, gate="gau", query_groups=2,
            permute_channels=True, **CAUSAL),
-        7, **MASKED, **STEPS,
+        7, **STEPS,
     ),
     "query module, compatible": Row(
         of("QueryConvModule", 1, 3, gate="glu", query_groups=2, compat=True,
            input_dropout=0.5, **HALF),
-        7, seeds=2, **MASKED,
+        7, seeds=2,
     ),
     "dense": Row(of("WeightNormDense", 5), 3, 5),
     "dense, folded": Row(of("WeightNormDense", 5, use_bias=False, folded=True), 1, 5),
-    "convolution": Row(of("WeightNormConv1D", 5, 4), 3, 5, **MASKED),
+    "convolution": Row(of("WeightNormConv1D", 5, 4), 3, 5),
     "convolution causal": Row(
-        of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **MASKED, **STEPS
+        of("WeightNormConv1D", 5, 4, **CAUSAL), 3, 5, **STEPS
     ),
     "convolution, folded": Row(
         of("WeightNormConv1D", 5, 1, folded=True, use_bias=False, **CAUSAL),
         1, 5, **STEPS,
     ),
-    "block": Row(of("ConvS2SBlock", C, 3, dropout=0.5, seed=7), 3, seeds=1, **MASKED),
-    "block causal": Row(of("ConvS2SBlock", 5, 4, **CAUSAL), 6, 5, **MASKED, **STEPS),
+    "block": Row(of("ConvS2SBlock", C, 3, dropout=0.5, seed=7), 3, seeds=1),
+    "block causal": Row(of("ConvS2SBlock", 5, 4, **CAUSAL), 6, 5, **STEPS),
     "block alone": Row(
         of("ConvS2SBlock", 5, 2, residual=False, folded=True, **CAUSAL),
-        2, 5, **MASKED, **STEPS,
+        2, 5, **STEPS,
     ),
     "scaled residual": Row(of("ScaledResidual"), 0, further={"skip": INPUTS + 1}),
     "scaled residual, projected": Row(
@@ -147,21 +147,22 @@ ROWS = {
     ),
     "scale gradient": Row(of("ScaleGradient", 0.25), 0),
     "ConvS2S attention": Row(
-        of("ConvS2SAttention"), 6, further=SOURCE, masks=("keys_mask",)
+        of("ConvS2SAttention"), 6, further=SOURCE, masks=("mask", "keys_mask")
     ),
     "attention": Row(
-        of("MultiHeadAttention", 2, dropout=0.5, seed=1), 8, seeds=1, **MASKED
+        of("MultiHeadAttention", 2, dropout=0.5, seed=1), 8, seeds=1
     ),
     "attention causal": Row(
-        of("MultiHeadAttention", 2, use_causal_mask=True), 8, **MASKED, **STEPS
+        of("MultiHeadAttention", 2, use_causal_mask=True), 8, **STEPS
     ),
     "attention to a source": Row(
         of("MultiHeadAttention", 2, head_dim=4, output_dim=5),
-        8, 5, further={"value": VALUE}, masks=("value_mask",),
+        8, 5, further={"value": VALUE}, masks=("mask", "value_mask"),
     ),
     "attention, no biases": Row(
         of("MultiHeadAttention", 3, use_bias=False),
-        4, further={"value": VALUE, "key": random(B, S, 3)}, masks=("value_mask",),
+        4, further={"value": VALUE, "key": random(B, S, 3)},
+        masks=("mask", "value_mask"),
     ),
     "feed forward": Row(
         of("FeedForward", 9, activation="gelu", dropout=0.5, seed=1),
@@ -169,27 +170,27 @@ ROWS = {
     ),
     "feed forward, no biases": Row(of("FeedForward", 9, use_bias=False), 2, **STEPS),
     "residual": Row(
-        residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **MASKED, **STEPS
+        residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **STEPS
     ),
     "residual, norm first": Row(
         residual(2, causal=True, dropout=0.5, seed=1, normalize_first=True),
-        10, seeds=1, **MASKED, **STEPS,
+        10, seeds=1, **STEPS,
     ),
     "residual to a source": Row(
         residual(2, normalize_first=True),
-        10, further={"value": VALUE}, masks=("value_mask",),
+        10, further={"value": VALUE}, masks=("mask", "value_mask"),
     ),
     "residual, feed forward": Row(residual(9, mixer="FeedForward"), 6, **STEPS),
-    "positions": Row(of("PositionEncoding"), 0, **MASKED, **STEPS),
+    "positions": Row(of("PositionEncoding"), 0, **STEPS),
     "positions of the paper": Row(
-        of("PositionEncoding", layout="paper"), 0, **MASKED, **STEPS
+        of("PositionEncoding", layout="paper"), 0, **STEPS
     ),
     "positions learned": Row(
-        of("PositionEncoding", "learned", max_length=9), 1, **MASKED, **STEPS
+        of("PositionEncoding", "learned", max_length=9), 1, **STEPS
     ),
-    "tokens": Row(of("TokenEmbedding", 11, 5), 1, 5, inputs=IDS),
+    "tokens": Row(of("TokenEmbedding", 11, 5), 1, 5, inputs=IDS, masks=()),
     "adaptive input": Row(
-        of("AdaptiveInput", 11, C, pad_id=1, **ADAPTIVE), 6, inputs=IDS
+        of("AdaptiveInput", 11, C, pad_id=1, **ADAPTIVE), 6, inputs=IDS, masks=()
     ),
     "adaptive softmax": Row(
         of("AdaptiveSoftmax", 11, dropout=0.5, seed=1, **ADAPTIVE), 5, seeds=1
@@ -208,7 +209,7 @@ ALIKE = [
 DIFFERENT = [name for name in ROWS if name not in ALIKE]
 # An adaptive softmax has its weights in `log_prob` and not in its call.
 TRAINABLE = [x for x in DIFFERENT if ROWS[x].weights and x != "adaptive softmax"]
-MASKABLE = [name for name in ROWS if ROWS[name].masks]
+MASKABLE = [(name, mask) for name, row in ROWS.items() for mask in row.masks]
 STEPPING = [name for name in ROWS if ROWS[name].steps]
 
 
@@ -220,19 +221,31 @@ def built(name, **dtype):
     return layer
 
 
-def symbols(row):
+def symbols(arguments):
     """Keras inputs of unknown batch and time."""
     return {
         name: keras.Input(
             (None, array.shape[-1]) if array.ndim == 3 else (None,),
             dtype=array.dtype.name,
         )
-        for name, array in row.arguments().items()
+        for name, array in arguments.items()
     }
 
 
-def functional(row, layer):
+def functional(row, layer, given=None):
     """A model of the layer, and what it is called with."""
-    arguments = symbols(row)
+    given = given or row.arguments()
+    arguments = symbols(given)
     model = keras.Model(list(arguments.values()), layer(**arguments))
-    return model, list(row.arguments().values())
+    return model, list(given.values())
+
+
+def with_junk(row, mask_name):
+    """The arguments of a row and a mask, with NaN and infinity where it hides them."""
+    mask, arguments = MASKS[mask_name], row.arguments()
+    for name in HIDDEN[mask_name]:
+        if name in arguments:
+            array = arguments[name]
+            junk = np.resize(np.float32([np.nan, np.inf, -np.inf]), array.shape)
+            arguments[name] = np.where(mask[..., None], array, junk)
+    return arguments | {mask_name: mask}

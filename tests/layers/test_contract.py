@@ -29,6 +29,7 @@ from tests.layers.table import (
     built,
     functional,
     symbols,
+    with_junk,
 )  # fmt: skip
 from tests.layers.values import assert_close, random, randomized, run_steps
 
@@ -54,7 +55,7 @@ def test_configuration_shapes_and_weights(name):
     assert len(layer.trainable_weights) == row.weights
     states = [v for v in layer.non_trainable_variables if "seed" in v.path]
     assert len(states) == row.seeds
-    outputs = again(**symbols(row))
+    outputs = again(**symbols(row.arguments()))
     assert tuple(outputs.shape) == (None, None, row.channels)
     assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
     if not row.further:
@@ -90,9 +91,11 @@ def test_all_ways_of_running_agree_also_after_reloading(name, tmp_path):
 
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_training_moves_every_weight(name):
+    """With NaN and infinity where a mask hides them."""
     row = ROWS[name]
+    given = with_junk(row, row.masks[-1]) if row.masks else None
     for jit_compile in (False, True):
-        model, values = functional(row, row.make())
+        model, values = functional(row, row.make(), given)
         before = [to_numpy(weight) for weight in model.trainable_weights]
         optimizer = keras.optimizers.Adam()
         optimizer.build(model.trainable_variables)  # else TensorFlow traces twice
@@ -190,48 +193,38 @@ def test_gradients_equal_differences(name):
         assert abs(numeric - slope) <= limit * max(1, abs(slope)), (options, slope)
 
 
-@pytest.mark.parametrize("name", MASKABLE)
-def test_what_a_mask_hides_changes_nothing(name):
-    """Junk or NaN there: the same results and gradients at real positions."""
-    row = ROWS[name]
+@pytest.mark.parametrize(("name", "mask_name"), MASKABLE)
+def test_what_a_mask_hides_changes_nothing(name, mask_name):
+    """Not the outputs and no gradient: that of what it hides is zero."""
+    row, mask = ROWS[name], MASKS[mask_name]
     layer = randomized(built(name))
-    (mask_name,) = row.masks
-    mask, hidden = MASKS[mask_name], HIDDEN[mask_name]
     real = mask if mask_name == "mask" else np.ones((B, T), bool)
     chosen = ops.convert_to_tensor(real[..., None])
-    names = list(row.arguments())
 
-    def results(filling):
-        arrays = [
-            np.where(mask[..., None], a, filling).astype(a.dtype) if n in hidden else a
-            for n, a in row.arguments().items()
-        ]
+    def call(*values):
+        arguments = dict(zip(row.arguments(), values, strict=True))
+        outputs = layer(**arguments, **{mask_name: mask})
+        return ops.where(chosen, outputs, ops.zeros_like(outputs))
 
-        def call(*values):
-            arguments = dict(zip(names, values, strict=True))
-            return ops.where(chosen, layer(**arguments, **{mask_name: mask}), 0.0)
+    def results(arguments):
+        arrays = [arguments[argument] for argument in row.arguments()]
+        gradients = layer_gradients(layer, call, *arrays)
+        return [call(*arrays), *(g for g in gradients if g is not None)]
 
-        outputs = to_numpy(call(*arrays))
-        by_input = map(to_numpy, layer_gradients(layer, call, *arrays)[: len(names)])
-        return [outputs, *(
-            np.where(mask[..., None], gradient, 0) if n in hidden else gradient
-            for n, gradient in zip(names, by_input, strict=True)
-        )]  # fmt: skip
-
-    expected = results(0.0)
-    # A normalization behind the layer sees what is hidden, and so do its gradients.
-    for filling in (7.0,) if name == "residual" else (7.0, np.nan):
-        for got, value in zip(results(filling), expected, strict=True):
-            assert np.all(np.isfinite(got))
-            assert_close(got, value)
+    expected = results(row.arguments())
+    expected[1 : len(row.arguments()) + 1] = [
+        np.where(mask[..., None], gradient, 0) if n in HIDDEN[mask_name] else gradient
+        for n, gradient in zip(row.arguments(), expected[1:], strict=False)
+    ]
+    for got, value in zip(results(with_junk(row, mask_name)), expected, strict=True):
+        assert_close(got, to_numpy(ops.convert_to_tensor(value)))
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-@pytest.mark.parametrize("name", MASKABLE)
-def test_sentences_without_any_token_are_finite(name, policy):
+@pytest.mark.parametrize(("name", "mask_name"), MASKABLE)
+def test_sentences_without_any_token_are_finite(name, mask_name, policy):
     row = ROWS[name]
     layer = built(name, dtype=policy)
-    (mask_name,) = row.masks
     mask = np.zeros_like(MASKS[mask_name])
     mask[0] = True
 
@@ -241,13 +234,13 @@ def test_sentences_without_any_token_are_finite(name, policy):
 
     assert np.all(np.isfinite(to_numpy(call(*row.arguments().values()))))
     for gradient in layer_gradients(layer, call, *row.arguments().values()):
-        assert np.all(np.isfinite(to_numpy(ops.convert_to_tensor(gradient))))
+        if gradient is not None:
+            assert np.all(np.isfinite(to_numpy(ops.convert_to_tensor(gradient))))
 
 
-@pytest.mark.parametrize("name", MASKABLE)
-def test_attached_masks_arrive(name):
+@pytest.mark.parametrize(("name", "mask_name"), MASKABLE)
+def test_attached_masks_arrive(name, mask_name):
     row = ROWS[name]
-    (mask_name,) = row.masks
     mask, carrier = MASKS[mask_name], HIDDEN[mask_name][0]
     layer = randomized(built(name))
     arguments = row.arguments()
@@ -260,7 +253,7 @@ def test_attached_masks_arrive(name):
 
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
 def test_outputs_carry_the_mask_of_the_inputs(name):
-    inputs = symbols(ROWS[name])
+    inputs = symbols(ROWS[name].arguments())
     inputs["inputs"] = keras.layers.Masking()(inputs["inputs"])
     assert ROWS[name].make()(**inputs)._keras_mask is inputs["inputs"]._keras_mask
 
@@ -339,6 +332,26 @@ def test_steps_need_weights_and_a_causal_layer(name):
         ROWS[f"{name} causal"].make().get_initial_state(2, max_length=3)
 
 
+@pytest.mark.parametrize("name", STEPPING)
+def test_steps_of_wrong_shapes(name):
+    layer = built(name)
+    state, new = layer.get_initial_state(B, max_length=T), INPUTS[:, :1]
+    for inputs in ({"inputs": new}, new[:, 0], new[..., None], new[..., 1:]):
+        with pytest.raises(ValueError, match="`inputs` must .* Received: inputs"):
+            layer.step(inputs, state)
+    for wrong in (new, list(state), {**state, "further": new}):
+        with pytest.raises(ValueError, match="`state` must be a dict .*Received: stat"):
+            layer.step(new, wrong)
+    for key, value in state.items():
+        shape = tuple(value.shape)
+        axes = range(len(shape))
+        longer = [tuple(n + (a == axis) for a, n in enumerate(shape)) for axis in axes]
+        for wrong in (*longer, (*shape, 1)):
+            error = r"`state\['\w+'\]` must have the shape .*Received: state\["
+            with pytest.raises(ValueError, match=error):
+                layer.step(new, {**state, key: ops.zeros(wrong, value.dtype)})
+
+
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
 def test_shapes_that_a_layer_was_not_built_for(name):
     """Wider, narrower, of another rank, named when a functional model is built."""
@@ -351,15 +364,15 @@ def test_shapes_that_a_layer_was_not_built_for(name):
         if argument != "inputs" or getattr(layer.input_spec, "ndim", None):
             shapes += [(None, width), (None, None, 2, width)]
         for shape in shapes:
-            arguments = symbols(row) | {argument: keras.Input(shape[1:])}
+            arguments = symbols(row.arguments()) | {argument: keras.Input(shape[1:])}
             with pytest.raises(ValueError, match=named):
                 layer(**arguments)
 
 
 @pytest.mark.parametrize("shape", [(B, T - 1), (B + 1, T), (B,), (B, 1, T)])
-@pytest.mark.parametrize("name", MASKABLE)
-def test_masks_of_wrong_shapes(name, shape):
-    row, (mask_name,) = ROWS[name], ROWS[name].masks
+@pytest.mark.parametrize(("name", "mask_name"), MASKABLE)
+def test_masks_of_wrong_shapes(name, mask_name, shape):
+    row = ROWS[name]
     if mask_name != "mask" and shape == (B, T - 1):
         shape = (B, S - 1)
     with pytest.raises(ValueError, match=f"`{mask_name}` must have the shape") as error:

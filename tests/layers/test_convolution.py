@@ -18,7 +18,7 @@ from keras_seqconv.layers import (
     SurplusDynamicConv,
 )
 from tests.backends import gradients, to_numpy
-from tests.layers.values import random, run_steps, softmax
+from tests.layers.values import assert_close, random, run_steps, softmax
 
 BOTH = [LightConv, DynamicConv]
 INPUTS, NARROW = random(2, 7, 6), random(2, 6, 4)
@@ -68,6 +68,38 @@ def test_drop_connect(layer_class, granularity):
         assert len(different) > 4
         assert len({row.tobytes() for row in inner}) == 4  # each draws its own
         assert abs(inner.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("layer_class", BOTH)
+def test_steps_of_many_heads(layer_class):
+    layer = layer_class(12, 5, padding="causal", use_bias=True)
+    inputs = random(2, 6, 24)
+    full = to_numpy(layer(inputs))
+    assert_close(run_steps(layer.step, layer, inputs, [1] * 6), full)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("heads", [16, 512])
+def test_memory_of_a_step_does_not_grow_with_the_heads(heads):
+    import tensorflow as tf
+
+    layer, inputs = LightConv(heads, 4, padding="causal"), random(16, 1, 512)
+    layer.build(inputs.shape)
+    state = layer.get_initial_state(16)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    layer.step(inputs, state)
+    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+    assert peak - before < 8 * 4 * 16 * 4 * 512  # windows (B, K, C) of float32
+
+
+def test_queries_of_steps_have_the_positions_of_the_inputs():
+    layer = DynamicConv(2, 3, padding="causal")
+    layer(INPUTS, query=INPUTS)
+    state = layer.get_initial_state(2)
+    for query in (INPUTS[:1, :1], INPUTS[:, :2]):
+        with pytest.raises(ValueError, match="`query` must have the shape.*Received"):
+            layer.step(INPUTS[:, :1], state, query=query)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

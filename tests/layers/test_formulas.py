@@ -82,7 +82,11 @@ CASES = {
     f"{name}, {mask}": (make, further, mask_name, mask)
     for name, make, further, mask_name in [
         *variants(),
-        *((n, r.make, r.arguments(), *(r.masks or [None])) for n, r in ROWS.items()),
+        *(
+            (name, row.make, row.arguments(), mask)
+            for name, row in ROWS.items()
+            for mask in row.masks[-1:] or [None]
+        ),
     ]
     for mask in ["none"] + (["holes"] + ["empty"] * (name in ROWS)) * bool(mask_name)
 }

@@ -219,6 +219,19 @@ def test_policies(name, policy):
     assert np.abs(to_numpy(logits) - got[:, 1]).max() < scale
 
 
+@cases(("mixed",))
+def test_steps_of_wrong_shapes(name):
+    model = model_of(name)
+    state = start(model, inputs_of(model), max_length=4)
+    for ids, wrong, match in (
+        (TARGETS[:, 0], state, r"`ids` must have the shape .*\(3,\)"),
+        (TARGETS[:, :1], state["beams"], "`state` must be a dict .*'common', 'shared'"),
+        (TARGETS[:2, :1], state, "must have the shape .*Received: state"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model.step(ids, wrong)
+
+
 @pytest.mark.parametrize("name", ADAPTIVE_OUTPUTS)
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_adaptive_models_in_half_precision(name, policy):

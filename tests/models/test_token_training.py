@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy
+from keras_seqconv.metrics import Perplexity, TokenAccuracy
 from keras_seqconv.models import LanguageModel
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from keras_seqconv.schedules import InverseSquareRoot
@@ -223,6 +224,17 @@ def test_sample_weight_and_further_metrics():
     assert first["tokens"] == second["tokens"] and "all" in first
 
 
+def test_a_model_with_another_padding_id_counts_word_1():
+    model = small_model(special_ids={"pad": 0})
+    inputs, labels = ragged_batch()
+    labels = np.where(labels == PAD, 0, np.where(labels > 25, 1, labels))
+    model.compile("sgd", LabelSmoothedCrossentropy(pad_id=0), jit_compile=UNCOMPILED)
+    found = model.evaluate(inputs, labels, verbose=0, return_dict=True)
+    log_probs = to_numpy(model.log_prob(model(inputs), labels))
+    assert found["tokens"] == np.sum(labels > 0) > np.sum(labels > 1)
+    np.testing.assert_allclose(found["nll"], -log_probs[labels > 0].mean(), rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_losses_that_layers_add_count_once_per_update():
     models = [small_model(), small_model()]
@@ -270,6 +282,8 @@ def test_wrong_arguments():
     normalized = TokenNormalized("sgd", 2)
     inputs, labels = ragged_batch()
     model.compile("sgd")
+    own_ids = small_model(special_ids={"pad": 0})
+    ignoring = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=1)
 
     def fails(inputs, labels):  # on JAX, and Keras then loses the weights
         other = small_model()
@@ -279,6 +293,13 @@ def test_wrong_arguments():
     for make, words in [
         (lambda: adaptive.compile("sgd", LabelSmoothedCrossentropy()),
          "`loss` must be None for a model with an adaptive softmax"),
+        (lambda: own_ids.compile("sgd", LabelSmoothedCrossentropy()),
+         "`loss` must have the `pad_id` of the model, 0. Received: pad_id=1 of Label"),
+        (lambda: own_ids.compile("sgd", ignoring), "`loss` must .* ignore_class=1"),
+        (lambda: own_ids.compile("sgd", metrics=["mse", [Perplexity()]]),
+         "`metrics` must have the `pad_id` of the model, 0. Received: pad_id=1"),
+        (lambda: own_ids.compile("sgd", weighted_metrics=[TokenAccuracy()]),
+         "`metrics` must have the `pad_id`"),
         (lambda: model.compile("sgd", gradient_accumulation_steps=0), "must be a pos"),
         (lambda: model.compile(normalized, gradient_accumulation_steps=3),
          "`gradient_accumulation_steps` must be left out"),

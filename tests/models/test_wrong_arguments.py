@@ -23,6 +23,7 @@ WRONG = {
     encoder_decoder: [
         (dict(vocabularies=(23, 2.5), **ONE), "`target_vocabulary_size`.*=2.5"),
         (dict(special_ids={"end": 23}, **ONE), "`special_ids`.*23"),
+        (dict(special_ids={"pad": 2}, **ONE), "`special_ids` must be different.*'pad'"),
         (dict(special_ids={"bos": 0}, **ONE), "`special_ids`.*keys.*bos"),
         (dict(vocabularies=(2, 23), special_ids={"pad": 3}, **ONE),
          "`special_ids`.*source_vocabulary_size=2"),

@@ -31,6 +31,21 @@ def case(batch, length, channels, heads, taps, dynamic, dtype="float32", seed=0)
     return tensors
 
 
+def test_xla_multiplies_many_rows():
+    """Excludes versions of XLA with the fault of jax-ml/jax 39103, as jaxlib 0.10.2."""
+
+    def squares(inputs):
+        matrix = ops.eye(3)
+        return ops.vectorized_map(
+            lambda row: ops.sum(ops.square(ops.matmul(matrix, row))), inputs
+        )
+
+    rows = np.zeros((32_769, 3), "float32")
+    rows[:, 0] = np.arange(len(rows))
+    found = to_numpy(compiled(squares)(ops.convert_to_tensor(rows)))
+    np.testing.assert_allclose(found, rows[:, 0] ** 2, rtol=1e-6)
+
+
 def op_of(dynamic):
     return dynamic_conv if dynamic else light_conv
 

@@ -44,6 +44,17 @@ def test_bpe_of_hand_made_codes():
     assert tokenizer.split("x" * 5000) == tokenizer.split("x" * 1000)
 
 
+def test_codes_of_fastbpe_are_those_of_version_0_2():
+    """With counts and without a header, as fairseq publishes them for WMT'19."""
+    pairs = ["h e</w>", "t he</w>", "h o", "ho u", "t h"]
+    counted = "".join(f"{pair} {10**9 - n}\n" for n, pair in enumerate(pairs))
+    plain = "\n".join(["#version: 0.2", *pairs, ""])
+    wanted = ["the", "hou@@", "s@@", "e", "he", "ho@@", "u", "th@@", "h"]
+    for codes in (counted, plain):
+        tokenizer = DictionaryTokenizer(Dictionary(), bpe_codes=codes)
+        assert tokenizer.split("the house he hou thh") == wanted
+
+
 @pytest.mark.parametrize(
     ("codes", "words"),
     [
@@ -53,6 +64,7 @@ def test_bpe_of_hand_made_codes():
         ("", "Line 1"),
         ("#version: 0.2\n", "Line 2"),
         ("#version: 0.3\na b\n", "version 0.1 or 0.2"),
+        ("a b 9\na b c\n", "Line 2"),
         (b"a b", "must be the text"),
     ],
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 
@@ -17,10 +18,9 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.reporting import read_log
+from keras_seqconv.training import TrainingOptions, train
 from tests.processes import COMMAND, ROOT
 from tests.training.test_train import flags, weights_in, write_corpus
-
-pytestmark = pytest.mark.slow
 
 CHANGES = dict(
     # As many rows for one device as for four.
@@ -94,6 +94,7 @@ def last_weights(run):
     return weights_in(checkpoints.latest(run / "checkpoints"))
 
 
+@pytest.mark.slow
 def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
     """Four devices, and two hosts of two, which stop in between and go on."""
     runs = [tmp_path / name for name in ("one", "four", "hosts")]
@@ -112,6 +113,7 @@ def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
         assert nll[0] == pytest.approx(nll[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_path):
     folders = [tmp_path / "first", tmp_path / "second"]
     first, second = start_hosts(corpus, folders, checkpoint_every=2, max_updates=100000)
@@ -134,6 +136,7 @@ def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_
     assert not (folders[1] / "log.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     run = tmp_path / "run"
     first, second = start_hosts(
@@ -147,6 +150,30 @@ def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     end(second, 143)
     assert "Interrupted. The same command goes on from" in out
     assert not list(run.glob("checkpoints/.*"))
+
+
+def test_a_host_joins_as_itself(tmp_path, monkeypatch):
+    """Number and index of the options reach JAX, and come back from it, as such."""
+    import jax
+
+    told = {}
+
+    def initialize(coordinator_address, num_processes, process_id, **_):
+        told.update(number=num_processes, index=process_id)
+        raise ValueError("nobody is there")
+
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(jax, "process_count", lambda: told["number"])
+    monkeypatch.setattr(jax, "process_index", lambda: told["index"])
+    options = TrainingOptions(
+        preset="dynamic_conv_phrases", dataset="phrases", workdir=str(tmp_path),
+        hosts="a:1", num_hosts=4, host_index=2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="nobody is there.*Received: 'a:1'"):
+        train(options)
+    assert told == {"number": 4, "index": 2}
+    assert hosts.shard() == (2, 4) and not hosts.is_first()
 
 
 @pytest.mark.parametrize("kind", [ValueError, "JaxRuntimeError"])
@@ -169,6 +196,7 @@ run.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_ends_all_while_text_is_prepared(corpus, tmp_path):
     folders = [tmp_path / "first", tmp_path / "second"]
     first, second = start_hosts(corpus, folders, of_second={"code": LONG_TEXT})
@@ -183,6 +211,7 @@ def test_a_signal_ends_all_while_text_is_prepared(corpus, tmp_path):
     assert "error: Training ends on host 0 of 2, most likely because" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "different, words",
     [

@@ -9,8 +9,10 @@ import pytest
 pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 
 from keras_seqconv.presets import NAG, PRESETS, Cosine
+from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import (
+    make_model,
     make_optimizer,
     recipe_from_json,
     resolve_recipe,
@@ -21,9 +23,10 @@ from keras_seqconv.training.text import (
     corpus_of,
     open_corpus_of,
     read_text,
+    tokenizers_of,
 )
 from keras_seqconv.training_options import TrainingOptions, read_options
-from tests.training.test_train import write_corpus
+from tests.training.test_train import TINY, write_corpus
 
 BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
 
@@ -55,6 +58,8 @@ def test_texts_of_the_command_line_get_their_types():
         ({"hosts": "a:1", "num_hosts": 2}, ["given together", "host_index=None"]),
         ({"num_hosts": 2, "host_index": 0}, ["given together", "hosts=None"]),
         ({"hosts": "a:1", "num_hosts": 2, "host_index": 2}, ["less than `num_hosts`"]),
+        ({"joint_vocabulary": False, "architecture": {"share_embeddings": "all"}},
+         ["`joint_vocabulary` must not be false", "'share_embeddings': 'all'"]),
         ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
         ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
         ({"source_language": "de", "target_language": "de"},
@@ -250,6 +255,50 @@ def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
         corpus = open_corpus_of(given)
         tokenizer = _train_tokenizers(given, corpus, print)[1]
         assert tokenizer.detokenize(tokenizer.tokenize([" the\t is "])) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "shared", "joint"),
+    [
+        ("light_conv", {}, "all", True),
+        ("light_conv", {"joint_vocabulary": False}, "decoder", False),
+        ("light_conv", {"architecture": {"share_embeddings": "none"}}, "none", False),
+        ("light_conv_iwslt_de_en", {}, "none", False),
+        ("light_conv_iwslt_de_en", {"joint_vocabulary": True}, "none", True),
+        ("light_conv_iwslt_de_en", {"architecture": {"share_embeddings": "all"}},
+         "all", True),
+    ],
+)  # fmt: skip
+def test_embeddings_are_shared_where_the_vocabulary_is(
+    tmp_path, preset, changes, shared, joint
+):
+    changes = {"tokenizer": "words", "source_language": "en", **changes}
+    small = {**TINY, "kernel_sizes": [3], **changes.pop("architecture", {})}
+    corpus = write_corpus(tmp_path / "corpus")
+    (corpus / "train.de").write_text("a b c d e f g\n" * 96)
+    given = options(
+        preset=preset, dataset=str(corpus), workdir=str(tmp_path / "run"),
+        target_language="de", architecture=small, **changes,
+    )  # fmt: skip
+    said = []
+    pair = tokenizers_of(start(given), open_corpus_of(given), said.append)
+    sizes = dict.fromkeys(str(one.vocabulary_size) for one in pair)
+    assert said[1].startswith(f"Entries: {' and '.join(sizes)}")
+    assert (pair[0] is pair[1]) == joint
+    model = make_model(given, "float32", *pair)
+    assert model.get_config()["share_embeddings"] == shared
+
+
+def test_two_vocabularies_of_one_size_for_one_embedding_are_refused(tmp_path):
+    for side, words in (("source", ["a", "b"]), ("target", ["b", "a"])):
+        WordTokenizer(words).save(tmp_path / "pair" / side)
+    changes = {"preset": "light_conv", "tokenizer": str(tmp_path / "pair")}
+    apart = options(workdir=str(tmp_path / "one"), joint_vocabulary=False, **changes)
+    source, target = tokenizers_of(start(apart), None, str)
+    assert source.tokens == target.tokens[::-1]
+    run = start(options(workdir=str(tmp_path / "other"), **changes))
+    with pytest.raises(ValueError, match="one vocabulary.* 'a' and 'b' for one id"):
+        tokenizers_of(run, None, str)
 
 
 PAIR = ["train.de", "train.en"]

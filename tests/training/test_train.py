@@ -19,9 +19,11 @@ pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 import keras_seqconv as ks
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
+from keras_seqconv.data.ids import IdStore
 from keras_seqconv.devices import available_cores
 from keras_seqconv.presets import Plateau
 from keras_seqconv.training import TrainingOptions, average_run, train
+from keras_seqconv.training.finish import _average_or_best
 from keras_seqconv.training.run import read_run, sole_run
 from keras_seqconv.training.text import open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks
@@ -164,7 +166,7 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert main(options) == 0
     told = capsys.readouterr().out
     assert "en → de, for example" in told and "no validation split" in told
-    assert re.search(r"no more than \d+ entries", told)
+    assert re.search(r"Entries: \d+; the texts have no more\n", told)
     assert f"keras-seqconv translate {run}" in told
     scores = json.loads((run / "scores.json").read_text())
     assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} < set(scores) and "BLEU" not in scores
@@ -195,6 +197,7 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
         ([*train, "--dataset", str(corpus), "--vocabulary-size", "5000"],
          "--vocabulary-size"),
         (["average", str(run), "--output", str(run / "model")], "--overwrite"),
+        (["average", str(run), "--output", "."], "working directory"),
     ):  # fmt: skip
         assert main(arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
@@ -280,7 +283,10 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
         assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
 
 
-def test_damaged_checkpoints_are_named_and_the_others_averaged(copied, tmp_path):
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_damaged_checkpoints_are_named_and_the_others_averaged(
+    copied, tmp_path, capsys
+):
     folder = copied[1]
     *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
     assert not checkpoints.read_state(last)["epoch_end"]
@@ -296,25 +302,72 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(copied, tmp_path)
         np.testing.assert_array_equal(weight, mean)
     for path in ends:
         path.write_bytes(b"")
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="is damaged"):
-        average_run(folder, tmp_path / "none", "last_epochs", 2)
+    capsys.readouterr()
+    assert main(["average", str(folder), "--last-epochs", "2"]) == 2
+    *warned, error = capsys.readouterr().err.splitlines()
+    assert len(warned) == len({*warned}) and "is damaged" in error
+    assert all(line.startswith("warning: Skipped a checkpoint. ") for line in warned)
 
 
-def test_the_end_of_training_is_averaged_and_a_better_checkpoint_named(copied):
-    """Also where it ended inside of an epoch, and by an interruption."""
+def test_the_model_is_a_checkpoint_that_is_better_than_the_average(copied):
+    """Also where the training ended inside of an epoch, and by an interruption."""
     corpus, folder = copied
-    first, *_, end = checkpoints.find(folder / "checkpoints")
-    note_metrics(first, {"val_nll": 1e-3})
+    best, *_, end = checkpoints.find(folder / "checkpoints")
+    note_metrics(best, {"val_nll": 1e-3})
     note_metrics(end, {})
     lines = []
-    train(options_for(corpus, folder, **FINISHED, average=1), lines.append)
-    at = lines.index("Averaged 1 checkpoint (last epochs: updates 9)")
-    nll = checkpoints.read_state(end)["metrics"]["val_nll"]
-    assert lines[at + 1] == (
-        f"val_nll of the model: {nll:.4g}. The checkpoint of update "
-        f"{checkpoints.update_of(first)} has 0.001: `keras-seqconv average {folder} "
-        "--best 1` makes the model of it"
+    train(options_for(corpus, folder, **FINISHED, num_beams=2), lines.append)
+    assert "val_nll" in checkpoints.read_state(end)["metrics"]
+    at = lines.index("Averaged 2 checkpoints (last epochs: updates 8, 9)")
+    update = checkpoints.update_of(best)
+    assert lines[at + 1].endswith(
+        f", of the checkpoint of update {update}: 0.001. The model is the checkpoint; "
+        f"`keras-seqconv average {folder}` makes that of the average"
     )
+    np.testing.assert_equal(weights_of(folder), weights_in(best))
+    trained = ks.load(folder).trained["checkpoints"]
+    assert trained == f"Averaged 1 checkpoint (best: updates {update})"
+
+
+@pytest.mark.parametrize(
+    ("changes", "monitor", "of_best", "words"),
+    [
+        ({"average": 2}, "val_nll", 0.5, "0.5. The model is the average"),
+        (
+            {"average_kind": "last_epochs"},
+            "val_nll",
+            0.5,
+            "average; .* --best 1` ",
+        ),
+        ({}, "val_nll", 0.99995, "val_nll of the model: 1$"),
+        ({}, "val_nll", None, "val_nll of the model: 1$"),
+        ({}, "val_bleu", 0.5, "val_bleu of the model: 1$"),
+    ],
+)
+def test_the_model_is_the_average_where_it_is_asked_for_or_better(
+    finished, monkeypatch, changes, monitor, of_best, words
+):
+    run, recipe = read_run(finished[1])
+    changes = {**changes, "monitor": monitor.removeprefix("val_")}
+    run.options = run.options.model_copy(update=changes)
+    (path, state), *_ = checkpoints.states(run.checkpoints)
+    metrics = {} if of_best is None else {monitor: of_best}
+    states = [(path, {**state, "metrics": metrics})]
+    monkeypatch.setattr(checkpoints, "states", lambda folder: states)
+    average = SimpleNamespace(
+        set_model=lambda model: None, results=lambda: {monitor: 1.0}
+    )
+    for name in ("Validate", "ValidationBLEU"):
+        monkeypatch.setattr(ks.callbacks, name, lambda *given: average)
+    text = SimpleNamespace(
+        recipe=recipe,
+        corpus=open_corpus_of(run.options),
+        tokenizers=read_tokenizers(run.tokenizers),
+        validation=IdStore.open(run.data / "validation"),
+    )
+    translator = SimpleNamespace(model=None, trained={"checkpoints": "the average"})
+    assert re.search(words, _average_or_best(run, text, translator))
+    assert translator.trained == {"checkpoints": "the average"}
 
 
 def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):

@@ -5,89 +5,32 @@ import * as ort from "./ort/ort.wasm.min.mjs";
 
 ort.env.wasm.numThreads = 1; // more need headers that a plain file server does not send
 
-const BLANK = "\u2581";
+// SentencePiece in WebAssembly, built for Node.js: its `load` reads a file, here bytes.
+globalThis.exports = {};
+globalThis.require = () => ({ readFileSync: (bytes) => bytes });
+await import("./sentencepiece/index.js");
+const { SentencePieceProcessor } = globalThis.exports;
+delete globalThis.exports;
+delete globalThis.require;
 
-// SentencePiece, from pieces and scores. `kinds`: 1 normal, 2 unknown, 3 control,
-// 4 user-defined, 5 unused, 6 byte.
-export class Pieces {
-  constructor({ pieces, scores, kinds, model_type, blanks, folds_blanks, byte_fallback }) {
-    Object.assign(this, { pieces, scores, kinds, foldsBlanks: folds_blanks });
-    this.blanks = new Set(blanks);
-    this.isUnigram = model_type === "unigram";
-    this.bytesOfUnknown = byte_fallback;
-    this.ids = new Map();
-    pieces.forEach((piece, id) => {
-      if (kinds[id] === 1 || kinds[id] === 4) this.ids.set(piece, id);
-    });
-    this.bytes = new Map(pieces.map((piece, id) => [piece, id]).filter((p) => kinds[p[1]] === 6));
-    this.unknown = kinds.indexOf(2);
-    this.longest = Math.max(...[...this.ids.keys()].map((piece) => [...piece].length));
-    this.worst = Math.min(...scores.filter((_, id) => kinds[id] === 1)) - 10;
+export class Tokenizer extends SentencePieceProcessor {
+  // The model of a file, and the id of its unknown piece.
+  static async load(url, unknown) {
+    const response = await fetch(url);
+    if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
+    const self = Object.assign(new Tokenizer(), { unknown });
+    await self.load(new Uint8Array(await response.arrayBuffer()));
+    return self;
   }
 
-  encode(text) {
-    text = [...text].map((letter) => (this.blanks.has(letter) ? " " : letter)).join("");
-    if (this.foldsBlanks) text = text.replace(/ +/g, " ").replace(/^ | $/g, "");
-    if (!text) return [];
-    const letters = [...(BLANK + text.replaceAll(" ", BLANK))];
-    const found = this.isUnigram ? this.best(letters) : this.merged(letters);
-    const ids = [];
-    for (const piece of found) {
-      const id = this.ids.get(piece);
-      if (id !== undefined) ids.push(id);
-      else if (this.bytesOfUnknown) {
-        for (const byte of new TextEncoder().encode(piece)) {
-          ids.push(this.bytes.get(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`));
-        }
-      } else if (ids.at(-1) !== this.unknown) ids.push(this.unknown);
-    }
-    return ids;
-  }
-
-  // Byte pairs: the neighbours whose union has the best score, until there are none.
-  merged(parts) {
-    for (;;) {
-      let best = -Infinity;
-      let place = -1;
-      for (let i = 0; i + 1 < parts.length; i++) {
-        const id = this.ids.get(parts[i] + parts[i + 1]);
-        if (id !== undefined && this.scores[id] > best) [best, place] = [this.scores[id], i];
-      }
-      if (place < 0) return parts;
-      parts.splice(place, 2, parts[place] + parts[place + 1]);
-    }
-  }
-
-  // Unigram language model: the split with the largest sum of scores.
-  best(letters) {
-    const sums = [0];
-    const starts = [0];
-    for (let end = 1; end <= letters.length; end++) {
-      sums[end] = -Infinity;
-      for (let start = Math.max(0, end - this.longest); start < end; start++) {
-        const id = this.ids.get(letters.slice(start, end).join(""));
-        if (id === undefined && end - start > 1) continue;
-        const sum = Math.fround(sums[start] + (id === undefined ? this.worst : this.scores[id]));
-        if (sum > sums[end]) [sums[end], starts[end]] = [sum, start];
-      }
-    }
-    const found = [];
-    for (let end = letters.length; end > 0; end = starts[end]) {
-      found.unshift(letters.slice(starts[end], end).join(""));
-    }
-    return found;
-  }
-
+  // Without the one blank that the model puts before every text; of several, SentencePiece
+  // leaves out all at the start, but none behind another piece.
   decode(ids) {
-    const bytes = [];
-    for (const id of ids) {
-      if (this.kinds[id] === 6) bytes.push(parseInt(this.pieces[id].slice(3, 5), 16));
-      else if (this.kinds[id] !== 3) {
-        bytes.push(...new TextEncoder().encode(this.pieces[id].replaceAll(BLANK, " ")));
-      }
-    }
-    const text = new TextDecoder().decode(new Uint8Array(bytes));
-    return ids.length && this.pieces[ids[0]].startsWith(BLANK) ? text.slice(1) : text;
+    const spelled = (ids) =>
+      this.decodeIds([this.unknown, ...ids]).slice(this.decodeIds([this.unknown]).length);
+    const first = ids.slice(0, 1);
+    const hasBlank = spelled(first) !== this.decodeIds(first);
+    return spelled(ids).slice(hasBlank ? 1 : 0);
   }
 }
 
@@ -97,9 +40,11 @@ export class Translator {
     const session = (name) => ort.InferenceSession.create(`${folder}/${name}`);
     const settings = await json("generation.json");
     const self = Object.assign(new Translator(), { settings });
-    [self.source, self.target] = (
-      await Promise.all([json("source_pieces.json"), json("target_pieces.json")])
-    ).map((one) => new Pieces(one));
+    const tokenizer = (name) =>
+      Tokenizer.load(`${folder}/${name}/sentencepiece.model`, settings.special_ids.unk);
+    const { source, target } = settings.tokenizers;
+    self.source = await tokenizer(source);
+    self.target = target === source ? self.source : await tokenizer(target);
     [self.encoder, self.step] = await Promise.all([session("encoder.onnx"), session("step.onnx")]);
     if (settings.kernels.length) self.kernelGraph = await session("kernels.onnx");
     return self;
@@ -107,7 +52,9 @@ export class Translator {
 
   sourceIds(text) {
     const most = this.settings.max_source_length;
-    const ids = text.trim() ? this.source.encode(text) : [];
+    // Half of a surrogate pair counts as its three bytes, none of which is UTF-8.
+    text = text.replace(/\p{Surrogate}/gu, "\ufffd".repeat(3));
+    const ids = /[^ \t-\r]/.test(text) ? this.source.encodeIds(text) : [];
     return [...(most ? ids.slice(0, most - 1) : ids), this.settings.special_ids.end];
   }
 
@@ -120,7 +67,8 @@ export class Translator {
   async kernels(text) {
     const ids = this.sourceIds(text);
     const found = await this.kernelGraph.run({ source_ids: int32(ids, [1, ids.length]) });
-    return { tokens: ids.map((id) => this.source.pieces[id]), layers: found };
+    const pieces = this.source.encodePieces(text).slice(0, ids.length - 1);
+    return { tokens: [...pieces, "</s>"], layers: found };
   }
 
   async search(source) {
