@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +23,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqconv.support import files
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
-from keras_seqconv.support.files import atomic_file
-from keras_seqconv.support.files import remove_parts as remove_parts_of
 
 FORMAT_VERSION = 2
 _NAME = re.compile(r"update-(\d{8,})\.npz")
@@ -118,15 +117,15 @@ def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
     sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
     scores = {}
     for path, state in states.items():
-        value = float(state.get("metrics", {}).get(monitor, np.nan))
-        if np.isfinite(value):
+        value = state.get("metrics", {}).get(monitor)
+        if isinstance(value, (int, float)) and abs(value) < np.inf:
             scores[path] = sign * value
     return sorted(scores, key=scores.get)
 
 
 def remove_parts(directory: str | os.PathLike) -> None:
     """Removes incomplete files of a killed process."""
-    remove_parts_of(directory, _NAME.pattern)
+    files.remove_parts(directory, _NAME.pattern)
 
 
 def states(
@@ -187,7 +186,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
         **{group: [_entry(v) for v in groups[group]] for group in groups},
     }
     content = json.dumps(header)
-    with atomic_file(path) as part, zipfile.ZipFile(part, "w") as file:
+    with files.atomic_file(path) as part, zipfile.ZipFile(part, "w") as file:
         file.writestr("header.json", content)
         for group, variables in groups.items():
             for number, variable in enumerate(variables):
@@ -266,20 +265,20 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
     if not paths:
         raise ValueError("`paths` must name at least one checkpoint. Received: none")
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(_opened(path)) for path in paths]
+        opened = [stack.enter_context(_opened(path)) for path in paths]
         stack.enter_context(_scope(model))
-        for file in files:
+        for file in opened:
             file.compare("model", model.variables)
         for number, variable in enumerate(model.variables):
-            _assign(variable, _mean(files, number))
+            _assign(variable, _mean(opened, number))
 
 
-def _mean(files: list["_File"], number: int) -> np.ndarray:
-    newest = files[-1].read("model", number)
+def _mean(opened: list["_File"], number: int) -> np.ndarray:
+    newest = opened[-1].read("model", number)
     if "float" not in newest.dtype.name:
         return newest
-    values = (file.read("model", number).astype("float64") for file in files)
-    return np.asarray(sum(values) / len(files)).astype(newest.dtype)
+    values = (file.read("model", number).astype("float64") for file in opened)
+    return np.asarray(sum(values) / len(opened)).astype(newest.dtype)
 
 
 # --- Variables and arrays ---
@@ -316,13 +315,17 @@ class _File(NamedTuple):
     """A checkpoint that is open for reading."""
 
     path: Path
-    arrays: Mapping
+    archive: zipfile.ZipFile
     header: dict
 
     def read(self, group: str, number: int) -> np.ndarray:
-        value = self.arrays[f"{group}/{number}"]
+        entry = self.header[group][number]
+        with self.archive.open(f"{group}/{number}.npy") as stream:
+            value = np.lib.format.read_array(stream, allow_pickle=False)
         if value.dtype.kind == "V":  # bfloat16, which NumPy does not know
-            value = value.view(self.header[group][number]["dtype"])
+            value = value.view(entry["dtype"])
+        if (value.dtype.name, [*value.shape]) != (entry["dtype"], entry["shape"]):
+            raise ValueError(f"{stream.name} is no array {entry}")
         return value
 
     def compare(self, group: str, variables: list) -> None:
@@ -355,17 +358,25 @@ def _opened(path: str | os.PathLike, whole: bool = True) -> Iterator[_File]:
         raise FileNotFoundError(f"There is no checkpoint {path}.")
     with contextlib.ExitStack() as stack:
         try:
-            arrays = stack.enter_context(np.load(path))
-            header = json.loads(arrays["header.json"])
+            opened = stack.enter_context(files.open_file(path))
+            archive = stack.enter_context(zipfile.ZipFile(opened))
+            files.check_records(archive, path.stat().st_size)
+            with archive.open("header.json") as stream:
+                content = stream.read(files.MOST_JSON + 1)
+            header = files.from_json(content, stream.name, state=dict, model=list)
+            kinds = {"update": int, "epoch": int, "position": int, "metrics": dict}
+            files.check_kinds(header["state"], "its state", callbacks=dict, **kinds)
             if (version := header["format_version"]) != FORMAT_VERSION:
                 raise ValueError(
                     f"its `format_version` must be {FORMAT_VERSION}. "
                     f"Received: {version!r}"
                 )
-            if whole and (name := arrays.zip.testzip()) is not None:
-                raise ValueError(f"checksum of {name}")
+            file = _File(path, archive, header)
+            for group in ("model", "optimizer") if whole else ():
+                for number in range(len(header[group])):
+                    file.read(group, number)  # which compares its checksum
         except Exception as error:
             raise ValueError(
                 f"{path}: it is damaged, cut off or no checkpoint ({error})."
             ) from error
-        yield _File(path, arrays, header)
+        yield file

@@ -261,8 +261,5 @@ def read_options(path: str | os.PathLike) -> dict:
         ValueError: it is no JSON object of options.
     """
     path = Path(path)
-    settings = read_json(path / "run.json" if path.is_dir() else path)
-    options = settings.get("options", settings)
-    if not isinstance(options, dict):
-        raise ValueError(f"{path}: `options` must be a JSON object.")
-    return dict(options)
+    settings = read_json(path / "run.json" if path.is_dir() else path, options=dict)
+    return settings.get("options", settings)

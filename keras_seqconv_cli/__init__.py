@@ -248,7 +248,7 @@ def check_models(*paths: str) -> None:
 
 
 def check_files(*paths: str | None) -> None:
-    """OSError where a file cannot be opened; None and "-" are no files."""
+    """OSError where a file cannot be opened; None, "-" and pipes are no files."""
     for path in paths:
         if path not in (None, "-") and not Path(path).is_fifo():  # may have no writer
             open(path, "rb").close()

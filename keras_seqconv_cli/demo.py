@@ -32,10 +32,5 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     blocks = ks.demo.page({name: ks.load(name) for name in options.model})
     print(f"http://{options.host}:{options.port}  (Ctrl-C ends it)", flush=True)
-    blocks.launch(
-        server_name=options.host,
-        server_port=options.port,
-        quiet=True,
-        footer_links=[],
-    )
+    ks.demo.serve(blocks, options.host, options.port)
     return 0

@@ -1,6 +1,8 @@
 """The demo page, as a browser shows it."""
 
+import http.client
 import io
+import json
 import re
 import shutil
 import socket
@@ -50,8 +52,9 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture
-def serve(browser):
-    """Starts the command for models and opens its page; ends it after the test."""
+def start():
+    """Starts the command for models; ends it after the test."""
+    pytest.importorskip("gradio", reason="needs the extra demo (Gradio)")
     processes = []
 
     def start(*models):
@@ -74,8 +77,7 @@ def serve(browser):
                 break
             except OSError:
                 wait_a_moment()
-        browser.get(f"http://127.0.0.1:{port}")
-        return browser
+        return port
 
     yield start
     for process in processes:
@@ -83,8 +85,84 @@ def serve(browser):
         process.wait(30)
 
 
+@pytest.fixture
+def serve(start, browser):
+    """Starts the command for models and opens its page."""
+
+    def serve(*models):
+        browser.get(f"http://127.0.0.1:{start(*models)}")
+        return browser
+
+    return serve
+
+
 def wait_a_moment():
     threading.Event().wait(0.5)
+
+
+def answer(port, method, path, body=None, **headers):
+    """Status of a real request, and what is answered."""
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, body, names)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def event(port, number, data, **headers):
+    """What the page is told after an event with this data."""
+    body = {"data": data, "fn_index": number, "session_hash": "me"}
+    headers["Content_Type"] = "application/json"
+    joined = answer(port, "POST", "/gradio_api/queue/join", json.dumps(body), **headers)
+    if joined[0] != 200:
+        return joined
+    return answer(port, "GET", "/gradio_api/queue/data?session_hash=me")
+
+
+def test_other_hosts_and_sites_are_refused_and_nothing_is_stored(
+    start, folders, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    port = start(folders / "translator")
+    refused = (403, "Refused.\n")
+    for host in ("localhost", f"LOCALHOST:{port}", f"127.0.0.1:{port}", "[::1]:80"):
+        assert answer(port, "GET", "/", Host=host)[0] == 200
+    for host in ("evil.test", f"evil.test:{port}", "127.0.0.1.evil.test", "", "[evil"):
+        assert answer(port, "GET", "/config", Host=host) == refused
+    own, others = f"http://127.0.0.1:{port}", ("http://evil.test", "null", "")
+    assert answer(port, "GET", "/config", Origin=own)[0] == 200
+    for origin in others:
+        assert answer(port, "GET", "/config", Origin=origin) == refused
+        assert event(port, 0, ["w1", 1, 1.0, "none"], Origin=origin) == refused
+    file = (
+        b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
+        b"stored\r\n--x--\r\n"
+    )
+    kind = {"Content_Type": "multipart/form-data; boundary=x"}
+    for path in ("upload", "process_recording", "run/predict", "component_server"):
+        for origin in ({}, {"Origin": own}, {"Origin": "http://evil.test"}):
+            path = f"/gradio_api/{path}"
+            assert answer(port, "POST", path, file, **kind, **origin) == refused
+    assert event(port, 0, ["w" * (1 << 20), 1, 1.0, "none"]) == refused
+    join = "/gradio_api/queue/join"
+    assert answer(port, "POST", join, iter([b"{}"])) == refused  # of unknown length
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_every_handler_has_the_limit_of_texts(start, folders):
+    port, layer = start(folders / "translator"), "encoder 1"
+    answers = [
+        event(port, 0, ["w " * 501, 1, 1.0, layer]),
+        event(port, 1, ["w " * 501, "w", layer]),
+    ]
+    for status, told in answers:
+        assert status == 200 and "At most 1,000 characters, please; 1,002" in told
+    # Of a long translation, the first tokens are drawn.
+    told = event(port, 1, ["w1 w2", "w3 " * 1000, layer])[1]
+    assert '"success":true' in told.replace(" ", "")
+    port = start(folders / "writer")
+    told = event(port, 0, ["w " * 501, 10, 1.0, 0, 1])[1]
+    assert "At most 1,000 characters, please; 1,002" in told
 
 
 def until(browser, condition):

@@ -8,10 +8,10 @@ import sys
 import threading
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints, hosts
+from keras_seqconv.support import weights_not_finite
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
@@ -145,16 +145,6 @@ def is_better(value: float, best: float | None, mode: str, margin: float = 0) ->
     if best is None or math.isnan(value):
         return not math.isnan(value)
     return value > best * (1 + margin) if mode == "max" else value < best * (1 - margin)
-
-
-def weights_not_finite(model) -> list[str]:
-    """Paths of the weights that have an infinity or NaN."""
-    return [
-        variable.path
-        for variable in model.weights
-        if "float" in keras.backend.standardize_dtype(variable.dtype)
-        and not np.all(ops.convert_to_numpy(ops.all(ops.isfinite(variable))))
-    ]
 
 
 # --- Rates ---

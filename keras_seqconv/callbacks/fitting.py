@@ -19,10 +19,11 @@ from keras_seqconv.callbacks.control import (
     StopAtUpdate,
     accumulation_steps,
     floats,
-    weights_not_finite,
 )
 from keras_seqconv.callbacks.reporting import Reports, Validation, for_replicas
+from keras_seqconv.support import weights_not_finite
 from keras_seqconv.support.arguments import check_choice, check_ids
+from keras_seqconv.support.files import naming_file
 
 
 @dataclasses.dataclass(eq=False)
@@ -156,9 +157,10 @@ def resume(
         return None
     state = checkpoints.restore(path, model)
     callbacks = list(callbacks)
-    for key, callback in _with_state(callbacks):
-        if key in state.get("callbacks", {}):
-            callback.set_state(state["callbacks"][key])
+    with naming_file(path, "has no state of these callbacks"):
+        for key, callback in _with_state(callbacks):
+            if key in state.get("callbacks", {}):
+                callback.set_state(state["callbacks"][key])
     for callback in callbacks:
         if isinstance(callback, Checkpoints):
             callback.position = state.get("position", 0)

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from keras_seqconv.evaluation.corpus_scores import check_references, metric_of
 from keras_seqconv.support import Progress as Lines
 from keras_seqconv.support import clock, require, tf
 from keras_seqconv.support.arguments import check_ids
-from keras_seqconv.support.files import naming, write_file
+from keras_seqconv.support.files import from_json, naming, read_text, write_file
 
 # --- Validation ---
 
@@ -289,14 +290,14 @@ def read_log(path: str | os.PathLike) -> list[dict]:
         FileNotFoundError: there is no such file.
         ValueError: another line is not a JSON object.
     """
-    lines, records = Path(path).read_text(encoding="utf-8").splitlines(), []
+    lines, records = read_text(path).splitlines(), []
     for number, line in enumerate(lines, 1):
+        name = f"{path}, line {number}"
         try:
-            records.append(dict(json.loads(line)))
-        except (TypeError, ValueError) as error:
+            records.append(from_json(line, name, update=int, seconds=Real))
+        except ValueError:
             if number < len(lines):
-                reason = f"must be a JSON object ({error})"
-                raise ValueError(f"{path}, line {number}: {reason}.") from None
+                raise
     return records
 
 

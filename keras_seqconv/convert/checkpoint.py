@@ -21,7 +21,7 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_seqconv.support import require
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.files import check_records, open_file, read_json
 
 # What torch needs to rebuild tensors, and containers of data. Far fewer than torch
 # allows by itself: no tensor constructors, no subclasses, no quantised tensors.
@@ -103,10 +103,11 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         options = read_json(path / "args.json")
         with (
             _reading(path / "weights.npz") as file,
-            zipfile.ZipFile(file) as archive,
+            open_file(file) as stream,
+            zipfile.ZipFile(stream) as archive,
         ):
             # Weights hardly get smaller when they are packed.
-            _check_records(archive, 20 * file.stat().st_size)
+            check_records(archive, 20 * file.stat().st_size)
             weights = dict(_array(archive, name) for name in archive.namelist())
         return Checkpoint(str(path), options, _unwrapped(weights))
     if not path.exists():
@@ -140,8 +141,6 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[Path]:
     """Turns any error of a library that reads the file into one that names it."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} must be a regular file.")
     try:
         yield path
     except FileNotFoundError:
@@ -172,7 +171,7 @@ def _only(serialization, allowed: list) -> Iterator[None]:
 
 def _globals_of(path: Path) -> set[str]:
     """Every global that the pickles of a file name; see `look_at`."""
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         zipped = stream.read(4) == b"PK\3\4"  # as torch tells them apart
         stream.seek(0)
         if not zipped:
@@ -180,7 +179,7 @@ def _globals_of(path: Path) -> set[str]:
             return set().union(*(look_at(stream) for _ in range(5)))
         _check_directory(stream)
         with zipfile.ZipFile(stream) as archive:
-            _check_records(archive, path.stat().st_size)
+            check_records(archive, path.stat().st_size)
             # torch does not compare check sums.
             damaged = archive.testzip()
             if damaged is not None:
@@ -205,13 +204,6 @@ def _check_directory(stream: BinaryIO) -> None:
             start = -1
     if ends[76:80] != b"PK\5\6" or comment or start + length != end:
         raise ValueError("the directory of the archive is not at its end")
-
-
-def _check_records(archive: zipfile.ZipFile, most: int) -> None:
-    """ValueError where they are larger than `most` bytes, packed or overlapping."""
-    size = sum(record.file_size for record in archive.infolist())
-    if size > most:
-        raise ValueError(f"its records have {size:,} bytes, far more than the file")
 
 
 # --- A look at a pickle ---

@@ -17,7 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv.support.arguments import check_choice, check_integer, check_number
-from keras_seqconv.support.files import atomic_directory, read_json, write_json
+from keras_seqconv.support.files import (
+    atomic_directory,
+    naming_file,
+    read_json,
+    write_json,
+)
 
 _FORMAT = {"format": "keras_seqconv id store", "format_version": 1}
 _ROWS_AT_ONCE = 4096
@@ -312,12 +317,13 @@ class IdStore:
         if {name: settings.get(name) for name in _FORMAT} != _FORMAT:
             raise ValueError(f"{directory}/settings.json must have {_FORMAT}.")
         values, offsets = {}, {}
-        for key, about in settings["keys"].items():
-            path = directory / f"{key}.ids"
-            values[key] = _map(path, about["dtype"], about["ids"])
-            path = path.with_suffix(".offsets")
-            offsets[key] = _map(path, "<i8", settings["rows"] + 1)
-        return cls(values, offsets)
+        with naming_file(directory / "settings.json", "describes no store"):
+            for key, about in settings["keys"].items():
+                path = directory / f"{key}.ids"
+                values[key] = _map(path, about["dtype"], about["ids"])
+                path = path.with_suffix(".offsets")
+                offsets[key] = _map(path, "<i8", settings["rows"] + 1)
+            return cls(values, offsets)
 
 
 def _parts(rows: Iterable[Mapping]) -> Iterator[dict]:

@@ -4,6 +4,7 @@ import functools
 import html
 import math
 import os
+import re
 
 from keras_seqconv.evaluation import inspection, plots
 from keras_seqconv.support import require
@@ -29,7 +30,8 @@ def page(models: dict[str, Translator | LanguageGenerator]):
         models: name -> result of `keras_seqconv.load`, with tokenizers.
 
     Returns:
-        `gradio.Blocks`; `launch()` serves it.
+        `gradio.Blocks`; `serve` serves it. Its own `launch()` has no rules about hosts
+        and uploads but Gradio's.
 
     Raises:
         ValueError: none or more than two models, models of different kinds, or one
@@ -53,6 +55,57 @@ def page(models: dict[str, Translator | LanguageGenerator]):
         else:
             _translation(gradio, models)
     return blocks.queue(max_size=_MOST_WAITING, default_concurrency_limit=1)
+
+
+def serve(blocks, host: str = "127.0.0.1", port: int = 7860) -> None:
+    """Serves a page of `page` until Ctrl-C.
+
+    Requests are answered if the header `Host` is `host` or a loopback name (any, if
+    `host` is "0.0.0.0", all addresses), `Origin` is the same, and nothing is uploaded.
+
+    Args:
+        blocks: result of `page`.
+        host, port: address and port to listen on.
+    """
+    starlette = require("starlette.middleware", "demo")
+    hosts = {host.lower(), "localhost", "127.0.0.1", "::1"}
+    guard = starlette.Middleware(_guard, None if host in ("0.0.0.0", "::") else hosts)
+    blocks.launch(
+        server_name=host,
+        server_port=port,
+        quiet=True,
+        footer_links=[],
+        app_kwargs={"middleware": [guard]},
+    )
+
+
+def _guard(app, hosts: set[str] | None):
+    """ASGI middleware with the rules of `serve`.
+
+    Pages of others can give this machine a name of theirs (DNS rebinding), and send
+    files, which Gradio would store.
+    """
+
+    async def guarded(scope, receive, send):
+        if scope["type"] != "http" or _is_allowed(scope, hosts):
+            return await app(scope, receive, send)
+        await send({"type": "http.response.start", "status": 403, "headers": []})
+        await send({"type": "http.response.body", "body": b"Refused.\n"})
+
+    return guarded
+
+
+def _is_allowed(scope, hosts: set[str] | None) -> bool:
+    headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
+    host = headers.get(b"host", "")
+    if hosts and re.sub(r":\d*$", "", host).strip("[]").lower() not in hosts:
+        return False
+    if headers.get(b"origin", f"//{host}").partition("//")[2] != host:
+        return False
+    # Events of the page have texts of bounded length.
+    size = re.fullmatch(r"\d{1,6}", headers.get(b"content-length", ""))
+    is_event = scope["path"].endswith("/queue/join") and size is not None
+    return is_event or scope["method"] in ("GET", "HEAD")
 
 
 def _translation(gradio, models):
@@ -113,9 +166,10 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
         return "\n".join(texts), "".join(map(table, found)), _whole(picture), drawn
 
     def draw_kernels(text, translation, layer):
+        _check(gradio, text)
         if layer == _NO_KERNELS or not text.strip():
             return None
-        first = translation.partition("\n")[0]
+        first = translation.partition("\n")[0][:MOST_CHARACTERS]
         return _kernels(translator, _lines(text)[0], first, layer)
 
     outputs = [best, hypotheses, attention, kernels]

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_seqconv.export.servable import NOT_FOUND, inputs_of
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.version import __version__
 
 _CARD = """\
@@ -134,10 +134,11 @@ def _scores(run, trained: dict | None) -> str:
     lines = [f"- {key}: {value}" for key, value in trained.items()]
     if run is not None and (file := Path(run, "scores.json")).is_file():
         scores = read_json(file)
-        lines.append(f"- {scores.pop('split')} split:")
-        for name, score in scores.items():  # of a language model they are numbers
-            line = score["line"] if isinstance(score, dict) else f"{name} = {score}"
-            lines.append(f"  - `{line}`")
+        with naming_file(file, "holds no scores"):
+            lines.append(f"- {scores.pop('split')} split:")
+            for name, score in scores.items():  # of a language model they are numbers
+                line = score["line"] if isinstance(score, dict) else f"{name} = {score}"
+                lines.append(f"  - `{line}`")
         lines.append(
             "\nThe scores are those of the run's own search, in float32, before the "
             "export."

@@ -1,4 +1,4 @@
-"""A bound on models that files describe, checked while they are made."""
+"""A bound on models that files and options describe, checked while they are made."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ _LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def at_most(elements: int, weights: int) -> Iterator[None]:
-    """While active, models far larger than their file raise ValueError.
+    """While active, models that are far larger raise ValueError.
 
     The error comes before the memory is allocated. One thread at a time: Keras has no
     such bound, and a method of it is replaced.
@@ -29,7 +29,7 @@ def at_most(elements: int, weights: int) -> Iterator[None]:
         left[0] -= math.prod(shape or ())
         left[1] -= 1
         if min(left) < 0:
-            raise ValueError("it describes far more than the weights that are stored")
+            raise ValueError("it describes far more than the weights stored, or memory")
         return original(layer, shape, *arguments, **options)
 
     with _LOCK:

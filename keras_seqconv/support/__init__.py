@@ -51,6 +51,18 @@ def require_tensorflow() -> None:
         )
 
 
+def weights_not_finite(model) -> list[str]:
+    """Paths of the weights that have an infinity or NaN."""
+    from keras import backend, ops
+
+    return [
+        variable.path
+        for variable in model.weights
+        if "float" in backend.standardize_dtype(variable.dtype)
+        and not ops.convert_to_numpy(ops.all(ops.isfinite(variable)))
+    ]
+
+
 @contextlib.contextmanager
 def warnings_as_lines(say: Callable[[str], None]) -> Iterator[None]:
     """Warnings in the block are lines, each once, without the code they come from."""

@@ -7,11 +7,14 @@ import hashlib
 import itertools
 import json
 import lzma
+import numbers
 import os
 import re
 import reprlib
 import secrets
 import shutil
+import stat
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +22,11 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-_MOST_JSON = 32 << 20  # bytes; Python takes up to 40 times as many for it
+# Bytes that are read of a file, and of JSON, which takes up to 40 times as many. A log
+# of a million records has 220 MiB, a vocabulary of 262,144 words some 10.
+_MOST_BYTES, MOST_JSON, _MOST_LEVELS = 256 << 20, 32 << 20, 100
+_KINDS = {dict: "a JSON object", list: "a JSON array", str: "a text", int: "an integer"}
+_KINDS[numbers.Real] = "a number"
 
 # --- Files ---
 
@@ -55,32 +62,98 @@ def write_json(path: str | os.PathLike, value) -> None:
     write_file(path, text.encode())
 
 
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Yields a regular file, open for reading; ValueError, which names it, for others.
+
+    A pipe may have no writer, and a device no end.
+    """
+    with open(path, "rb", opener=_open_at_once) as stream:
+        mode = os.fstat(stream.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            mode = stat.filemode(mode)
+            raise ValueError(f"{path} must be a regular file. Received: {mode}")
+        yield stream
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """The content of a regular file of 256 MiB at most, or ValueError, which names it.
+
+    The bound is on the bytes that are read, whatever size the file is said to have.
+    """
+    with open_file(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        content = stream.read(min(size, _MOST_BYTES) + 1)
+    if len(content) > _MOST_BYTES:
+        most = f"{_MOST_BYTES >> 20} MiB at most"
+        raise ValueError(f"{path} must have {most}. Received: {size:,} bytes")
+    return content
+
+
 def read_text(path: str | os.PathLike) -> str:
     """The content of a UTF-8 file to the byte, or ValueError, which names it."""
     try:
-        return Path(path).read_bytes().decode()
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be valid UTF-8 ({error}).") from None
 
 
-def read_json(path: str | os.PathLike, kind: type = dict):
-    """The dict (or list) that a file holds as JSON, or ValueError, which names it."""
-    if Path(path).stat().st_size > _MOST_JSON:
-        raise ValueError(f"{path} must be JSON of {_MOST_JSON >> 20} MiB at most.")
+def read_json(path: str | os.PathLike, kind: type = dict, **kinds: type):
+    """The dict (or list) that a file holds as JSON; see `from_json`."""
+    return from_json(read_bytes(path), path, kind, **kinds)
+
+
+def from_json(content: bytes | str, name, kind: type = dict, **kinds: type):
+    """The dict (or list) of JSON; ValueError with its `name` for other content.
+
+    `kinds` are those of entries of the dict, where it has them.
+    """
+    if len(content) > MOST_JSON:
+        raise ValueError(f"{name} must be JSON of {MOST_JSON >> 20} MiB at most.")
     try:
-        value = json.loads(Path(path).read_bytes())
+        value = json.loads(content)
+        if _levels(value) > _MOST_LEVELS:
+            raise ValueError(f"more than {_MOST_LEVELS} levels")
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be JSON ({error}).") from None
+        raise ValueError(f"{name} must be JSON ({error}).") from None
     if not isinstance(value, kind):
-        names = {dict: "a JSON object", list: "a JSON array"}
         value = reprlib.repr(value)
-        raise ValueError(f"{path} must hold {names[kind]}. Received: {value}")
+        raise ValueError(f"{name} must hold {_KINDS[kind]}. Received: {value}")
+    check_kinds(value, name, **kinds)
     return value
+
+
+def check_kinds(value: dict, name, **kinds: type) -> None:
+    """ValueError where an entry is there and of another kind."""
+    for key in kinds.keys() & value:
+        if not isinstance(value[key], kinds[key]):
+            raise ValueError(
+                f"{name}: `{key}` must be {_KINDS[kinds[key]]}. "
+                f"Received: {reprlib.repr(value[key])}"
+            )
+
+
+def _levels(value) -> int:
+    if not isinstance(value, (dict, list)):
+        return 0
+    parts = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_levels, parts), default=0)
+
+
+def check_records(archive: zipfile.ZipFile, most: int) -> None:
+    """ValueError where they are larger than `most` bytes, packed or overlapping."""
+    size = sum(record.file_size for record in archive.infolist())
+    if size > most:
+        raise ValueError(f"its records have {size:,} bytes, far more than the file")
 
 
 def digest(path: str | os.PathLike) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -93,6 +166,20 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
         if error.errno is not None and error.filename is None:
             error.filename = os.fspath(path)
         raise
+
+
+@contextlib.contextmanager
+def naming_file(path: str | os.PathLike, problem: str) -> Iterator[None]:
+    """Turns errors of the block into a ValueError of one line that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, ImportError):
+        raise
+    except Exception as error:
+        text = f"missing is {error}" if isinstance(error, KeyError) else str(error)
+        # Keras ends its many lines with a list of all layers that do not fit.
+        reason = " ".join(text.partition("\n\nList of objects")[0].split())
+        raise ValueError(f"{path} {problem} ({reason}).") from error
 
 
 def remove_parts(folder: str | os.PathLike, name: str) -> None:

@@ -5,12 +5,11 @@ import io
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from keras_seqconv.support import require, tf
-from keras_seqconv.support.files import write_file
+from keras_seqconv.support.files import read_bytes, write_file
 from keras_seqconv.tokenizers.common import SPECIAL_SYMBOLS, UNK_ID, lookup_table
 
 _OVERWRITE = "#fairseq:overwrite"
@@ -61,7 +60,7 @@ class Dictionary:
                 f"unless its line ends in {_OVERWRITE}"
             )
         if problem is not None:
-            raise ValueError(f"{problem}: {symbol!r}")
+            raise ValueError(f"{problem}: {symbol!r:.100}")
         self._ids[symbol] = index
         self._symbols.append(symbol)
         self._counts.append(count)
@@ -83,9 +82,9 @@ class Dictionary:
             symbol, blank, count = entry.rpartition(" ")
             try:
                 if not blank:
-                    raise ValueError(f"must be '<symbol> <count>': {line!r}")
+                    raise ValueError(f"must be '<symbol> <count>': {line!r:.100}")
                 if not re.fullmatch(r"[+-]?[0-9]{1,18}", count):
-                    raise ValueError(f"the count must be an integer: {count!r}")
+                    raise ValueError(f"the count must be an integer: {count!r:.100}")
                 self._add(symbol, int(count))
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from None
@@ -161,7 +160,7 @@ class Dictionary:
 
 def _lines(path: str | os.PathLike):
     """Numbers, from 1, and lines; not `splitlines`, as symbols may hold its breaks."""
-    lines = Path(path).read_bytes().split(b"\n")
+    lines = read_bytes(path).split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         try:
             yield number, line.decode()

@@ -21,6 +21,7 @@ from keras_seqconv.support.arguments import (
     check_number,
     check_positive_integer,
 )
+from keras_seqconv.support.files import read_bytes
 from keras_seqconv.tokenizers.common import (
     BOS_ID,
     END_ID,
@@ -280,7 +281,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @staticmethod
     def _read(directory: Path, settings: dict) -> dict:
-        return {"model": (directory / _MODEL_FILE).read_bytes()}
+        return {"model": read_bytes(directory / _MODEL_FILE)}
 
     def __reduce__(self):
         return type(self), (self.model,)

@@ -14,7 +14,7 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.evaluation import plots
 from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support.files import read_json, write_file, write_json
+from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
 from keras_seqconv.training.recipe import make_model
 from keras_seqconv.training.run import Run, read_run
 from keras_seqconv.training.text import Text, read_tokenizers, sentences_of
@@ -206,7 +206,8 @@ def average_run(
     pair = read_tokenizers(run.tokenizers)
     if recipe.search is None:
         pair = None, pair[1]
-    model = make_model(run.options, recipe.precision, *pair)
+    with naming_file(run.settings, "describes no model"):
+        model = make_model(run.options, recipe.precision, *pair)
     if files is not None:
         done = _mean(model, [Path(file) for file in files], "given")
     else:
@@ -225,7 +226,8 @@ def average_run(
 
 def _remove_results(run: Run) -> str:
     """Removes what the model before was found to do; says so."""
-    old = headline(read_json(run.scores)) if run.scores.exists() else ""
+    with naming_file(run.scores, "holds no scores"):
+        old = headline(read_json(run.scores)) if run.scores.exists() else ""
     paths = [run.folder / name for name in ("test.hypotheses", "sample.txt")]
     removed = [path for path in (run.scores, *paths) if path.exists()]
     for path in removed:
@@ -259,7 +261,7 @@ def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -
 
 def _mean(model, paths: Sequence[Path], what: str) -> str:
     checkpoints.average(paths, model)
-    updates = sorted(checkpoints.read_state(path)["update"] for path in paths)
+    updates = sorted(map(checkpoints.update_of, paths))
     noun = "checkpoint" if len(paths) == 1 else "checkpoints"
     numbers = ", ".join(map(str, updates))
     return f"Averaged {len(paths)} {noun} ({what}: updates {numbers})"

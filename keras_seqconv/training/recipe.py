@@ -2,6 +2,7 @@
 
 import collections
 import math
+import os
 import random
 import re
 import types
@@ -12,6 +13,7 @@ import keras
 
 from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.models import from_preset
+from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
 from keras_seqconv.support import require
 from keras_seqconv.training_options import TrainingOptions
@@ -152,8 +154,10 @@ def make_model(
     policy, state = keras.config.dtype_policy(), random.getstate()
     keras.config.set_dtype_policy(precision)
     random.seed(options.seed)  # from which Keras draws the seeds of initializers
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        return from_preset(options.preset, **{**arguments, **options.architecture})
+        with at_most(memory // 4, 100_000):
+            return from_preset(options.preset, **{**arguments, **options.architecture})
     finally:
         keras.config.set_dtype_policy(policy)
         random.setstate(state)

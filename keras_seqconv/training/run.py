@@ -120,8 +120,9 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         ValueError: the folder holds a run with other options.
     """
     run = Run(options.workdir, options)
-    before = _read_settings(run.settings) if run.settings.exists() else {}
-    was = TrainingOptions(**before["options"]) if before else options
+    before, was = {}, options
+    if run.settings.exists():
+        before, was = _read_settings(run.settings)
     different = [
         f"{name} was {value!r} and is {getattr(options, name)!r}"
         for name, value in was
@@ -159,9 +160,12 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
         FileNotFoundError: there is none.
         ValueError: its `run.json` is damaged or of another version.
     """
-    settings = _read_settings(Path(folder) / "run.json")
-    options = TrainingOptions(**{**settings["options"], "workdir": str(folder)})
-    return Run(folder, options), recipe_from_json(settings["recipe"])
+    path = Path(folder) / "run.json"
+    settings, options = _read_settings(path)
+    with files.naming_file(path, "describes no run"):
+        recipe = recipe_from_json(settings["recipe"])
+    options = options.model_copy(update={"workdir": str(folder)})
+    return Run(folder, options), recipe
 
 
 def remove_run(folder: str | os.PathLike) -> None:
@@ -171,16 +175,17 @@ def remove_run(folder: str | os.PathLike) -> None:
             shutil.rmtree(folder)
 
 
-def _read_settings(path: Path) -> dict:
-    settings = read_json(path)
+def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
+    """The content of `run.json`, and the options that it has."""
+    kinds = {"corpus": dict, "finished": dict, "starts": list, "languages": list}
+    settings = read_json(path, options=dict, recipe=dict, **kinds)
     if settings.get("format_version") != _FORMAT_VERSION:
         raise ValueError(
             f"{path}: `format_version` must be {_FORMAT_VERSION}. "
             f"Received: {settings.get('format_version')!r}"
         )
-    if not all(isinstance(settings.get(key), dict) for key in ("options", "recipe")):
-        raise ValueError(f"{path}: `options` and `recipe` must be JSON objects.")
-    return settings
+    with files.naming_file(path, "describes no run"):
+        return settings, TrainingOptions(**settings["options"])
 
 
 # --- The start, on one host or on several that must train the same ---
@@ -235,11 +240,12 @@ def prepare(
 
 def _check_end(run: Run, recipe: Recipe) -> None:
     """ValueError where a run has gone beyond the end that the options ask for."""
-    _, state = next(checkpoints.states(run.checkpoints), (None, None))
+    path, state = next(checkpoints.states(run.checkpoints), (None, None))
     if state is None:
         return
-    begun = state["epoch"] + (not state["epoch_end"])
-    for name, done in (("max_updates", state["update"]), ("max_epochs", begun)):
+    begun = state.get("epoch", 0) + (not state.get("epoch_end"))
+    updates = checkpoints.update_of(path)
+    for name, done in (("max_updates", updates), ("max_epochs", begun)):
         most = getattr(recipe, name)
         if most is not None and most < done:
             raise ValueError(

@@ -49,7 +49,8 @@ def corpus_of(run) -> Corpus:
     splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
     digests = corpus.digests(splits)
     before = read_json(run.settings).get("corpus") or digests
-    changed = {name for name, _ in before.items() ^ digests.items()}
+    names = before.keys() | digests
+    changed = {name for name in names if before.get(name) != digests.get(name)}
     if changed and (checkpoints.find(run.checkpoints) or not run.writes):
         raise ValueError(
             f"`dataset` must hold what it held when the run in {run.folder} began; put "

@@ -12,7 +12,7 @@ from keras_seqconv.callbacks.reporting import Validation
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support import require, tf, warnings_as_lines
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.training.finish import (
     MOST_TRANSLATED,
     batches,
@@ -89,7 +89,8 @@ def train(options: TrainingOptions, say=print) -> Result:
             return _train(run, text, devices, say)
     hosts.leave()
     scores = read_json(run.scores) if run.scores.exists() else {}
-    say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
+    with naming_file(run.scores, "holds no scores"):
+        say(f"{run.folder} is finished; its model is {run.model}. {headline(scores)}")
     return Result(run.model, scores)
 
 

@@ -30,8 +30,8 @@ def load(directory: str | os.PathLike, dtype=None) -> "Translator | LanguageGene
 
     contents = model_directory.read(directory, dtype)
     trained = contents.pop("trained")
-    path = model_directory.model_folder(directory) / model_directory.CONFIG
-    with model_directory.naming_file(path, "does not fit together"):
+    folder = model_directory.model_folder(directory)
+    with model_directory.naming_file(folder, "holds no model that works"):
         if contents["model"].has_source:
             loaded = Translator(**contents)
         else:

@@ -24,7 +24,6 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ import numpy as np
 from keras_seqconv.support.files import (
     atomic_directory,
     digest,
+    naming_file,
     read_json,
     refuse_folder,
     write_json,
@@ -47,7 +47,7 @@ _REQUIRED = {"model", "folded", "search", "max_source_length", SOURCE, TARGET}
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = ('"class_name":', '"module":', '"registered_name":')
 # Bytes of an HDF5 file for each array, besides its values.
-_OVERHEAD = 4096
+_OVERHEAD, _MOST_OVERHEAD = 4096, 1 << 16
 
 
 def model_folder(path: str | os.PathLike) -> Path:
@@ -209,11 +209,9 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         raise ValueError(f"{path}: missing are {missing}.")
     if not weights.is_file():
         raise FileNotFoundError(f"{weights} is missing.")
-    if config.get("weights_sha256") not in (None, digest(weights)):
-        raise ValueError(
-            f"{weights} is damaged or not the file that {path} was written with "
-            "(remove `weights_sha256` there if you changed the weights on purpose)."
-        )
+    wrong_weights = f"is damaged, or not of the model in {CONFIG}"
+    with naming_file(weights, wrong_weights):
+        elements, arrays = _check_arrays(weights)
     with naming_file(path, "describes no model"):
         name, arguments = config["model"]["class"], config["model"]["config"]
         if name not in CLASSES:
@@ -222,17 +220,20 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         if dtype is not None:
             arguments = {**arguments, "dtype": dtype}
         # A number takes half a byte or more, and is made as a float before.
-        size = weights.stat().st_size
-        with at_most(4 * size, size // 64):
+        with at_most(2 * elements, arrays):
             model = getattr(models, name).from_config(arguments)
         if config["folded"]:
             model.fold()
-    with naming_file(weights, f"is damaged, or not of the model in {CONFIG}"):
-        _check_arrays(weights)
-        with warnings.catch_warnings():
-            # Keras warns of layers that keep their random weights.
-            warnings.simplefilter("error", UserWarning)
-            model.load_weights(weights)
+    expected = config.get("weights_sha256")
+    if expected is not None and expected != digest(weights):
+        raise ValueError(
+            f"{weights} is damaged or not the file that {path} was written with "
+            "(remove `weights_sha256` there if you changed the weights on purpose)."
+        )
+    with naming_file(weights, wrong_weights), warnings.catch_warnings():
+        # Keras warns of layers that keep their random weights.
+        warnings.simplefilter("error", UserWarning)
+        model.load_weights(weights)
     tokenizers = {None: None}
     for name in (SOURCE, TARGET):
         if name in (config[SOURCE], config[TARGET]):
@@ -251,20 +252,25 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
     }
 
 
-def _check_arrays(path: Path) -> None:
-    """ValueError where a file of weights has less than its arrays, as packed ones."""
+def _check_arrays(path: Path) -> tuple[int, int]:
+    """Numbers of elements and arrays of a file of weights, which is not read.
+
+    ValueError where it has less than its arrays, as packed ones, or far more.
+    """
     import h5py
 
-    sizes = [0]
+    arrays = []
 
     def add(name, item):
         if isinstance(item, h5py.Dataset):
-            sizes[0] += math.prod(item.shape) * item.dtype.itemsize
+            arrays.append((math.prod(item.shape), item.dtype.itemsize))
 
     with h5py.File(path) as file:
         file.visititems(add)
-    if sizes[0] > path.stat().st_size:
-        raise ValueError(f"its arrays have {sizes[0]:,} bytes, more than the file")
+    size, stored = path.stat().st_size, sum(map(math.prod, arrays))
+    if not stored <= size <= 2 * stored + _MOST_OVERHEAD * (len(arrays) + 16):
+        raise ValueError(f"it has {size:,} bytes, and arrays of {stored:,}")
+    return sum(count for count, _ in arrays), len(arrays)
 
 
 def _refuse_objects(config) -> None:
@@ -275,16 +281,3 @@ def _refuse_objects(config) -> None:
             "the `config` of a model directory must hold no serialized objects, such "
             "as policies or quantizers that are not Keras' default"
         )
-
-
-@contextlib.contextmanager
-def naming_file(path: Path, problem: str) -> Iterator[None]:
-    """Turns errors of the block into a ValueError of one line that names the file."""
-    try:
-        yield
-    except (FileNotFoundError, ImportError):
-        raise
-    except Exception as error:
-        # Keras ends its many lines with a list of all layers that do not fit.
-        reason = " ".join(str(error).partition("\n\nList of objects")[0].split())
-        raise ValueError(f"{path} {problem} ({reason}).") from error

@@ -19,7 +19,7 @@ from keras_seqconv.decoding.compiled import power_of_two_from
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
 from keras_seqconv.decoding.tasks import source_embedders
 from keras_seqconv.devices import available_cores
-from keras_seqconv.support import tf
+from keras_seqconv.support import tf, weights_not_finite
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.translation import model_directory
 
@@ -55,6 +55,12 @@ class TextModel:
 
     def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
         self.model, self.tokenizers = model, tokenizers
+        for member in getattr(model, "models", [model]):
+            if bad := weights_not_finite(member):  # a search would find nothing
+                raise ValueError(
+                    "`model` must have finite weights. "
+                    f"Received: NaN or infinity in {bad[0]} ({len(bad)} such weights)"
+                )
         self.tokens_per_batch = check_positive_integer(
             "tokens_per_batch", tokens_per_batch
         )

@@ -80,8 +80,8 @@ class Translator(TextModel):
 
     Raises:
         ValueError: tokenizers and model differ in the size of the vocabulary or in
-            special ids, two vocabularies meet one shared embedding, or an option is not
-            the search's.
+            special ids, two vocabularies meet one shared embedding, an option is not
+            the search's, or weights are not finite.
 
     Example:
 
@@ -338,7 +338,7 @@ class LanguageGenerator(TextModel):
 
     Raises:
         ValueError: tokenizer and model differ in the size of the vocabulary or in
-            special ids, or an option is not the search's.
+            special ids, an option is not the search's, or weights are not finite.
     """
 
     def __init__(

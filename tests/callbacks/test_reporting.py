@@ -141,7 +141,7 @@ def test_log_file(tmp_path):
     seconds = [record["seconds"] for record in records]
     assert seconds == sorted(seconds) and 100 < seconds[0] < 200
     path.write_text('{"update": 1}\nbroken\n{"update": 2}\n')
-    with pytest.raises(ValueError, match="line 2: must be a JSON object"):
+    with pytest.raises(ValueError, match="line 2 must be JSON"):
         read_log(path)
 
 
