@@ -306,20 +306,12 @@ class SurplusDynamicConv(DynamicConv):
 
     Each head's softmax is over query_groups * K generated numbers, of which the first
     K are the kernel (`DDynamicConv`, `num_proj_heads` > 1). With one group it is
-    `DynamicConv`. Arguments as in `DynamicConv`, without `renormalize_padding`.
+    `DynamicConv`. Arguments as in `DynamicConv`.
     """
-
-    def __init__(self, num_heads: int, kernel_size: int, **kwargs):
-        if kwargs.get("renormalize_padding"):
-            raise ValueError(
-                "`renormalize_padding` is not defined here: the softmax is not over "
-                "taps alone. Received: renormalize_padding=True"
-            )
-        super().__init__(num_heads, kernel_size, **kwargs)
 
     def _taps_generated(self):
         return self.query_groups * self.kernel_size
 
-    def _normalized(self, logits, real):
+    def _normalized(self, logits):
         kernel = ops.softmax(logits, axis=-1) if self.kernel_softmax else logits
         return kernel[..., : self.kernel_size]

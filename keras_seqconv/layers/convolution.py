@@ -177,8 +177,7 @@ class DynamicConv(_HeadConvolution):
     Lightweight and Dynamic Convolutions, section 4). The softmax is always over all K
     taps, also where T < K, and computed in float32 under every dtype policy; a full
     pass therefore equals any split into steps. Calls, masks and steps:
-    `layers.sequences`; with `renormalize_padding` a state also holds `"real"`, int32
-    (B, K - 1): which of the last inputs are inside the sequence.
+    `layers.sequences`.
 
     Weights: the kernel generator, a `Dense` of H * K outputs (h * K + j is tap j of
     head h) without bias, uniform within 1 / sqrt(width of the query) as in fairseq;
@@ -192,10 +191,6 @@ class DynamicConv(_HeadConvolution):
             (B, T, H, K), like fairseq; "shared" draws one mask (H, K) for all.
         use_bias: add a bias to the outputs (`conv_bias` of fairseq).
         use_kernel_bias: add a bias to the kernel generator (`bias` of fairseq).
-        renormalize_padding: exclude taps outside the sequence from the softmax
-            (`renorm_padding` of fairseq), so that kernels sum to 1 at the edges too.
-            Masked positions count as outside. fairseq counts them as inside: for that,
-            zero them and pass no mask.
         query_groups: number of contiguous groups of the query's channels. A group
             makes the kernels of its share of the heads, all with one generator
             of H * K / query_groups outputs. Divides H and the width of the query.
@@ -217,17 +212,11 @@ class DynamicConv(_HeadConvolution):
         *,
         weight_dropout_mask: str = "position",
         use_kernel_bias: bool = False,
-        renormalize_padding: bool = False,
         query_groups: int = 1,
         **kwargs,
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
         self._set_arguments(locals())
-        if renormalize_padding and not self.kernel_softmax:
-            raise ValueError(
-                "`renormalize_padding` changes the softmax and needs "
-                "`kernel_softmax`. Received: kernel_softmax=False"
-            )
         if num_heads % query_groups:
             raise ValueError(
                 "`num_heads` must be a multiple of `query_groups`. "
@@ -263,9 +252,8 @@ class DynamicConv(_HeadConvolution):
     def call(self, inputs, query=None, mask=None, inputs_mask=None, training=None):
         mask = inputs_mask if mask is None else mask
         inputs = zero_masked(inputs, mask)
-        real = self._real(inputs, mask)
         query = inputs if query is None else zero_masked(query, mask)
-        kernel = self._kernel(query, real)
+        kernel = self._kernel(query)
         if self.weight_dropout_mask == "position":
             kernel = self._dropped(kernel, self.weight_dropout, training)
         elif training and self.weight_dropout > 0:
@@ -279,48 +267,18 @@ class DynamicConv(_HeadConvolution):
         In float32 (or float64); `inputs`, `query` and `mask` as in a call.
         """
         query = ops.cast(inputs if query is None else query, self.compute_dtype)
-        return self._kernel(zero_masked(query, mask), self._real(inputs, mask))
+        return self._kernel(zero_masked(query, mask))
 
-    def _real(self, inputs, mask):
-        """Which of (B, T + K - 1) positions are inside, if the softmax asks for it."""
-        if not self.renormalize_padding:
-            return None
-        taps = self.kernel_size
-        left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
-        real = ops.ones(ops.shape(inputs)[:2], "bool") if mask is None else mask
-        return ops.pad(ops.cast(real, "int32"), [(0, 0), (left, taps - 1 - left)])
-
-    def _kernel(self, query, real=None):
-        """Kernels (B, T, H, K); `real` (B, T + K - 1) marks what the taps may reach."""
+    def _kernel(self, query):
+        """Kernels (B, T, H, K)."""
         check_sequence("query", query.shape, self.further_widths["query"])
         groups = ops.reshape(query, (-1, query.shape[-1] // self.query_groups))
         logits = ops.cast(self.kernel_generator(groups), self.wide_dtype)
         logits = split_positions(logits, query, self.num_heads, self._taps_generated())
-        return self._normalized(logits, real)
+        return self._normalized(logits)
 
-    def _normalized(self, logits, real):
-        if not self.kernel_softmax:
-            return logits
-        if real is None:
-            return softmax(logits)
-        taps = self.kernel_size
-        reached = [real[:, j : j - (taps - 1) or None] for j in range(taps)]
-        reached = ops.expand_dims(ops.stack(reached, axis=-1) > 0, axis=2)
-        kernel = softmax(ops.where(reached, logits, -1e9))
-        return ops.where(reached, kernel, ops.zeros_like(kernel))
-
-    def _state_shapes(self):
-        shapes = super()._state_shapes()
-        if self.renormalize_padding:
-            shapes["real"] = (None, self.kernel_size - 1)
-        return shapes
-
-    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`, and "real"."""
-        state = super().get_initial_state(batch_size, max_length)
-        if self.renormalize_padding:
-            state["real"] = ops.zeros((batch_size, self.kernel_size - 1), "int32")
-        return state
+    def _normalized(self, logits):
+        return softmax(logits) if self.kernel_softmax else logits
 
     def step(self, inputs, state: dict, query=None) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state.
@@ -329,13 +287,7 @@ class DynamicConv(_HeadConvolution):
         called with a query.
         """
         window, next_state = self._slide(inputs, state)
-        real = state.get("real")
-        if self.renormalize_padding:
-            batch, count = ops.shape(inputs)[:2]
-            real = ops.concatenate([real, ops.ones((batch, count), "int32")], axis=1)
-            size = (batch, self.kernel_size - 1)
-            next_state["real"] = ops.slice(real, (0, count), size)
         query = inputs if query is None else query
         check_shape("query", query, (*inputs.shape[:2], None))
-        kernel = self._kernel(ops.cast(query, self.compute_dtype), real)
+        kernel = self._kernel(ops.cast(query, self.compute_dtype))
         return self._add_bias(self._convolve_window(window, kernel)), next_state

@@ -61,7 +61,7 @@ from keras_seqconv.support.arguments import (
 _RULES = {
     check_boolean: (
         "compat", "final_norm", "folded", "kernel_softmax", "normalize_first",
-        "permute_channels", "renormalize_padding", "residual", "share_output_embedding",
+        "permute_channels", "residual", "share_output_embedding",
         "tie_projections", "use_bias", "use_causal_mask", "use_glu", "use_kernel_bias",
     ),
     check_positive_integer: (

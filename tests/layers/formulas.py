@@ -64,15 +64,7 @@ def dynamic_kernel(layer, inputs, query=None, mask=None):
     made = [values.reshape(*query.shape[:2], heads, -1) for values in made]
     kernel = np.concatenate(made, axis=2)
     kernel = softmax(kernel) if layer.kernel_softmax else kernel
-    kernel = kernel[..., : layer.kernel_size]  # all, but of a `SurplusDynamicConv`
-    if layer.renormalize_padding:
-        real = np.ones(query.shape[:2], bool) if mask is None else mask
-        left = oracle.padding_left(layer.kernel_size, layer.padding)
-        for b, t, j in np.ndindex(*query.shape[:2], layer.kernel_size):
-            s = t + j - left
-            kernel[b, t, :, j] *= 0 <= s < real.shape[1] and real[b, s]
-        kernel /= np.maximum(kernel.sum(-1, keepdims=True), 1e-30)
-    return kernel
+    return kernel[..., : layer.kernel_size]  # all, but of a `SurplusDynamicConv`
 
 
 def dynamic_conv(layer, inputs, query=None, mask=None):

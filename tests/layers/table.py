@@ -84,14 +84,7 @@ ROWS = {
     "dynamic, dropped alike": Row(
         of("DynamicConv", 3, 4, weight_dropout_mask="shared", **HALF), 1, seeds=1
     ),
-    "renormalized": Row(
-        of("DynamicConv", 3, 4, renormalize_padding=True, use_kernel_bias=True),
-        2,
-    ),
-    "renormalized causal": Row(
-        of("DynamicConv", 3, 5, renormalize_padding=True, **CAUSAL),
-        1, **STEPS,
-    ),
+    "dynamic, bias of kernels": Row(of("DynamicConv", 3, 4, use_kernel_bias=True), 2),
     "query": Row(
         of("DynamicConv", 6, 3, query_groups=2),
         1, further={"query": random(B, T, 4, seed=1)},

@@ -15,7 +15,6 @@ from keras_seqconv.layers import (
     QueryConvModule,
     ScaledResidual,
     ScaleGradient,
-    SurplusDynamicConv,
 )
 from tests.backends import gradients, to_numpy
 from tests.layers.values import assert_close, random, run_steps, softmax
@@ -24,20 +23,10 @@ BOTH = [LightConv, DynamicConv]
 INPUTS, NARROW = random(2, 7, 6), random(2, 6, 4)
 
 
-@pytest.mark.parametrize(
-    ("renormalize", "expected"), [(False, [0.6, 1.8, 3.6]), (True, [3.0, 4.5, 6.0])]
-)
-def test_published_values_of_dynamic_conv_shorter_than_its_kernel(
-    renormalize, expected
-):
-    """K = 5, even taps, inputs 3, 6, 9 (spec/fairseq.md 2.3 and 2.5), also in steps."""
-    layer = DynamicConv(
-        1,
-        5,
-        padding="causal",
-        renormalize_padding=renormalize,
-        kernel_initializer="zeros",
-    )
+def test_published_values_of_dynamic_conv_shorter_than_its_kernel():
+    """K = 5, even taps, inputs 3, 6, 9, also in steps."""
+    expected = [0.6, 1.8, 3.6]
+    layer = DynamicConv(1, 5, padding="causal", kernel_initializer="zeros")
     inputs = np.array([[[3.0], [6.0], [9.0]]], "float32")
     np.testing.assert_allclose(to_numpy(layer(inputs))[0, :, 0], expected, rtol=1e-6)
     steps = run_steps(layer.step, layer, inputs, [1, 1, 1])
@@ -112,9 +101,8 @@ def test_softmax_is_computed_in_float32(policy):
     np.testing.assert_allclose(kernel, softmax(np.array([[100.0, 100.01]])), rtol=1e-5)
 
 
-@pytest.mark.parametrize("renormalize_padding", [False, True])
-def test_softmax_of_made_kernels_is_computed_in_float32(renormalize_padding):
-    layer = DynamicConv(2, 5, renormalize_padding=renormalize_padding, dtype="bfloat16")
+def test_softmax_of_made_kernels_is_computed_in_float32():
+    layer = DynamicConv(2, 5, dtype="bfloat16")
     layer(INPUTS)
     kernels = layer.kernels(INPUTS)
     assert keras.backend.standardize_dtype(kernels.dtype) == "float32"
@@ -128,8 +116,6 @@ def test_wrong_shapes_and_combinations():
         DynamicConv(3, 3, query_groups=2)
     with pytest.raises(ValueError, match="`query`.*multiple of `query_groups`"):
         DynamicConv(2, 3, query_groups=2)(INPUTS, query=INPUTS[..., :3])
-    with pytest.raises(ValueError, match="`renormalize_padding`"):
-        DynamicConv(3, 3, kernel_softmax=False, renormalize_padding=True)
 
 
 # --- Modules ---
@@ -180,8 +166,6 @@ def test_input_dropout_acts_before_the_projections(module_class):
 def test_wrong_combinations():
     with pytest.raises(ValueError, match="multiple of `num_heads`"):
         LightConvModule(3, 3)(NARROW)
-    with pytest.raises(ValueError, match="`renormalize_padding` is not defined here"):
-        SurplusDynamicConv(2, 3, renormalize_padding=True)
 
 
 # --- ConvS2S ---

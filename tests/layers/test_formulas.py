@@ -31,11 +31,9 @@ def variants():
         for taps, softmax in ((4, True), (4, False), (1, True), (9, True)):
             make = of("LightConv", 3, taps, kernel_softmax=softmax, **options)
             yield f"LightConv {padding} {taps} {softmax}", make, {}, "mask"
-        for taps, renormalize in ((4, True), (4, False), (9, True)):
-            make = of(
-                "DynamicConv", 3, taps, renormalize_padding=renormalize, **options
-            )
-            yield f"DynamicConv {padding} {taps} {renormalize}", make, {}, "mask"
+        for taps in (4, 9):
+            make = of("DynamicConv", 3, taps, **options)
+            yield f"DynamicConv {padding} {taps}", make, {}, "mask"
         for taps in (1, 2, 3, 4, 5, 9):
             make = of("WeightNormConv1D", 5, taps, padding=padding)
             yield f"WeightNormConv1D {padding} {taps}", make, {}, None
@@ -107,10 +105,9 @@ def test_layer_equals_its_formula(case):
 @pytest.mark.parametrize("mask", [None, *MASKS])
 def test_kernels_and_weights_that_are_shown(mask):
     time, source = (MASKS[mask][size] if mask else None for size in (T, S))
-    for options in ({"renormalize_padding": True}, {"query_groups": 3}):
-        layer = randomized(DynamicConv(3, 4, **options), INPUTS.shape)
-        expected = formulas.dynamic_kernel(layer, INPUTS, mask=time)
-        assert_close(layer.kernels(INPUTS, mask=time), expected)
+    layer = randomized(DynamicConv(3, 4, query_groups=3), INPUTS.shape)
+    expected = formulas.dynamic_kernel(layer, INPUTS, mask=time)
+    assert_close(layer.kernels(INPUTS, mask=time), expected)
     query = random(B, T, 4)
     layer = randomized(DynamicConv(3, 4), INPUTS.shape, query.shape)
     expected = formulas.dynamic_kernel(layer, INPUTS, query, time)

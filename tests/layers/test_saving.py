@@ -30,7 +30,7 @@ def every_layer(width: int = 8) -> keras.Model:
     x = add("PositionEncoding", "learned", max_length=20)(x)
     for mixer in (
         add("LightConv", 4, 5, weight_dropout=0.1),
-        add("DynamicConv", 4, 5, "causal", renormalize_padding=True),
+        add("DynamicConv", 4, 5, "causal", use_kernel_bias=True),
         add("SurplusDynamicConv", 4, 3, query_groups=2),
         add("LightConvModule", 2, 4),
         add("DynamicConvModule", 2, 4, "causal", weight_dropout=0.1),
