@@ -317,7 +317,7 @@ _LIGHT = _Formulas(
     plain=(formulas.convolve_natively, formulas.shared_kernel_gradient_without_xla),
     prefer_plain=True,
     gradients_prefer_xla=lambda taps: (
-        formulas.FEW_NATIVE_TAPS < taps <= formulas.FEW_TAPS
+        formulas.FEW_NATIVE_TAPS < taps <= formulas.FEW_TAPS and not formulas.on_cpu()
     ),
 )
 _DYNAMIC = _Formulas(
