@@ -1,19 +1,14 @@
 """Every op with a derivative of its own under every transformation of JAX."""
 
-import keras
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.ops import dynamic_conv, fused, light_conv
 from tests.processes import run_python
-
-if keras.backend.backend() != "jax":
-    pytest.skip("transformations of JAX", allow_module_level=True)
-
-import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
 
 B, T, C, H, K, V = 4, 5, 6, 2, 3, 7
 
