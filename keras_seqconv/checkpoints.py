@@ -24,7 +24,13 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.support import files
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_positive_integer,
+    public_names,
+)
+
+__dir__ = public_names(globals())
 
 FORMAT_VERSION = 2
 _NAME = re.compile(r"update-(\d{8,})\.npz")

@@ -13,7 +13,14 @@ from keras_seqconv.ops.compilation import (
     run,
 )
 from keras_seqconv.ops.fused import row_sums
-from keras_seqconv.support.arguments import check_choice, check_integer, check_rate
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_integer,
+    check_rate,
+    public_names,
+)
+
+__dir__ = public_names(globals())
 
 
 def token_weights(labels, pad_id: int, sample_weight=None):

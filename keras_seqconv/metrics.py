@@ -7,7 +7,9 @@ import keras
 from keras import ops
 
 from keras_seqconv.losses import token_weights
-from keras_seqconv.support.arguments import check_boolean, check_integer
+from keras_seqconv.support.arguments import check_boolean, check_integer, public_names
+
+__dir__ = public_names(globals())
 
 # exp of more is no float32.
 LARGEST_EXPONENT = 88.0

@@ -8,7 +8,13 @@ import keras
 from keras import ops
 
 from keras_seqconv.support import tf
-from keras_seqconv.support.arguments import check_positive_integer, check_rate
+from keras_seqconv.support.arguments import (
+    check_positive_integer,
+    check_rate,
+    public_names,
+)
+
+__dir__ = public_names(globals())
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -11,7 +11,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.support.arguments import check_integer, check_number
+from keras_seqconv.support.arguments import check_integer, check_number, public_names
+
+__dir__ = public_names(globals())
 
 # Restarts are laid out up to here.
 MOST_UPDATES = 2**30

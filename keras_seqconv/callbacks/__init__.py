@@ -26,6 +26,9 @@ from keras_seqconv.callbacks.reporting import (
     Validate,
     ValidationBLEU,
 )
+from keras_seqconv.support.arguments import public_names
+
+__dir__ = public_names(globals())
 
 __all__ = [
     "Checkpoints", "EarlyStopping", "FixedSchedule", "GracefulStop", "LogFile",

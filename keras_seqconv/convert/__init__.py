@@ -11,10 +11,13 @@ from pathlib import Path
 from keras_seqconv.convert.checkpoint import read_checkpoint
 from keras_seqconv.convert.fairseq import from_fairseq, is_translation_model
 from keras_seqconv.convert.records import ConversionError
+from keras_seqconv.support.arguments import public_names
 from keras_seqconv.support.files import read_text
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.tokenizers.moses_bpe import check_language
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
+
+__dir__ = public_names(globals())
 
 __all__ = ["ConversionError", "from_fairseq", "translator_from_fairseq"]
 

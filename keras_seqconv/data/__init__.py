@@ -12,3 +12,6 @@ from keras_seqconv.data.corpora import open_corpus as open_corpus
 from keras_seqconv.data.ids import IdStore as IdStore
 from keras_seqconv.data.ids import blocks as blocks
 from keras_seqconv.data.ids import encode as encode
+from keras_seqconv.support.arguments import public_names
+
+__dir__ = public_names(globals())

@@ -30,8 +30,6 @@ from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeam
 from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrategy
 from keras_seqconv.decoding.tasks import Ensemble as Ensemble
 from keras_seqconv.decoding.tasks import StepFunction as StepFunction
-from keras_seqconv.support.arguments import public_names as _public_names
+from keras_seqconv.support.arguments import public_names
 
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
+__dir__ = public_names(globals())

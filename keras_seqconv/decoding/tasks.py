@@ -88,7 +88,8 @@ class StepFunction:
         size = known_width("logits", getattr(logits, "shape", ()))
         dtype = keras.backend.standardize_dtype(logits.dtype)
         wanted = f"{dtype} (rows, {size})", _described(state["beams"], rows)
-        if (received := _described(returned, rows)) != wanted:
+        received = _described(returned, rows)
+        if received != wanted:
             raise ValueError(
                 f"`step` must return logits and the next state, {wanted}. "
                 f"Received: {received}, for {rows} rows"
@@ -214,7 +215,8 @@ def limits_of(model, options, tensors: dict, xp=ops) -> tuple:
     ids = of_sentences(tensors)
     width = xp.shape(ids)[1]
     lengths = xp.sum(xp.where(ids != model.pad_id, 1, 0), axis=1)
-    if (most := tensors.get("max_length")) is not None:
+    most = tensors.get("max_length")  # AutoGraph knows no assignment in an expression
+    if most is not None:
         return xp.zeros_like(lengths) + most, most
     return options.length_limits(lengths, width, model.max_target_length, xp)
 

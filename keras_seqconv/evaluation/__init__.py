@@ -21,6 +21,9 @@ from keras_seqconv.evaluation.perplexity import (
     text_perplexity,
     translation_perplexity,
 )
+from keras_seqconv.support.arguments import public_names
+
+__dir__ = public_names(globals())
 
 __all__ = [
     "COMPARABLE", "METRICS", "Comparison", "Perplexity", "Score",

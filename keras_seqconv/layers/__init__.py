@@ -21,8 +21,6 @@ from keras_seqconv.layers.feed_forward import Residual as Residual
 from keras_seqconv.layers.weight_norm import ConvS2SInitializer as ConvS2SInitializer
 from keras_seqconv.layers.weight_norm import WeightNormConv1D as WeightNormConv1D
 from keras_seqconv.layers.weight_norm import WeightNormDense as WeightNormDense
-from keras_seqconv.support.arguments import public_names as _public_names
+from keras_seqconv.support.arguments import public_names
 
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
+__dir__ = public_names(globals(), "sequences")

@@ -269,7 +269,8 @@ class ConvolutionLayer(SequenceLayer):
         self._check_step(inputs, state, self._state_shapes())
         inputs = ops.cast(inputs, self.compute_dtype)
         window = ops.concatenate([state["inputs"], inputs], axis=1)
-        if count := inputs.shape[1]:
+        count = inputs.shape[1]
+        if count:
             return window, {"inputs": window[:, count:]}
         # A slice of known size: loops need a state of known shape.
         start = (0, ops.shape(inputs)[1], 0)

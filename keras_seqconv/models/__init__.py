@@ -11,7 +11,9 @@ from keras_seqconv.models.sequence_model import SequenceModel as SequenceModel
 from keras_seqconv.models.stacks import MIXERS as MIXERS
 from keras_seqconv.models.stacks import SIDES, of_side
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.support.arguments import near
+from keras_seqconv.support.arguments import near, public_names
+
+__dir__ = public_names(globals())
 
 CLASSES = {
     cls.__name__: cls

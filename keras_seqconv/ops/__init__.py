@@ -5,8 +5,6 @@ from keras_seqconv.ops.compilation import jit_scope as jit_scope
 from keras_seqconv.ops.compilation import set_jit_compile as set_jit_compile
 from keras_seqconv.ops.convolution import dynamic_conv as dynamic_conv
 from keras_seqconv.ops.convolution import light_conv as light_conv
-from keras_seqconv.support.arguments import public_names as _public_names
+from keras_seqconv.support.arguments import public_names
 
-
-def __dir__() -> list[str]:
-    return _public_names(globals())
+__dir__ = public_names(globals())

@@ -85,12 +85,19 @@ def plain(value):
     return value.item() if number else value
 
 
-def public_names(members: dict) -> list[str]:
-    """The names of a package's members for `dir`, without its modules."""
-    return [
+def public_names(members: dict, *modules: str) -> Callable:
+    """`__dir__` of a module or package, from its `globals()`.
+
+    Modules but the named ones are left out, and names from other packages.
+    """
+    home = members["__name__"]
+    return lambda: [
         name
         for name, member in members.items()
-        if not name.startswith("_") and not isinstance(member, types.ModuleType)
+        if name in modules
+        or not name.startswith("_")
+        and not isinstance(member, types.ModuleType)
+        and getattr(member, "__module__", home).startswith(home)
     ]
 
 

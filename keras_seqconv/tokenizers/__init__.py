@@ -37,7 +37,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from keras_seqconv.support.arguments import check_boolean, check_choice
+from keras_seqconv.support.arguments import check_boolean, check_choice, public_names
 from keras_seqconv.tokenizers.common import (
     SETTINGS,
     SPECIAL_SYMBOLS,
@@ -54,6 +54,8 @@ from keras_seqconv.tokenizers.dictionary import (
 )
 from keras_seqconv.tokenizers.moses_bpe import DictionaryTokenizer
 from keras_seqconv.tokenizers.sentencepiece import SentencePieceTokenizer
+
+__dir__ = public_names(globals())
 
 __all__ = [
     "KINDS",

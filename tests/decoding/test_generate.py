@@ -261,6 +261,18 @@ class Counting(Recurrent):
 
 
 @pytest.mark.tensorflow
+def test_autograph_converts_searches_without_a_warning(caplog):
+    import tensorflow as tf
+
+    model = Recurrent(9)
+    for search in (decoding.beam_search, decoding.sample):
+        tf.function(lambda ids, search=search: search(model, ids, 2, max_length=3))(
+            tf.constant([[4, 5]])
+        )
+    assert "AutoGraph" not in caplog.text
+
+
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
