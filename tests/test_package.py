@@ -230,6 +230,30 @@ def test_the_package_shows_its_public_names_only():
     assert "sequences" in dir(ks.layers)
 
 
+TYPED = """
+import keras_seqconv as ks
+
+ks.layers.LightConv(4, kernel_size=(7,), use_bias=True, dtype="float32", name="x")
+ks.layers.DynamicConv(4, 3, weight_dropout=0.1, query_groups=2)
+ks.layers.WeightNormConv1D(4, 3, use_bias=False, folded=True)
+ks.models.EncoderDecoder(9, 9, name="m")
+ks.layers.LightConv(num_heds=4, kernel_size=3)
+ks.layers.DynamicConv(4, 3, weight_droput=0.1)
+ks.layers.DynamicConvModule(4, 3, conv_dims=8)
+ks.models.EncoderDecoder(9, 9, hiden_dim=8)
+ks.load(3)
+"""
+
+
+def test_type_checkers_follow_the_installed_package(tmp_path):
+    (tmp_path / "typed.py").write_text(TYPED)
+    options = ["--ignore-missing-imports", "--follow-imports=silent", "typed.py"]
+    command = [sys.executable, "-m", "mypy", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    lines = re.findall(r"typed.py:(\d+): error", done.stdout)
+    assert lines == ["8", "9", "10", "11", "12"], done.stdout + done.stderr
+
+
 def test_command_line(capsys):
     from keras_seqconv import __version__
     from keras_seqconv_cli import main

@@ -8,11 +8,12 @@ cluster, D width of a cluster.
 """
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, zero_masked
+from keras_seqconv.layers.sequences import LayerOptions, SequenceLayer, zero_masked
 from keras_seqconv.ops.fused import log_prob_of_rows, wide
 from keras_seqconv.support.arguments import check_integer
 
@@ -58,7 +59,7 @@ class AdaptiveInput(SequenceLayer):
         factor: float = 4.0,
         embedding_dim: int | None = None,
         pad_id: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.supports_masking = False
@@ -191,7 +192,7 @@ class AdaptiveSoftmax(SequenceLayer):
         adaptive_input: AdaptiveInput | None = None,
         tie_projections: bool = False,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())

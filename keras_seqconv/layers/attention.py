@@ -6,11 +6,13 @@ H heads, D channels of a head, G beams of a sentence, n new positions of a step.
 
 import functools
 import math
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
+    LayerOptions,
     SequenceLayer,
     checked_mask,
     fold_beams,
@@ -99,7 +101,7 @@ class MultiHeadAttention(SequenceLayer):
         seed: int | None = None,
         kernel_regularizer=None,
         kernel_constraint=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())

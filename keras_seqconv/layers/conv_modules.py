@@ -5,11 +5,19 @@ projects the result back. Letters: B batch, T time, C channels, H heads, K taps,
 n new positions of a step.
 """
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
 from keras_seqconv.layers.convolution import DynamicConv, LightConv
-from keras_seqconv.layers.sequences import SequenceLayer, by_rows, zero_masked
+from keras_seqconv.layers.sequences import (
+    KernelOptions,
+    LayerOptions,
+    SequenceLayer,
+    by_rows,
+    zero_masked,
+)
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, plain
 
@@ -55,6 +63,14 @@ def _gated(inputs, gate):
     return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
 
 
+class _ModuleOptions(KernelOptions, total=False):
+    conv_dim: int | None
+    input_dropout: float
+    weight_dropout: float
+    weight_dropout_mask: str | None
+    seed: int | None
+
+
 class _ConvolutionModule(SequenceLayer):
     """Projection, gate, convolution, projection.
 
@@ -64,7 +80,7 @@ class _ConvolutionModule(SequenceLayer):
     def __init__(
         self,
         num_heads: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int],
         padding: str = "same",
         *,
         conv_dim: int | None = None,
@@ -76,7 +92,7 @@ class _ConvolutionModule(SequenceLayer):
         seed: int | None = None,
         kernel_regularizer=None,
         kernel_constraint=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
@@ -186,12 +202,12 @@ class LightConvModule(_ConvolutionModule):
     def __init__(
         self,
         num_heads: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int],
         padding: str = "same",
         *,
         use_glu: bool = True,
         kernel_softmax: bool = True,
-        **kwargs,
+        **kwargs: Unpack[_ModuleOptions],
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
         self._set_arguments(locals())
@@ -256,7 +272,7 @@ class QueryConvModule(_ConvolutionModule):
     def __init__(
         self,
         num_heads: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int],
         padding: str = "same",
         *,
         query_dim: int | None = None,
@@ -264,7 +280,7 @@ class QueryConvModule(_ConvolutionModule):
         query_groups: int = 1,
         permute_channels: bool = False,
         compat: bool = False,
-        **kwargs,
+        **kwargs: Unpack[_ModuleOptions],
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
         self._set_arguments(locals())

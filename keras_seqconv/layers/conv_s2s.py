@@ -6,11 +6,14 @@ G beams of one sentence, n new positions.
 """
 
 import math
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
+    KernelOptions,
+    LayerOptions,
     SequenceLayer,
     checked_mask,
     fold_beams,
@@ -47,7 +50,7 @@ class ScaleGradient(SequenceLayer):
     Output shape: shape of the input.
     """
 
-    def __init__(self, scale: float, **kwargs):
+    def __init__(self, scale: float, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.scale = check_number("scale", scale)
 
@@ -74,7 +77,7 @@ class _WeightNormalized(SequenceLayer):
         folded: bool = False,
         kernel_regularizer=None,
         kernel_constraint=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
@@ -195,13 +198,13 @@ class ConvS2SBlock(_WeightNormalized):
     def __init__(
         self,
         filters: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int],
         padding: str = "same",
         dropout: float = 0.0,
         residual: bool = True,
         seed: int | None = None,
         folded: bool = False,
-        **kwargs,
+        **kwargs: Unpack[KernelOptions],
     ):
         super().__init__(folded, **kwargs)
         self._set_arguments(locals())

@@ -4,12 +4,16 @@ Letters: B batch, T time, C channels, H heads, R = C / H channels of a head, K t
 n new positions of a step.
 """
 
+from typing import Unpack
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
+    KernelOptions,
+    LayerOptions,
     softmax,
     split_positions,
     zero_masked,
@@ -25,6 +29,12 @@ from keras_seqconv.support.arguments import check_sequence, check_shape
 _FEW_HEADS = 8
 
 
+class _HeadOptions(KernelOptions, total=False):
+    kernel_softmax: bool
+    weight_dropout: float
+    seed: int | None
+
+
 class _HeadConvolution(ConvolutionLayer):
     """Base of LightConv and DynamicConv: heads, padding, DropConnect, bias, steps.
 
@@ -34,7 +44,7 @@ class _HeadConvolution(ConvolutionLayer):
     def __init__(
         self,
         num_heads: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int],
         padding: str = "same",
         kernel_softmax: bool = True,
         weight_dropout: float = 0.0,
@@ -44,7 +54,7 @@ class _HeadConvolution(ConvolutionLayer):
         seed: int | None = None,
         kernel_regularizer=None,
         kernel_constraint=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
@@ -219,13 +229,13 @@ class DynamicConv(_HeadConvolution):
     def __init__(
         self,
         num_heads: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int],
         padding: str = "same",
         *,
         weight_dropout_mask: str = "position",
         use_kernel_bias: bool = False,
         query_groups: int = 1,
-        **kwargs,
+        **kwargs: Unpack[_HeadOptions],
     ):
         super().__init__(num_heads, kernel_size, padding, **kwargs)
         self._set_arguments(locals())

@@ -5,11 +5,17 @@ positions of a step.
 """
 
 import math
+from typing import Unpack
 
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, checked_mask, zero_masked
+from keras_seqconv.layers.sequences import (
+    LayerOptions,
+    SequenceLayer,
+    checked_mask,
+    zero_masked,
+)
 from keras_seqconv.ops.fused import take
 from keras_seqconv.support.arguments import check_boolean, check_choice, check_dense
 
@@ -58,7 +64,7 @@ class TokenEmbedding(SequenceLayer):
         embedding_dim: int,
         use_bias: bool = False,
         embeddings_initializer=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
@@ -180,7 +186,7 @@ class PositionEncoding(SequenceLayer):
         max_length: int | None = None,
         layout: str = "fairseq",
         embeddings_initializer=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())

@@ -4,11 +4,17 @@ Letters: B batch, T time, C channels, n new positions of a step.
 """
 
 import inspect
+from typing import Unpack
 
 import keras
 from keras import ops
 
-from keras_seqconv.layers.sequences import SequenceLayer, by_rows, zero_masked
+from keras_seqconv.layers.sequences import (
+    LayerOptions,
+    SequenceLayer,
+    by_rows,
+    zero_masked,
+)
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
 from keras_seqconv.support.arguments import check_number
 
@@ -47,7 +53,7 @@ class FeedForward(SequenceLayer):
         kernel_regularizer=None,
         kernel_constraint=None,
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
@@ -140,7 +146,7 @@ class Residual(SequenceLayer):
         normalize_first: bool = False,
         epsilon: float = 1e-5,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())

@@ -35,6 +35,7 @@ known), raise ValueError.
 
 import inspect
 import types
+from typing import Any, TypedDict, Unpack
 
 import keras
 from keras import ops
@@ -96,6 +97,25 @@ def checked(name: str, value):
     return _CHECKS[name](name, value) if name in _CHECKS else value
 
 
+class LayerOptions(TypedDict, total=False):
+    """Arguments of `keras.layers.Layer`, for type checkers."""
+
+    name: str | None
+    dtype: Any
+    trainable: bool
+    autocast: bool
+    activity_regularizer: Any
+
+
+class KernelOptions(LayerOptions, total=False):
+    """These, and arguments of a base class with a kernel."""
+
+    use_bias: bool
+    kernel_initializer: Any
+    kernel_regularizer: Any
+    kernel_constraint: Any
+
+
 class SequenceLayer(keras.layers.Layer):
     """Base layer that keeps mask and shape; its arguments are its configuration.
 
@@ -103,7 +123,7 @@ class SequenceLayer(keras.layers.Layer):
         **kwargs: `name`, `dtype` and other arguments of `keras.layers.Layer`.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Unpack[LayerOptions]):
         refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True

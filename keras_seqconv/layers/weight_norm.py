@@ -3,11 +3,15 @@
 Letters: B batch, T time, C channels, K kernel.
 """
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
+    KernelOptions,
+    LayerOptions,
     SequenceLayer,
     zero_masked,
 )
@@ -48,6 +52,11 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
         return {"dropout": self.dropout, "gain": self.gain, "seed": seed}
 
 
+class _WeightNormOptions(KernelOptions, total=False):
+    bias_initializer: Any
+    folded: bool
+
+
 class _WeightNorm(SequenceLayer):
     """The weights v, g and bias of both layers, and the kernel that v and g make."""
 
@@ -61,7 +70,7 @@ class _WeightNorm(SequenceLayer):
         folded: bool = False,
         kernel_regularizer=None,
         kernel_constraint=None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         if kernel_initializer is None:
@@ -173,7 +182,7 @@ class WeightNormDense(_WeightNorm):
     Output shape: (..., units).
     """
 
-    def __init__(self, units: int, **kwargs):
+    def __init__(self, units: int, **kwargs: Unpack[_WeightNormOptions]):
         super().__init__(**kwargs)
         self._set_arguments(locals())
 
@@ -216,7 +225,13 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
 
     gain = 4.0
 
-    def __init__(self, filters: int, kernel_size: int, padding: str = "same", **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int],
+        padding: str = "same",
+        **kwargs: Unpack[_WeightNormOptions],
+    ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
 

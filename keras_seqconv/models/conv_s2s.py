@@ -4,6 +4,8 @@ Letters: B sentences, S source time, T target time, C channels, E embedding widt
 V vocabulary (of the target).
 """
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
@@ -15,7 +17,11 @@ from keras_seqconv.models.gated_stack import (
     parse_convolutions,
     weight_normed,
 )
-from keras_seqconv.models.sequence_model import beams_of, constructor_arguments
+from keras_seqconv.models.sequence_model import (
+    ModelOptions,
+    beams_of,
+    constructor_arguments,
+)
 from keras_seqconv.models.stacks import (
     SIDES,
     make_adaptive_softmax,
@@ -94,7 +100,7 @@ class ConvS2S(WeightNormalizedModel):
         folded: bool = False,
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModelOptions],
     ):
         config = constructor_arguments(locals())
         for name in ("dropout", "output_dim", "share_output_embedding"):
@@ -275,7 +281,7 @@ class ConvLanguageModel(WeightNormalizedModel):
         folded: bool = False,
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModelOptions],
     ):
         config = constructor_arguments(locals())
         checked("dropout", dropout)

@@ -4,12 +4,15 @@ Letters: B sentences, S source time, T target time, C channels, V target vocabul
 G beams of a sentence, n new positions of a step.
 """
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput
 from keras_seqconv.models import stacks
 from keras_seqconv.models.sequence_model import (
+    ModelOptions,
     SequenceModel,
     beams_of,
     constructor_arguments,
@@ -120,7 +123,7 @@ class EncoderDecoder(SequenceModel):
         activation: str = "relu",
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModelOptions],
     ):
         config = constructor_arguments(locals())
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
@@ -271,7 +274,7 @@ class LanguageModel(SequenceModel):
         activation: str = "relu",
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModelOptions],
     ):
         config = constructor_arguments(locals())
         check_integer("num_layers", num_layers, 1, stacks.MOST_LAYERS)

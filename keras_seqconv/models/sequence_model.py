@@ -3,6 +3,7 @@
 import json
 import types
 import warnings
+from typing import Any, TypedDict
 
 import keras
 from keras import ops
@@ -19,6 +20,13 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
     check_shape,
 )
+
+
+class ModelOptions(TypedDict, total=False):
+    """Arguments of `keras.Model` that models take, for type checkers."""
+
+    name: str | None
+    dtype: Any
 
 
 class SequenceModel(keras.Model):
