@@ -130,7 +130,9 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
 
     @custom_gradient
     def function(logits):
-        highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
+        # Keeps powers finite; the loss does not depend on it.
+        highest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
+        highest = ops.cast(highest, "float32")
         # Kept for the gradient in place of the logits: exp is the dearest part.
         powers, total, plain = run(
             _powers, _powers, logits, highest, rows=2, static=(bool(base),), **options
@@ -143,13 +145,10 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
             loss -= base * plain[:, 0]
 
         def gradient(*upstream):
-            of_loss = upstream[0]
-            if isinstance(of_loss, (tuple, list)):  # on JAX all outputs are one tuple
-                of_loss = of_loss[0]
             return run(
                 _gradient_in_one_pass,
                 _gradient_in_place,
-                *(powers, total, labels, of_loss),
+                *(powers, total, labels, upstream[0]),
                 rows=4,
                 static=(extra, base, keras.backend.standardize_dtype(logits.dtype)),
                 **options,
@@ -158,6 +157,8 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
         return (loss, normalizer - chosen, chosen - highest[:, 0]), gradient
 
     rows = padded_rows(ops.reshape(logits, (-1, logits.shape[-1])))
+    if keras.backend.backend() == "jax":  # autodiff rounds a sum once
+        rows = ops.cast(rows, "float32")
     loss, nll, margin = (
         ops.reshape(values[:number], shape) for values in function(rows)
     )

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import keras
+from keras import ops
 
 from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_choice
@@ -287,30 +288,74 @@ def bucket(length):
     return tf.maximum(length, table[inside])
 
 
-def bilinear(name: str, function: Callable):
-    """A JAX primitive of `function(a, b, **static)`, which is linear in a and in b.
-
-    `jax.interpreters.ad.defbilinear` makes it differentiable, from its transposes.
-    """
+def primitive(name: str, function: Callable):
+    """A JAX primitive of `function(*tensors, **static)`, without derivatives."""
     import jax
     from jax.extend.core import Primitive
     from jax.interpreters import batching, mlir
 
     def abstract(*tensors, **static):
-        result = jax.eval_shape(functools.partial(function, **static), *tensors)
-        return jax.core.ShapedArray(result.shape, result.dtype)
+        call = functools.partial(function, **static)
+        return jax.make_jaxpr(call)(*tensors).out_avals[0]
 
     def batched(tensors, axes, **static):
         call = functools.partial(function, **static)
         return jax.vmap(call, in_axes=axes)(*tensors), 0
 
-    primitive = Primitive(name)
-    primitive.def_impl(function)
-    primitive.def_abstract_eval(abstract)
-    batching.primitive_batchers[primitive] = batched
+    made = Primitive(name)
+    made.def_impl(function)
+    made.def_abstract_eval(abstract)
+    batching.primitive_batchers[made] = batched
     lowering = mlir.lower_fun(function, multiple_results=False)
-    mlir.register_lowering(primitive, lowering)
-    return primitive
+    mlir.register_lowering(made, lowering)
+    return made
+
+
+def varying_alike(*tensors) -> tuple:
+    """The tensors, each varying over all axes of a `shard_map` that one varies over.
+
+    JAX does this to the arguments of its own operations; the gradient is the sum
+    over the devices that share a tensor.
+    """
+    import jax
+
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return tensors
+    # The sum of no numbers, to which XLA adds nothing, varies as its tensors do.
+    zero = sum(ops.sum(ops.reshape(tensor, (-1,))[:0]) for tensor in tensors)
+    return tuple(tensor + ops.cast(zero, tensor.dtype) for tensor in tensors)
+
+
+@functools.cache
+def _tangent():
+    """The JAX primitive of a function's tangent, with a hand-written transpose.
+
+    Of n tensors the first `count` move, by as many tangents in front of them.
+    """
+    import jax
+    from jax.interpreters import ad, batching
+
+    def tangent(*values, function, gradient, count):
+        tensors, rest = values[count : 2 * count], values[2 * count :]
+        return jax.jvp(lambda *t: function(*t, *rest), tensors, values[:count])[1]
+
+    def transpose(upstream, *values, function, gradient, count):
+        found = gradient(upstream, *values[count:])
+        return [*found[:count], *[None] * (len(values) - count)]
+
+    def moved(values, tangents, **static):
+        call = functools.partial(tangent, **static)
+        return jax.jvp(call, values, [*map(ad.instantiate_zeros, tangents)])
+
+    def batched(values, axes, function, gradient, count):
+        values = jax.vmap(lambda *one: one, axes)(*values)  # all of them batched
+        static = {"function": jax.vmap(function), "gradient": jax.vmap(gradient)}
+        return made.bind(*values, **static, count=count), 0
+
+    made = primitive("tangent_with_gradient", tangent)
+    ad.primitive_transposes[made], ad.primitive_jvps[made] = transpose, moved
+    batching.primitive_batchers[made] = batched
+    return made
 
 
 def with_gradient(function: Callable, gradient: Callable) -> Callable:
@@ -320,7 +365,8 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
     order each backend has a condition of its own, met here.
 
     Args:
-        function: maps tensors to a tensor or a tuple of tensors.
+        function: maps tensors to a tensor or, on TensorFlow, a tuple of tensors.
+            Those without a gradient, integers, come last.
         gradient: called as `gradient(upstream, *tensors)`, `upstream` in the structure
             of the outputs; returns one gradient per tensor. Made of functions with
             hand-written gradients itself, it can be differentiated any number of times.
@@ -328,13 +374,16 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
     if keras.backend.backend() == "jax":
         import jax
 
-        differentiable = jax.custom_vjp(function)
-        differentiable.defvjp(
-            # Not `function`: a second differentiation goes through what stands here.
-            lambda *tensors: (differentiable(*tensors), tensors),
-            lambda tensors, upstream: tuple(gradient(upstream, *tensors)),
-        )
-        return differentiable
+        differentiable = jax.custom_jvp(function)
+
+        @differentiable.defjvp
+        def moved(tensors, tangents):
+            count = sum(keras.backend.is_float_dtype(one.dtype) for one in tensors)
+            static = {"function": function, "gradient": gradient, "count": count}
+            tangents = _tangent().bind(*tangents[:count], *tensors, **static)
+            return differentiable(*tensors), tangents
+
+        return lambda *tensors: differentiable(*varying_alike(*tensors))
 
     @custom_gradient
     def differentiable(*tensors):
@@ -361,13 +410,14 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
 def custom_gradient(function: Callable) -> Callable:
     """`keras.ops.custom_gradient` whose traces die with their graphs on TensorFlow.
 
-    Each trace adds a gradient to a registry of TensorFlow that never forgets it, and
-    with it the graph, which is that of a whole model. Here the registry has a weak
+    On JAX this is automatic differentiation, which has a forward mode too. On
+    TensorFlow each trace adds a gradient to a registry that never forgets it, and with
+    it the graph, which is that of a whole model. Here the registry has a weak
     reference, and the graph the gradient.
     """
-    differentiable = keras.ops.custom_gradient(function)
     if keras.backend.backend() == "jax":
-        return differentiable
+        return lambda *tensors: function(*tensors)[0]
+    differentiable = keras.ops.custom_gradient(function)
 
     def call(*tensors):
         results = differentiable(*tensors)

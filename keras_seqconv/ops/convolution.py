@@ -10,10 +10,11 @@ from keras import ops
 
 from keras_seqconv.ops import formulas
 from keras_seqconv.ops.compilation import (
-    bilinear,
     in_export,
     in_xla_context,
+    primitive,
     run,
+    varying_alike,
     with_gradient,
 )
 from keras_seqconv.support.arguments import check_choice
@@ -148,7 +149,8 @@ def _convolve(kind, inputs, kernel, left, inside_xla=False):
     """The convolution with its gradient."""
     if keras.backend.backend() == "jax":
         static = {"kind": kind, "left": left, "taps": kernel.shape[-2:]}
-        return _primitives()[0].bind(inputs, kernel, **static)
+        tensors = varying_alike(inputs, kernel)
+        return _primitives()[0].bind(*tensors, **static)
     inside_xla = inside_xla or in_xla_context()
 
     def convolve(inputs, kernel):
@@ -236,7 +238,7 @@ def _primitives():
         return run(*both, upstream, inputs, kernel, static=(left,))
 
     primitives = y, dx, dk = [
-        bilinear(f"{function.__name__}_of_heads", function)
+        primitive(f"{function.__name__}_of_heads", function)
         for function in (convolution, by_inputs, by_kernel)
     ]
     defbilinear(
