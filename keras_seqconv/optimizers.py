@@ -173,11 +173,17 @@ class TokenNormalized(keras.optimizers.Optimizer):
             "gradient_accumulation_steps", gradient_accumulation_steps
         )
         super().__init__(learning_rate=0.0, name=name)
-        self.inner_optimizer = optimizer
+        self.optimizer = optimizer
         self.accumulation_steps = gradient_accumulation_steps
+        if isinstance(self.inner_optimizer, keras.optimizers.MultiOptimizer):
+            raise ValueError(
+                "`optimizer` must have one learning rate and one norm to clip: a "
+                "MultiOptimizer has those of each optimizer inside. "
+                f"Received: optimizer={self.inner_optimizer.name!r}"
+            )
         # The first scale of a `LossScaleOptimizer` is meant for means, not for sums.
-        self._constant_scale = 1.0 if optimizer is self.innermost else 2.0**-12
-        if steps := self.innermost.gradient_accumulation_steps:
+        self._constant_scale = 1.0 if optimizer is self.inner_optimizer else 2.0**-12
+        if steps := self.inner_optimizer.gradient_accumulation_steps:
             raise ValueError(
                 "`optimizer` must not accumulate gradients itself, give "
                 "`gradient_accumulation_steps` to TokenNormalized or to "
@@ -186,13 +192,13 @@ class TokenNormalized(keras.optimizers.Optimizer):
             )
 
     @property
-    def innermost(self):
-        """The wrapped optimizer, also within a `LossScaleOptimizer`."""
-        return getattr(self.inner_optimizer, "inner_optimizer", self.inner_optimizer)
+    def inner_optimizer(self):
+        """The optimizer itself, also in a `LossScaleOptimizer`; callbacks read it."""
+        return getattr(self.optimizer, "inner_optimizer", self.optimizer)
 
     def build(self, variables):
-        if self.innermost.built:
-            known = self.innermost._trainable_variables_indices
+        if self.inner_optimizer.built:
+            known = self.inner_optimizer._trainable_variables_indices
             if new := [v for v in variables if self._var_key(v) not in known]:
                 raise ValueError(
                     "The optimizer was built for other variables: `compile` again, "
@@ -200,7 +206,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
                     f"Received: {len(new)} new variables, such as {new[0].path}"
                 )
             # What is frozen by now goes without a gradient.
-            variables = self.innermost._trainable_variables
+            variables = self.inner_optimizer._trainable_variables
         if any(getattr(v, "overwrite_with_gradient", False) for v in variables):
             raise ValueError(
                 "TokenNormalized makes means of gradients, and so cannot train layers "
@@ -209,8 +215,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
             )
         if self.built:
             return
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
+        if not self.optimizer.built:
+            self.optimizer.build(variables)
 
         def same_everywhere(dtype, name):
             return self.add_variable(
@@ -243,19 +249,19 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     @property
     def variables(self):
-        return super().variables + self.inner_optimizer.variables
+        return super().variables + self.optimizer.variables
 
     @property
     def iterations(self):
-        return self.inner_optimizer.iterations
+        return self.optimizer.iterations
 
     @property
     def learning_rate(self):
-        return self.inner_optimizer.learning_rate
+        return self.optimizer.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
-        self.innermost.learning_rate = learning_rate
+        self.inner_optimizer.learning_rate = learning_rate
 
     def apply(self, grads, trainable_variables=None):
         raise ValueError(
@@ -266,7 +272,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def scale_loss(self, loss):
         """Scales a sum of token losses for `apply_sums`."""
-        return self.inner_optimizer.scale_loss(loss * self._constant_scale)
+        return self.optimizer.scale_loss(loss * self._constant_scale)
 
     # --- An update ---
 
@@ -331,7 +337,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
     def _take_in(self, run, tokens):
         """`run(function)` is `function(tokens, *gradients)` in each replica: tokens of
         all of them, and the sums of gradients of its own."""
-        with _gradients_as_given(self.innermost) as limit:
+        with _gradients_as_given(self.inner_optimizer) as limit:
             update = functools.partial(run, functools.partial(self._update, limit))
             clear = functools.partial(run, self._clear)
             if self.accumulation_steps == 1:
@@ -372,7 +378,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
         self.last_learning_rate.assign(ops.cast(self.learning_rate, "float32"))
         self.last_gradient_norm.assign(norm)
         self._clear()
-        inner, weights = self.inner_optimizer, self._trainable_variables
+        inner, weights = self.optimizer, self._trainable_variables
         pairs = list(zip(gradients, weights, strict=True))
         if keras.backend.backend() == "tensorflow":
             inner.apply_gradients([(g * factor, v) for g, v in pairs if v.trainable])
@@ -389,7 +395,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 variable.assign(value)
 
     def finalize_variable_values(self, var_list):
-        self.inner_optimizer.finalize_variable_values(var_list)
+        self.optimizer.finalize_variable_values(var_list)
 
     # --- Saving ---
 
@@ -405,7 +411,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
     def get_config(self) -> dict:
         return {
             "name": self.name,
-            "optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "optimizer": keras.saving.serialize_keras_object(self.optimizer),
             "gradient_accumulation_steps": self.accumulation_steps,
         }
 

@@ -11,11 +11,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pytest
 
-# Transformations of JAX have no meaning elsewhere.
-collect_ignore = ["ops/test_transforms.py"]
-if os.environ.get("KERAS_BACKEND") == "jax":
-    collect_ignore = []
-
 GOLDEN = Path(__file__).parent / "golden"
 
 # Jobs in the background ignore Ctrl-C, and so would every process that a test starts.

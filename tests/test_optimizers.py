@@ -246,7 +246,7 @@ def test_config_learning_rate_and_variables():
         keras.saving.serialize_keras_object(optimizer)
     )
     assert again.get_config() == optimizer.get_config()
-    assert type(again.innermost) is NAG and again.accumulation_steps == 3
+    assert type(again.inner_optimizer) is NAG and again.accumulation_steps == 3
     optimizer.learning_rate = 0.5
     assert float(to_numpy(inner.inner_optimizer.learning_rate)) == 0.5
     variable = keras.Variable(np.ones((2, 3)))

@@ -123,6 +123,8 @@ class SequenceLayer(keras.layers.Layer):
         **kwargs: `name`, `dtype` and other arguments of `keras.layers.Layer`.
     """
 
+    _quantized = {}  # what `quantized_layers` gives, to be done after `build`
+
     def __init__(self, **kwargs: Unpack[LayerOptions]):
         refuse_names_of_keras(kwargs)
         super().__init__(**kwargs)
@@ -147,6 +149,10 @@ class SequenceLayer(keras.layers.Layer):
     def __call__(self, *args, **kwargs):
         check_export_dtype(self.compute_dtype)
         return super().__call__(*args, **kwargs)
+
+    def _post_build(self):
+        super()._post_build()
+        quantize_layers(self, self._quantized)
 
     def compute_output_spec(self, *args, **kwargs):
         # A functional model is built of shapes alone: `call` cannot refuse these.
@@ -252,11 +258,16 @@ class SequenceLayer(keras.layers.Layer):
         for name in [one.name for one in parameters_of(type(self))]:
             if name not in config and hasattr(self, name):
                 config[name] = _serialized(getattr(self, name))
-        return config
+        quantized = quantized_layers(self) or self._quantized
+        return {**config, "quantized": quantized} if quantized else config
 
     @classmethod
     def from_config(cls, config: dict):
-        return cls(**{name: _deserialized(value) for name, value in config.items()})
+        config = {name: _deserialized(value) for name, value in config.items()}
+        quantized = config.pop("quantized", {})
+        layer = cls(**config)
+        layer._quantized = quantized
+        return layer
 
 
 class ConvolutionLayer(SequenceLayer):
@@ -325,6 +336,38 @@ def _serialized(value):
 def _deserialized(value):
     serialized = isinstance(value, dict) and "class_name" in value
     return keras.saving.deserialize_keras_object(value) if serialized else value
+
+
+def quantized_layers(layer) -> dict:
+    """Layers inside that Keras quantized: number -> mode, or a serialized config."""
+    numbered = enumerate(layer._flatten_layers(include_self=False))
+    configs = {
+        str(number): getattr(one, "quantization_config", None)
+        for number, one in numbered
+    }
+    return {number: _plain(config) for number, config in configs.items() if config}
+
+
+def quantize_layers(layer, quantized: dict) -> None:
+    """Quantize what `quantized_layers` found, but for layers that were loaded so."""
+    layers = layer._flatten_layers(include_self=False)
+    for number, config in quantized.items():
+        if not getattr(layers[int(number)], "quantization_config", None):
+            layers[int(number)].quantize(config=_deserialized(config))
+
+
+def _plain(config):
+    """The mode alone, if all else is as Keras has it by default."""
+    known = config.mode in ("int8", "int4", "float8")
+    if known and _settings(config) == _settings(type(config)()):
+        return config.mode
+    return keras.saving.serialize_keras_object(config)
+
+
+def _settings(config):
+    quantizers = config.weight_quantizer, config.activation_quantizer
+    sizes = getattr(config, "block_size", None)
+    return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]
 
 
 def zero_masked(inputs, mask, name="mask"):

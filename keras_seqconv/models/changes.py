@@ -14,13 +14,13 @@ LoRA, Keras writes the sum of kernel and product; its matrices are read as zeros
 
 import keras
 
+from keras_seqconv.layers.sequences import quantize_layers, quantized_layers
+
 
 def changes_of(model) -> dict:
     """Returns the changes of a model; empty for a new model."""
-    quantized, lora = {}, {}
+    lora = {}
     for number, layer in enumerate(_layers(model)):
-        if config := getattr(layer, "quantization_config", None):
-            quantized[str(number)] = _plain(config)
         if getattr(layer, "lora_enabled", False):
             lora[str(number)] = [layer.lora_rank, layer.lora_alpha]
     frozen = [
@@ -28,17 +28,14 @@ def changes_of(model) -> dict:
         for number, variable in enumerate(model.variables)
         if keras.backend.is_float_dtype(variable.dtype) and not variable.trainable
     ]
-    changes = {"quantized": quantized, "lora": lora, "frozen": frozen}
+    changes = {"quantized": quantized_layers(model), "lora": lora, "frozen": frozen}
     return {name: change for name, change in changes.items() if change}
 
 
 def repeat(changes: dict, model) -> None:
     """Make the changes to a model that is as its constructor makes it."""
+    quantize_layers(model, changes.get("quantized", {}))
     layers = _layers(model)
-    for number, config in changes.get("quantized", {}).items():
-        plain = isinstance(config, str)
-        config = config if plain else keras.saving.deserialize_keras_object(config)
-        layers[int(number)].quantize(config=config)
     for number, (rank, alpha) in changes.get("lora", {}).items():
         layers[int(number)].enable_lora(rank, lora_alpha=alpha)
     variables = model.variables
@@ -48,17 +45,3 @@ def repeat(changes: dict, model) -> None:
 
 def _layers(model):
     return model._flatten_layers(include_self=False)
-
-
-def _plain(config):
-    """The mode alone, if all else is as Keras has it by default."""
-    known = config.mode in ("int8", "int4", "float8")
-    if known and _settings(config) == _settings(type(config)()):
-        return config.mode
-    return keras.saving.serialize_keras_object(config)
-
-
-def _settings(config):
-    quantizers = config.weight_quantizer, config.activation_quantizer
-    sizes = getattr(config, "block_size", None)
-    return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]

@@ -31,9 +31,9 @@ def wrapped_optimizer(optimizer, steps: int | None, scale: bool) -> TokenNormali
                 f"gradient_accumulation_steps={steps!r}, and "
                 f"{optimizer.accumulation_steps} of the optimizer"
             )
-        if not scale or optimizer.inner_optimizer is not optimizer.innermost:
+        if not scale or optimizer.optimizer is not optimizer.inner_optimizer:
             return optimizer
-        optimizer, steps = optimizer.inner_optimizer, optimizer.accumulation_steps
+        optimizer, steps = optimizer.optimizer, optimizer.accumulation_steps
     if scale and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     return TokenNormalized(optimizer, 1 if steps is None else steps)

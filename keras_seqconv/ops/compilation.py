@@ -312,9 +312,9 @@ def primitive(name: str, function: Callable):
 
 
 def varying_alike(*tensors) -> tuple:
-    """The tensors, each varying over all axes of `jax.shard_map` that one varies over.
+    """The tensors, each varying over all axes of a `shard_map` that one varies over.
 
-    JAX does this to the arguments of its own operations. In the gradient it is the sum
+    JAX does this to the arguments of its own operations; the gradient is the sum
     over the devices that share a tensor.
     """
     import jax

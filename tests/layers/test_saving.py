@@ -9,7 +9,9 @@ import pytest
 from keras_seqconv import layers
 from keras_seqconv.models import EncoderDecoder
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 from tests.layers.values import assert_close
+from tests.processes import run_python
 from tests.saved_models import compiled_functions
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +80,55 @@ def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
         for ids, wanted in ((IDS, expected), (IDS[1:, :3], expected[1:, :3])):
             (outputs,) = serve(tf.constant(ids)).values()
             np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-4)
+
+
+WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+@pytest.mark.parametrize(
+    "how",
+    quick_and_slow(
+        [{"mode": "int8"}, {"config": WEIGHTS_ONLY}],
+        [{"mode": "int4"}, {"mode": "float8"}],
+    ),
+)
+def test_quantized_layers_in_files_and_copies(how, tmp_path):
+    """As quantized in the copy as in the original, after a second save too."""
+    inputs = keras.Input((None, 8))
+    x = layers.Residual(layers.QueryConvModule(2, 3), dropout=0.1)(inputs)
+    x = layers.FeedForward(16, name="position_wise")(x)
+    model = keras.Model(inputs, layers.DynamicConv(2, 3)(x))
+    values = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    exact = to_numpy(model(values))
+    model.quantize(**how)
+    expected = to_numpy(model(values))
+    assert np.abs(expected - exact).max() > 1e-5
+    model.save(tmp_path / "model.keras")
+    for _ in range(2):
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(to_numpy(loaded(values)), expected)
+        loaded.save(tmp_path / "model.keras")
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    np.testing.assert_array_equal(to_numpy(copy(values)), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+def test_quantized_layers_in_a_fresh_process(tmp_path):
+    model = every_layer()
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "expected.npy", model.predict(IDS, verbose=0))
+    code = f"""
+    import keras, numpy as np
+    import keras_seqconv
+    model = keras.saving.load_model("model.keras")
+    outputs = model.predict(np.array({IDS.tolist()}), verbose=0)
+    np.testing.assert_allclose(outputs, np.load("expected.npy"), atol=1e-5)
+    """
+    run_python(code, folder=tmp_path)
 
 
 @pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])

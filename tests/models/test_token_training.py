@@ -253,8 +253,37 @@ def test_loss_scaling():
     history = train(model, steps=2, updates=4, optimizer=AdamW(1e-2))
     assert history["loss"][-1] < history["loss"][0]
     assert int(to_numpy(model.optimizer.iterations)) == 4  # none was skipped
-    inner = model.optimizer.inner_optimizer
-    assert isinstance(inner, keras.optimizers.LossScaleOptimizer)
+    scaled = model.optimizer.optimizer
+    assert isinstance(scaled, keras.optimizers.LossScaleOptimizer)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_callbacks_find_averaged_weights(dtype):
+    """Keras' `SwapEMAWeights`, which looks for the optimizer that has them."""
+    model = small_model(dtype=dtype)
+    inputs, labels = ragged_batch()
+    model.compile(AdamW(1e-2, use_ema=True, ema_momentum=0.5), jit_compile=UNCOMPILED)
+    trained, seen = [], []
+
+    class Record(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            trained.append([weight.copy() for weight in weights(self.model)])
+
+        def on_test_batch_end(self, batch, logs=None):
+            seen.extend(weight.copy() for weight in weights(self.model))
+
+    callbacks = [keras.callbacks.SwapEMAWeights(), Record()]
+    options = dict(validation_data=(inputs, labels), callbacks=callbacks, verbose=0)
+    model.fit(inputs, labels, batch_size=4, validation_batch_size=12, **options)
+    for found, first, second, third in zip(seen, *trained, strict=True):
+        mean = (first + second) / 4 + third / 2  # begins with the first update's
+        np.testing.assert_allclose(found, mean, atol=1e-6)
+
+
+def test_optimizers_of_several_rates_are_refused():
+    several = keras.optimizers.MultiOptimizer(lambda variable: keras.optimizers.SGD())
+    with pytest.raises(ValueError, match="one learning rate.*='multi_optimizer'"):
+        small_model().compile(several)
 
 
 def test_saved_model_goes_on(tmp_path):

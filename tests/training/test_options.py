@@ -136,7 +136,7 @@ def test_another_schedule_and_optimizer():
     assert found.schedule == Cosine(
         learning_rate=3.5e-3, warmup_steps=2000, period=3000
     )
-    schedule = make_optimizer(found).innermost._learning_rate
+    schedule = make_optimizer(found).inner_optimizer._learning_rate
     assert float(schedule(2000)) == pytest.approx(3.5e-3)
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
 
