@@ -383,7 +383,9 @@ def zero_masked(inputs, mask, name="mask"):
     rank = len(inputs.shape)
     sizes = inputs.shape[: min(rank - 1, max(len(mask.shape), 2))]
     mask = checked_mask(name, mask, sizes)
-    return ops.where(mask[(..., *[None] * (rank - len(sizes)))], inputs, 0.0)
+    # Not `mask[..., None]`: LiteRT takes no slice of booleans.
+    mask = ops.expand_dims(mask, [*range(len(sizes), rank)])
+    return ops.where(mask, inputs, 0.0)
 
 
 def checked_mask(name, mask, sizes):

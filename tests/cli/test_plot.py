@@ -95,7 +95,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
     log = ["--hypotheses", one / "log.jsonl"]
     for arguments, words in (
         (["curves", tmp_path / "none"], "none does not exist"),
-        (["curves", folder / "broken.jsonl"], "jsonl, line 1: must be"),
+        (["curves", folder / "broken.jsonl"], "jsonl, line 1 must be"),
         (["curves", folder / "bare.jsonl"], "records with an update"),
         (["curves", one, "--lr"], "(`keras-seqconv plot curves --help` lists"),
         (["curves", one, one], "different names: give --names"),

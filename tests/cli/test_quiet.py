@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 # What may go to standard error: progress.
 OURS = re.compile(
     r"update \d|[\d,]+ lines|[\w .-]+: [\d,]+ pairs|going on in|learning|SHA-256"
+    r"|Compiling the first update"
 )
 
 
