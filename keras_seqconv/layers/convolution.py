@@ -65,6 +65,18 @@ class _HeadConvolution(ConvolutionLayer):
                 name="bias", shape=(channels,), initializer="zeros"
             )
 
+    @property
+    def variables(self) -> list:
+        """As in layers of Keras, the kernel before the bias."""
+        return sorted(super().variables, key=self._is_bias)
+
+    @property
+    def weights(self) -> list:
+        return sorted(super().weights, key=self._is_bias)
+
+    def _is_bias(self, variable):
+        return variable is getattr(self, "bias", None)
+
     def _convolve(self, inputs, kernel):
         kernel = ops.cast(kernel, self.compute_dtype)
         op = light_conv if len(kernel.shape) == 2 else dynamic_conv

@@ -34,6 +34,7 @@ known), raise ValueError.
 """
 
 import inspect
+import types
 
 import keras
 from keras import ops
@@ -110,9 +111,18 @@ class SequenceLayer(keras.layers.Layer):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
-            # Complete where `help` and editors look.
-            cls.__init__.__signature__ = inspect.Signature(parameters_of(cls))
+        init = cls.__init__
+        if init is SequenceLayer.__init__:
+            return
+        if "__init__" not in vars(cls):  # a copy, whose errors name this class
+            cls.__init__ = types.FunctionType(
+                init.__code__, init.__globals__, closure=init.__closure__
+            )
+            cls.__init__.__defaults__ = init.__defaults__
+            cls.__init__.__kwdefaults__ = init.__kwdefaults__
+            cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
+        # Complete where `help` and editors look.
+        cls.__init__.__signature__ = inspect.Signature(parameters_of(cls))
 
     def __call__(self, *args, **kwargs):
         check_export_dtype(self.compute_dtype)

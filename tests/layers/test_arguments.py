@@ -94,6 +94,12 @@ def test_wrong_arguments_are_named(layer, name, value):
     assert f"{name}={value!r}" in str(error.value)
 
 
+@pytest.mark.parametrize("layer", [*NEEDED, "DynamicConvModule", "SurplusDynamicConv"])
+def test_errors_of_missing_arguments_name_the_class(layer):
+    with pytest.raises(TypeError, match=rf"^{layer}\.__init__\(\) missing"):
+        getattr(layers, layer)()
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [(of("MultiHeadAttention", 2), "use_causal_mask"),

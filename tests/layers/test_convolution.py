@@ -71,6 +71,20 @@ def test_drop_connect(layer_class, granularity):
 
 
 @pytest.mark.parametrize("layer_class", BOTH)
+def test_kernels_come_before_biases(layer_class):
+    """As in Keras, for everything that goes by order, but not in files."""
+    layer = layer_class(2, 3, use_bias=True)
+    layer(INPUTS)
+    model = keras.Sequential([layer])
+    for owner in (layer, model):
+        for variables in (owner.weights, owner.trainable_variables):
+            assert [v.name for v in variables] == ["kernel", "bias"]
+    store = {}
+    layer.save_own_variables(store)
+    assert store["0"].shape == (6,)
+
+
+@pytest.mark.parametrize("layer_class", BOTH)
 def test_steps_of_many_heads(layer_class):
     layer = layer_class(12, 5, padding="causal", use_bias=True)
     inputs = random(2, 6, 24)
