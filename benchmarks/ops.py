@@ -14,6 +14,7 @@ backward) over the time.
 
 import argparse
 import gc
+import itertools
 import os
 import time
 
@@ -382,6 +383,45 @@ def print_pair():
         print(f"| {name} | {ours:.3f} | {native:.3f} | {ours / native:.2f} |")
 
 
+def print_channels():
+    """A kernel for each channel: LightConv beside the layer of Keras for it."""
+    print("\n### LightConv(num_heads=C) / DepthwiseConv1D: time, uncompiled graphs\n")
+    print("| C | K | forward | forward + backward |")
+    print("|---|---|---|---|")
+    for channels, taps in itertools.product((256, 1024), (3, 4, 5, 7, 15, 31)):
+        case = Case(16, 128, channels, channels, taps, False)
+        depthwise, weights = case.layer_rows()["keras DepthwiseConv1D"]
+        functions = {
+            "ours": (light_conv, (case.inputs, case.light)),
+            "keras": (
+                lambda inputs, _, layer=depthwise: layer(inputs),
+                (case.inputs, weights[0].value),
+            ),
+        }
+        ready = {}
+        for row, (function, arguments) in functions.items():
+            both = with_gradients(function, case.upstream)
+            if row == "keras":
+                both = _with_weights(depthwise, weights, case.upstream)
+            ready[row] = (
+                graphs(function, False, arguments), graphs(both, False, arguments)
+            )  # fmt: skip
+        times = time_in_turns(ready, budget=1.0)
+        pairs = zip(times["ours"], times["keras"], strict=True)
+        cells = [f"{np.median(ours) / np.median(keras):.2f}" for ours, keras in pairs]
+        print(f"| {channels} | {taps} | {' | '.join(cells)} |", flush=True)
+
+
+def _with_weights(layer, weights, upstream):
+    def run(inputs, _):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs)
+        return outputs, tape.gradient(outputs, [inputs, *weights], upstream)
+
+    return run
+
+
 def print_machine():
     print(machine())
     source = np.ones(64 << 20, "float32")
@@ -406,7 +446,7 @@ def print_machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", choices=[*SETTINGS, "pair", "scaling"], help="one part"
+        "--only", choices=[*SETTINGS, "pair", "channels", "scaling"], help="one part"
     )
     arguments = parser.parse_args()
     print_machine()
@@ -416,6 +456,8 @@ def main():
                 print_table(name, Case(*setting), kind)
     if arguments.only in (None, "pair"):
         print_pair()
+    if arguments.only in (None, "channels"):
+        print_channels()
     if arguments.only in (None, "scaling"):
         print_scaling()
 
