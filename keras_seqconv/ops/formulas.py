@@ -291,7 +291,10 @@ def shared_kernel_gradient_in_a_loop(upstream, inputs, heads, taps, left):
         ]
         return total + ops.stack(columns)
 
-    total = ops.fori_loop(0, batch, add, ops.zeros((taps, channels), inputs.dtype))
+    # The sum of no rows, which varies over the devices of `jax.shard_map` as they do.
+    none = ops.sum(upstream[:0] * inputs[:0], axis=(0, 1))
+    start = ops.zeros((taps, channels), inputs.dtype) + none
+    total = ops.fori_loop(0, batch, add, start)
     total = ops.reshape(total, (taps, heads, channels // heads))
     return ops.transpose(ops.sum(total, axis=-1))
 
