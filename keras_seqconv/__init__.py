@@ -55,16 +55,18 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES, *_MODULES]
 
 
-def __getattr__(name: str):
-    if name not in __all__:
-        raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
-    path = _HOMES.get(name, name)
-    try:
-        home = importlib.import_module(f"keras_seqconv.{path}")
-    except ImportError as error:  # an extra is missing: `hasattr` answers False
-        raise AttributeError(str(error)) from error
-    globals()[name] = home if path.endswith(name) else getattr(home, name)
-    return globals()[name]
+if not TYPE_CHECKING:  # to type checkers every name would be there
+
+    def __getattr__(name: str):
+        if name not in __all__:
+            raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
+        path = _HOMES.get(name, name)
+        try:
+            home = importlib.import_module(f"keras_seqconv.{path}")
+        except ImportError as error:  # an extra is missing: `hasattr` answers False
+            raise AttributeError(str(error)) from error
+        globals()[name] = home if path.endswith(name) else getattr(home, name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

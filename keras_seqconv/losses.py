@@ -60,7 +60,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         kind: "uniform" or "others".
         pad_id: label of padding.
         reduction: as in `keras.losses.Loss`; by default the mean over tokens.
-        **kwargs: `name`, `dtype`.
+        name, dtype: as in `keras.losses.Loss`.
 
     A call with labels (B, T), logits (B, T, V) and token weights, broadcast to (B, T),
     returns a scalar in nats per token. `call` returns losses (B, T), 0 at padding.
@@ -81,9 +81,10 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         kind: str = "uniform",
         pad_id: int = 1,
         reduction: str | None = "mean_with_sample_weight",
-        **kwargs,
+        name: str | None = None,
+        dtype=None,
     ):
-        super().__init__(reduction=reduction, **kwargs)
+        super().__init__(name, reduction, dtype)
         self.label_smoothing = check_rate("label_smoothing", label_smoothing)
         self.kind = check_choice("kind", kind, ("uniform", "others"))
         self.pad_id = check_integer("pad_id", pad_id, -1)

@@ -29,7 +29,7 @@ class TokenMetrics(keras.metrics.Metric):
         pad_id: label of padding.
         has_accuracy: whether `accuracy` is among the results.
         name: name of the metric.
-        **kwargs: `dtype`.
+        dtype: as in `keras.metrics.Metric`.
 
     Results, by name: `loss` and `nll` in nats per token; `perplexity`, at most
     exp(88); `accuracy`, the share of tokens with no logit above that of the label (a
@@ -41,9 +41,9 @@ class TokenMetrics(keras.metrics.Metric):
         pad_id: int = 1,
         has_accuracy: bool = True,
         name: str = "tokens",
-        **kwargs,
+        dtype=None,
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(dtype, name)
         self.pad_id = check_integer("pad_id", pad_id, -1)
         self.has_accuracy = check_boolean("has_accuracy", has_accuracy)
         # Sums of loss, nll, correct, tokens; below them what rounding took from each.
@@ -101,8 +101,8 @@ class _OneNumber(TokenMetrics):
 
     result_name: str
 
-    def __init__(self, pad_id: int = 1, name: str | None = None, **kwargs):
-        super().__init__(pad_id, name=name or self.result_name, **kwargs)
+    def __init__(self, pad_id: int = 1, name: str | None = None, dtype=None):
+        super().__init__(pad_id, name=name or self.result_name, dtype=dtype)
 
     def result(self):
         return super().result()[self.result_name]

@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import signal
+import types
 import zipfile
 
 import h5py
@@ -22,6 +23,7 @@ import keras_seqconv as ks
 from keras_seqconv import callbacks, checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.ids import IdStore
+from keras_seqconv.presets import PRESETS
 from keras_seqconv.tokenizers import (
     SentencePieceTokenizer,
     WordTokenizer,
@@ -248,6 +250,17 @@ def test_models_larger_than_memory(folder, size):
     path.write_text(json.dumps(settings))
     with refused(path, "describes no model .*more than .* memory"):
         average(folder)
+
+
+@pytest.mark.slow
+def test_the_largest_preset_has_room(tmp_path):
+    """The architecture of 428 M parameters, with its whole vocabulary."""
+    preset = max(PRESETS, key=lambda name: PRESETS[name].parameters or 0)
+    options = TrainingOptions(preset=preset, dataset="none", workdir=str(tmp_path))
+    size = max(PRESETS[preset].task.vocabulary_sizes)
+    tokenizer = types.SimpleNamespace(vocabulary_size=size)
+    model = make_model(options, "float32", None, tokenizer)
+    assert model.count_params() == PRESETS[preset].parameters > 4e8
 
 
 def test_weights_of_a_large_file_without_a_digest(folder):

@@ -158,7 +158,7 @@ def test_every_handler_has_the_limit_of_texts(start, folders):
     for status, told in answers:
         assert status == 200 and "At most 1,000 characters, please; 1,002" in told
     # Of a long translation, the first tokens are drawn.
-    told = event(port, 1, ["w1 w2", "w3 " * 1000, layer])[1]
+    told = event(port, 1, ["w1\n" * 333, "w3 " * 100_000, layer])[1]
     assert '"success":true' in told.replace(" ", "")
     port = start(folders / "writer")
     told = event(port, 0, ["w " * 501, 10, 1.0, 0, 1])[1]

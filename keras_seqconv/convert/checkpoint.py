@@ -95,7 +95,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is no checkpoint, is damaged, or names globals that are
-            not allowed (all of them are listed, and nothing was executed).
+            not allowed (all of them are listed, and nothing was executed); also
+            without torch.
         ImportError: torch is not installed, or older than 2.6.
     """
     path = Path(path)
@@ -112,12 +113,6 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         return Checkpoint(str(path), options, _unwrapped(weights))
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}.")
-    torch = require("torch", "convert")
-    # `weights_only` of older ones can be made to execute code (CVE-2025-32434).
-    if torch.__version__ < "2.6":
-        raise ImportError(
-            f"torch must be 2.6 or newer. Received: torch {torch.__version__}"
-        )
     with _reading(path):
         names = _globals_of(path)
     if refused := sorted(name for name in names if not _KNOWN.fullmatch(name)):
@@ -127,6 +122,12 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
             "tensors, argparse.Namespace, numpy's scalars, arrays and dtypes, and "
             f"classes of fairseq. Received: {', '.join(refused)}"
             + (_TO_PLAIN_DICT.format(path=str(path)) if of_omegaconf else "")
+        )
+    torch = require("torch", "convert")
+    # `weights_only` of older ones can be made to execute code (CVE-2025-32434).
+    if torch.__version__ < "2.6":
+        raise ImportError(
+            f"torch must be 2.6 or newer. Received: torch {torch.__version__}"
         )
     stand_ins = [(Inert, name) for name in names if _INERT.fullmatch(name)]
     with _reading(path), _only(torch.serialization, [argparse.Namespace, *stand_ins]):
