@@ -9,6 +9,7 @@ of a sentence adjacent), N returned hypotheses, k candidates of a row, L steps
 target time, V vocabulary.
 """
 
+from keras_seqconv.decoding.ensemble import Ensemble as Ensemble
 from keras_seqconv.decoding.generate import TargetScores as TargetScores
 from keras_seqconv.decoding.generate import beam_search as beam_search
 from keras_seqconv.decoding.generate import (
@@ -25,11 +26,10 @@ from keras_seqconv.decoding.options import BeamOptions as BeamOptions
 from keras_seqconv.decoding.options import SampleOptions as SampleOptions
 from keras_seqconv.decoding.options import SearchOptions as SearchOptions
 from keras_seqconv.decoding.search import search as search
+from keras_seqconv.decoding.step_function import StepFunction as StepFunction
 from keras_seqconv.decoding.strategies import BeamStrategy as BeamStrategy
 from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeamStrategy
 from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrategy
-from keras_seqconv.decoding.tasks import Ensemble as Ensemble
-from keras_seqconv.decoding.tasks import StepFunction as StepFunction
 from keras_seqconv.support.arguments import public_names
 
 __dir__ = public_names(globals())
