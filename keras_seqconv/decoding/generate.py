@@ -16,7 +16,7 @@ from keras_seqconv.decoding.graphs import in_place, run_cached
 from keras_seqconv.decoding.hypotheses import Hypotheses
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.search import whole_search
+from keras_seqconv.decoding.loops import whole_search
 from keras_seqconv.decoding.tasks import limits_of, of_sentences
 from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support import tf

@@ -2,7 +2,7 @@
 
 Greedy search, beam search and sampling are the same step with another strategy. It
 knows nothing of models, only a function `step(ids, state) -> (logits, state)`. The
-loops around it are in `search.py`, for Keras, and in `runtime/onnx_model.py`, for ONNX
+loops around it are in `loops.py`, for Keras, and in `runtime/onnx_model.py`, for ONNX
 Runtime.
 
 A step writes down each beam's token and parent; the hypotheses are put together from
@@ -214,12 +214,19 @@ def _is_done(task: Task, sums, origins, choice: Choice, step):
 
 def _take_rows(tree, places):
     """All leaves (n, ...) at some places; a leaf without rows stays."""
+    return map_leaves(
+        lambda leaf: ops.take(leaf, places) if len(leaf.shape) else leaf, tree
+    )
+
+
+def map_leaves(function: Callable, tree):
+    """The nest of dicts, lists and tuples with `function(leaf)` in place of leaves."""
     if isinstance(tree, dict):
-        return {name: _take_rows(part, places) for name, part in tree.items()}
+        return {name: map_leaves(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
-        parts = [_take_rows(part, places) for part in tree]
+        parts = [map_leaves(function, part) for part in tree]
         return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
-    return ops.take(tree, places) if len(tree.shape) else tree
+    return function(tree)
 
 
 def _rows_of(sentences, num_beams: int, beams=None):
