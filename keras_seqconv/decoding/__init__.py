@@ -21,11 +21,11 @@ from keras_seqconv.decoding.generate import sample as sample
 from keras_seqconv.decoding.generate import sample_hypotheses as sample_hypotheses
 from keras_seqconv.decoding.generate import score as score
 from keras_seqconv.decoding.hypotheses import Hypotheses as Hypotheses
+from keras_seqconv.decoding.loops import search as search
 from keras_seqconv.decoding.next_tokens import Constraints as Constraints
 from keras_seqconv.decoding.options import BeamOptions as BeamOptions
 from keras_seqconv.decoding.options import SampleOptions as SampleOptions
 from keras_seqconv.decoding.options import SearchOptions as SearchOptions
-from keras_seqconv.decoding.loops import search as search
 from keras_seqconv.decoding.step_function import StepFunction as StepFunction
 from keras_seqconv.decoding.strategies import BeamStrategy as BeamStrategy
 from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeamStrategy

@@ -11,15 +11,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqconv.decoding.draws import uniforms
 from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.decoding.graphs import in_place, run_cached
 from keras_seqconv.decoding.hypotheses import Hypotheses
+from keras_seqconv.decoding.loops import whole_search
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.loops import whole_search
 from keras_seqconv.decoding.tasks import limits_of, of_sentences
 from keras_seqconv.ops.compilation import on_cpu
-from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 _SMALLEST_WIDTH = 32  # of compiled programs
@@ -189,19 +189,12 @@ def sample_hypotheses(
         # Drawn outside of the cached graph: another seed needs no other graph.
         if isinstance(seed, list):
             # The steps first: a longer limit changes no draw.
-            uniforms = [_uniforms(one, (int(length), draws)).T for one in seed]
-            tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(uniforms))
+            drawn = [uniforms(one, (int(length), draws)).T for one in seed]
+            tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))
         else:
             shape = ops.shape(limits)[0] * draws, length
             tensors["uniforms"] = keras.random.uniform(shape, seed=seed)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
-
-
-def _uniforms(seed: tuple[int, int], shape: tuple) -> np.ndarray:
-    """Numbers in [0, 1), on TensorFlow by an op that exports have, too."""
-    if keras.backend.backend() == "jax":
-        return np.random.default_rng(seed).random(shape, "float32")
-    return tf.random.stateless_uniform(shape, tf.constant(seed, "int64")).numpy()
 
 
 class TargetScores(NamedTuple):

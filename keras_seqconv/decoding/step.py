@@ -91,7 +91,7 @@ def begin(task: Task, state: dict, num_steps) -> tuple:
         common,
         Rows(ids, state["beams"], history, rules),
         Sentences(
-            steps=np.zeros((), "int32"),
+            steps=ops.sum(ops.zeros_like(constraints.limits)),
             shared=state["shared"],
             scores=scores,
             finished=ops.full_like(scores, NEVER),

@@ -99,10 +99,8 @@ class Graph:
         self._constants, self._opsets = {}, {"": _OPSET}
 
     def input(self, name: str, dtype, shape) -> Value:
-        """An input; `dtype` as ONNX Runtime takes it, also int32."""
         self._inputs[name] = dtype, shape
-        value = Value(self, name, dtype, shape)
-        return cast(value, "int64") if dtype == "int32" else value
+        return Value(self, name, dtype, shape)
 
     def constant(self, array) -> Value:
         array = np.asarray(array)
@@ -240,7 +238,9 @@ def _promoted(x, y) -> tuple[Value, Value]:
 
 def _broadcast(*shapes) -> tuple:
     rank = max(map(len, shapes))
-    sizes = zip(*[(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes])
+    sizes = zip(
+        *((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True
+    )
     return tuple(
         next((size for size in axis if size not in (1, None)), None)
         if set(axis) != {1}
