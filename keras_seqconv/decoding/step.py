@@ -219,14 +219,14 @@ def _take_rows(tree, places):
     )
 
 
-def map_leaves(function: Callable, tree):
-    """The nest of dicts, lists and tuples with `function(leaf)` in place of leaves."""
+def map_leaves(change: Callable, tree):
+    """The nest of dicts, lists and tuples with `change(leaf)` in place of leaves."""
     if isinstance(tree, dict):
-        return {name: map_leaves(function, part) for name, part in tree.items()}
+        return {name: map_leaves(change, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
-        parts = [map_leaves(function, part) for part in tree]
-        return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
-    return function(tree)
+        parts = [map_leaves(change, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return change(tree)
 
 
 def _rows_of(sentences, num_beams: int, beams=None):

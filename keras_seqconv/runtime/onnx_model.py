@@ -75,7 +75,7 @@ class OnnxModel:
             for number, folder in enumerate(folders)
         ]
         self._model = members[0] if len(members) == 1 else Ensemble(members)
-        self.digest = " ".join(member.weights_sha256 for member in members)
+        self.digest = " ".join(member.weights_digest or "" for member in members)
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
@@ -197,7 +197,9 @@ class _ModelGraphs:
         import onnx
 
         self._prefix = prefix
-        vars(self).update(read_json(folder / "graphs.json"))
+        content = read_json(folder / "graphs.json")
+        vars(self).update(content)
+        vars(self).update({f"{n}_id": i for n, i in content["special_ids"].items()})
         self._step = onnx.load(folder / "step.onnx", load_external_data=False)
         for weight in self._step.graph.initializer:
             for entry in weight.external_data:
