@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_seqconv.runtime import graph
+from keras_seqconv.runtime import graph_ops
+from keras_seqconv.runtime.graph import Value
 
 if TYPE_CHECKING:
 
@@ -35,8 +36,8 @@ else:
 
 def _namespace(args):
     leaves = list(_leaves(args))
-    if any(isinstance(leaf, graph.Value) for leaf in leaves):
-        return graph
+    if any(isinstance(leaf, Value) for leaf in leaves):
+        return graph_ops
     if not any(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
         return _Keras
     numbers = (np.ndarray, np.generic, int, float, str, type(None))

@@ -2,11 +2,10 @@
 
     graph = Graph()
     x = graph.input("x", "float32", (None, 4))
-    graph.model({"y": softmax(x * 2.0)})
+    graph.model({"y": x * 2.0})
 
-The functions have the names and arguments of `keras.ops`; arrays and numbers among
-their arguments become constants of the graph. All integers are int64, which the
-operators of ONNX take and return. Only the operations of the search are here.
+Arrays and numbers that meet a value become constants of the graph. All integers are
+int64, which the operators of ONNX take and return; a model's inputs are cast.
 """
 
 import numpy as np
@@ -30,47 +29,55 @@ class Value:
         self.graph, self.name, self.dtype = graph, name, dtype
         self.shape = tuple(shape)
 
+    def cast(self, dtype: str) -> "Value":
+        if dtype == self.dtype:
+            return self
+        from onnx import helper
+
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.graph.node("Cast", [self], dtype, self.shape, to=kind)
+
     def __add__(self, other):
-        return _binary("Add", self, other)
+        return binary("Add", self, other)
 
     def __radd__(self, other):
-        return _binary("Add", other, self)
+        return binary("Add", other, self)
 
     def __sub__(self, other):
-        return _binary("Sub", self, other)
+        return binary("Sub", self, other)
 
     def __rsub__(self, other):
-        return _binary("Sub", other, self)
+        return binary("Sub", other, self)
 
     def __mul__(self, other):
-        return _binary("Mul", self, other)
+        return binary("Mul", self, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other):
-        return _binary("Div", self, other)
+        return binary("Div", self, other)
 
     # Of numbers that are not negative.
     def __floordiv__(self, other):
-        return _binary("Div", self, other)
+        return binary("Div", self, other)
 
     def __mod__(self, other):
-        return _binary("Mod", self, other)
+        return binary("Mod", self, other)
 
     def __lt__(self, other):
-        return _binary("Less", self, other, "bool")
+        return binary("Less", self, other, "bool")
 
     def __le__(self, other):
-        return _binary("LessOrEqual", self, other, "bool")
+        return binary("LessOrEqual", self, other, "bool")
 
     def __gt__(self, other):
-        return _binary("Greater", self, other, "bool")
+        return binary("Greater", self, other, "bool")
 
     def __ge__(self, other):
-        return _binary("GreaterOrEqual", self, other, "bool")
+        return binary("GreaterOrEqual", self, other, "bool")
 
     def __eq__(self, other):
-        return _binary("Equal", self, other, "bool")
+        return binary("Equal", self, other, "bool")
 
     def __ne__(self, other):
         equal = self == other
@@ -79,10 +86,10 @@ class Value:
     __hash__ = object.__hash__
 
     def __and__(self, other):
-        return _binary("And", self, other, "bool")
+        return binary("And", self, other, "bool")
 
     def __or__(self, other):
-        return _binary("Or", self, other, "bool")
+        return binary("Or", self, other, "bool")
 
     def __neg__(self):
         return self.graph.node("Neg", [self], self.dtype, self.shape)
@@ -143,15 +150,12 @@ class Graph:
         Returns:
             Value by output.
         """
-        from onnx import TensorProto, helper
+        from onnx import helper
 
         renamed = {"": ""}
         for item in model.graph.input:
-            kind = TensorProto.DataType.Name(item.type.tensor_type.elem_type).lower()
-            value = feeds[item.name]
-            if value.dtype != kind:
-                value = _cast(value, kind)
-            renamed[item.name] = value.name
+            kind = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name
+            renamed[item.name] = feeds[item.name].cast(kind).name
 
         def name_of(name):
             return renamed.setdefault(name, f"{prefix}{name}")
@@ -208,22 +212,22 @@ class Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-# --- Operations ---
+# --- Operators ---
 
 
-def _graph_of(*args) -> Graph:
+def graph_of(*args) -> Graph:
     return next(x.graph for x in args if isinstance(x, Value))
 
 
-def _binary(operator, x, y, dtype=None):
-    x, y = _promoted(x, y)
-    shape = _broadcast(x.shape, y.shape)
+def binary(operator, x, y, dtype=None):
+    x, y = promoted(x, y)
+    shape = broadcast(x.shape, y.shape)
     return x.graph.node(operator, [x, y], dtype or x.dtype, shape)
 
 
-def _promoted(x, y) -> tuple[Value, Value]:
+def promoted(x, y) -> tuple[Value, Value]:
     """Both of one dtype: a number takes that of the tensor."""
-    graph = _graph_of(x, y)
+    graph = graph_of(x, y)
     values = [graph.value(part) for part in (x, y)]
     kinds = {value.dtype for value in values}
     if len(kinds) == 1:
@@ -233,10 +237,10 @@ def _promoted(x, y) -> tuple[Value, Value]:
         if not isinstance(part, Value):
             values[place] = graph.constant(np.asarray(part, other.dtype))
             return tuple(values)
-    return tuple(cast(value, "float32") for value in values)
+    return tuple(value.cast("float32") for value in values)
 
 
-def _broadcast(*shapes) -> tuple:
+def broadcast(*shapes) -> tuple:
     rank = max(map(len, shapes))
     sizes = zip(
         *((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True
@@ -283,238 +287,3 @@ def _sliced(x: Value, key: tuple) -> Value:
             shape.insert(n, 1)
         x = x.graph.node("Unsqueeze", [x, np.array(new)], x.dtype, shape)
     return x
-
-
-def _cast(x: Value, dtype) -> Value:
-    from onnx import helper
-
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return x.graph.node("Cast", [x], dtype, x.shape, to=kind)
-
-
-def cast(x, dtype):
-    dtype = {"int32": "int64"}.get(dtype, dtype)
-    return x if x.dtype == dtype else _cast(x, dtype)
-
-
-def convert_to_tensor(x, dtype=None):
-    return x if dtype is None else cast(x, dtype)
-
-
-def shape(x) -> tuple:
-    """Sizes; a scalar of the graph where one is unknown."""
-    sizes = list(x.shape)
-    for axis, size in enumerate(sizes):
-        if size is None:
-            options = {"start": axis, "end": axis + 1}
-            size = x.graph.node("Shape", [x], "int64", (1,), **options)
-            sizes[axis] = x.graph.node("Squeeze", [size], "int64", ())
-    return tuple(sizes)
-
-
-def reshape(x, shape):
-    graph = _graph_of(x, *shape)
-    known = [size if isinstance(size, int) and size >= 0 else None for size in shape]
-    if None in known and all(isinstance(size, int) for size in shape):
-        sizes, rest = list(x.shape), [size for size in known if size is not None]
-        if None not in sizes and -1 in shape:
-            known[shape.index(-1)] = int(np.prod(sizes)) // int(np.prod(rest))
-    if not all(isinstance(size, int) for size in shape):
-        parts = [
-            reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
-            for size in shape
-        ]
-        shape = graph.node("Concat", parts, "int64", (len(parts),), axis=0)
-    else:
-        shape = np.array(shape, "int64")
-    return graph.node("Reshape", [x, shape], x.dtype, known)
-
-
-def where(condition, x, y):
-    graph = _graph_of(condition, x, y)
-    if isinstance(x, Value) or isinstance(y, Value):
-        x, y = _promoted(x, y)
-    x, y = graph.value(x), graph.value(y)
-    condition = graph.value(condition)
-    sizes = _broadcast(condition.shape, x.shape, y.shape)
-    return graph.node("Where", [condition, x, y], x.dtype, sizes)
-
-
-def maximum(x, y):
-    return _binary("Max", x, y)
-
-
-def minimum(x, y):
-    return _binary("Min", x, y)
-
-
-def power(x, y):
-    return _binary("Pow", x, y)
-
-
-def isnan(x):
-    return x.graph.node("IsNaN", [x], "bool", x.shape)
-
-
-def exp(x):
-    return x.graph.node("Exp", [x], x.dtype, x.shape)
-
-
-def log(x):
-    return x.graph.node("Log", [x], x.dtype, x.shape)
-
-
-def softmax(x, axis=-1):
-    return x.graph.node("Softmax", [x], x.dtype, x.shape, axis=axis)
-
-
-def log_softmax(x, axis=-1):
-    return x.graph.node("LogSoftmax", [x], x.dtype, x.shape, axis=axis)
-
-
-def logaddexp(x, y):
-    largest = maximum(x, y)
-    return largest + log(exp(x - largest) + exp(y - largest))
-
-
-def _reduced(operator, x, axis, keepdims):
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    axes = [a % len(x.shape) for a in axes]
-    sizes = [
-        1 if a in axes else size
-        for a, size in enumerate(x.shape)
-        if keepdims or a not in axes
-    ]
-    axes = np.array(axes)
-    return x.graph.node(operator, [x, axes], x.dtype, sizes, keepdims=int(keepdims))
-
-
-def sum(x, axis, keepdims=False):  # noqa: A001
-    return _reduced("ReduceSum", x, axis, keepdims)
-
-
-def max(x, axis, keepdims=False):  # noqa: A001
-    return _reduced("ReduceMax", x, axis, keepdims)
-
-
-def min(x, axis, keepdims=False):  # noqa: A001
-    return _reduced("ReduceMin", x, axis, keepdims)
-
-
-def argmax(x, axis=-1):
-    return x.graph.node("ArgMax", [x], "int64", x.shape[:-1], axis=axis, keepdims=0)
-
-
-def cumsum(x, axis=-1):
-    return x.graph.node("CumSum", [x, np.array(axis)], x.dtype, x.shape)
-
-
-def top_k(x, k):
-    size = (*x.shape[:-1], k)
-    count = np.array([k])
-    return x.graph.nodes("TopK", [x, count], [(x.dtype, size), ("int64", size)])
-
-
-def sort(x, axis=-1):
-    size = x.shape[-1]
-    return x.graph.nodes(
-        "TopK", [x, np.array([size])], [(x.dtype, x.shape), ("int64", x.shape)],
-        largest=0,
-    )[0]  # fmt: skip
-
-
-def take(x, indices, axis=0):
-    graph = _graph_of(x, indices)
-    x, indices = graph.value(x), graph.value(indices)
-    sizes = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    return graph.node("Gather", [x, indices], x.dtype, sizes, axis=axis)
-
-
-def take_each(x, indices):
-    """x (B, N), indices (B, n) -> (B, n)."""
-    graph = _graph_of(x, indices)
-    x, indices = graph.value(x), graph.value(indices)
-    sizes = (x.shape[0], *indices.shape[1:])
-    return graph.node("GatherElements", [x, indices], x.dtype, sizes, axis=1)
-
-
-def concatenate(parts, axis=0):
-    graph = _graph_of(*parts)
-    parts = [graph.value(part) for part in parts]
-    sizes = [*parts[0].shape]
-    along = [part.shape[axis] for part in parts]
-    sizes[axis] = None if None in along else int(np.sum(along))
-    return graph.node("Concat", parts, parts[0].dtype, sizes, axis=axis)
-
-
-def stack(parts, axis=0):
-    graph = _graph_of(*parts)
-    axis = axis % (len(parts[0].shape) + 1)
-    key = (slice(None),) * axis + (None,)
-    return concatenate([graph.value(part)[key] for part in parts], axis)
-
-
-def repeat(x, repeats, axis=0):
-    sizes = [*x.shape]
-    sizes.insert(axis + 1, repeats)
-    key = (slice(None),) * (axis + 1) + (None,)
-    x = x[key]
-    ones = np.ones(len(x.shape), "int64")
-    ones[axis + 1] = repeats
-    x = x.graph.node("Expand", [x, ones], x.dtype, sizes)
-    return reshape(x, (*sizes[:axis], -1, *sizes[axis + 2 :]))
-
-
-def pad(x, widths, constant_values=0):
-    begins, ends = zip(*widths, strict=True)
-    sizes = [
-        None if size is None else size + before + after
-        for size, before, after in zip(x.shape, begins, ends, strict=True)
-    ]
-    value = np.asarray(constant_values, x.dtype)
-    widths = np.array([*begins, *ends], "int64")
-    return x.graph.node("Pad", [x, widths, value], x.dtype, sizes)
-
-
-def broadcast_to(x, sizes):
-    graph = _graph_of(x, *sizes)
-    parts = [
-        reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
-        for size in sizes
-    ]
-    target = graph.node("Concat", parts, "int64", (len(parts),), axis=0)
-    known = [size if isinstance(size, int) else None for size in sizes]
-    return graph.node("Expand", [graph.value(x), target], x.dtype, known)
-
-
-def arange(start, stop=None, dtype="int64"):
-    graph = _graph_of(start, stop)
-    start, stop = (0, start) if stop is None else (start, stop)
-    return graph.node("Range", [start, stop, 1], "int64", (None,))
-
-
-def full_like(x, value, dtype=None):
-    dtype = {"int32": "int64", None: x.dtype}.get(dtype, dtype)
-    size = x.graph.node("Shape", [x], "int64", (len(x.shape),))
-    return x.graph.node("Expand", [np.asarray(value, dtype), size], dtype, x.shape)
-
-
-def zeros_like(x):
-    return full_like(x, 0)
-
-
-def ones_like(x):
-    return full_like(x, 1)
-
-
-def scatter_update(x, places, values):
-    """x[places[i]] = values[i]."""
-    return x.graph.node("ScatterND", [x, places, values], x.dtype, x.shape)
-
-
-def float32_logits(logits):
-    return cast(logits, "float32")
-
-
-def compiled_by_xla(x) -> bool:
-    return False

@@ -75,6 +75,7 @@ class OnnxModel:
             for number, folder in enumerate(folders)
         ]
         self._model = members[0] if len(members) == 1 else Ensemble(members)
+        self._weights = {n: x for member in members for n, x in member.weights.items()}
         self.digest = " ".join(member.weights_digest or "" for member in members)
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
@@ -186,7 +187,7 @@ class OnnxModel:
                 if len(self._programs) == _KEPT:
                     del self._programs[next(iter(self._programs))]
                 task = task_of(self._model, options, {})
-                self._programs[key] = _Program(task, rows, sentences)
+                self._programs[key] = _Program(task, rows, sentences, self._weights)
             return self._programs[key]
 
 
@@ -201,10 +202,11 @@ class _ModelGraphs:
         vars(self).update(content)
         vars(self).update({f"{n}_id": i for n, i in content["special_ids"].items()})
         self._step = onnx.load(folder / "step.onnx", load_external_data=False)
-        for weight in self._step.graph.initializer:
-            for entry in weight.external_data:
-                if entry.key == "location":
-                    entry.value = str((folder / entry.value).resolve())
+        self.weights = {
+            f"{prefix}{weight.name}": _mapped(weight, folder)
+            for weight in self._step.graph.initializer
+            if weight.external_data
+        }
         self._start = _session(str(folder / "start.onnx"))
         self._outputs = [output.name for output in self._start.get_outputs()]
 
@@ -233,7 +235,7 @@ class _ModelGraphs:
 class _Program:
     """The graph of a step of the search, and the loop around it."""
 
-    def __init__(self, task: Task, rows: Rows, sentences: Sentences):
+    def __init__(self, task: Task, rows: Rows, sentences: Sentences, weights: dict):
         graph = Graph()
         names = iter(_named(rows, sentences))
 
@@ -251,7 +253,8 @@ class _Program:
                 outputs[f"next_{name}"] = value
         outputs |= _named(records)
         self._outputs = [*outputs]
-        self._session = _session(graph.model(outputs).SerializeToString())
+        model = graph.model(outputs).SerializeToString()
+        self._session = _session(model, weights)
 
     def steps(self, rows: Rows, sentences: Sentences, num_beams: int) -> Iterator:
         """Steps until all sentences have ended; those that have, leave the batch.
@@ -279,14 +282,34 @@ class _Program:
                 left = left[places]
 
 
-def _session(model: str | bytes):
-    """A session of one thread: small products are not faster in several."""
+def _session(model: str | bytes, weights: dict | None = None):
+    """A session of one thread: small products are not faster in several.
+
+    weights: arrays for the tensors outside of the file, by name.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if weights:
+        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, weights.values())
+        options.add_external_initializers([*weights], [*values])
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _mapped(weight, folder: Path) -> np.ndarray:
+    """The array of a tensor that lies in a file of its own, read when it is used."""
+    from onnx import helper
+
+    place = {entry.key: entry.value for entry in weight.external_data}
+    return np.memmap(
+        folder / Path(place["location"]).name,
+        helper.tensor_dtype_to_np_dtype(weight.data_type),
+        mode="r",
+        offset=int(place.get("offset", 0)),
+        shape=tuple(weight.dims),
     )
 
 
