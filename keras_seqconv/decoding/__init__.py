@@ -11,12 +11,12 @@ target time, V vocabulary.
 
 from typing import TYPE_CHECKING
 
+from keras_seqconv.decoding.ensemble import Ensemble as Ensemble
 from keras_seqconv.decoding.hypotheses import Hypotheses as Hypotheses
 from keras_seqconv.decoding.next_tokens import Constraints as Constraints
 from keras_seqconv.decoding.options import BeamOptions as BeamOptions
 from keras_seqconv.decoding.options import SampleOptions as SampleOptions
 from keras_seqconv.decoding.options import SearchOptions as SearchOptions
-from keras_seqconv.decoding.search import search as search
 from keras_seqconv.decoding.strategies import BeamStrategy as BeamStrategy
 from keras_seqconv.decoding.strategies import DiverseBeamStrategy as DiverseBeamStrategy
 from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrategy
@@ -34,17 +34,21 @@ if TYPE_CHECKING:
     from keras_seqconv.decoding.generate import sample as sample
     from keras_seqconv.decoding.generate import sample_hypotheses as sample_hypotheses
     from keras_seqconv.decoding.generate import score as score
-    from keras_seqconv.decoding.tasks import Ensemble as Ensemble
-    from keras_seqconv.decoding.tasks import StepFunction as StepFunction
+    from keras_seqconv.decoding.loops import search as search
+    from keras_seqconv.decoding.step_function import StepFunction as StepFunction
 
 # What needs Keras.
-_HOMES = dict.fromkeys(("Ensemble", "StepFunction"), "tasks") | dict.fromkeys(
-    (
-        "TargetScores", "beam_search", "beam_search_hypotheses", "greedy",
-        "is_compiled", "sample", "sample_hypotheses", "score",
+_HOMES = {
+    **dict.fromkeys(
+        (
+            "TargetScores", "beam_search", "beam_search_hypotheses", "greedy",
+            "is_compiled", "sample", "sample_hypotheses", "score",
+        ),
+        "generate",
     ),
-    "generate",
-)  # fmt: skip
+    "StepFunction": "step_function",
+    "search": "loops",
+}  # fmt: skip
 _here = public_names(globals())
 
 if not TYPE_CHECKING:

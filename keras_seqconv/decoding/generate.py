@@ -11,16 +11,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.decoding.compiled import compiled_search
+from keras_seqconv.decoding.draws import uniforms
+from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.decoding.graphs import in_place, run_cached
 from keras_seqconv.decoding.hypotheses import Hypotheses
+from keras_seqconv.decoding.loops import whole_search
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.tasks import limits_of, of_sentences, whole_search
+from keras_seqconv.decoding.tasks import limits_of, of_sentences
 from keras_seqconv.ops.compilation import on_cpu
-from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
+_SMALLEST_WIDTH = 32  # of compiled programs
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
 _OF_MODELS = (
     "get_initial_state", "step", "pad_id", "start_id", "end_id", "unk_id",
@@ -75,7 +77,7 @@ def beam_search_hypotheses(
     prefix_ids=None,
     batch_size=None,
     max_batch_size: int = 64,
-    jit_compile: bool | str = "auto",
+    jit_compile: bool | None = None,
     **options,
 ) -> Hypotheses:
     """Runs `beam_search` and returns all details of its results.
@@ -87,11 +89,10 @@ def beam_search_hypotheses(
             best hypothesis, which is the only result.
         batch_size: sentences to generate with a language model, without `prefix_ids`.
         max_batch_size: sentences in computation at a time, which bounds the memory.
-            Waiting sentences replace finished ones.
-        jit_compile: True compiles the steps with XLA, once for each of a few shapes to
-            which B and S are padded; False runs a plain TensorFlow graph; "auto" takes
-            the faster way (docs/decoding.md). No effect on JAX and in a `tf.function`,
-            of which the search is a part.
+        jit_compile: True compiles the search with XLA, once for each of a few shapes to
+            which B and S are padded; False runs a plain TensorFlow graph. None compiles
+            on JAX and accelerators. No effect in a `tf.function`, of which the search
+            is a part.
         **options: options of `BeamOptions`.
 
     Returns:
@@ -155,7 +156,7 @@ def sample_hypotheses(
     prefix_ids=None,
     batch_size=None,
     max_batch_size: int = 64,
-    jit_compile: bool | str = "auto",
+    jit_compile: bool | None = None,
     **options,
 ) -> Hypotheses:
     """Runs `sample` and returns all details of its results.
@@ -188,19 +189,12 @@ def sample_hypotheses(
         # Drawn outside of the cached graph: another seed needs no other graph.
         if isinstance(seed, list):
             # The steps first: a longer limit changes no draw.
-            uniforms = [_uniforms(one, (int(length), draws)).T for one in seed]
-            tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(uniforms))
+            drawn = [uniforms(one, (int(length), draws)).T for one in seed]
+            tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))
         else:
             shape = ops.shape(limits)[0] * draws, length
             tensors["uniforms"] = keras.random.uniform(shape, seed=seed)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
-
-
-def _uniforms(seed: tuple[int, int], shape: tuple) -> np.ndarray:
-    """Numbers in [0, 1), on TensorFlow by an op that exports have, too."""
-    if keras.backend.backend() == "jax":
-        return np.random.default_rng(seed).random(shape, "float32")
-    return tf.random.stateless_uniform(shape, tf.constant(seed, "int64")).numpy()
 
 
 class TargetScores(NamedTuple):
@@ -339,12 +333,12 @@ def _check_rows(tensors):
         )
 
 
-def is_compiled(jit_compile: bool | str) -> bool:
-    """Whether a search with this `jit_compile` is compiled, if it is called eagerly."""
-    check_choice("jit_compile", jit_compile, ("auto", True, False))
-    if jit_compile == "auto":
-        jit_compile = on_cpu()
-    return jit_compile or keras.backend.backend() == "jax"
+def is_compiled(jit_compile: bool | None) -> bool:
+    """Whether XLA compiles a search with this `jit_compile` that is called eagerly."""
+    check_choice("jit_compile", jit_compile, (None, True, False))
+    if keras.backend.backend() == "jax":
+        return True
+    return not on_cpu() if jit_compile is None else jit_compile
 
 
 def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
@@ -353,25 +347,63 @@ def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
     if in_place(tensors) or "state" in tensors:
         return whole_search(model, options, tensors)
     count = of_sentences(tensors).shape[0]
-    if compiled and count:
-        at_once = jit_compile is True or keras.backend.backend() == "jax"
-        return compiled_search(model, options, tensors, size, at_once)
-    if count <= size:
-        return run_cached(whole_search, model, options, tensors)
     parts = []
-    for start in range(0, count, size):
+    for start in range(0, max(count, 1), size):
         some = dict(tensors)
         for name, value in tensors.items():
-            if len(value.shape):
+            if len(value.shape) and count > size:
                 each = value.shape[0] // count  # rows of a sentence
                 some[name] = value[start * each : (start + size) * each]
-        parts.append(run_cached(whole_search, model, options, some))
+        search = _compiled if compiled and count else run_cached
+        parts.append(search(whole_search, model, options, some))
     return Hypotheses(
         *(
-            None if part[0] is None else ops.concatenate(part, axis=0)
+            part[0] if len(part) == 1 or part[0] is None else ops.concatenate(part)
             for part in zip(*parts, strict=True)
         )
     )
+
+
+def _compiled(function, model, options, tensors) -> Hypotheses:
+    """The search as a program, of which there are few: for sizes of powers of two.
+
+    The first sentence is repeated, and padding does not change a result.
+    """
+    limits, longest = limits_of(model, options, tensors)
+    count = limits.shape[0]
+    more = power_of_two_from(count) - count
+    padded = {}
+    for name, value in tensors.items():
+        if len(value.shape):
+            each, width = value.shape[0] // count, value.shape[1]
+            wide = power_of_two_from(max(width, _SMALLEST_WIDTH)) if width else 0
+            if name == "source_ids":
+                most = [x.max_length for x in source_embedders(model) if x.max_length]
+                wide = max(width, min([wide, *most]))
+            first = ops.repeat(value[:each], more, axis=0)
+            value = ops.concatenate([value, first])
+            fill = model.pad_id if name.endswith("_ids") else 0
+            value = ops.pad(value, [(0, 0), (0, wide - width)], constant_values=fill)
+        padded[name] = value
+    found = run_cached(function, model, options, padded, jit_compile=True)
+    length, width = (
+        int(longest) + 1,
+        tensors.get("source_ids", limits[:, None]).shape[1],
+    )
+    return Hypotheses(
+        ids=found.ids[:count, :, :length],
+        scores=found.scores[:count],
+        positional_scores=found.positional_scores[:count, :, :length],
+        lengths=found.lengths[:count],
+        attention=None
+        if found.attention is None
+        else found.attention[:count, :, :length, :width],
+    )
+
+
+def power_of_two_from(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
+    return 1 << max(number - 1, 0).bit_length()
 
 
 def _score(model, options: SearchOptions, tensors) -> TargetScores:

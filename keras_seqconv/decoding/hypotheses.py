@@ -2,11 +2,9 @@
 
 from typing import NamedTuple
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_seqconv.ops.fused import take, take_each
+from keras_seqconv.decoding import array_ops as ops
 
 # In the place of what a loop does not carry: None is no loop variable.
 NOTHING = ()
@@ -63,61 +61,34 @@ class Ended(NamedTuple):
     beams: object
 
 
-def hypotheses(xp, model, ended: Ended, records: Records, tokens, beams) -> Hypotheses:
-    """The hypotheses, given their tokens and the beams these extended, (L, B, N).
-
-    xp: `keras.ops`, or NumPy for arrays.
-    """
-    step = xp.cumsum(xp.ones_like(tokens), axis=0) - 1
+def hypotheses(model, ended: Ended, records: Records, tokens, beams) -> Hypotheses:
+    """The hypotheses, given their tokens and the beams these extended, (L, B, N)."""
+    step = ops.cumsum(ops.ones_like(tokens), axis=0) - 1
     inside, ends = step < ended.last, step == ended.last
-    ids = xp.where(inside, tokens, xp.where(ends, model.end_id, model.pad_id))
+    ids = ops.where(inside, tokens, ops.where(ends, model.end_id, model.pad_id))
     # The sum before a step is that of the beam which the step extends.
-    before = xp.take_along_axis(records.sums[:-1], beams[1:], axis=2)
-    none = xp.zeros_like(ended.sums)[None]
-    after = xp.concatenate([before, none], axis=0)
-    before = xp.concatenate([none, before], axis=0)
-    after = xp.where(ends, ended.sums, after)
-    positional = xp.where(inside | ends, after - before, 0.0)
+    before = ops.take_along_axis(records.sums[:-1], beams[1:], axis=2)
+    none = ops.zeros_like(ended.sums)[None]
+    after = ops.concatenate([before, none], axis=0)
+    before = ops.concatenate([none, before], axis=0)
+    after = ops.where(ends, ended.sums, after)
+    positional = ops.where(inside | ends, after - before, 0.0)
     attention = None
     if records.attention is not NOTHING:
-        attention = xp.take_along_axis(records.attention, beams[..., None], axis=2)
-        attention = xp.where((inside | ends)[..., None], attention[..., :-1], 0.0)
-        attention = xp.transpose(attention, (1, 2, 0, 3))
+        attention = ops.take_along_axis(records.attention, beams[..., None], axis=2)
+        attention = ops.where((inside | ends)[..., None], attention[..., :-1], 0.0)
+        attention = ops.transpose(attention, (1, 2, 0, 3))
     return Hypotheses(
-        ids=xp.transpose(ids, (1, 2, 0)),
+        ids=ops.transpose(ids, (1, 2, 0)),
         scores=ended.scores,
-        positional_scores=xp.transpose(positional, (1, 2, 0)),
+        positional_scores=ops.transpose(positional, (1, 2, 0)),
         lengths=ended.last + 1,
         attention=attention,
     )
 
 
-def follow_in_graph(backpointers, ended: Ended, num_beams: int, num_steps):
-    """Tokens, and the beams that they were chosen from, (L, B, N)."""
-    last = ended.last
-    by_step = (num_steps, *ops.shape(last))
-    start = (
-        ops.max(last, initial=-1),
-        ended.beams,
-        ops.zeros(by_step, "int32"),
-        ops.zeros(by_step, "int32"),
-    )
-
-    def body(step, beams, tokens, chosen_from):
-        link = take_each(take(backpointers, step), beams)
-        # At its last step a hypothesis ended: its origin names the beam.
-        parents = ops.where(step < last, link % num_beams, beams)
-        place = ops.reshape(step, (1, 1))
-        tokens = written(tokens, place, link // num_beams)
-        after = (step - 1, parents, tokens, written(chosen_from, place, parents))
-        return shaped_like(after, start)
-
-    *_, tokens, chosen_from = ops.while_loop(lambda step, *_: step >= 0, body, start)
-    return tokens, chosen_from
-
-
 def follow(backpointers: np.ndarray, ended: Ended, strategy) -> tuple:
-    """`follow_in_graph` for arrays, which need no graph."""
+    """Tokens, and the beams that they were chosen from, (L, B, N)."""
     beams, num_beams = ended.beams, strategy.num_beams
     chosen_from = np.broadcast_to(beams, (len(backpointers), *beams.shape))
     if not strategy.reorders:
@@ -129,24 +100,3 @@ def follow(backpointers: np.ndarray, ended: Ended, strategy) -> tuple:
         beams = np.where(step < ended.last, link % num_beams, beams)
         tokens[step], chosen_from[step] = link // num_beams, beams
     return tokens, chosen_from
-
-
-def written(buffer, place, values):
-    """`buffer` (L, ...) with `values` (...) at `place` (1, 1); loops do it in place."""
-    return ops.scatter_update(buffer, place, values[None])
-
-
-def shaped_like(tree, models):
-    """Leaves with the static shapes of `models`, which dynamic shapes may have lost.
-
-    TensorFlow refuses loops whose variables come back with a less known shape.
-    """
-
-    def shaped(value, model):
-        known = tuple(model.shape)
-        lost = {a for a, b in zip(value.shape, known, strict=True) if a != b} == {None}
-        if not lost or known.count(None) > 1:
-            return value
-        return ops.reshape(value, [-1 if size is None else size for size in known])
-
-    return keras.tree.map_structure(shaped, tree, models)

@@ -16,14 +16,10 @@ stages. `python benchmarks/decoding.py --scores` times both against `top_k` and
 
 from typing import NamedTuple
 
-import keras
 import numpy as np
-from keras import ops
 
+from keras_seqconv.decoding import array_ops as ops
 from keras_seqconv.decoding.options import SearchOptions
-from keras_seqconv.ops.compilation import compiled_by_xla
-from keras_seqconv.ops.fused import take, take_each
-from keras_seqconv.support import tf
 
 NEVER = -float("inf")
 
@@ -54,12 +50,12 @@ class Constraints(NamedTuple):
 
         Args:
             logits: (R, V).
-            step: int32, scalar or (R,): tokens that the hypotheses have.
+            step: int32 scalar: tokens that the hypotheses have.
             history: (R, L) int32: these tokens; needed to block n-grams.
         """
         model, options = self.model, self.options
         step = ops.convert_to_tensor(step, dtype="int32")
-        logits = _cast_once(ops.cast(logits, "float32"))
+        logits = ops.float32_logits(logits)
         if options.temperature != 1:
             logits = logits / options.temperature
         blocks = Blocks.of(logits)
@@ -70,11 +66,11 @@ class Constraints(NamedTuple):
         forced, forced_log_prob = None, None
         if self.prefix is not None:
             last = ops.shape(self.prefix)[1] - 1
-            tokens = _column(self.prefix, ops.minimum(step, last))
+            tokens = ops.take(self.prefix, ops.minimum(step, last), axis=1)
             forced = ops.where(tokens == model.pad_id, -1, tokens)
             forced = ops.where(closed, model.end_id, forced)
             column = ops.maximum(forced, 0)[:, None]
-            chosen = take_each(logits, column)[:, 0] - normalizer
+            chosen = ops.take_each(logits, column)[:, 0] - normalizer
             penalty = ops.where(forced == model.unk_id, options.unk_penalty, 0.0)
             forced_log_prob = _without_nan(chosen - penalty)
             forced_end = forced == model.end_id
@@ -109,10 +105,11 @@ class Constraints(NamedTuple):
             step = step + 1
         ends = history[:, size - 1 :]  # the last tokens of all n-grams
         repeated = ops.arange(size - 1, size - 1 + ops.shape(ends)[1])
-        repeated = repeated < (step[:, None] if len(step.shape) else step)
+        repeated = repeated < step
         repeated = ops.broadcast_to(repeated, ops.shape(ends))
         for place in range(size - 1):
-            latest = _column(history, ops.maximum(step - size + 1 + place, 0))
+            latest = ops.maximum(step - size + 1 + place, 0)
+            latest = ops.take(history, latest, axis=1)
             begins = history[:, place : place - size + 1]
             repeated = repeated & (begins == latest[:, None])
         # Where nothing is to be blocked, padding is, which never counts.
@@ -161,8 +158,8 @@ class NextTokens(NamedTuple):
             return ids, log_probs
         # A forced token is the first candidate of its row, and the only one.
         forced = self.forced[:, None]
-        first = ops.arange(k) == 0
-        is_taken = first & (forced != self.end_id)
+        first = np.arange(k) == 0
+        is_taken = (forced != self.end_id) & first
         here = ops.where(is_taken, self.forced_log_prob[:, None], NEVER)
         ids = ops.where((forced >= 0) & first, forced, ids)
         return ids, ops.where(forced >= 0, here, log_probs)
@@ -171,10 +168,10 @@ class NextTokens(NamedTuple):
         """Log-probabilities of the whole vocabulary, (R, V), the end token included."""
         log_probs = _without_nan(self.logits + self.bias - self.normalizer[:, None])
         log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
-        ids = ops.arange(len(self.bias), dtype="int32")
+        ids = np.arange(len(self.bias), dtype="int32")
         if self.forced is not None:
             forced = self.forced[:, None]
-            here = ops.where(ids == forced, self.forced_log_prob[:, None], NEVER)
+            here = ops.where(forced == ids, self.forced_log_prob[:, None], NEVER)
             log_probs = ops.where(forced >= 0, here, log_probs)
         return ops.where(ids == self.end_id, self.end[:, None], log_probs)
 
@@ -235,9 +232,9 @@ class Blocks(NamedTuple):
         # In their order in V, so that the second stage breaks ties like the first.
         chosen = ops.sort(chosen, axis=-1)
         inside = self._take(chosen, self.values)
-        inside = inside + take(padded, chosen)
+        inside = inside + ops.take(padded, chosen)
         values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
-        block = take_each(chosen, places // size)
+        block = ops.take_each(chosen, places // size)
         # NaN has no order and may bring padding to the front, where no token is.
         return values, ops.minimum(block * size + places % size, len(bias) - 1)
 
@@ -250,7 +247,7 @@ class Blocks(NamedTuple):
         size, count = self.values.shape[-1], self.maxima.shape[-1]
         logits = ops.reshape(self.values, (-1, count * size))
         largest = ops.max(self.maxima, axis=-1)
-        if compiled_by_xla():
+        if ops.compiled_by_xla(logits):
             sums = ops.sum(ops.exp(logits - largest[:, None]), axis=-1)
             return ops.log(sums) + largest
         # It is in the block with the largest logit.
@@ -265,7 +262,7 @@ class Blocks(NamedTuple):
         -> (R, n, columns).
         """
         rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
-        return take(values, chosen + rows[:, None] * self.maxima.shape[-1])
+        return ops.take(values, chosen + rows[:, None] * self.maxima.shape[-1])
 
     def _biased_maxima(self, bias):
         """Maxima of logits + bias; only blocks up to the last biased are read again."""
@@ -276,25 +273,6 @@ class Blocks(NamedTuple):
         values = ops.reshape(self.values, (-1, count, size))[:, :biased]
         maxima = ops.max(values + bias[:biased], axis=-1)
         return ops.concatenate([maxima, self.maxima[:, biased:]], axis=1)
-
-
-def _cast_once(logits):
-    """The same logits, which TensorFlow does not cast again for each use.
-
-    Its optimizer moves a cast from bfloat16 behind every reshaping of the result, and
-    the passes over the logits would read a copy each, (R, V) float32. It does not look
-    past this operation, which moves no data.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return logits
-    return tf.ensure_shape(logits, logits.shape)
-
-
-def _column(rows, index):
-    """A column of rows (R, n), or with index (R,) a column of each row; -> (R,)."""
-    if not len(index.shape):
-        return take(rows, index, axis=1)
-    return take_each(rows, index[:, None])[:, 0]
 
 
 def _without_nan(log_probs):

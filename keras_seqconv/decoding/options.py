@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from keras import ops
 
+from keras_seqconv.decoding import array_ops as ops
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
@@ -29,7 +29,7 @@ def _option(default, check: Callable, *rule):
 
 def _check_ids(name, ids) -> tuple:
     """Ids of a list, an array or a tensor."""
-    ids = ops.convert_to_numpy(ids) if ops.is_tensor(ids) else ids
+    ids = np.asarray(ids) if hasattr(ids, "shape") else ids
     if not np.iterable(ids):
         raise ValueError(
             f"`{name}` must be a list of integers. Received: {name}={ids!r}"
@@ -116,16 +116,13 @@ class SearchOptions:
             lengths = (5.0 + lengths) / 6.0
         return ops.power(lengths, self.length_penalty)
 
-    def length_limits(
-        self, lengths, width, max_target_length: int | None = None, xp=ops
-    ):
+    def length_limits(self, lengths, width, max_target_length: int | None = None):
         """int(max_length_ratio * S + max_length) of every sentence; tokens but the end.
 
         Args:
             lengths: (B,) int32: S of each sentence, at most `width`.
             width: int, or a scalar tensor in a graph with dynamic shapes.
             max_target_length: positions that the model has, or None.
-            xp: `keras.ops`, or NumPy for arrays.
 
         Returns:
             Limits (B,) int32, and a limit of them all: int where `width` is one.
@@ -136,11 +133,11 @@ class SearchOptions:
             most = max_target_length - 1
         if ratio == 0:
             bound = min(offset, most)
-            return xp.full_like(lengths, bound), bound
+            return ops.full_like(lengths, bound), bound
         if isinstance(width, int):
             # Python's arithmetic, for all lengths that occur.
             table = [min(int(ratio * size + offset), most) for size in range(width + 1)]
-            return xp.take(xp.array(table, "int32"), lengths), table[-1]
+            return ops.take(np.array(table, "int32"), lengths), table[-1]
 
         return tuple(
             ops.minimum(

@@ -14,10 +14,10 @@ A strategy has
 import dataclasses
 from typing import NamedTuple
 
-from keras import ops
+import numpy as np
 
+from keras_seqconv.decoding import array_ops as ops
 from keras_seqconv.decoding.next_tokens import NEVER, NextTokens
-from keras_seqconv.ops.fused import take_each
 
 
 class Choice(NamedTuple):
@@ -66,12 +66,12 @@ class BeamStrategy:
         ends, end_parents = ops.top_k(ends, beams)
         if not self.optimal:
             better = ops.cast(going_on[:, None, :] > ends[:, :, None], "int32")
-            rank = ops.arange(beams, dtype="int32") + ops.sum(better, axis=-1)
+            rank = ops.sum(better, axis=-1) + np.arange(beams, dtype="int32")
             ends = ops.where(rank < beams, ends, NEVER)
         return Choice(
             scores=going_on,
             parents=places // count,
-            tokens=take_each(ids, places),
+            tokens=ops.take_each(ids, places),
             end_scores=ends,
             end_parents=end_parents,
         )
@@ -106,14 +106,14 @@ class DiverseBeamStrategy:
         )
         ends = (tokens == following.end_id) & (scores > NEVER)
         count = scores.shape[1]
-        order = ops.arange(count) + ops.where(ends, count, 0)
+        order = ops.where(ends, count, 0) + np.arange(count, dtype="int32")
         _, places = ops.top_k(-ops.cast(order, "float32"), self.num_beams)
         ended = ops.where(ends, scores, NEVER)
         kept = count if self.optimal else self.num_beams
         return Choice(
-            scores=take_each(scores, places),
-            parents=take_each(parents, places),
-            tokens=take_each(tokens, places),
+            scores=ops.take_each(scores, places),
+            parents=ops.take_each(parents, places),
+            tokens=ops.take_each(tokens, places),
             end_scores=ended[:, :kept],
             end_parents=parents[:, :kept],
         )
@@ -136,7 +136,7 @@ class DiverseBeamStrategy:
             size = beams // groups * count
             totals = ops.reshape(scores[:, group::groups, None] + of_group, (-1, size))
             best, places = ops.top_k(totals, 2 * beams // groups)
-            tokens = take_each(ops.reshape(tokens, (-1, size)), places)
+            tokens = ops.take_each(ops.reshape(tokens, (-1, size)), places)
             candidates.append((best, places // count * groups + group, tokens))
             chosen = ops.where(best > NEVER, tokens, -1)
             taken = chosen if taken is None else ops.concatenate([taken, chosen], 1)
@@ -165,11 +165,11 @@ class SamplingStrategy:
     def choose(self, following: NextTokens, scores) -> Choice:
         ids, log_probs = self._candidates(following)
         place = _draw(log_probs, following.uniforms)[:, None]
-        drawn = take_each(log_probs, place)
-        tokens = place if ids is None else take_each(ids, place)
+        drawn = ops.take_each(log_probs, place)
+        tokens = place if ids is None else ops.take_each(ids, place)
         drawn = ops.reshape(drawn, (-1, self.num_beams)) + scores
         tokens = ops.reshape(tokens, (-1, self.num_beams))
-        parents = ops.arange(self.num_beams, dtype="int32") + ops.zeros_like(tokens)
+        parents = ops.zeros_like(tokens) + np.arange(self.num_beams, dtype="int32")
         ends = tokens == following.end_id
         return Choice(
             scores=ops.where(ends, NEVER, drawn),
@@ -188,19 +188,19 @@ class SamplingStrategy:
         elif not isinstance(self.top_k, int):
             log_probs, size = following.all(), len(following.bias)
             # The whole vocabulary stays in its order, as above.
-            place = ops.arange(size, dtype="int32")
-            key = ops.where(self.top_k < size, log_probs, -ops.cast(place, "float32"))
+            place = np.arange(size, dtype="int32")
+            key = ops.where(self.top_k < size, log_probs, -place.astype("float32"))
             _, ids = ops.top_k(key, size)
-            log_probs = take_each(log_probs, ids)
+            log_probs = ops.take_each(log_probs, ids)
             log_probs = ops.where(place < self.top_k, log_probs, NEVER)
         else:
             ids, log_probs = _with_end(following, *following.best(self.top_k))
             log_probs, places = ops.top_k(log_probs, min(self.top_k, ids.shape[-1]))
-            ids = take_each(ids, places)
+            ids = ops.take_each(ids, places)
         if self.top_p is not None:
             probabilities = ops.exp(log_probs)
             before = ops.cumsum(probabilities, axis=-1) - probabilities
-            first = ops.arange(ids.shape[-1]) == 0
+            first = np.arange(ids.shape[-1]) == 0
             log_probs = ops.where((before < self.top_p) | first, log_probs, NEVER)
         return ids, log_probs
 

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.compiled import power_of_two_from
+from keras_seqconv.decoding.generate import power_of_two_from
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
-from keras_seqconv.decoding.tasks import source_embedders
+from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support import tf, weights_not_finite
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
@@ -49,7 +49,7 @@ class TextModel:
     the argument `max_source_length`, without the limits of the model.
     """
 
-    jit_compile: bool | str = "auto"
+    jit_compile: bool | None = None
     trained: dict | None = None
     source_language = target_language = chosen_length = None
 
@@ -141,7 +141,7 @@ class TextModel:
         jit_compile = self.jit_compile
         # Many texts keep all cores busy without XLA, whose programs share cores badly.
         plain = plain or len(rows) > _FEW_TEXTS
-        if jit_compile == "auto" and plain and keras.backend.backend() != "jax":
+        if jit_compile is None and plain and keras.backend.backend() != "jax":
             jit_compile = False
 
         def search(batch):

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import SampleOptions
-from keras_seqconv.decoding.tasks import source_embedders
+from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 from keras_seqconv.tokenizers.common import check_one_vocabulary

@@ -1,0 +1,121 @@
+"""The operations of a search, by the kind of their tensors.
+
+| tensors                                        | operations                          |
+|------------------------------------------------|-------------------------------------|
+| of Keras                                       | `keras.ops`                         |
+| NumPy arrays                                   | NumPy                               |
+| values of an ONNX graph (`runtime/graph.py`)   | nodes that are added to the graph   |
+
+So the rules, the choice of beams and the hypotheses are written once, and a search by
+ONNX Runtime imports neither Keras nor TensorFlow. Names and arguments are those of
+`keras.ops`; `take` and `take_each` are those of `ops/fused.py`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_seqconv.runtime import graph_ops
+from keras_seqconv.runtime.graph import Value
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+else:
+
+    def __getattr__(name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def operation(*args, **options):
+            return getattr(_namespace(args), name)(*args, **options)
+
+        return operation
+
+
+def _namespace(args):
+    leaves = list(_leaves(args))
+    if any(isinstance(leaf, Value) for leaf in leaves):
+        return graph_ops
+    if not any(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
+        return _Keras
+    numbers = (np.ndarray, np.generic, int, float, str, type(None))
+    return _NumPy if all(isinstance(leaf, numbers) for leaf in leaves) else _Keras
+
+
+def _leaves(args):
+    for arg in args:
+        if isinstance(arg, list | tuple):
+            yield from _leaves(arg)
+        else:
+            yield arg
+
+
+class _Namespace(type):
+    """Attributes of a module, but for those that a class defines."""
+
+    def __getattr__(cls, name):
+        return getattr(cls.module(), name)
+
+
+class _Keras(metaclass=_Namespace):
+    @staticmethod
+    def module():
+        from keras import ops
+
+        return ops
+
+    @staticmethod
+    def take(x, indices, axis=0):
+        from keras_seqconv.ops.fused import take
+
+        return take(x, indices, axis)
+
+    @staticmethod
+    def take_each(x, indices):
+        from keras_seqconv.ops.fused import take_each
+
+        return take_each(x, indices)
+
+    @staticmethod
+    def compiled_by_xla(x) -> bool:
+        from keras_seqconv.ops.compilation import compiled_by_xla
+
+        return compiled_by_xla()
+
+    @staticmethod
+    def float32_logits(logits):
+        """Logits that TensorFlow does not cast again for each use.
+
+        Its optimizer moves a cast from bfloat16 behind every reshaping of the result,
+        and the passes over the logits would read a copy each, (R, V) float32. It does
+        not look past `ensure_shape`, which moves no data.
+        """
+        import keras
+
+        from keras_seqconv.support import tf
+
+        logits = keras.ops.cast(logits, "float32")
+        if keras.backend.backend() != "tensorflow":
+            return logits
+        return tf.ensure_shape(logits, logits.shape)
+
+
+class _NumPy(metaclass=_Namespace):
+    @staticmethod
+    def module():
+        return np
+
+    @staticmethod
+    def cast(x, dtype):
+        return np.asarray(x).astype(dtype)
+
+    @staticmethod
+    def take_each(x, indices):
+        return np.take_along_axis(x, indices, axis=1)
+
+    @staticmethod
+    def top_k(x, k):
+        places = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+        return np.take_along_axis(x, places, axis=-1), places

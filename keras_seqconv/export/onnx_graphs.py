@@ -1,0 +1,235 @@
+"""The graphs of a model in ONNX, without a search.
+
+| file          | content                                                           |
+|---------------|-------------------------------------------------------------------|
+| `start.onnx`  | source_ids (B, S) int32 -> the state before the first step        |
+| `step.onnx`   | ids (R, 1) int32, the state -> logits (R, V), attention (R, S),   |
+|               | the next state                                                    |
+| `weights.bin` | the weights of both, each once                                    |
+| `graphs.json` | what a search must know of the model                              |
+
+R = B * G rows, G beams of each of B sentences. Parts of the state are `shared_0`, ...
+(B rows, the same in all steps) and `beams_0`, ... (B rows before the first step, R in
+the steps, or rank 0; the outputs of a step are `next_beams_0`, ...). Of a language
+model, `start.onnx` has the input `rows` (B, 0) int32 and no attention exists.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_seqconv.export.servable import folded
+from keras_seqconv.support import require, require_tensorflow, tf
+from keras_seqconv.support.files import write_file, write_json
+
+FORMAT = 1  # of `graphs.json` and the inputs and outputs
+OPSET = 18
+_SPECIAL = ("pad", "start", "end", "unk")
+_INLINE = 1024  # bytes of the largest tensors that stay in the graph
+_ALIGNMENT = 64  # bytes
+
+
+def write_graphs(
+    model,
+    folder: str | os.PathLike,
+    *,
+    quantize: str | None = None,
+    weights_digest: str | None = None,
+) -> None:
+    """Writes the graphs of a model for ONNX Runtime.
+
+    Args:
+        model: one of `keras_seqconv.models`, which stays unchanged.
+        folder: existing folder; files of the same names are replaced.
+        quantize: None, float32.
+        weights_digest: of the file that the weights come from, noted in `graphs.json`.
+
+    Raises:
+        ValueError: the backend is JAX, Keras has quantized the model, or an operation
+            has no form in ONNX.
+        ImportError: the extra `onnx` is not installed.
+    """
+    require_tensorflow()
+    require("tf2onnx", "onnx")
+    if any(getattr(x, "quantization_mode", None) for x in model._flatten_layers()):
+        raise ValueError(
+            "`model` must not be quantized by Keras: write the graphs of the model "
+            f"that was quantized. Received: a quantized {type(model).__name__}"
+        )
+    model, folder = folded(model.in_float32()), Path(folder)
+    start, step, parts = _traced(model)
+    content = _share_weights(start, step)
+    write_file(folder / "weights.bin", content)
+    for name, graph in (("start", start), ("step", step)):
+        write_file(folder / f"{name}.onnx", graph.SerializeToString())
+    notes = _notes(model, parts)
+    notes |= {"quantization": quantize, "weights_digest": weights_digest}
+    write_json(folder / "graphs.json", notes)
+
+
+def _notes(model, parts: dict) -> dict:
+    def described(part):
+        return {
+            name: {"dtype": leaf.dtype.name, "shape": list(leaf.shape)}
+            for name, leaf in named({part: parts[part]}).items()
+        }
+
+    source = model.source_embedder if model.has_source else None
+    return {
+        "format": FORMAT,
+        "model": type(model).__name__,
+        "has_source": model.has_source,
+        "special_ids": {name: getattr(model, f"{name}_id") for name in _SPECIAL},
+        "target_vocabulary_size": model.target_vocabulary_size,
+        "source_vocabulary_size": source and source.tokens.vocabulary_size,
+        "max_source_length": source and source.max_length,
+        "max_target_length": model.max_target_length,
+        "shared": described("shared"),
+        "beams": described("beams"),
+    }
+
+
+def named(parts: dict) -> dict:
+    """`{"beams_0": leaf, ...}` of nested parts, in the order of `keras.tree`."""
+    return {
+        f"{part}_{number}": leaf
+        for part, nested in sorted(parts.items())
+        for number, leaf in enumerate(keras.tree.flatten(nested))
+    }
+
+
+# --- From TensorFlow ---
+
+
+def _traced(model) -> tuple:
+    """Both graphs, and the nested parts of the state as tensors before a step."""
+    parts = {}
+
+    def start(source):
+        if not model.has_source:
+            source = tf.shape(source)[0]
+        state = model.get_initial_state(source)
+        parts.update({part: state[part] for part in ("shared", "beams")})
+        return named(parts)
+
+    def step(ids, state):
+        leaves = [state[name] for name in named(parts)]
+        state = keras.tree.pack_sequence_as(parts, leaves)
+        if model.has_source:  # to have the attention made
+            state["beams"] = state["beams"] | {"attention": None}
+        logits, state = model.step(ids, {"common": model._kernels(), **state})
+        beams = dict(state["beams"])
+        outputs = {"logits": logits, **named({"next_beams": beams})}
+        if model.has_source:
+            outputs = {"logits": logits, "attention": beams.pop("attention")}
+        return outputs | named({"next_beams": beams})
+
+    if model.has_source:
+        source = tf.TensorSpec([None, None], "int32", "source_ids")
+    else:
+        source = tf.TensorSpec([None, 0], "int32", "rows")
+    values = [(variable, variable.numpy()) for variable in model.variables]
+    before = _converted(start, [source], values)
+    state = {}
+    for name, leaf in named(parts).items():  # of any number of rows
+        shape = [None, *leaf.shape[1:]] if len(leaf.shape) else []
+        state[name] = tf.TensorSpec(shape, leaf.dtype, name)
+    ids = tf.TensorSpec([None, 1], "int32", "ids")
+    return before, _converted(step, [ids, state], values), parts
+
+
+def _converted(function, signature: list, values: list):
+    """The ONNX model of a function; its outputs are a dict of tensors by name.
+
+    Args:
+        function: of tensors and dictionaries of them, with the signature.
+        values: pairs of the variables that it reads and their values. They are
+            constants of the trace: nothing is left to be frozen.
+
+    Raises:
+        ValueError: the function has an operation that ONNX lacks.
+    """
+    import onnx
+    from tf2onnx import tf_loader, tfonnx
+
+    def with_values(*inputs):
+        constants = [(variable, tf.constant(value)) for variable, value in values]
+        with keras.StatelessScope(state_mapping=constants):
+            return function(*inputs)
+
+    graph = tf.function(with_values, autograph=False)
+    graph = graph.get_concrete_function(*signature)
+    inputs = {one.name: one.name.partition(":")[0] for one in graph.inputs}
+    outputs = zip(graph.outputs, sorted(graph.structured_outputs), strict=True)
+    outputs = {one.name: name for one, name in outputs}
+    names = {"input_names": [*inputs], "output_names": [*outputs]}
+    definition = graph.graph.as_graph_def(add_shapes=True)
+    with tf.Graph().as_default():
+        tf.import_graph_def(definition, name="")
+        definition = tf_loader.tf_optimize(*names.values(), definition)
+    with tf.Graph().as_default() as frozen:
+        tf.import_graph_def(definition, name="")
+        converted = tfonnx.process_tf_graph(
+            frozen, opset=OPSET, tensors_to_rename=inputs | outputs, **names
+        )
+    converted = converted.make_model("model")
+    known = {node.op_type for node in converted.graph.node}
+    unknown = sorted(name for name in known if not onnx.defs.has(name, OPSET))
+    if unknown:
+        raise ValueError(
+            "The model has operations without a form in ONNX: " + ", ".join(unknown)
+        )
+    return _optimized(converted)
+
+
+def _optimized(graph):
+    """The graph after ONNX Runtime's own optimization, in standard operations."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = (
+        onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "optimized.onnx")
+        options.optimized_model_filepath = str(path)
+        onnxruntime.InferenceSession(graph.SerializeToString(), options)
+        return onnx.load(path)
+
+
+# --- Weights ---
+
+
+def _share_weights(*graphs) -> bytes:
+    """Moves the larger tensors of the graphs into one file, whose bytes it returns."""
+    from onnx import TensorProto, numpy_helper
+
+    content, places = bytearray(), {}
+    for graph in graphs:
+        for tensor in graph.graph.initializer:
+            values = numpy_helper.to_array(tensor)
+            if values.nbytes <= _INLINE:
+                continue
+            key = (tensor.data_type, _digest(values))
+            if key not in places:
+                content.extend(bytes(-len(content) % _ALIGNMENT))
+                places[key] = len(content)
+                content.extend(values.tobytes())
+            place = {"location": "weights.bin", "offset": places[key]}
+            place["length"] = values.nbytes
+            tensor.ClearField("raw_data")
+            tensor.ClearField("float_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for name, value in place.items():
+                tensor.external_data.add(key=name, value=str(value))
+    return bytes(content)
+
+
+def _digest(values: np.ndarray) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(values)).digest()

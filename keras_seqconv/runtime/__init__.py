@@ -1,0 +1,1 @@
+"""Search by ONNX Runtime, without Keras, TensorFlow or JAX."""

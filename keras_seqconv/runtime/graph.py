@@ -1,0 +1,289 @@
+"""ONNX graphs, built by operations on their values.
+
+    graph = Graph()
+    x = graph.input("x", "float32", (None, 4))
+    graph.model({"y": x * 2.0})
+
+Arrays and numbers that meet a value become constants of the graph. All integers are
+int64, which the operators of ONNX take and return; a model's inputs are cast.
+"""
+
+import numpy as np
+
+_OPSET = 18
+
+
+class Value:
+    """A tensor of a graph.
+
+    Attributes:
+        graph: the `Graph` that it belongs to.
+        name: str, its name there.
+        dtype: "float32", "int64" or "bool".
+        shape: tuple of int, or None where a size is unknown.
+    """
+
+    __array_ufunc__ = None  # so that an array leaves its operators to a value
+
+    def __init__(self, graph, name, dtype, shape):
+        self.graph, self.name, self.dtype = graph, name, dtype
+        self.shape = tuple(shape)
+
+    def cast(self, dtype: str) -> "Value":
+        if dtype == self.dtype:
+            return self
+        from onnx import helper
+
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.graph.node("Cast", [self], dtype, self.shape, to=kind)
+
+    def __add__(self, other):
+        return binary("Add", self, other)
+
+    def __radd__(self, other):
+        return binary("Add", other, self)
+
+    def __sub__(self, other):
+        return binary("Sub", self, other)
+
+    def __rsub__(self, other):
+        return binary("Sub", other, self)
+
+    def __mul__(self, other):
+        return binary("Mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return binary("Div", self, other)
+
+    # Of numbers that are not negative.
+    def __floordiv__(self, other):
+        return binary("Div", self, other)
+
+    def __mod__(self, other):
+        return binary("Mod", self, other)
+
+    def __lt__(self, other):
+        return binary("Less", self, other, "bool")
+
+    def __le__(self, other):
+        return binary("LessOrEqual", self, other, "bool")
+
+    def __gt__(self, other):
+        return binary("Greater", self, other, "bool")
+
+    def __ge__(self, other):
+        return binary("GreaterOrEqual", self, other, "bool")
+
+    def __eq__(self, other):
+        return binary("Equal", self, other, "bool")
+
+    def __ne__(self, other):
+        equal = self == other
+        return self.graph.node("Not", [equal], "bool", equal.shape)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other):
+        return binary("And", self, other, "bool")
+
+    def __or__(self, other):
+        return binary("Or", self, other, "bool")
+
+    def __neg__(self):
+        return self.graph.node("Neg", [self], self.dtype, self.shape)
+
+    def __getitem__(self, key):
+        return _sliced(self, key if isinstance(key, tuple) else (key,))
+
+
+class Graph:
+    """A graph under construction."""
+
+    def __init__(self):
+        self._nodes, self._inputs, self._weights = [], {}, []
+        self._constants, self._opsets = {}, {"": _OPSET}
+
+    def input(self, name: str, dtype, shape) -> Value:
+        self._inputs[name] = dtype, shape
+        return Value(self, name, dtype, shape)
+
+    def constant(self, array) -> Value:
+        array = np.asarray(array)
+        if array.dtype != bool:
+            kind = "int64" if array.dtype.kind in "iu" else "float32"
+            array = array.astype(kind)
+        key = array.dtype.name, array.shape, array.tobytes()
+        name = self._constants.setdefault(key, (f"c{len(self._constants)}", array))[0]
+        return Value(self, name, array.dtype.name, array.shape)
+
+    def node(self, operator: str, inputs, dtype, shape, **attributes) -> Value:
+        """A node with one output. An input None is left out."""
+        return self.nodes(operator, inputs, [(dtype, shape)], **attributes)[0]
+
+    def nodes(self, operator: str, inputs, outputs, **attributes) -> list[Value]:
+        """A node with the outputs (dtype, shape)."""
+        from onnx import helper
+
+        names = ["" if x is None else self.value(x).name for x in inputs]
+        count = len(self._nodes)
+        values = [
+            Value(self, f"v{count}_{place}", *kind)
+            for place, kind in enumerate(outputs)
+        ]
+        made = [value.name for value in values]
+        self._nodes.append(helper.make_node(operator, names, made, **attributes))
+        return values
+
+    def value(self, x) -> Value:
+        return x if isinstance(x, Value) else self.constant(x)
+
+    def inline(self, model, prefix: str, feeds: dict[str, Value]) -> dict[str, Value]:
+        """The nodes of another model, for other inputs.
+
+        Args:
+            model: `onnx.ModelProto`.
+            prefix: of the names of its values and weights.
+            feeds: value by input.
+
+        Returns:
+            Value by output.
+        """
+        from onnx import helper
+
+        renamed = {"": ""}
+        for item in model.graph.input:
+            kind = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name
+            renamed[item.name] = feeds[item.name].cast(kind).name
+
+        def name_of(name):
+            return renamed.setdefault(name, f"{prefix}{name}")
+
+        for weight in model.graph.initializer:
+            copy = type(weight)()
+            copy.CopyFrom(weight)
+            copy.name = name_of(weight.name)
+            self._weights.append(copy)
+        for node in model.graph.node:
+            copy = type(node)()
+            copy.CopyFrom(node)
+            copy.name = f"{prefix}{node.name}" if node.name else ""
+            copy.input[:] = map(name_of, node.input)
+            copy.output[:] = map(name_of, node.output)
+            self._nodes.append(copy)
+        for opset in model.opset_import:
+            version = self._opsets.get(opset.domain, 0)
+            self._opsets[opset.domain] = max(version, opset.version)
+        outputs = {}
+        for item in model.graph.output:
+            tensor = item.type.tensor_type
+            shape = [dim.dim_value or None for dim in tensor.shape.dim]
+            kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+            outputs[item.name] = Value(self, name_of(item.name), kind, shape)
+        return outputs
+
+    def model(self, outputs: dict[str, Value]):
+        """The `onnx.ModelProto` with these outputs, by name."""
+        from onnx import helper, numpy_helper
+
+        def info(name, dtype, shape):
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            return helper.make_tensor_value_info(name, kind, shape)
+
+        nodes = [
+            *self._nodes,
+            *(
+                helper.make_node("Identity", [value.name], [name])
+                for name, value in outputs.items()
+            ),
+        ]
+        graph = helper.make_graph(
+            nodes,
+            "search",
+            [info(name, *kind) for name, kind in self._inputs.items()],
+            [info(name, v.dtype, v.shape) for name, v in outputs.items()],
+            [
+                *self._weights,
+                *(numpy_helper.from_array(x, n) for n, x in self._constants.values()),
+            ],
+        )
+        opsets = [helper.make_opsetid(*item) for item in self._opsets.items()]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+# --- Operators ---
+
+
+def graph_of(*args) -> Graph:
+    return next(x.graph for x in args if isinstance(x, Value))
+
+
+def binary(operator, x, y, dtype=None):
+    x, y = promoted(x, y)
+    shape = broadcast(x.shape, y.shape)
+    return x.graph.node(operator, [x, y], dtype or x.dtype, shape)
+
+
+def promoted(x, y) -> tuple[Value, Value]:
+    """Both of one dtype: a number takes that of the tensor."""
+    graph = graph_of(x, y)
+    values = [graph.value(part) for part in (x, y)]
+    kinds = {value.dtype for value in values}
+    if len(kinds) == 1:
+        return tuple(values)
+    for place, other in ((0, y), (1, x)):
+        part = (x, y)[place]
+        if not isinstance(part, Value):
+            values[place] = graph.constant(np.asarray(part, other.dtype))
+            return tuple(values)
+    return tuple(value.cast("float32") for value in values)
+
+
+def broadcast(*shapes) -> tuple:
+    rank = max(map(len, shapes))
+    sizes = zip(
+        *((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True
+    )
+    return tuple(
+        next((size for size in axis if size not in (1, None)), None)
+        if set(axis) != {1}
+        else 1
+        for axis in sizes
+    )
+
+
+def _sliced(x: Value, key: tuple) -> Value:
+    if Ellipsis in key:
+        place = key.index(Ellipsis)
+        count = len(x.shape) - (len(key) - 1 - key.count(None))
+        key = (*key[:place], *[slice(None)] * count, *key[place + 1 :])
+    starts, ends, axes, new, dropped, sizes = [], [], [], [], [], list(x.shape)
+    axis = 0
+    for place, part in enumerate(key):
+        if part is None:
+            new.append(place)
+            continue
+        if isinstance(part, int):
+            part = slice(part, part + 1 if part != -1 else None)
+            dropped.append(axis)
+        if part != slice(None):
+            axes.append(axis)
+            starts.append(part.start or 0)
+            ends.append(2**31 - 1 if part.stop is None else part.stop)
+            if sizes[axis] is not None:
+                sizes[axis] = len(range(sizes[axis])[part])
+        axis += 1
+    if axes:
+        limits = [np.asarray(part, "int64") for part in (starts, ends, axes)]
+        x = x.graph.node("Slice", [x, *limits], x.dtype, sizes)
+    if dropped:
+        kept = [size for axis, size in enumerate(x.shape) if axis not in dropped]
+        x = x.graph.node("Squeeze", [x, np.array(dropped)], x.dtype, kept)
+    if new:
+        shape = list(x.shape)
+        new = [n - sum(isinstance(part, int) for part in key[:n]) for n in new]
+        for n in new:
+            shape.insert(n, 1)
+        x = x.graph.node("Unsqueeze", [x, np.array(new)], x.dtype, shape)
+    return x

@@ -1,0 +1,232 @@
+"""`keras.ops` for values of a graph of ONNX: the operations that a search has."""
+
+import numpy as np
+
+from keras_seqconv.runtime.graph import Value, binary, broadcast, graph_of, promoted
+
+
+def cast(x, dtype):
+    return x.cast({"int32": "int64"}.get(dtype, dtype))
+
+
+def convert_to_tensor(x, dtype=None):
+    return x if dtype is None else cast(x, dtype)
+
+
+def shape(x) -> tuple:
+    """Sizes; a scalar of the graph where one is unknown."""
+    sizes = list(x.shape)
+    for axis, size in enumerate(sizes):
+        if size is None:
+            options = {"start": axis, "end": axis + 1}
+            size = x.graph.node("Shape", [x], "int64", (1,), **options)
+            sizes[axis] = x.graph.node("Squeeze", [size], "int64", ())
+    return tuple(sizes)
+
+
+def reshape(x, shape):
+    graph = graph_of(x, *shape)
+    known = [size if isinstance(size, int) and size >= 0 else None for size in shape]
+    if None in known and all(isinstance(size, int) for size in shape):
+        sizes, rest = list(x.shape), [size for size in known if size is not None]
+        if None not in sizes and -1 in shape:
+            known[shape.index(-1)] = int(np.prod(sizes)) // int(np.prod(rest))
+    if not all(isinstance(size, int) for size in shape):
+        parts = [
+            reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
+            for size in shape
+        ]
+        shape = graph.node("Concat", parts, "int64", (len(parts),), axis=0)
+    else:
+        shape = np.array(shape, "int64")
+    return graph.node("Reshape", [x, shape], x.dtype, known)
+
+
+def where(condition, x, y):
+    graph = graph_of(condition, x, y)
+    if isinstance(x, Value) or isinstance(y, Value):
+        x, y = promoted(x, y)
+    x, y = graph.value(x), graph.value(y)
+    condition = graph.value(condition)
+    sizes = broadcast(condition.shape, x.shape, y.shape)
+    return graph.node("Where", [condition, x, y], x.dtype, sizes)
+
+
+def maximum(x, y):
+    return binary("Max", x, y)
+
+
+def minimum(x, y):
+    return binary("Min", x, y)
+
+
+def power(x, y):
+    return binary("Pow", x, y)
+
+
+def isnan(x):
+    return x.graph.node("IsNaN", [x], "bool", x.shape)
+
+
+def exp(x):
+    return x.graph.node("Exp", [x], x.dtype, x.shape)
+
+
+def log(x):
+    return x.graph.node("Log", [x], x.dtype, x.shape)
+
+
+def softmax(x, axis=-1):
+    return x.graph.node("Softmax", [x], x.dtype, x.shape, axis=axis)
+
+
+def log_softmax(x, axis=-1):
+    return x.graph.node("LogSoftmax", [x], x.dtype, x.shape, axis=axis)
+
+
+def logaddexp(x, y):
+    largest = maximum(x, y)
+    return largest + log(exp(x - largest) + exp(y - largest))
+
+
+def _reduced(operator, x, axis, keepdims):
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    axes = [a % len(x.shape) for a in axes]
+    sizes = [
+        1 if a in axes else size
+        for a, size in enumerate(x.shape)
+        if keepdims or a not in axes
+    ]
+    axes = np.array(axes)
+    return x.graph.node(operator, [x, axes], x.dtype, sizes, keepdims=int(keepdims))
+
+
+def sum(x, axis, keepdims=False):  # noqa: A001
+    return _reduced("ReduceSum", x, axis, keepdims)
+
+
+def max(x, axis, keepdims=False):  # noqa: A001
+    return _reduced("ReduceMax", x, axis, keepdims)
+
+
+def min(x, axis, keepdims=False):  # noqa: A001
+    return _reduced("ReduceMin", x, axis, keepdims)
+
+
+def argmax(x, axis=-1):
+    return x.graph.node("ArgMax", [x], "int64", x.shape[:-1], axis=axis, keepdims=0)
+
+
+def cumsum(x, axis=-1):
+    return x.graph.node("CumSum", [x, np.array(axis)], x.dtype, x.shape)
+
+
+def top_k(x, k):
+    size = (*x.shape[:-1], k)
+    count = np.array([k])
+    return x.graph.nodes("TopK", [x, count], [(x.dtype, size), ("int64", size)])
+
+
+def sort(x, axis=-1):
+    size = x.shape[-1]
+    return x.graph.nodes(
+        "TopK", [x, np.array([size])], [(x.dtype, x.shape), ("int64", x.shape)],
+        largest=0,
+    )[0]  # fmt: skip
+
+
+def take(x, indices, axis=0):
+    graph = graph_of(x, indices)
+    x, indices = graph.value(x), graph.value(indices)
+    sizes = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return graph.node("Gather", [x, indices], x.dtype, sizes, axis=axis)
+
+
+def take_each(x, indices):
+    """x (B, N), indices (B, n) -> (B, n)."""
+    graph = graph_of(x, indices)
+    x, indices = graph.value(x), graph.value(indices)
+    sizes = (x.shape[0], *indices.shape[1:])
+    return graph.node("GatherElements", [x, indices], x.dtype, sizes, axis=1)
+
+
+def concatenate(parts, axis=0):
+    graph = graph_of(*parts)
+    parts = [graph.value(part) for part in parts]
+    sizes = [*parts[0].shape]
+    along = [part.shape[axis] for part in parts]
+    sizes[axis] = None if None in along else int(np.sum(along))
+    return graph.node("Concat", parts, parts[0].dtype, sizes, axis=axis)
+
+
+def stack(parts, axis=0):
+    graph = graph_of(*parts)
+    axis = axis % (len(parts[0].shape) + 1)
+    key = (slice(None),) * axis + (None,)
+    return concatenate([graph.value(part)[key] for part in parts], axis)
+
+
+def repeat(x, repeats, axis=0):
+    sizes = [*x.shape]
+    sizes.insert(axis + 1, repeats)
+    key = (slice(None),) * (axis + 1) + (None,)
+    x = x[key]
+    ones = np.ones(len(x.shape), "int64")
+    ones[axis + 1] = repeats
+    x = x.graph.node("Expand", [x, ones], x.dtype, sizes)
+    return reshape(x, (*sizes[:axis], -1, *sizes[axis + 2 :]))
+
+
+def pad(x, widths, constant_values=0):
+    begins, ends = zip(*widths, strict=True)
+    sizes = [
+        None if size is None else size + before + after
+        for size, before, after in zip(x.shape, begins, ends, strict=True)
+    ]
+    value = np.asarray(constant_values, x.dtype)
+    widths = np.array([*begins, *ends], "int64")
+    return x.graph.node("Pad", [x, widths, value], x.dtype, sizes)
+
+
+def broadcast_to(x, sizes):
+    graph = graph_of(x, *sizes)
+    parts = [
+        reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
+        for size in sizes
+    ]
+    target = graph.node("Concat", parts, "int64", (len(parts),), axis=0)
+    known = [size if isinstance(size, int) else None for size in sizes]
+    return graph.node("Expand", [graph.value(x), target], x.dtype, known)
+
+
+def arange(start, stop=None, dtype="int64"):
+    graph = graph_of(start, stop)
+    start, stop = (0, start) if stop is None else (start, stop)
+    return graph.node("Range", [start, stop, 1], "int64", (None,))
+
+
+def full_like(x, value, dtype=None):
+    dtype = {"int32": "int64", None: x.dtype}.get(dtype, dtype)
+    size = x.graph.node("Shape", [x], "int64", (len(x.shape),))
+    return x.graph.node("Expand", [np.asarray(value, dtype), size], dtype, x.shape)
+
+
+def zeros_like(x):
+    return full_like(x, 0)
+
+
+def ones_like(x):
+    return full_like(x, 1)
+
+
+def scatter_update(x, places, values):
+    """x[places[i]] = values[i]."""
+    return x.graph.node("ScatterND", [x, places, values], x.dtype, x.shape)
+
+
+def float32_logits(logits):
+    return cast(logits, "float32")
+
+
+def compiled_by_xla(x) -> bool:
+    return False

@@ -1,0 +1,342 @@
+"""A model in ONNX Runtime, and the loop around the step of its search.
+
+| file of a folder | inputs -> outputs                                                |
+|------------------|------------------------------------------------------------------|
+| `start.onnx`     | source_ids (B, S), or rows (B, 0) -> the state                   |
+| `step.onnx`      | ids (R, 1), the state -> logits (R, V), the next state           |
+| `weights.bin`    | the weights of both                                              |
+| `graphs.json`    | special ids and limits of the model, digest of its weights       |
+
+The graph of a whole step is `decoding.step.advance`, traced around `step.onnx`: model,
+rules, choice of beams, next state. It is made in milliseconds for the options of a call
+and kept. The loop feeds its outputs back.
+"""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from keras_seqconv.decoding.draws import uniforms
+from keras_seqconv.decoding.ensemble import Ensemble
+from keras_seqconv.decoding.hypotheses import Hypotheses, Records, follow, hypotheses
+from keras_seqconv.decoding.next_tokens import NEVER
+from keras_seqconv.decoding.options import BeamOptions, SampleOptions
+from keras_seqconv.decoding.step import (
+    Rows,
+    Sentences,
+    Task,
+    advance,
+    begin,
+    best_ended,
+    map_leaves,
+)
+from keras_seqconv.decoding.tasks import limits_of, task_of, with_rules
+from keras_seqconv.runtime.graph import Graph
+from keras_seqconv.support import require
+from keras_seqconv.support.files import read_json
+
+# The batch is gathered anew when at most this part of its sentences is unfinished.
+_SHRINK_AT = 0.75
+_KEPT = 8  # graphs of steps, of the options used last
+_ATTRIBUTES = (
+    "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size",
+    "max_target_length", "has_source", "source_vocabulary_size", "max_source_length",
+)  # fmt: skip
+# What a graph does not know: limits are tensors, scores are divided outside of it.
+_OF_RESULTS = {
+    "length_penalty": 1.0, "length_penalty_kind": "power", "normalize": True,
+    "num_hypotheses": None,
+}  # fmt: skip
+
+
+class OnnxModel:
+    """A model in ONNX Runtime, or an ensemble of several, each call in one thread.
+
+    It replaces a model of Keras in a `Translator` or `LanguageGenerator`, and imports
+    neither Keras nor TensorFlow. Several threads may search at the same time.
+
+    Args:
+        folders: with the graphs of a model each.
+
+    Raises:
+        ValueError: the models have different vocabularies or special tokens.
+        ImportError: onnx or onnxruntime is not installed.
+    """
+
+    def __init__(self, *folders: str | os.PathLike):
+        for package in ("onnx", "onnxruntime"):
+            require(package, "onnx")
+        members = [
+            _ModelGraphs(Path(folder), f"model_{number}_")
+            for number, folder in enumerate(folders)
+        ]
+        self._model = members[0] if len(members) == 1 else Ensemble(members)
+        self._weights = {n: x for member in members for n, x in member.weights.items()}
+        self.digest = " ".join(member.weights_digest or "" for member in members)
+        for name in _ATTRIBUTES:
+            setattr(self, name, getattr(self._model, name))
+        self._programs, self._making = {}, threading.Lock()
+
+    def beam_search_hypotheses(self, source_ids=None, **options) -> Hypotheses:
+        """See `keras_seqconv.decoding.beam_search_hypotheses`; L is at most its L."""
+        return self._searched(BeamOptions, source_ids, options)
+
+    def sample_hypotheses(self, source_ids=None, *, seed, **options) -> Hypotheses:
+        """See `keras_seqconv.decoding.sample_hypotheses`; a seed for each sentence."""
+        return self._searched(SampleOptions, source_ids, options, seed)
+
+    def score(self, source_ids, target_ids: np.ndarray, length_penalty=1.0, **options):
+        """See `keras_seqconv.decoding.score`: a search that is forced to the targets.
+
+        Targets are (B, T) and hold an end token.
+        """
+        return self.beam_search_hypotheses(
+            source_ids,
+            prefix_ids=target_ids,
+            num_beams=1,
+            max_length=target_ids.shape[1],
+            length_penalty=length_penalty,
+            **options,
+        )
+
+    def stream_ids(
+        self, prefix_ids: list[int], seed: tuple[int, int], options: dict
+    ) -> Iterator[int]:
+        """Yields the tokens after a prefix as they are drawn, without the end token.
+
+        Args:
+            prefix_ids: first tokens of the text.
+            seed: two integers.
+            options: of `SampleOptions`.
+        """
+        prefix = np.array([prefix_ids or [self.pad_id]])
+        steps, *_ = self._begun(SampleOptions, None, options, [seed], prefix)
+        for number, (_, made) in enumerate(steps):
+            if not (made["next_scores"] > NEVER).any():
+                return
+            if number >= len(prefix_ids):
+                yield int(made["next_ids"][0, 0])
+
+    def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
+        options = dict(options)
+        for name in ("max_batch_size", "jit_compile"):
+            options.pop(name, None)
+        prefix_ids = options.pop("prefix_ids", None)
+        steps, task, rows, sentences = self._begun(
+            kind, source_ids, options, seeds, prefix_ids
+        )
+        count = len(sentences.scores)
+        ended = [sentences.finished.copy(), sentences.origins.copy()]
+        records: dict = {name: [] for name in Records._fields}
+        for left, made in steps:
+            for results, name in zip(ended, ("finished", "origins"), strict=True):
+                results[left] = made[f"next_{name}"]
+            for name, kept in records.items():
+                if name in made:
+                    kept.append(_of_all(made[name], left, count))
+        of_all = Records(*(np.stack(kept) if kept else () for kept in records.values()))
+        sentences = sentences._replace(finished=ended[0], origins=ended[1])
+        best = best_ended(task, sentences)
+        tokens, beams = follow(of_all.backpointers, best, task.strategy)
+        with np.errstate(invalid="ignore"):  # between hypotheses that do not exist
+            found = hypotheses(task.constraints.model, best, of_all, tokens, beams)
+        return found._replace(
+            ids=found.ids.astype("int32"), lengths=found.lengths.astype("int32")
+        )
+
+    def _begun(self, kind, source_ids, options, seeds, prefix_ids) -> tuple:
+        """An iterator over the steps; task, rows and sentences before the first one."""
+        options = kind.from_names(options)
+        options.check_model(self)
+        tensors = {"source_ids": source_ids, "prefix_ids": prefix_ids}
+        tensors = {
+            name: np.asarray(ids).astype("int64")
+            for name, ids in tensors.items()
+            if ids is not None
+        }
+        limits, longest = limits_of(self, options, tensors)
+        if seeds is not None:
+            shape = int(longest) + 1, options.num_samples
+            draws = [uniforms(seed, shape).T for seed in seeds]
+            tensors["uniforms"] = np.concatenate(draws)
+        task = task_of(self._model, options, tensors)
+        task = with_rules(task, tensors, limits.astype("int64"))
+        source = source_ids if self.has_source else np.zeros((len(limits), 0))
+        state = self._model.get_initial_state(source, task.strategy.num_beams)
+        _, rows, sentences = begin(task, state, int(longest) + 1)
+        sentences = sentences._replace(steps=np.zeros((), "int64"))
+        program = self._program(options, rows, sentences)
+        steps = program.steps(rows, sentences, task.strategy.num_beams)
+        return steps, task, rows, sentences
+
+    def _program(self, options, rows: Rows, sentences: Sentences) -> "_Program":
+        """The program of a step, made once for options and kinds of tensors."""
+        names = [field.name for field in dataclasses.fields(options)]
+        neutral = {"max_length": 10**6, "max_length_ratio": 0.0}
+        if getattr(options, "stopping", "first") == "first":
+            neutral |= {name: x for name, x in _OF_RESULTS.items() if name in names}
+        options = dataclasses.replace(options, **neutral)
+        kinds = [(name, x.dtype, x.ndim) for name, x in _named(rows, sentences).items()]
+        key = (options, *kinds)
+        with self._making:
+            if key not in self._programs:
+                if len(self._programs) == _KEPT:
+                    del self._programs[next(iter(self._programs))]
+                task = task_of(self._model, options, {})
+                self._programs[key] = _Program(task, rows, sentences, self._weights)
+            return self._programs[key]
+
+
+class _ModelGraphs:
+    """The graphs of one model, and the entries of `graphs.json` as attributes."""
+
+    def __init__(self, folder: Path, prefix: str):
+        import onnx
+
+        self._prefix = prefix
+        content = read_json(folder / "graphs.json")
+        vars(self).update(content)
+        vars(self).update({f"{n}_id": i for n, i in content["special_ids"].items()})
+        self._step = onnx.load(folder / "step.onnx", load_external_data=False)
+        self.weights = {
+            f"{prefix}{weight.name}": _mapped(weight, folder)
+            for weight in self._step.graph.initializer
+            if weight.external_data
+        }
+        self._start = _session(str(folder / "start.onnx"))
+        self._outputs = [output.name for output in self._start.get_outputs()]
+
+    def get_initial_state(self, source: np.ndarray, num_beams: int) -> dict:
+        """The state before the first step, by name."""
+        name = self._start.get_inputs()[0].name
+        made = self._start.run(self._outputs, {name: source.astype("int32")})
+        state: dict = {"shared": {}, "beams": {}}
+        for name, leaf in zip(self._outputs, made, strict=True):
+            part = name.partition("_")[0]
+            if part == "beams" and leaf.ndim:
+                leaf = np.repeat(leaf, num_beams, axis=0)
+            state[part][name] = leaf
+        return state
+
+    def step(self, ids, state: dict) -> tuple:
+        """Adds `step.onnx` to the graph of which `ids` are a value."""
+        feeds = {"ids": ids, **state["shared"], **state["beams"]}
+        outputs = ids.graph.inline(self._step, self._prefix, feeds)
+        beams = {name: outputs[f"next_{name}"] for name in state["beams"]}
+        if "attention" in outputs:
+            beams["attention"] = outputs["attention"]
+        return outputs["logits"], {**state, "beams": beams}
+
+
+class _Program:
+    """The graph of a step of the search, and the loop around it."""
+
+    def __init__(self, task: Task, rows: Rows, sentences: Sentences, weights: dict):
+        graph = Graph()
+        names = iter(_named(rows, sentences))
+
+        def value(leaf):
+            name, shape = next(names), [None] * leaf.ndim
+            if name in ("scores", "finished", "origins"):
+                shape[-1] = task.strategy.num_beams
+            return graph.input(name, leaf.dtype.name, shape)
+
+        before = map_leaves(value, (rows, sentences))
+        *after, records = advance(task, {}, *before)
+        given, outputs = _named(*before), {}
+        for name, value in _named(*after).items():
+            if name in given and value is not given[name]:
+                outputs[f"next_{name}"] = value
+        outputs |= _named(records)
+        self._outputs = [*outputs]
+        model = graph.model(outputs).SerializeToString()
+        self._session = _session(model, weights)
+
+    def steps(self, rows: Rows, sentences: Sentences, num_beams: int) -> Iterator:
+        """Steps until all sentences have ended; those that have, leave the batch.
+
+        Yields:
+            Numbers of the sentences (b,) of a step, and its outputs by name.
+        """
+        feeds, of_sentences = _named(rows, sentences), {*_named(sentences)}
+        left = np.arange(len(sentences.scores))
+        while len(left):
+            made = self._session.run(self._outputs, feeds)
+            made = dict(zip(self._outputs, made, strict=True))
+            yield left, made
+            for name, value in made.items():
+                if name.startswith("next_"):
+                    feeds[name.removeprefix("next_")] = value
+            unfinished = (feeds["scores"] > NEVER).any(axis=1)
+            if unfinished.sum() <= _SHRINK_AT * len(left):
+                places = np.flatnonzero(unfinished)
+                order = (places[:, None] * num_beams + np.arange(num_beams)).ravel()
+                for name, value in feeds.items():
+                    if value.ndim:
+                        kept = places if name in of_sentences else order
+                        feeds[name] = value[kept]
+                left = left[places]
+
+
+def _session(model: str | bytes, weights: dict | None = None):
+    """A session of one thread: small products are not faster in several.
+
+    weights: arrays for the tensors outside of the file, by name.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if weights:
+        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, weights.values())
+        options.add_external_initializers([*weights], [*values])
+    return onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _mapped(weight, folder: Path) -> np.ndarray:
+    """The array of a tensor that lies in a file of its own, read when it is used."""
+    from onnx import helper
+
+    place = {entry.key: entry.value for entry in weight.external_data}
+    return np.memmap(
+        folder / Path(place["location"]).name,
+        helper.tensor_dtype_to_np_dtype(weight.data_type),
+        mode="r",
+        offset=int(place.get("offset", 0)),
+        shape=tuple(weight.dims),
+    )
+
+
+def _named(*fields) -> dict:
+    """Leaves of named tuples by name: that of the field, or the path inside of it."""
+
+    def add(path, part):
+        if isinstance(part, dict):
+            part = part.items()
+        elif isinstance(part, tuple | list):
+            part = enumerate(part)
+        else:
+            leaves["_".join(map(str, path[1:] or path))] = part
+            return
+        for name, inner in part:
+            add((*path, name), inner)
+
+    leaves: dict = {}
+    for part in fields:
+        add((), part._asdict())
+    return leaves
+
+
+def _of_all(values: np.ndarray, left: np.ndarray, count: int) -> np.ndarray:
+    """Values of some sentences, with zeros for the `count` others."""
+    if len(left) == count:
+        return values
+    of_all = np.zeros((count, *values.shape[1:]), values.dtype)
+    of_all[left] = values
+    return of_all
