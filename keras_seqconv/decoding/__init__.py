@@ -9,7 +9,7 @@ of a sentence adjacent), N returned hypotheses, k candidates of a row, L steps
 target time, V vocabulary.
 """
 
-from typing import TYPE_CHECKING
+import typing
 
 from keras_seqconv.decoding.ensemble import Ensemble as Ensemble
 from keras_seqconv.decoding.hypotheses import Hypotheses as Hypotheses
@@ -23,7 +23,7 @@ from keras_seqconv.decoding.strategies import SamplingStrategy as SamplingStrate
 from keras_seqconv.support import imported_when_used
 from keras_seqconv.support.arguments import public_names
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from keras_seqconv.decoding.generate import TargetScores as TargetScores
     from keras_seqconv.decoding.generate import beam_search as beam_search
     from keras_seqconv.decoding.generate import (
@@ -51,7 +51,7 @@ _HOMES = {
 }  # fmt: skip
 _here = public_names(globals())
 
-if not TYPE_CHECKING:
+if not typing.TYPE_CHECKING:
     __getattr__ = imported_when_used(__name__, _HOMES)
 
 
