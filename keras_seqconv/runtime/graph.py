@@ -258,7 +258,7 @@ def _sliced(x: Value, key: tuple) -> Value:
         place = key.index(Ellipsis)
         count = len(x.shape) - (len(key) - 1 - key.count(None))
         key = (*key[:place], *[slice(None)] * count, *key[place + 1 :])
-    starts, ends, axes, new, dropped, sizes = [], [], [], [], [], list(x.shape)
+    limits, axes, new, dropped, sizes = [], [], [], [], list(x.shape)
     axis = 0
     for place, part in enumerate(key):
         if part is None:
@@ -269,14 +269,15 @@ def _sliced(x: Value, key: tuple) -> Value:
             dropped.append(axis)
         if part != slice(None):
             axes.append(axis)
-            starts.append(part.start or 0)
-            ends.append(2**31 - 1 if part.stop is None else part.stop)
+            end = 2**31 - 1 if part.stop is None else part.stop
+            limits.append((part.start or 0, end, part.step or 1))
             if sizes[axis] is not None:
                 sizes[axis] = len(range(sizes[axis])[part])
         axis += 1
     if axes:
-        limits = [np.asarray(part, "int64") for part in (starts, ends, axes)]
-        x = x.graph.node("Slice", [x, *limits], x.dtype, sizes)
+        starts, ends, steps = np.array(limits).T
+        inputs = [x, starts, ends, np.array(axes), steps]
+        x = x.graph.node("Slice", inputs, x.dtype, sizes)
     if dropped:
         kept = [size for axis, size in enumerate(x.shape) if axis not in dropped]
         x = x.graph.node("Squeeze", [x, np.array(dropped)], x.dtype, kept)

@@ -121,6 +121,23 @@ class OnnxModel:
             if number >= len(prefix_ids):
                 yield int(made["next_ids"][0, 0])
 
+    def step_graph(self, **options):
+        """The graph of a step of the beam search (`onnx.ModelProto`).
+
+        Inputs and outputs: `runtime/README` of an export. Weights lie outside of it.
+
+        Args:
+            **options: of `BeamOptions`.
+        """
+        options = BeamOptions.from_names(options)
+        source = np.full((1, 1), self.end_id) if self.has_source else None
+        prefix = None if self.has_source else np.full((1, 1), self.pad_id)
+        _, _, rows, sentences = self._begun(
+            BeamOptions, source, dataclasses.asdict(options), None, prefix
+        )
+        model, _ = _step_graph(task_of(self._model, options, {}), rows, sentences)
+        return model
+
     def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
         options = dict(options)
         for name in ("max_batch_size", "jit_compile"):
@@ -187,7 +204,8 @@ class OnnxModel:
                 if len(self._programs) == _KEPT:
                     del self._programs[next(iter(self._programs))]
                 task = task_of(self._model, options, {})
-                self._programs[key] = _Program(task, rows, sentences, self._weights)
+                graph = _step_graph(task, rows, sentences)
+                self._programs[key] = _Program(*graph, self._weights)
             return self._programs[key]
 
 
@@ -232,29 +250,33 @@ class _ModelGraphs:
         return outputs["logits"], {**state, "beams": beams}
 
 
+def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
+    """The graph of a step for such tensors: `onnx.ModelProto`, names of its outputs."""
+    graph = Graph()
+    names = iter(_named(rows, sentences))
+
+    def value(leaf):
+        name, shape = next(names), [None] * leaf.ndim
+        if name in ("scores", "finished", "origins"):
+            shape[-1] = task.strategy.num_beams
+        return graph.input(name, leaf.dtype.name, shape)
+
+    before = map_leaves(value, (rows, sentences))
+    *after, records = advance(task, {}, *before)
+    given, outputs = _named(*before), {}
+    for name, value in _named(*after).items():
+        if name in given and value is not given[name]:
+            outputs[f"next_{name}"] = value
+    outputs |= _named(records)
+    return graph.model(outputs), [*outputs]
+
+
 class _Program:
-    """The graph of a step of the search, and the loop around it."""
+    """The graph of a step of the search in a session, and the loop around it."""
 
-    def __init__(self, task: Task, rows: Rows, sentences: Sentences, weights: dict):
-        graph = Graph()
-        names = iter(_named(rows, sentences))
-
-        def value(leaf):
-            name, shape = next(names), [None] * leaf.ndim
-            if name in ("scores", "finished", "origins"):
-                shape[-1] = task.strategy.num_beams
-            return graph.input(name, leaf.dtype.name, shape)
-
-        before = map_leaves(value, (rows, sentences))
-        *after, records = advance(task, {}, *before)
-        given, outputs = _named(*before), {}
-        for name, value in _named(*after).items():
-            if name in given and value is not given[name]:
-                outputs[f"next_{name}"] = value
-        outputs |= _named(records)
-        self._outputs = [*outputs]
-        model = graph.model(outputs).SerializeToString()
-        self._session = _session(model, weights)
+    def __init__(self, model, outputs: list[str], weights: dict):
+        self._outputs = outputs
+        self._session = _session(model.SerializeToString(), weights)
 
     def steps(self, rows: Rows, sentences: Sentences, num_beams: int) -> Iterator:
         """Steps until all sentences have ended; those that have, leave the batch.
