@@ -198,14 +198,24 @@ class Graph:
                 for name, value in outputs.items()
             ),
         ]
+        # ONNX Runtime would run nodes that nothing needs, too.
+        needed, kept = {*outputs}, []
+        for node in reversed(nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.insert(0, node)
         graph = helper.make_graph(
-            nodes,
+            kept,
             "search",
-            [info(name, *kind) for name, kind in self._inputs.items()],
+            [info(n, *kind) for n, kind in self._inputs.items() if n in needed],
             [info(name, v.dtype, v.shape) for name, v in outputs.items()],
             [
-                *self._weights,
-                *(numpy_helper.from_array(x, n) for n, x in self._constants.values()),
+                *(weight for weight in self._weights if weight.name in needed),
+                *(
+                    numpy_helper.from_array(x, n)
+                    for n, x in self._constants.values()
+                    if n in needed
+                ),
             ],
         )
         opsets = [helper.make_opsetid(*item) for item in self._opsets.items()]

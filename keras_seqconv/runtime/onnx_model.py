@@ -146,17 +146,12 @@ class OnnxModel:
         steps, task, rows, sentences = self._begun(
             kind, source_ids, options, seeds, prefix_ids
         )
-        count = len(sentences.scores)
-        ended = [sentences.finished.copy(), sentences.origins.copy()]
-        records: dict = {name: [] for name in Records._fields}
+        count, records = len(sentences.scores), {name: [] for name in Records._fields}
         for left, made in steps:
-            for results, name in zip(ended, ("finished", "origins"), strict=True):
-                results[left] = made[f"next_{name}"]
             for name, kept in records.items():
                 if name in made:
                     kept.append(_of_all(made[name], left, count))
         of_all = Records(*(np.stack(kept) if kept else () for kept in records.values()))
-        sentences = sentences._replace(finished=ended[0], origins=ended[1])
         best = best_ended(task, sentences)
         tokens, beams = follow(of_all.backpointers, best, task.strategy)
         with np.errstate(invalid="ignore"):  # between hypotheses that do not exist
@@ -276,32 +271,42 @@ class _Program:
 
     def __init__(self, model, outputs: list[str], weights: dict):
         self._outputs = outputs
+        names = {weight.name for weight in model.graph.initializer}
+        weights = {name: x for name, x in weights.items() if name in names}
         self._session = _session(model.SerializeToString(), weights)
+        self._inputs = [tensor.name for tensor in self._session.get_inputs()]
 
     def steps(self, rows: Rows, sentences: Sentences, num_beams: int) -> Iterator:
         """Steps until all sentences have ended; those that have, leave the batch.
+
+        The arrays `finished` and `origins` of `sentences` are those of the end, then.
 
         Yields:
             Numbers of the sentences (b,) of a step, and its outputs by name.
         """
         feeds, of_sentences = _named(rows, sentences), {*_named(sentences)}
+        feeds = {name: feeds[name] for name in self._inputs}
         left = np.arange(len(sentences.scores))
         while len(left):
             made = self._session.run(self._outputs, feeds)
             made = dict(zip(self._outputs, made, strict=True))
             yield left, made
-            for name, value in made.items():
-                if name.startswith("next_"):
-                    feeds[name.removeprefix("next_")] = value
-            unfinished = (feeds["scores"] > NEVER).any(axis=1)
-            if unfinished.sum() <= _SHRINK_AT * len(left):
-                places = np.flatnonzero(unfinished)
-                order = (places[:, None] * num_beams + np.arange(num_beams)).ravel()
-                for name, value in feeds.items():
-                    if value.ndim:
-                        kept = places if name in of_sentences else order
-                        feeds[name] = value[kept]
-                left = left[places]
+            for name in self._inputs:
+                feeds[name] = made.get(f"next_{name}", feeds[name])
+            unfinished = feeds["scores"].max(axis=1) > NEVER
+            if np.count_nonzero(unfinished) > _SHRINK_AT * len(left):
+                continue
+            for results, name in (
+                (sentences.finished, "finished"),
+                (sentences.origins, "origins"),
+            ):
+                results[left] = feeds[name]
+            places = np.flatnonzero(unfinished)
+            order = (places[:, None] * num_beams + np.arange(num_beams)).ravel()
+            for name, value in feeds.items():
+                if value.ndim:
+                    feeds[name] = value[places if name in of_sentences else order]
+            left = left[places]
 
 
 def _session(model: str | bytes, weights: dict | None = None):
