@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.decoding.graphs import Tiered
 from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import DictionaryTokenizer
 from keras_seqconv.translation.translate_files import translate_file
@@ -38,18 +37,6 @@ def known(translator):
     """Lines and their translations, by the translator itself."""
     lines = [*random_lines(40), "", "  ", *random_lines(5)]
     return lines, translator.translate(lines)
-
-
-@pytest.mark.tensorflow
-def test_programs_are_compiled_for_lines_one_by_one(translator, tmp_path, monkeypatch):
-    begun = []
-    monkeypatch.setattr(Tiered, "_compile", lambda *_: begun.append(True))
-    write(tmp_path / "in", ["w1 " * 40])  # as wide as no other test's
-    ends = tmp_path / "in", tmp_path / "out"
-    translate_file(translator, *ends)
-    assert not begun
-    translate_file(translator, *ends, window=1)
-    assert begun
 
 
 def calling(translator, before):
