@@ -198,14 +198,24 @@ class Graph:
                 for name, value in outputs.items()
             ),
         ]
+        # ONNX Runtime would run nodes that nothing needs, too.
+        needed, kept = {*outputs}, []
+        for node in reversed(nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.insert(0, node)
         graph = helper.make_graph(
-            nodes,
+            kept,
             "search",
-            [info(name, *kind) for name, kind in self._inputs.items()],
+            [info(n, *kind) for n, kind in self._inputs.items() if n in needed],
             [info(name, v.dtype, v.shape) for name, v in outputs.items()],
             [
-                *self._weights,
-                *(numpy_helper.from_array(x, n) for n, x in self._constants.values()),
+                *(weight for weight in self._weights if weight.name in needed),
+                *(
+                    numpy_helper.from_array(x, n)
+                    for n, x in self._constants.values()
+                    if n in needed
+                ),
             ],
         )
         opsets = [helper.make_opsetid(*item) for item in self._opsets.items()]
@@ -258,7 +268,7 @@ def _sliced(x: Value, key: tuple) -> Value:
         place = key.index(Ellipsis)
         count = len(x.shape) - (len(key) - 1 - key.count(None))
         key = (*key[:place], *[slice(None)] * count, *key[place + 1 :])
-    starts, ends, axes, new, dropped, sizes = [], [], [], [], [], list(x.shape)
+    limits, axes, new, dropped, sizes = [], [], [], [], list(x.shape)
     axis = 0
     for place, part in enumerate(key):
         if part is None:
@@ -269,14 +279,15 @@ def _sliced(x: Value, key: tuple) -> Value:
             dropped.append(axis)
         if part != slice(None):
             axes.append(axis)
-            starts.append(part.start or 0)
-            ends.append(2**31 - 1 if part.stop is None else part.stop)
+            end = 2**31 - 1 if part.stop is None else part.stop
+            limits.append((part.start or 0, end, part.step or 1))
             if sizes[axis] is not None:
                 sizes[axis] = len(range(sizes[axis])[part])
         axis += 1
     if axes:
-        limits = [np.asarray(part, "int64") for part in (starts, ends, axes)]
-        x = x.graph.node("Slice", [x, *limits], x.dtype, sizes)
+        starts, ends, steps = np.array(limits).T
+        inputs = [x, starts, ends, np.array(axes), steps]
+        x = x.graph.node("Slice", inputs, x.dtype, sizes)
     if dropped:
         kept = [size for axis, size in enumerate(x.shape) if axis not in dropped]
         x = x.graph.node("Squeeze", [x, np.array(dropped)], x.dtype, kept)

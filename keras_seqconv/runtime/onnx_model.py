@@ -121,6 +121,23 @@ class OnnxModel:
             if number >= len(prefix_ids):
                 yield int(made["next_ids"][0, 0])
 
+    def step_graph(self, **options):
+        """The graph of a step of the beam search (`onnx.ModelProto`).
+
+        Inputs and outputs: `runtime/README` of an export. Weights lie outside of it.
+
+        Args:
+            **options: of `BeamOptions`.
+        """
+        options = BeamOptions.from_names(options)
+        source = np.full((1, 1), self.end_id) if self.has_source else None
+        prefix = None if self.has_source else np.full((1, 1), self.pad_id)
+        _, _, rows, sentences = self._begun(
+            BeamOptions, source, dataclasses.asdict(options), None, prefix
+        )
+        model, _ = _step_graph(task_of(self._model, options, {}), rows, sentences)
+        return model
+
     def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
         options = dict(options)
         for name in ("max_batch_size", "jit_compile"):
@@ -129,17 +146,12 @@ class OnnxModel:
         steps, task, rows, sentences = self._begun(
             kind, source_ids, options, seeds, prefix_ids
         )
-        count = len(sentences.scores)
-        ended = [sentences.finished.copy(), sentences.origins.copy()]
-        records: dict = {name: [] for name in Records._fields}
+        count, records = len(sentences.scores), {name: [] for name in Records._fields}
         for left, made in steps:
-            for results, name in zip(ended, ("finished", "origins"), strict=True):
-                results[left] = made[f"next_{name}"]
             for name, kept in records.items():
                 if name in made:
                     kept.append(_of_all(made[name], left, count))
         of_all = Records(*(np.stack(kept) if kept else () for kept in records.values()))
-        sentences = sentences._replace(finished=ended[0], origins=ended[1])
         best = best_ended(task, sentences)
         tokens, beams = follow(of_all.backpointers, best, task.strategy)
         with np.errstate(invalid="ignore"):  # between hypotheses that do not exist
@@ -187,7 +199,8 @@ class OnnxModel:
                 if len(self._programs) == _KEPT:
                     del self._programs[next(iter(self._programs))]
                 task = task_of(self._model, options, {})
-                self._programs[key] = _Program(task, rows, sentences, self._weights)
+                graph = _step_graph(task, rows, sentences)
+                self._programs[key] = _Program(*graph, self._weights)
             return self._programs[key]
 
 
@@ -232,54 +245,68 @@ class _ModelGraphs:
         return outputs["logits"], {**state, "beams": beams}
 
 
+def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
+    """The graph of a step for such tensors: `onnx.ModelProto`, names of its outputs."""
+    graph = Graph()
+    names = iter(_named(rows, sentences))
+
+    def value(leaf):
+        name, shape = next(names), [None] * leaf.ndim
+        if name in ("scores", "finished", "origins"):
+            shape[-1] = task.strategy.num_beams
+        return graph.input(name, leaf.dtype.name, shape)
+
+    before = map_leaves(value, (rows, sentences))
+    *after, records = advance(task, {}, *before)
+    given, outputs = _named(*before), {}
+    for name, value in _named(*after).items():
+        if name in given and value is not given[name]:
+            outputs[f"next_{name}"] = value
+    outputs |= _named(records)
+    return graph.model(outputs), [*outputs]
+
+
 class _Program:
-    """The graph of a step of the search, and the loop around it."""
+    """The graph of a step of the search in a session, and the loop around it."""
 
-    def __init__(self, task: Task, rows: Rows, sentences: Sentences, weights: dict):
-        graph = Graph()
-        names = iter(_named(rows, sentences))
-
-        def value(leaf):
-            name, shape = next(names), [None] * leaf.ndim
-            if name in ("scores", "finished", "origins"):
-                shape[-1] = task.strategy.num_beams
-            return graph.input(name, leaf.dtype.name, shape)
-
-        before = map_leaves(value, (rows, sentences))
-        *after, records = advance(task, {}, *before)
-        given, outputs = _named(*before), {}
-        for name, value in _named(*after).items():
-            if name in given and value is not given[name]:
-                outputs[f"next_{name}"] = value
-        outputs |= _named(records)
-        self._outputs = [*outputs]
-        model = graph.model(outputs).SerializeToString()
-        self._session = _session(model, weights)
+    def __init__(self, model, outputs: list[str], weights: dict):
+        self._outputs = outputs
+        names = {weight.name for weight in model.graph.initializer}
+        weights = {name: x for name, x in weights.items() if name in names}
+        self._session = _session(model.SerializeToString(), weights)
+        self._inputs = [tensor.name for tensor in self._session.get_inputs()]
 
     def steps(self, rows: Rows, sentences: Sentences, num_beams: int) -> Iterator:
         """Steps until all sentences have ended; those that have, leave the batch.
+
+        The arrays `finished` and `origins` of `sentences` are those of the end, then.
 
         Yields:
             Numbers of the sentences (b,) of a step, and its outputs by name.
         """
         feeds, of_sentences = _named(rows, sentences), {*_named(sentences)}
+        feeds = {name: feeds[name] for name in self._inputs}
         left = np.arange(len(sentences.scores))
         while len(left):
             made = self._session.run(self._outputs, feeds)
             made = dict(zip(self._outputs, made, strict=True))
             yield left, made
-            for name, value in made.items():
-                if name.startswith("next_"):
-                    feeds[name.removeprefix("next_")] = value
-            unfinished = (feeds["scores"] > NEVER).any(axis=1)
-            if unfinished.sum() <= _SHRINK_AT * len(left):
-                places = np.flatnonzero(unfinished)
-                order = (places[:, None] * num_beams + np.arange(num_beams)).ravel()
-                for name, value in feeds.items():
-                    if value.ndim:
-                        kept = places if name in of_sentences else order
-                        feeds[name] = value[kept]
-                left = left[places]
+            for name in self._inputs:
+                feeds[name] = made.get(f"next_{name}", feeds[name])
+            unfinished = feeds["scores"].max(axis=1) > NEVER
+            if np.count_nonzero(unfinished) > _SHRINK_AT * len(left):
+                continue
+            for results, name in (
+                (sentences.finished, "finished"),
+                (sentences.origins, "origins"),
+            ):
+                results[left] = feeds[name]
+            places = np.flatnonzero(unfinished)
+            order = (places[:, None] * num_beams + np.arange(num_beams)).ravel()
+            for name, value in feeds.items():
+                if value.ndim:
+                    feeds[name] = value[places if name in of_sentences else order]
+            left = left[places]
 
 
 def _session(model: str | bytes, weights: dict | None = None):

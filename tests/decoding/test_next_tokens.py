@@ -93,8 +93,8 @@ def test_limits_equal_pythons_arithmetic(ratio, positions):
     most = 10**6 if positions is None else positions - 1
     wanted = [min(int(ratio * n + 3), most) for n in range(60)]
     options = SearchOptions(max_length=3, max_length_ratio=ratio)
-    for xp in (ops, np):
-        limits, longest = options.length_limits(lengths, 59, positions, xp)
+    for convert in (ops.convert_to_tensor, np.asarray):
+        limits, longest = options.length_limits(convert(lengths), 59, positions)
         assert to_numpy(limits).tolist() == wanted and longest == wanted[-1]
     if keras.backend.backend() == "tensorflow":  # widths that are unknown
         limits, longest = options.length_limits(
