@@ -4,6 +4,9 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+import wrapt
+
+from keras_seqconv.support import imported_when_used
 from keras_seqconv.version import __version__
 
 if TYPE_CHECKING:  # for editors; in a running program each is loaded at first use
@@ -36,13 +39,15 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         Translator,
     )
 
-_MODULES = (
-    "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
-    "layers", "losses", "metrics", "models", "ops", "optimizers", "preparation",
-    "presets", "schedules", "tokenizers", "training",
-)  # fmt: skip
-# Where other names are; a path that ends in a name is a module.
+# Modules, and where other names are.
 _HOMES = {
+    name: name
+    for name in (
+        "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation",
+        "export", "layers", "losses", "metrics", "models", "ops", "optimizers",
+        "preparation", "presets", "schedules", "tokenizers", "training",
+    )
+} | {
     "demo": "evaluation.demo",
     "inspection": "evaluation.inspection",
     "plots": "evaluation.plots",
@@ -51,42 +56,47 @@ _HOMES = {
     "keep_freed_memory": "devices",
     "Translator": "translation.translator",
     "load": "translation",
-}
-__all__ = ["__version__", *_HOMES, *_MODULES]
-
+}  # fmt: skip
+__all__ = ["__version__", *_HOMES]
 
 if not TYPE_CHECKING:  # to type checkers every name would be there
-
-    def __getattr__(name: str):
-        if name not in __all__:
-            raise AttributeError(f"module 'keras_seqconv' has no attribute {name!r}")
-        path = _HOMES.get(name, name)
-        try:
-            home = importlib.import_module(f"keras_seqconv.{path}")
-        except ImportError as error:  # an extra is missing: `hasattr` answers False
-            raise AttributeError(str(error)) from error
-        globals()[name] = home if path.endswith(name) else getattr(home, name)
-        return globals()[name]
+    __getattr__ = imported_when_used(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
-def _register() -> None:
-    """Registers with Keras all that its files may hold."""
-    import keras
+# Modules with classes that Keras' files may hold, and what these modules import.
+_REGISTERED = (
+    "ops", "layers", "losses", "metrics", "optimizers", "schedules", "models",
+)  # fmt: skip
+_imported = set()
 
-    if keras.backend.backend() not in ("tensorflow", "jax"):
+
+def _register(module) -> None:
+    """Registers with Keras all that its files may hold, once Keras is imported.
+
+    Called after the import of Keras, and of each of the modules. Where one of them
+    imports Keras, the others wait for its end.
+    """
+    _imported.add(module.__name__)
+    if "keras" not in _imported:
+        return
+    backend = sys.modules["keras"].backend.backend()
+    if backend not in ("tensorflow", "jax"):
+        if module.__name__ == "keras":  # which others may use
+            return
         raise ImportError(
             "keras_seqconv works on the Keras backends tensorflow and jax. Set the "
             "environment variable KERAS_BACKEND to one of them before importing Keras. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+            f"Received: KERAS_BACKEND={backend}"
         )
-    for name in ("layers", "losses", "metrics", "models", "optimizers", "schedules"):
-        importlib.import_module(f"keras_seqconv.{name}")
+    names = [f"{__name__}.{name}" for name in _REGISTERED]
+    if all(name in _imported for name in names if name in sys.modules):
+        for name in names:
+            importlib.import_module(name)
 
 
-# The command line answers wrong flags and tables before it loads Keras.
-if "keras_seqconv_cli" not in sys.modules:
-    _register()
+for _name in ("keras", *(f"{__name__}.{name}" for name in _REGISTERED)):
+    wrapt.register_post_import_hook(_register, _name)

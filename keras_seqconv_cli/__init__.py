@@ -145,9 +145,6 @@ def load_quietly() -> None:
                 printed.seek(0)
                 os.write(kept, printed.read())
                 raise
-            from keras_seqconv import _register
-
-            _register()
         finally:
             os.dup2(kept, 2)
             os.close(kept)

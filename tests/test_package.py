@@ -155,14 +155,35 @@ def test_jax_backend_works_without_tensorflow():
 
 def test_other_backends_are_refused_clearly():
     code = """
+    import keras_seqconv, keras
     try:
-        import keras_seqconv
+        import keras_seqconv.layers
     except ImportError as error:
         print(error)
     """
     message = run_python(code, KERAS_BACKEND="numpy").stdout
     assert "tensorflow and jax" in message
     assert "KERAS_BACKEND=numpy" in message
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["keras_seqconv, keras", "keras, keras_seqconv", "keras_seqconv.layers.attention"],
+)
+def test_a_keras_file_loads_whatever_is_imported_first(imports, tmp_path):
+    import keras
+
+    import keras_seqconv as ks
+
+    inputs = keras.Input((None, 4))
+    outputs = ks.layers.LightConv(2, 3)(inputs)
+    keras.Model(inputs, outputs).save(tmp_path / "model.keras")
+    code = f"""
+    import {imports}
+    import keras
+    print(keras.saving.load_model("model.keras").layers[-1])
+    """
+    assert "LightConv" in run_python(code, folder=tmp_path).stdout
 
 
 def test_what_needs_no_keras_is_answered_without_it(tmp_path):

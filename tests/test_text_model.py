@@ -16,7 +16,7 @@ def test_an_error_in_one_batch_ends_the_others():
         time.sleep(0.01)
         raise ArithmeticError(f"batch of width {batch.width}")
 
-    many = [Batch([0], width, 1) for width in range(100)]
+    many = [Batch([0], width) for width in range(100)]
     with pytest.raises(ArithmeticError, match="batch of width 0"):
         list(side_by_side(fails, many, 3))
     assert len(started) < 50

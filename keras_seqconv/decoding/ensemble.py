@@ -5,7 +5,8 @@ import functools
 from keras_seqconv.decoding import array_ops as ops
 
 _COMMON = (
-    "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size", "has_source",
+    "pad_id", "start_id", "end_id", "unk_id", "source_vocabulary_size",
+    "target_vocabulary_size", "has_source",
 )  # fmt: skip
 
 
@@ -35,8 +36,9 @@ class Ensemble:
                     f"All of `models` must have the same `{name}`. Received: {values}"
                 )
             setattr(self, name, values[0])
-        limits = {getattr(model, "max_target_length", None) for model in self.models}
-        self.max_target_length = min(limits - {None}, default=None)
+        for name in ("max_source_length", "max_target_length"):
+            limits = {getattr(model, name, None) for model in self.models}
+            setattr(self, name, min(limits - {None}, default=None))
 
     @property
     def variables(self) -> list:
@@ -94,10 +96,3 @@ def _log_of_mean(log_probs: list):
     """log(mean(exp(log_probs))) of a list of tensors."""
     total = functools.reduce(ops.logaddexp, log_probs)
     return total - ops.log(ops.cast(len(log_probs), total.dtype))
-
-
-def source_embedders(model) -> list:
-    """Source embedders of a model or of all of an ensemble; none of language models."""
-    members = getattr(model, "models", [model])
-    found = [getattr(member, "source_embedder", None) for member in members]
-    return [embedder for embedder in found if embedder is not None]

@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv.decoding.draws import uniforms
-from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.decoding.graphs import in_place, run_cached
 from keras_seqconv.decoding.hypotheses import Hypotheses
 from keras_seqconv.decoding.loops import whole_search
@@ -20,7 +19,11 @@ from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
 from keras_seqconv.decoding.tasks import limits_of, of_sentences
 from keras_seqconv.ops.compilation import on_cpu
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_positive_integer,
+    power_of_two_from,
+)
 
 _SMALLEST_WIDTH = 32  # of compiled programs
 _MAY_BE_TENSORS = ("temperature", "top_k", "max_length")
@@ -378,8 +381,7 @@ def _compiled(function, model, options, tensors) -> Hypotheses:
             each, width = value.shape[0] // count, value.shape[1]
             wide = power_of_two_from(max(width, _SMALLEST_WIDTH)) if width else 0
             if name == "source_ids":
-                most = [x.max_length for x in source_embedders(model) if x.max_length]
-                wide = max(width, min([wide, *most]))
+                wide = max(width, min(wide, model.max_source_length or wide))
             first = ops.repeat(value[:each], more, axis=0)
             value = ops.concatenate([value, first])
             fill = model.pad_id if name.endswith("_ids") else 0
@@ -399,11 +401,6 @@ def _compiled(function, model, options, tensors) -> Hypotheses:
         if found.attention is None
         else found.attention[:count, :, :length, :width],
     )
-
-
-def power_of_two_from(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << max(number - 1, 0).bit_length()
 
 
 def _score(model, options: SearchOptions, tensors) -> TargetScores:

@@ -152,9 +152,8 @@ def text_perplexity(
                 "labels": ops.convert_to_tensor(targets),
             }
             found = run_cached(_log_probs, model, None, tensors)
-            count = len(batch.indices)  # further rows are padding
-            scored = targets[:count] != model.pad_id
-            log_probs = ops.convert_to_numpy(found)[:count][scored]
+            scored = targets != model.pad_id
+            log_probs = ops.convert_to_numpy(found)[scored]
             finite = np.isfinite(log_probs)
             total -= float(log_probs[finite].sum(dtype="float64"))
             tokens += int(finite.sum())

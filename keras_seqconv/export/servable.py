@@ -35,7 +35,6 @@ import tensorflow as tf
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
-from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # The score of a hypothesis that was not found: JSON has no infinity.
@@ -107,10 +106,10 @@ class Servable:
         ]
         # In it the model computes with the variables; for use in a graph.
         self._scope = functools.partial(_Reading, stacks, self.variables)
-        embedders = source_embedders(self.model)
-        self.translates = bool(embedders)
-        sizes = [embedder.tokens.vocabulary_size for embedder in embedders]
-        self._source_size = min(sizes, default=self.model.target_vocabulary_size)
+        self.translates = self.model.has_source
+        self._source_size = self.model.target_vocabulary_size
+        if self.translates:
+            self._source_size = self.model.source_vocabulary_size
 
     def search(self, source_ids, lengths) -> dict:
         """The best hypotheses: `ids` (N, n, L) with end tokens, `scores` (N, n).

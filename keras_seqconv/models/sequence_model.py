@@ -46,6 +46,8 @@ class SequenceModel(keras.Model):
     of fairseq (1, 2, 2, 3; decoding starts from the end token).
     `target_vocabulary_size`. `max_target_length`: largest number of target positions,
     the start included, or None. `has_source`: whether there are `source_ids`.
+    `source_vocabulary_size`, `max_source_length`: of these, or None. `has_one_table`:
+    whether both sides share their embeddings.
 
     Copies: `type(model).from_config(model.get_config())` and `set_weights`.
     `keras.models.clone_model` copies the graph alone, into a model without `step` and
@@ -119,6 +121,19 @@ class SequenceModel(keras.Model):
     @property
     def max_target_length(self) -> int | None:
         return self.target_embedder.max_length
+
+    @property
+    def source_vocabulary_size(self) -> int | None:
+        return self.source_embedder.tokens.vocabulary_size if self.has_source else None
+
+    @property
+    def max_source_length(self) -> int | None:
+        return self.source_embedder.max_length if self.has_source else None
+
+    @property
+    def has_one_table(self) -> bool:
+        tokens = self.target_embedder.tokens
+        return self.has_source and self.source_embedder.tokens is tokens
 
     def get_initial_state(
         self,

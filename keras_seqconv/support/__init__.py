@@ -5,7 +5,7 @@ import importlib.metadata
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from types import ModuleType
 from typing import TextIO
@@ -24,6 +24,29 @@ class _Lazy:
 
 
 tf = _Lazy("tensorflow")
+
+
+def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable:
+    """`__getattr__` of a package, which imports its names at their first use.
+
+    Args:
+        package: its name.
+        homes: name -> module of the package, which has the name or is called so.
+    """
+
+    def find(name: str):
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        path = homes[name]
+        try:
+            home = importlib.import_module(f"{package}.{path}")
+        except ImportError as error:  # an extra is missing: `hasattr` answers False
+            raise AttributeError(str(error)) from error
+        value = home if path.split(".")[-1] == name else getattr(home, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -79,6 +79,11 @@ def check_number(
     return plain(value)
 
 
+def power_of_two_from(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
 def plain(value):
     """A scalar of NumPy as a number of Python; all else as it is."""
     number = isinstance(value, numbers.Number) and hasattr(value, "item")

@@ -4,6 +4,7 @@ Letters: B texts of a batch.
 """
 
 import dataclasses
+import functools
 import os
 import random
 import warnings
@@ -11,16 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
-from keras_seqconv import decoding
-from keras_seqconv.decoding.generate import power_of_two_from
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
-from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support import tf, weights_not_finite
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_integer,
+    check_positive_integer,
+    power_of_two_from,
+)
 from keras_seqconv.translation import model_directory
 
 # Always written down, so that a folder says what its search does.
@@ -31,11 +32,6 @@ _OF_A_CALL = {"num_hypotheses": None, "return_attention": False}
 _LOGITS = 1 << 26
 # Most batches that are decoded side by side unless asked for: each takes its memory.
 _PARALLEL = 8
-# A compiled search takes further texts in the place of those that have ended: so many
-# for each place, and in so many places, beyond which more are no faster.
-_REFILLS, _MOST_ROWS = 16, 64
-# Up to so many texts in one call are few (benchmarks/README.md, "Many texts").
-_FEW_TEXTS = 16
 # Fewer texts are not shared between cores: each step costs time whatever its size.
 _FEWEST_ROWS = 8
 
@@ -43,6 +39,7 @@ _FEWEST_ROWS = 8
 class TextModel:
     """Base of `Translator` and `LanguageGenerator`.
 
+    `model` is one of Keras, or searches by itself (`runtime.onnx_model.OnnxModel`).
     `tokenizers` is a dict, the input's first, the output's last; empty without texts.
     `jit_compile` as in `keras_seqconv.decoding.beam_search`. `trained` has notes
     about the training, by name, or is None; a saved model keeps it. `chosen_length` is
@@ -56,7 +53,8 @@ class TextModel:
     def __init__(self, model, tokenizers, search, tokens_per_batch, parallel_batches):
         self.model, self.tokenizers = model, tokenizers
         for member in getattr(model, "models", [model]):
-            if bad := weights_not_finite(member):  # a search would find nothing
+            # A search would find nothing.
+            if self.is_of_keras and (bad := weights_not_finite(member)):
                 raise ValueError(
                     "`model` must have finite weights. "
                     f"Received: NaN or infinity in {bad[0]} ({len(bad)} such weights)"
@@ -77,15 +75,19 @@ class TextModel:
         specials = ("pad_id", "start_id", "end_id", "unk_id")
         expected = [(special, getattr(model, special)) for special in specials]
         for side, tokenizer in tokenizers.items():
-            sizes = [model.target_vocabulary_size]
+            size = model.target_vocabulary_size
             if side == "source":
-                sizes = [x.tokens.vocabulary_size for x in source_embedders(model)]
-            for name, value in [*expected, *(("vocabulary_size", n) for n in sizes)]:
+                size = model.source_vocabulary_size
+            for name, value in [*expected, ("vocabulary_size", size)]:
                 if getattr(tokenizer, name) != value:
                     raise ValueError(
                         f"The {side} tokenizer must have the `{name}` of the model, "
                         f"{value}. Received: {getattr(tokenizer, name)}"
                     )
+
+    @property
+    def is_of_keras(self) -> bool:
+        return not hasattr(self.model, "beam_search_hypotheses")
 
     def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
         """Returns all search options: the given ones, and defaults of this model.
@@ -130,43 +132,41 @@ class TextModel:
             )
         return texts
 
-    def _searched(
-        self, function, name, rows, lengths, options, most, seeds=None, plain=False
-    ):
+    def _of_decoding(self, name: str) -> Callable:
+        """A function of `keras_seqconv.decoding` for the model, or the model's own."""
+        if not self.is_of_keras:
+            return getattr(self.model, name)
+        from keras_seqconv import decoding
+
+        return functools.partial(getattr(decoding, name), self.model)
+
+    def _searched(self, function, name, rows, lengths, options, most, seeds=None):
         """Pairs of each batch and the hypotheses of a search for it, as arrays.
 
-        `function(model, name=ids, **options)` searches for a batch of `rows` (ids), or
-        draws, by the seed of each row. `plain`: "auto" compiles nothing.
+        `function(name=ids, **options)` of `decoding` searches for a batch of `rows`
+        (ids), or draws, by the seed of each row.
         """
-        jit_compile = self.jit_compile
-        # Many texts keep all cores busy without XLA, whose programs share cores badly.
-        plain = plain or len(rows) > _FEW_TEXTS
-        if jit_compile is None and plain and keras.backend.backend() != "jax":
-            jit_compile = False
+        function = self._of_decoding(function)
 
         def search(batch):
             more = {name: batch.padded(rows, self.model.pad_id)}
             if seeds is not None:
-                more["seed"] = [seeds[index] for index in batch.places]
-            more |= {"max_batch_size": batch.rows, "jit_compile": jit_compile}
-            hypotheses = function(self.model, **options, **more)
+                more["seed"] = [seeds[index] for index in batch.indices]
+            more["max_batch_size"] = len(batch.indices)
+            hypotheses = function(**options, **more, jit_compile=self.jit_compile)
             return hypotheses._make(
-                None if value is None else keras.ops.convert_to_numpy(value)
-                for value in hypotheses
+                None if value is None else np.asarray(value) for value in hypotheses
             )
 
-        parallel = self.parallel_batches or default_parallel()
+        parallel = self.parallel_batches or default_parallel(self.is_of_keras)
         of_each = options.get("num_beams") or options["num_samples"]
         tokens = self.tokens_per_batch // of_each
-        # Attention is large.
-        compiled = decoding.is_compiled(jit_compile) and not options["return_attention"]
-        refills = _REFILLS if compiled else 1
-        parts = batches(lengths, tokens, most, parallel, refills)
+        parts = batches(lengths, tokens, most, parallel)
         return side_by_side(search, parts, parallel)
 
     def _scores(self, name, targets, options, sources=None) -> list[float]:
         """`decoding.score` of targets, with sources if the model has them."""
-        model = self.model
+        model, function = self.model, self._of_decoding("score")
         own = {key: self.search[key] for key in OF_SCORES if key in self.search}
         check_lengths(name, targets, model.max_target_length)
         pairs = zip(targets, sources or targets, strict=True)
@@ -178,11 +178,11 @@ class TextModel:
             if sources is not None:
                 most = self.max_source_length
                 source_ids = batch.padded(sources, model.pad_id, most)
-            scored = decoding.score(model, source_ids, target_ids, **{**own, **options})
-            return keras.ops.convert_to_numpy(scored.scores)
+            scored = function(source_ids, target_ids, **{**own, **options})
+            return np.ravel(np.asarray(scored.scores))
 
         scores = [0.0] * len(targets)
-        parallel = self.parallel_batches or default_parallel()
+        parallel = self.parallel_batches or default_parallel(self.is_of_keras)
         tokens = _LOGITS // model.target_vocabulary_size // parallel
         tokens = min(self.tokens_per_batch, tokens)
         parts = batches(lengths, tokens, None, parallel)
@@ -230,42 +230,24 @@ def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) ->
 
 
 class Batch(NamedTuple):
-    """Texts that are decoded together, their width, and the number at a time."""
+    """Texts that are decoded together, and their width."""
 
     indices: list[int]
     width: int
-    rows: int
-
-    @property
-    def places(self) -> list[int]:
-        """Text of each of the B rows.
-
-        On JAX, where every shape is compiled, B is a power of two: further rows repeat
-        the first one.
-        """
-        more = 0
-        if keras.backend.backend() == "jax":
-            more = power_of_two_from(len(self.indices)) - len(self.indices)
-        return self.indices + self.indices[:1] * more
 
     def padded(
         self, rows: list[list[int]], pad_id: int, most: int | None = None
     ) -> np.ndarray:
         """Their ids, (B, width) int32, no wider than `most`."""
-        indices = self.places
         width = self.width if most is None else min(self.width, most)
-        padded = np.full((len(indices), width), pad_id, "int32")
-        for row, index in zip(padded, indices, strict=True):
+        padded = np.full((len(self.indices), width), pad_id, "int32")
+        for row, index in zip(padded, self.indices, strict=True):
             row[: len(rows[index])] = rows[index]
         return padded
 
 
 def batches(
-    lengths: list[int],
-    tokens: int,
-    most: int | None,
-    parallel: int = 1,
-    refills: int = 1,
+    lengths: list[int], tokens: int, most: int | None, parallel: int = 1
 ) -> Iterator[Batch]:
     """Texts of similar lengths together, the longest first; none of length 0.
 
@@ -275,33 +257,22 @@ def batches(
             have more.
         most: largest width.
         parallel: how many are decoded at a time; few texts are dealt out to them all.
-        refills: so many times its rows a batch may have, as long as its texts are
-            about as long.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     order = [index for index in order if lengths[index]]
     share = max(_FEWEST_ROWS, -(-len(order) // parallel))
     start = 0
     while start < len(order):
-        width = _width(lengths[order[start]], refills > 1)
+        width = _width(lengths[order[start]])
         # A power of two, so that padding adds no row to a full batch.
-        rows = power_of_two_from(max(1, tokens // width) + 1) // 2
-        size = rows = min(share, rows)
-        if refills > 1:
-            rows = min(rows, _MOST_ROWS)
-            # A wide memory costs little; the encoder takes each text as wide as it is.
-            short = (8 * lengths[i] <= width for i in order[start:])
-            size = next((n for n, is_short in enumerate(short) if is_short), len(order))
-            size = min(max(size, rows), share, rows * refills)
+        size = min(share, power_of_two_from(max(1, tokens // width) + 1) // 2)
         width = width if most is None else min(width, most)
-        yield Batch(order[start : start + size], width, rows)
+        yield Batch(order[start : start + size], width)
         start += size
 
 
-def _width(length: int, is_compiled: bool) -> int:
-    """16, 24, 32, 48, 64, 96 and so on, or 32, 64, 128: few shapes."""
-    if is_compiled:
-        return max(32, power_of_two_from(length))
+def _width(length: int) -> int:
+    """16, 24, 32, 48, 64, 96 and so on: few shapes."""
     width = max(16, power_of_two_from(length))
     return width * 3 // 4 if width > 16 and length <= width * 3 // 4 else width
 
@@ -327,12 +298,15 @@ def side_by_side(
         threads.shutdown(cancel_futures=True)
 
 
-def default_parallel() -> int:
+def default_parallel(on_keras: bool = True) -> int:
     """Default of `parallel_batches` of a `Translator`."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    gpu = tf.config.list_physical_devices("GPU")
-    return 1 if gpu else min(available_cores(), _PARALLEL)
+    if on_keras:
+        import keras
+
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        if not on_tensorflow or tf.config.list_physical_devices("GPU"):
+            return 1
+    return min(available_cores(), _PARALLEL)
 
 
 def seeds_of(seed: int | None, numbers: Iterable[int]) -> list[tuple[int, int]]:

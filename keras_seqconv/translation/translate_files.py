@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-import keras
+import numpy as np
 
 from keras_seqconv.support import Progress, clock
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
@@ -156,10 +156,8 @@ def translate_file(
             first = 1 + report.lines
             numbers = range(first, first + len(texts))
             records = [""] * len(texts)
-            # Compiling pays for lines that come one by one, as typed ones do. Elsewhere
-            # scores of a resumed run would differ in their last digits.
             for place, best, ids, cut in translator.each_n_best(
-                texts, n_best, numbers=numbers, plain=window > 1, **options
+                texts, n_best, numbers=numbers, **options
             ):
                 source, number = texts[place], numbers[place]
                 records[place] = _record(format, number, source, best, translator)
@@ -229,17 +227,12 @@ def _state(input) -> dict | None:
 
 def _all_settings(translator: Translator, settings: dict) -> dict:
     """All that the output depends on, as JSON has it."""
-    model = hashlib.sha256()
-    for member in getattr(translator.model, "models", [translator.model]):
-        arguments = {**member.get_config(), "name": None}
-        model.update(json.dumps(arguments, sort_keys=True).encode())
-        for weight in member.weights:
-            array = keras.ops.convert_to_numpy(weight)
-            model.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())
+    of_keras, model = translator.is_of_keras, translator.model
     dictionary = json.dumps(settings.get("alignment_dictionary"))  # may be long
     settings = {
         "package": __version__,
-        "model": model.hexdigest(),
+        "model": _digest_of(model) if of_keras else model.digest,
+        "runtime": "keras" if of_keras else "onnx",
         "source tokenizer": tokenizer_fingerprint(translator.source_tokenizer),
         "target tokenizer": tokenizer_fingerprint(translator.target_tokenizer),
         **translator.search,
@@ -247,6 +240,18 @@ def _all_settings(translator: Translator, settings: dict) -> dict:
         "alignment_dictionary": hashlib.sha256(dictionary.encode()).hexdigest(),
     }
     return json.loads(json.dumps(settings))
+
+
+def _digest_of(model) -> str:
+    """SHA-256 of the configuration and the weights of a model of Keras."""
+    found = hashlib.sha256()
+    for member in getattr(model, "models", [model]):
+        arguments = {**member.get_config(), "name": None}
+        found.update(json.dumps(arguments, sort_keys=True).encode())
+        for weight in member.weights:
+            array = np.asarray(weight)
+            found.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())
+    return found.hexdigest()
 
 
 @contextlib.contextmanager

@@ -4,14 +4,12 @@ Letters: S source time, L tokens of a translation.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv import decoding
 from keras_seqconv.decoding.options import SampleOptions
-from keras_seqconv.decoding.ensemble import source_embedders
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 from keras_seqconv.tokenizers.common import check_one_vocabulary
@@ -68,7 +66,7 @@ class Translator(TextModel):
             Larger batches are faster on large machines and take more memory.
         parallel_batches: batches that are decoded in parallel, each in its own thread
             and memory, with the same results. By default the number of cores, at most
-            8, with TensorFlow on a CPU; otherwise 1. As in `keras-seqconv translate`,
+            8, on a CPU; on JAX and with a GPU 1. As in `keras-seqconv translate`,
             two calls before all others make N batches faster:
             `tf.config.threading.set_intra_op_parallelism_threads(1)` and
             `keras_seqconv.keep_freed_memory(arenas=N)`.
@@ -121,23 +119,20 @@ class Translator(TextModel):
         if source_tokenizer is None:
             tokenizers = {}
         super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
-        embedders = source_embedders(model)
-        if not embedders:
+        if not model.has_source:
             raise ValueError(
                 "`model` must have a source; language models go into LanguageGenerator."
                 f" Received: {type(model).__name__}"
             )
-        if tokenizers and any(
-            member.source_embedder.tokens is member.target_embedder.tokens
-            for member in getattr(model, "models", [model])
-        ):
+        members = getattr(model, "models", [model])
+        if tokenizers and any(getattr(one, "has_one_table", False) for one in members):
             check_one_vocabulary(source_tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = (
             source_tokenizer,
             target_tokenizer,
         )
         self.source_language, self.target_language = languages
-        limits = [embedder.max_length for embedder in embedders]
+        limits = [model.max_source_length]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
         self.max_source_length = min(filter(None, limits), default=None)
@@ -196,12 +191,11 @@ class Translator(TextModel):
         numbers: Iterable[int] | None = None,
         replace_unknowns: bool = False,
         alignment_dictionary: Mapping[str, str] | None = None,
-        plain: bool = False,
         **search,
     ) -> Iterator[tuple[int, list[Translation], list[int], bool]]:
         """Yields the results of `translate_n_best` by text, the longest texts first.
 
-        `numbers`: of the texts, for `sample`. `plain`: "auto" compiles nothing.
+        `numbers`: of the texts, for `sample`.
 
         Yields:
             The position of a text in `texts`, its translations, the ids that were read
@@ -212,11 +206,11 @@ class Translator(TextModel):
             search["num_beams"] = num_beams
         check_positive_integer("n_best", n_best)
         if sample:
-            function = decoding.sample_hypotheses
+            function = "sample_hypotheses"
             seeds = seeds_of(seed, numbers or range(1, len(texts) + 1))
             options = self.search_options(search, SampleOptions, num_samples=n_best)
         else:
-            function, seeds = decoding.beam_search_hypotheses, None
+            function, seeds = "beam_search_hypotheses", None
             options = self.search_options(search, num_hypotheses=None)
             num_beams, options["num_hypotheses"] = options["num_beams"], n_best
             if n_best > num_beams:
@@ -237,7 +231,7 @@ class Translator(TextModel):
 
         most = self.max_source_length
         for batch, hypotheses in self._searched(
-            function, "source_ids", sources, lengths, options, most, seeds, plain
+            function, "source_ids", sources, lengths, options, most, seeds
         ):
             for place, index in enumerate(batch.indices):
                 best = self._read(hypotheses, place, lengths[index])
@@ -352,7 +346,7 @@ class LanguageGenerator(TextModel):
     ):
         tokenizers = {} if tokenizer is None else {"text": tokenizer}
         super().__init__(model, tokenizers, search, tokens_per_batch, parallel_batches)
-        if source_embedders(model):
+        if model.has_source:
             raise ValueError(
                 "`model` must be a language model; others go into Translator. "
                 f"Received: {type(model).__name__}"
@@ -393,7 +387,7 @@ class LanguageGenerator(TextModel):
             search["num_beams"] = num_beams
         options = self.search_options(search, num_hypotheses=1)
         prompts = self._texts("prompts", prompts)
-        return self._continued(prompts, decoding.beam_search_hypotheses, options)
+        return self._continued(prompts, "beam_search_hypotheses", options)
 
     def sample(
         self,
@@ -418,9 +412,9 @@ class LanguageGenerator(TextModel):
         options = self.search_options(search, SampleOptions, num_samples=1)
         prompts = self._texts("prompts", prompts)
         seeds = seeds_of(seed, range(1, len(prompts) + 1))
-        return self._continued(prompts, decoding.sample_hypotheses, options, seeds)
+        return self._continued(prompts, "sample_hypotheses", options, seeds)
 
-    def _continued(self, prompts, search: Callable, options: dict, seeds=None):
+    def _continued(self, prompts, search: str, options: dict, seeds=None):
         """The best text of each prompt, of those that `search` finds."""
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
         most = options["max_length"]
