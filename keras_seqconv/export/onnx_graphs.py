@@ -22,6 +22,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_seqconv.export.onnx_rewriting import tidied
 from keras_seqconv.export.servable import folded
 from keras_seqconv.support import require, require_tensorflow, tf
 from keras_seqconv.support.files import write_file, write_json
@@ -173,7 +174,11 @@ def _converted(function, signature: list, values: list):
     with tf.Graph().as_default() as frozen:
         tf.import_graph_def(definition, name="")
         converted = tfonnx.process_tf_graph(
-            frozen, opset=OPSET, tensors_to_rename=inputs | outputs, **names
+            frozen,
+            opset=OPSET,
+            tensors_to_rename=inputs | outputs,
+            custom_op_handlers={"SelectV2": (_select, []), "Erfc": (_erfc, [])},
+            **names,
         )
     converted = converted.make_model("model")
     known = {node.op_type for node in converted.graph.node}
@@ -182,7 +187,19 @@ def _converted(function, signature: list, values: list):
         raise ValueError(
             "The model has operations without a form in ONNX: " + ", ".join(unknown)
         )
-    return _optimized(converted)
+    return _optimized(tidied(_optimized(converted)))
+
+
+def _select(graph, node, name, arguments):
+    """Where. tf2onnx multiplies by 0 and 1, which NaN and large numbers survive."""
+    node.type = "Where"
+
+
+def _erfc(graph, node, name, arguments):
+    node.type = "Erf"
+    one = graph.make_const(name + "_one", np.array(1, "float32")).output[0]
+    other = graph.insert_new_node_on_output("Sub", node.output[0], name=name + "_sub")
+    other.input[:] = [one, node.output[0]]
 
 
 def _optimized(graph):

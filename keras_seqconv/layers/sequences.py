@@ -40,7 +40,7 @@ from typing import Any, TypedDict, Unpack
 import keras
 from keras import ops
 
-from keras_seqconv.ops.compilation import check_export_dtype
+from keras_seqconv.ops.compilation import check_export_dtype, leaves_tensorflow
 from keras_seqconv.ops.fused import dropout
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -437,6 +437,8 @@ def fold_beams(query, memory, num_beams: int | None = None):
     sentences = ops.shape(memory)[0]
     if isinstance(rows, int) and rows == sentences:
         return query
+    if leaves_tensorflow():  # of a batch that is not empty
+        return ops.reshape(query, (sentences, -1, *rest))
     static = isinstance(sentences, int)
     beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
     return ops.reshape(query, (sentences, beams * new, *rest))
