@@ -124,7 +124,8 @@ def _move_reshapes(graph) -> None:
 
     constants, outputs = _constants(graph), {value.name for value in graph.output}
     sizes = _sizes(graph)
-    views = {}  # name -> (source, shape): Reshape(source, shape) with its last axis
+    roots = {}  # name -> what was reshaped to it
+    views = {}  # name -> (source, shape): where that has the same last axis
     same, nodes = {}, []
 
     def reshape(source, shape, name):
@@ -133,12 +134,13 @@ def _move_reshapes(graph) -> None:
             shape = f"{name}/shape"
             graph.initializer.append(numpy_helper.from_array(values, shape))
         nodes.append(helper.make_node("Reshape", [source, shape], [name]))
+        roots[name] = source
 
     for node in graph.node:
         node.input[:] = [same.get(name, name) for name in node.input]
         name, shape = node.output[0], _new_shape(node, constants, sizes)
         if shape is not None:
-            source, _ = views.get(node.input[0], (node.input[0], None))
+            source = roots.get(node.input[0], node.input[0])
             size = sizes.get(source, ())
             fixed = not isinstance(shape, str)
             last = shape[-1] if fixed else (*sizes.get(name, ()), None)[-1]
@@ -165,6 +167,13 @@ def _move_reshapes(graph) -> None:
             nodes.append(node)
             reshape(source, *shapes, name)
             views[name] = source, *shapes
+        elif _is_lookup_of_columns(node, constants, sizes):
+            width, ids, source = sizes[name][-1], f"{name}/ids", f"{name}/source"
+            reshape(node.input[1], (-1,), ids)
+            node.input[1], node.output[0] = ids, source
+            sizes[source], views[name] = (None, width), (source, (-1, 1, width))
+            nodes.append(node)
+            reshape(*views[name], name)
         else:
             nodes.append(node)
     _replace_nodes(graph, nodes)
@@ -180,6 +189,15 @@ def _new_shape(node, constants, sizes):
     size = sizes.get(node.output[0], ())
     known = len(size) > 1 and None not in size[1:]
     return (-1, *size[1:]) if known and node.op_type in ("Squeeze", "Unsqueeze") else None
+
+
+def _is_lookup_of_columns(node, constants, sizes) -> bool:
+    """Whether a node reads rows of a table at indices (n, 1)."""
+    if node.op_type != "Gather" or any(one.i for one in node.attribute):
+        return False
+    table = constants.get(node.input[0])
+    ids = sizes.get(node.input[1], ())
+    return table is not None and table.ndim == 2 and len(ids) == 2 and ids[1] == 1
 
 
 def _is_by_rows(node, size) -> bool:

@@ -207,10 +207,11 @@ class MultiHeadAttention(SequenceLayer):
 
         Arguments as in `attend`, rows as in `attention_weights`.
         """
-        keys, bias = memory["keys"], memory.get("bias")
-        query = fold_beams(self._project_query(inputs), keys)
-        allowed = None if bias is None else bias > _MASKED_LOGIT
-        weights = self._shown_weights(query, keys, allowed)
+        weights, bias = self._memory_weights(inputs, memory), memory.get("bias")
+        if bias is not None:
+            is_real = bias > _MASKED_LOGIT
+            weights = ops.where(ops.any(is_real, -1, keepdims=True), weights, 0.0)
+        weights = ops.cast(weights, "float32")
         weights = ops.transpose(weights, (0, 2, 1, 3))  # (B, G * n, H, S)
         return ops.transpose(unfold_beams(weights, inputs), (0, 2, 1, 3))
 
@@ -331,22 +332,27 @@ class MultiHeadAttention(SequenceLayer):
                 "`attend` needs a layer without look-ahead mask. "
                 "Received: use_causal_mask=True"
             )
-        keys, bias = memory["keys"], memory.get("bias")
-        rows, sentences = inputs.shape[0], keys.shape[0]
+        rows, sentences = inputs.shape[0], memory["keys"].shape[0]
         if _known(rows, sentences) and rows % max(sentences, 1):
             raise ValueError(
                 "The rows of `inputs` must be a multiple of those of `memory`. "
                 f"Received: inputs.shape={tuple(inputs.shape)}, {sentences} rows"
             )
         # The beams become further query positions, so nothing is repeated.
-        query = self._project_query(inputs)
-        query = fold_beams(query, keys if bias is None else bias, num_beams)
-        logits = self._logits(query, keys)
+        weights = self._memory_weights(inputs, memory, num_beams)
         # A query without any key attends to zeros.
-        weights = softmax(logits if bias is None else logits + bias)
         attended = self._weighted(weights, memory["values"])
         attended = ops.transpose(attended, (0, 2, 1, 3))
         return self._project("output", unfold_beams(attended, inputs), inner=2)
+
+    def _memory_weights(self, inputs, memory, num_beams=None):
+        """inputs (B * G, n, C) -> (B, H, G * n, S), at least float32."""
+        keys, bias = memory["keys"], memory.get("bias")
+        # G by the mask: it is that of all layers, and so is the operation.
+        sentences = keys if bias is None else bias
+        query = fold_beams(self._project_query(inputs), sentences, num_beams)
+        logits = self._logits(query, keys)
+        return softmax(logits if bias is None else logits + bias)
 
     def _project(self, name, inputs, inner=1):
         """inputs (B, T, ...) times a kernel of which the first `inner` axes are theirs.

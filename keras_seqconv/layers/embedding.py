@@ -236,7 +236,7 @@ class PositionEncoding(SequenceLayer):
         length, channels = inputs.shape[1:]
         length = ops.shape(inputs)[1] if length is None else length
         self._check_length(length)
-        positions = ops.expand_dims(state["position"], -1)
+        positions = ops.reshape(state["position"], (-1, 1))
         if inputs.shape[1] != 1:
             positions = ops.arange(length, dtype="int32") + positions
         encodings = self._encode(ops.reshape(positions, (-1,)), channels)
@@ -288,4 +288,5 @@ def _paper_sinusoids(positions, channels):
 def _angles(positions, exponents):
     """positions (T,) over periods 10000^exponents -> (T, number of exponents)."""
     frequencies = [math.pow(10000.0, -exponent) for exponent in exponents]
-    return positions[:, None] * ops.convert_to_tensor([frequencies], dtype="float32")
+    frequencies = ops.convert_to_tensor([frequencies], dtype="float32")
+    return ops.expand_dims(positions, 1) * frequencies
