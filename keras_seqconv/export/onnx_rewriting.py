@@ -126,6 +126,7 @@ def _move_reshapes(graph) -> None:
     sizes = _sizes(graph)
     roots = {}  # name -> what was reshaped to it
     views = {}  # name -> (source, shape): where that has the same last axis
+    squeezed = {}  # name -> inputs of Squeeze
     same, nodes = {}, []
 
     def reshape(source, shape, name):
@@ -134,11 +135,17 @@ def _move_reshapes(graph) -> None:
             shape = f"{name}/shape"
             graph.initializer.append(numpy_helper.from_array(values, shape))
         nodes.append(helper.make_node("Reshape", [source, shape], [name]))
-        roots[name] = source
+        roots[name] = roots.get(source, source)
 
     for node in graph.node:
         node.input[:] = [same.get(name, name) for name in node.input]
         name, shape = node.output[0], _new_shape(node, constants, sizes)
+        if node.op_type == "Squeeze":
+            squeezed[name] = list(node.input)
+        before = squeezed.get(node.input[0]) if node.op_type == "Unsqueeze" else None
+        if before and _equal(before[1:], node.input[1:], constants):
+            same[name] = before[0]
+            continue
         if shape is not None:
             source = roots.get(node.input[0], node.input[0])
             size = sizes.get(source, ())
@@ -177,6 +184,11 @@ def _move_reshapes(graph) -> None:
         else:
             nodes.append(node)
     _replace_nodes(graph, nodes)
+
+
+def _equal(axes, other, constants) -> bool:
+    known = [[*constants.get(name, ())] for name in (*axes, *other)]
+    return len(known) == 2 and known[0] == known[1] != []
 
 
 def _new_shape(node, constants, sizes):
