@@ -224,28 +224,55 @@ def _optimized(graph):
 
 def _share_weights(*graphs) -> bytes:
     """Moves the larger tensors of the graphs into one file, whose bytes it returns."""
-    from onnx import TensorProto, numpy_helper
+    from onnx import TensorProto, helper, numpy_helper
 
     content, places = bytearray(), {}
     for graph in graphs:
-        for tensor in graph.graph.initializer:
+        factors = _factors(graph)
+        # Tables first: products can use a table as it is.
+        for tensor in sorted(graph.graph.initializer, key=lambda x: x.name in factors):
             values = numpy_helper.to_array(tensor)
             if values.nbytes <= _INLINE:
                 continue
-            key = (tensor.data_type, _digest(values))
+            if tensor.name in factors and _digest(values.T) in places:
+                values = values.T
+                tensor.dims[:] = values.shape
+                for node in factors[tensor.name]:
+                    node.op_type = "Gemm"
+                    node.attribute.append(helper.make_attribute("transB", 1))
+            key = _digest(values)
             if key not in places:
                 content.extend(bytes(-len(content) % _ALIGNMENT))
                 places[key] = len(content)
                 content.extend(values.tobytes())
             place = {"location": "weights.bin", "offset": places[key]}
             place["length"] = values.nbytes
-            tensor.ClearField("raw_data")
-            tensor.ClearField("float_data")
+            for field in ("raw_data", "float_data", "int32_data", "int64_data"):
+                tensor.ClearField(field)
             tensor.data_location = TensorProto.EXTERNAL
             for name, value in place.items():
                 tensor.external_data.add(key=name, value=str(value))
     return bytes(content)
 
 
+def _factors(model) -> dict:
+    """Name -> its products, of matrices that are the right factors of matrices only."""
+    import onnx
+
+    values = onnx.shape_inference.infer_shapes(model).graph.value_info
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
+    found = {tensor.name: [] for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        is_product = node.op_type == "MatMul" and ranks.get(node.input[0]) == 2
+        for place, name in enumerate(node.input):
+            if is_product and place == 1 and name in found:
+                found[name].append(node)
+            else:
+                found.pop(name, None)
+    return found
+
+
 def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values)).digest()
+    content = hashlib.sha256(f"{values.dtype} {values.shape}".encode())
+    content.update(np.ascontiguousarray(values))
+    return content.digest()

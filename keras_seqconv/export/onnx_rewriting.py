@@ -26,6 +26,7 @@ def tidied(model):
     del model.graph.value_info[:]
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _move_reshapes(model.graph)
+    _find_sizes(model.graph)
     _drop_unused(model.graph)
     del model.graph.value_info[:]
     return model
@@ -184,6 +185,69 @@ def _move_reshapes(graph) -> None:
         else:
             nodes.append(node)
     _replace_nodes(graph, nodes)
+
+
+def _find_sizes(graph) -> None:
+    """Takes each size from the first tensor that has it, masks twice as once.
+
+    Where sizes come from one tensor, what is computed of them is, too.
+    """
+    from onnx import helper
+
+    makers, constants, sizes = _makers(graph), _constants(graph), _sizes(graph)
+    same, nodes = {}, []
+
+    def origin(name, axis):
+        """The tensor and axis that have this size."""
+        node = makers.get(name)
+        if node is None:
+            return name, axis
+        rank = len(sizes.get(name, ()))
+        if node.op_type == "Transpose":
+            return origin(node.input[0], node.attribute[0].ints[axis])
+        if node.op_type in _POINTWISE | _BY_ROW:
+            for one in node.input:
+                if one not in constants and rank and len(sizes.get(one, ())) == rank:
+                    return origin(one, axis)
+        if node.op_type == "Reshape" and node.input[1] in makers:
+            parts = makers[node.input[1]]
+            if parts.op_type == "Concat" and len(parts.input) == rank:
+                part = parts.input[axis]
+                if part in taken:
+                    return taken[part]
+        return name, axis
+
+    taken = {}  # name -> tensor and axis of which it is the size, (1,)
+    for node in graph.node:
+        node.input[:] = [same.get(name, name) for name in node.input]
+        name, kind = node.output[0], node.op_type
+        if kind == "Where" and node.input[1] in makers:
+            inner = makers[node.input[1]]
+            again = inner.op_type == "Where" and inner.input[0] == node.input[0]
+            if again and inner.input[2] == node.input[2]:
+                same[name] = node.input[1]
+                continue
+        bounds = _slice_of_one(node, constants)
+        if bounds is not None and makers.get(node.input[0], node).op_type == "Shape":
+            tensor, axis = origin(makers[node.input[0]].input[0], bounds)
+            taken[name] = tensor, axis
+            shape = f"{name}/of"
+            nodes.append(helper.make_node("Shape", [tensor], [shape], start=axis, end=axis + 1))
+            nodes.append(helper.make_node("Identity", [shape], [name]))
+            continue
+        nodes.append(node)
+    _replace_nodes(graph, nodes)
+
+
+def _slice_of_one(node, constants) -> int | None:
+    """The place that a Slice or Gather takes from a vector, as (1,)."""
+    places = [constants.get(name) for name in node.input[1:]]
+    if any(one is None or one.size != 1 for one in places):
+        return None
+    places = [int(one.reshape(())) for one in places]
+    if node.op_type == "Slice" and places[0] >= 0 and places[1] == places[0] + 1:
+        return places[0]
+    return None
 
 
 def _equal(axes, other, constants) -> bool:

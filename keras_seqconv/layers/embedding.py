@@ -221,7 +221,7 @@ class PositionEncoding(SequenceLayer):
         # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")
-        encodings = ops.take(encodings, tokens_before, axis=0)  # (B, T, C)
+        encodings = take(encodings, tokens_before)  # (B, T, C)
         return zero_masked(inputs + encodings, mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:

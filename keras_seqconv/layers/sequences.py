@@ -407,12 +407,16 @@ def by_rows(function, inputs):
     """`function(inputs)` of each position of (B, T, C), as (B, C) if T is known as 1.
 
     With an unknown B, Keras multiplies tensors of rank 3 by a dozen operations that
-    find out shapes, which for the few rows of a step cost more than the product.
+    find out shapes, which for the few rows of a step cost more than the product. In
+    other runtimes all of them do, so there each T is hidden.
     """
     check_dense("inputs", inputs)
-    if len(inputs.shape) != 3 or inputs.shape[1] != 1:
+    if len(inputs.shape) != 3 or (inputs.shape[1] != 1 and not leaves_tensorflow()):
         return function(inputs)
-    return ops.expand_dims(function(ops.squeeze(inputs, axis=1)), axis=1)
+    if inputs.shape[1] == 1:
+        return ops.expand_dims(function(ops.squeeze(inputs, axis=1)), axis=1)
+    outputs = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    return split_positions(outputs, inputs, outputs.shape[-1])
 
 
 def split_positions(flat, inputs, *shape):
