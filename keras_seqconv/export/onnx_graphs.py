@@ -22,6 +22,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_seqconv.export.onnx_rewriting import tidied
 from keras_seqconv.export.servable import folded
 from keras_seqconv.support import require, require_tensorflow, tf
 from keras_seqconv.support.files import write_file, write_json
@@ -174,7 +175,11 @@ def _converted(function, signature: list, values: list):
     with tf.Graph().as_default() as frozen:
         tf.import_graph_def(definition, name="")
         converted = tfonnx.process_tf_graph(
-            frozen, opset=OPSET, tensors_to_rename=inputs | outputs, **names
+            frozen,
+            opset=OPSET,
+            tensors_to_rename=inputs | outputs,
+            custom_op_handlers={"SelectV2": (_select, []), "Erfc": (_erfc, [])},
+            **names,
         )
     converted = converted.make_model("model")
     known = {node.op_type for node in converted.graph.node}
@@ -183,7 +188,19 @@ def _converted(function, signature: list, values: list):
         raise ValueError(
             "The model has operations without a form in ONNX: " + ", ".join(unknown)
         )
-    return _optimized(converted)
+    return _optimized(tidied(_optimized(converted)))
+
+
+def _select(graph, node, name, arguments):
+    """Where. tf2onnx multiplies by 0 and 1, which NaN and large numbers survive."""
+    node.type = "Where"
+
+
+def _erfc(graph, node, name, arguments):
+    node.type = "Erf"
+    one = graph.make_const(name + "_one", np.array(1, "float32")).output[0]
+    other = graph.insert_new_node_on_output("Sub", node.output[0], name=name + "_sub")
+    other.input[:] = [one, node.output[0]]
 
 
 def _optimized(graph):
@@ -208,28 +225,55 @@ def _optimized(graph):
 
 def _share_weights(*graphs) -> bytes:
     """Moves the larger tensors of the graphs into one file, whose bytes it returns."""
-    from onnx import TensorProto, numpy_helper
+    from onnx import TensorProto, helper, numpy_helper
 
     content, places = bytearray(), {}
     for graph in graphs:
-        for tensor in graph.graph.initializer:
+        factors = _factors(graph)
+        # Tables first: products can use a table as it is.
+        for tensor in sorted(graph.graph.initializer, key=lambda x: x.name in factors):
             values = numpy_helper.to_array(tensor)
             if values.nbytes <= _INLINE:
                 continue
-            key = (tensor.data_type, _digest(values))
+            if tensor.name in factors and _digest(values.T) in places:
+                values = values.T
+                tensor.dims[:] = values.shape
+                for node in factors[tensor.name]:
+                    node.op_type = "Gemm"
+                    node.attribute.append(helper.make_attribute("transB", 1))
+            key = _digest(values)
             if key not in places:
                 content.extend(bytes(-len(content) % _ALIGNMENT))
                 places[key] = len(content)
                 content.extend(values.tobytes())
             place = {"location": "weights.bin", "offset": places[key]}
             place["length"] = values.nbytes
-            tensor.ClearField("raw_data")
-            tensor.ClearField("float_data")
+            for field in ("raw_data", "float_data", "int32_data", "int64_data"):
+                tensor.ClearField(field)
             tensor.data_location = TensorProto.EXTERNAL
             for name, value in place.items():
                 tensor.external_data.add(key=name, value=str(value))
     return bytes(content)
 
 
+def _factors(model) -> dict:
+    """Name -> its products, of matrices that are the right factors of matrices only."""
+    import onnx
+
+    values = onnx.shape_inference.infer_shapes(model).graph.value_info
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
+    found = {tensor.name: [] for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        is_product = node.op_type == "MatMul" and ranks.get(node.input[0]) == 2
+        for place, name in enumerate(node.input):
+            if is_product and place == 1 and name in found:
+                found[name].append(node)
+            else:
+                found.pop(name, None)
+    return found
+
+
 def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values)).digest()
+    content = hashlib.sha256(f"{values.dtype} {values.shape}".encode())
+    content.update(np.ascontiguousarray(values))
+    return content.digest()
