@@ -56,11 +56,15 @@ def _widen_integers(graph, outer: bool = False) -> None:
     def is_narrow(value):
         return value.type.tensor_type.elem_type == _INT32
 
-    wide = {value.name: f"{value.name}/wide" for value in graph.input if is_narrow(value)}
+    wide = {
+        value.name: f"{value.name}/wide" for value in graph.input if is_narrow(value)
+    }
     before = [
         helper.make_node("Cast", [name], [new], to=_INT64) for name, new in wide.items()
     ]
-    wide |= {value.name: f"{value.name}/wide" for value in graph.output if is_narrow(value)}
+    wide |= {
+        value.name: f"{value.name}/wide" for value in graph.output if is_narrow(value)
+    }
     for tensor in graph.initializer:  # may be an output
         tensor.name = wide.get(tensor.name, tensor.name)
     for node in nodes:
@@ -232,7 +236,9 @@ def _find_sizes(graph) -> None:
             tensor, axis = origin(makers[node.input[0]].input[0], bounds)
             taken[name] = tensor, axis
             shape = f"{name}/of"
-            nodes.append(helper.make_node("Shape", [tensor], [shape], start=axis, end=axis + 1))
+            nodes.append(
+                helper.make_node("Shape", [tensor], [shape], start=axis, end=axis + 1)
+            )
             nodes.append(helper.make_node("Identity", [shape], [name]))
             continue
         nodes.append(node)
@@ -264,7 +270,9 @@ def _new_shape(node, constants, sizes):
         return None if 0 in shape else tuple(map(int, shape))
     size = sizes.get(node.output[0], ())
     known = len(size) > 1 and None not in size[1:]
-    return (-1, *size[1:]) if known and node.op_type in ("Squeeze", "Unsqueeze") else None
+    return (
+        (-1, *size[1:]) if known and node.op_type in ("Squeeze", "Unsqueeze") else None
+    )
 
 
 def _is_lookup_of_columns(node, constants, sizes) -> bool:

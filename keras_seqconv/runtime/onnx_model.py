@@ -135,7 +135,7 @@ class OnnxModel:
         _, _, rows, sentences = self._begun(
             BeamOptions, source, dataclasses.asdict(options), None, prefix
         )
-        model, _ = _step_graph(task_of(self._model, options, {}), rows, sentences)
+        model, _ = _step_graph(task_of(self._model, options, {}), {}, rows, sentences)
         return model
 
     def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
@@ -179,13 +179,13 @@ class OnnxModel:
         task = with_rules(task, tensors, limits.astype("int64"))
         source = source_ids if self.has_source else np.zeros((len(limits), 0))
         state = self._model.get_initial_state(source, task.strategy.num_beams)
-        _, rows, sentences = begin(task, state, int(longest) + 1)
+        common, rows, sentences = begin(task, state, int(longest) + 1)
         sentences = sentences._replace(steps=np.zeros((), "int64"))
-        program = self._program(options, rows, sentences)
+        program = self._program(options, common, rows, sentences)
         steps = program.steps(rows, sentences, task.strategy.num_beams)
         return steps, task, rows, sentences
 
-    def _program(self, options, rows: Rows, sentences: Sentences) -> "_Program":
+    def _program(self, options, common, rows, sentences) -> "_Program":
         """The program of a step, made once for options and kinds of tensors."""
         names = [field.name for field in dataclasses.fields(options)]
         neutral = {"max_length": 10**6, "max_length_ratio": 0.0}
@@ -199,7 +199,7 @@ class OnnxModel:
                 if len(self._programs) == _KEPT:
                     del self._programs[next(iter(self._programs))]
                 task = task_of(self._model, options, {})
-                graph = _step_graph(task, rows, sentences)
+                graph = _step_graph(task, common, rows, sentences)
                 self._programs[key] = _Program(*graph, self._weights)
             return self._programs[key]
 
@@ -245,7 +245,7 @@ class _ModelGraphs:
         return outputs["logits"], {**state, "beams": beams}
 
 
-def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
+def _step_graph(task: Task, common, rows: Rows, sentences: Sentences) -> tuple:
     """The graph of a step for such tensors: `onnx.ModelProto`, names of its outputs."""
     graph = Graph()
     names = iter(_named(rows, sentences))
@@ -257,7 +257,7 @@ def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
         return graph.input(name, leaf.dtype.name, shape)
 
     before = map_leaves(value, (rows, sentences))
-    *after, records = advance(task, {}, *before)
+    *after, records = advance(task, common, *before)
     given, outputs = _named(*before), {}
     for name, value in _named(*after).items():
         if name in given and value is not given[name]:
