@@ -54,8 +54,8 @@ def write_graphs(
         weights_digest: of the file that the weights come from, noted in `graphs.json`.
 
     Raises:
-        ValueError: `quantize` is another, the backend is JAX, Keras has quantized the model, or an operation
-            has no form in ONNX.
+        ValueError: `quantize` is another, the backend is JAX, Keras has quantized the
+            model, or an operation has no form in ONNX.
         ImportError: the extra `onnx` is not installed.
     """
     check_choice("quantize", quantize, (None, "int8"))
@@ -248,8 +248,11 @@ def _share_weights(*graphs) -> bytes:
                 values = values.T
                 tensor.dims[:] = values.shape
                 for node in factors[tensor.name]:
+                    kept = [one for one in node.attribute if one.name != "transB"]
+                    turned = [*kept, helper.make_attribute("transB", 1)]
+                    del node.attribute[:]
+                    node.attribute.extend(turned)
                     node.op_type = "Gemm"
-                    node.attribute.append(helper.make_attribute("transB", 1))
             key = _digest(values)
             if key not in places:
                 content.extend(bytes(-len(content) % _ALIGNMENT))
@@ -273,7 +276,9 @@ def _factors(model) -> dict:
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
     found = {tensor.name: [] for tensor in model.graph.initializer}
     for node in model.graph.node:
-        is_product = node.op_type == "MatMul" and ranks.get(node.input[0]) == 2
+        is_turned = any(one.name == "transB" and one.i for one in node.attribute)
+        is_product = node.op_type == "Gemm" and not is_turned
+        is_product |= node.op_type == "MatMul" and ranks.get(node.input[0]) == 2
         for place, name in enumerate(node.input):
             if is_product and place == 1 and name in found:
                 found[name].append(node)
