@@ -93,13 +93,13 @@ def logaddexp(x, y):
 
 def _reduced(operator, x, axis, keepdims):
     rank = len(x.shape)
-    axes = range(rank) if axis is None else np.ravel(axis) % rank
+    axes = np.arange(rank) if axis is None else np.ravel(axis) % rank
     sizes = [
         1 if a in axes else size
         for a, size in enumerate(x.shape)
         if keepdims or a not in axes
     ]
-    return x.graph.node(operator, [x, np.array(axes)], x.dtype, sizes, keepdims=int(keepdims))
+    return x.graph.node(operator, [x, axes], x.dtype, sizes, keepdims=int(keepdims))
 
 
 def sum(x, axis=None, keepdims=False):  # noqa: A001

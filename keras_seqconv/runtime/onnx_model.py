@@ -35,7 +35,7 @@ from keras_seqconv.decoding.step import (
     best_ended,
     map_leaves,
 )
-from keras_seqconv.decoding.tasks import limits_of, task_of, with_rules
+from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
 from keras_seqconv.runtime import graph_ops
 from keras_seqconv.runtime.graph import Graph, Value
 from keras_seqconv.support import require
@@ -196,7 +196,8 @@ class OnnxModel:
             tensors = tensors | {"uniforms": np.concatenate(draws)}
         task = task_of(self._model, options, tensors)
         task = with_rules(task, tensors, ops.cast(limits, "int64"))
-        source = tensors["source_ids"] if self.has_source else np.zeros((len(limits), 0))
+        source = of_sentences(tensors)
+        source = source if self.has_source else source[:, :0]
         state = self._model.get_initial_state(source, task.strategy.num_beams)
         return task, *begin(task, state, longest + 1)[1:]
 
