@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import glob
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,17 @@ _VARIABLES = (
 def available_cores() -> int:
     mine = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(mine(0)) if mine else os.cpu_count() or 1
+
+
+def accelerator() -> str | None:
+    """ "GPU" or "TPU" if the machine has one, by its files, without TensorFlow or JAX.
+
+    A GPU is an NVIDIA or AMD device that CUDA_VISIBLE_DEVICES does not hide.
+    """
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if not hidden and (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/kfd")):
+        return "GPU"
+    return "TPU" if glob.glob("/dev/accel[0-9]*") or "TPU_NAME" in os.environ else None
 
 
 def _on_tensorflow() -> bool:

@@ -42,9 +42,13 @@ ALLOWED = {
     # Models and their use
     "layers": {"ops"},
     "models": {"layers", "losses", "metrics", "ops", "optimizers", "presets"},
-    "decoding": {"ops"},  # ops: whether XLA compiles, which fixes shapes
+    # ops: whether XLA compiles, which fixes shapes; runtime: the values of its graphs
+    "decoding": {"ops", "runtime"},
+    "runtime": {"decoding"},
     "tokenizers": set(),
-    "translation": {"decoding", "devices", "models", "tokenizers", "version"},
+    "translation": {
+        "decoding", "devices", "export", "models", "runtime", "tokenizers", "version",
+    },
     "convert": {"models", "tokenizers", "translation"},
     # Text, training
     "data": set(),

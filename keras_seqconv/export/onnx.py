@@ -62,8 +62,10 @@ import numpy as np
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.evaluation import inspection
 from keras_seqconv.export.onnx_graphs import converted, write_graphs
+from keras_seqconv.runtime.graph_files import quantize_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from keras_seqconv.support import require, require_tensorflow, tf
+from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import atomic_directory, write_file, write_json
 
 _SPECIAL = ("pad", "start", "end", "unk")
@@ -93,7 +95,7 @@ def onnx_model(
     Args:
         translator: a `Translator` of one model, which stays unchanged.
         directory: new or empty folder, written completely or not at all.
-        quantize: as in `keras_seqconv.export.onnx_graphs.write_graphs`.
+        quantize: "int8" for products in 8 bits, or None.
         **search: options of `keras_seqconv.decoding.beam_search`, by default those of
             the translator.
 
@@ -104,7 +106,7 @@ def onnx_model(
         ValueError, TypeError: an argument breaks its rule, or the backend is JAX.
         ImportError: the extra `onnx` is not installed.
     """
-    options = _options(translator, search)
+    options = _options(translator, quantize, search)
     with atomic_directory(directory) as folder:
         _write_search(translator, options, folder, quantize)
     return Path(directory)
@@ -133,7 +135,7 @@ def web_page(
         FileNotFoundError: npm is not installed.
         OSError: npm cannot fetch the packages.
     """
-    options = _options(translator, search)
+    options = _options(translator, quantize, search)
     for side, tokenizer in translator.tokenizers.items():
         if tokenizer.kind != "sentencepiece":
             raise ValueError(
@@ -149,8 +151,9 @@ def web_page(
     return Path(directory)
 
 
-def _options(translator, search: dict) -> BeamOptions:
+def _options(translator, quantize, search: dict) -> BeamOptions:
     """The options to write; raises as `onnx_model`."""
+    check_choice("quantize", quantize, (None, "int8"))
     require_tensorflow()
     model = getattr(translator, "model", None)
     if not getattr(translator, "source_tokenizer", None) or hasattr(model, "models"):
@@ -168,7 +171,9 @@ def _options(translator, search: dict) -> BeamOptions:
 def _write_search(translator, options, folder: Path, quantize, **more) -> None:
     """The graphs, the tokenizers and `generation.json`, with `more` of it."""
     model = translator.model
-    write_graphs(model, folder, quantize=quantize)
+    write_graphs(model, folder)
+    if quantize is not None:
+        quantize_graphs(folder, folder)
     graphs = OnnxModel(folder).search_graphs(**dataclasses.asdict(options))
     for name, graph in graphs.items():
         write_file(folder / f"{name}.onnx", graph.SerializeToString())

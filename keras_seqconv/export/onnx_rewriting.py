@@ -9,8 +9,8 @@ import numpy as np
 
 # What gives the same with one axis less, other than the last.
 _POINTWISE = {
-    "Add", "Sub", "Mul", "Div", "Where", "Cast", "Relu", "Sigmoid", "Tanh", "Erf", "Neg",
-    "Sqrt", "Reciprocal", "Softplus", "Elu", "Selu", "LeakyRelu", "Max", "Min", "Exp",
+    "Add", "Sub", "Mul", "Div", "Max", "Min", "Where", "Cast", "Relu", "Sigmoid",
+    "Tanh", "Erf", "Exp", "Neg", "Sqrt", "Reciprocal", "Softplus", "Elu", "LeakyRelu",
 }  # fmt: skip
 _BY_ROW = {"LayerNormalization", "Softmax"}  # over the last axis
 _INT32, _INT64 = 6, 7  # of TensorProto
@@ -21,10 +21,11 @@ def tidied(model):
     and axes before the last only where they matter."""
     import onnx
 
-    _widen_integers(model.graph, outer=True)
-    _fuse_norms(model.graph)
+    _spell_products(model.graph)
+    _widen_integers(model.graph)
     del model.graph.value_info[:]
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    _fuse_norms(model.graph)
     _move_reshapes(model.graph)
     _find_sizes(model.graph)
     _drop_unused(model.graph)
@@ -32,53 +33,80 @@ def tidied(model):
     return model
 
 
-def _widen_integers(graph, outer: bool = False) -> None:
-    """Makes all int32 inside of the graph int64, as sizes in ONNX are."""
-    from onnx import helper, numpy_helper
+def _spell_products(graph) -> None:
+    """MatMul for Einsum of the rows of two tensors, "abc,adc->abd"."""
+    from onnx import helper
 
-    for tensor in graph.initializer:
+    nodes = []
+    for node in graph.node:
+        if node.op_type == "Einsum":
+            equation = node.attribute[0].s.decode().replace(" ", "")
+            letters = dict(zip(equation.partition(",")[0], "abc", strict=False))
+            letters |= dict.fromkeys(set(equation) - {*letters, *",->"}, "d")
+            if "".join(letters.get(x, x) for x in equation) == "abc,adc->abd":
+                first, second = node.input
+                turned = f"{node.output[0]}/turned"
+                nodes.append(
+                    helper.make_node("Transpose", [second], [turned], perm=[0, 2, 1])
+                )
+                node = helper.make_node("MatMul", [first, turned], node.output)
+        nodes.append(node)
+    _replace_nodes(graph, nodes)
+
+
+def _widen_integers(graph) -> None:
+    """Makes all int32 inside of the graph int64, as sizes in ONNX are."""
+    from onnx import helper
+
+    inputs, outputs = (
+        {
+            one.name: f"{one.name}/wide"
+            for one in values
+            if one.type.tensor_type.elem_type == _INT32
+        }
+        for values in (graph.input, graph.output)
+    )
+    _widen(graph, inputs | outputs)
+    before = [
+        helper.make_node("Cast", [name], [wide], to=_INT64)
+        for name, wide in inputs.items()
+    ]
+    after = [
+        helper.make_node("Cast", [wide], [name], to=_INT32)
+        for name, wide in outputs.items()
+    ]
+    _replace_nodes(graph, [*before, *graph.node, *after])
+
+
+def _widen(graph, names: dict) -> None:
+    """`_widen_integers` inside of a graph, with new names of some tensors."""
+    from onnx import numpy_helper
+
+    def widen(tensor):
         if tensor.data_type == _INT32:
             values = numpy_helper.to_array(tensor).astype("int64")
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    nodes = list(graph.node)
-    for node in nodes:
+
+    for tensor in graph.initializer:  # may be an output
+        widen(tensor)
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _widen_integers(attribute.g)
-            if node.op_type == "Cast" and attribute.name == "to":
-                attribute.i = _INT64 if attribute.i == _INT32 else attribute.i
-            if attribute.HasField("t") and attribute.t.data_type == _INT32:
-                values = numpy_helper.to_array(attribute.t).astype("int64")
-                attribute.t.CopyFrom(numpy_helper.from_array(values))
-    if not outer:
-        return
-
-    def is_narrow(value):
-        return value.type.tensor_type.elem_type == _INT32
-
-    wide = {value.name: f"{value.name}/wide" for value in graph.input if is_narrow(value)}
-    before = [
-        helper.make_node("Cast", [name], [new], to=_INT64) for name, new in wide.items()
-    ]
-    wide |= {value.name: f"{value.name}/wide" for value in graph.output if is_narrow(value)}
-    for tensor in graph.initializer:  # may be an output
-        tensor.name = wide.get(tensor.name, tensor.name)
-    for node in nodes:
-        node.input[:] = [wide.get(name, name) for name in node.input]
-        node.output[:] = [wide.get(name, name) for name in node.output]
-    after = [
-        helper.make_node("Cast", [wide[value.name]], [value.name], to=_INT32)
-        for value in graph.output
-        if is_narrow(value)
-    ]
-    _replace_nodes(graph, [*before, *nodes, *after])
+                _widen(attribute.g, names)
+            if attribute.HasField("t"):
+                widen(attribute.t)
+            if node.op_type == "Cast" and attribute.i == _INT32:
+                attribute.i = _INT64
 
 
 def _fuse_norms(graph) -> None:
     """LayerNormalization for the operations of `ops.fused.layer_norm`."""
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
-    makers, constants = _makers(graph), _constants(graph)
+    makers, constants, sizes = _makers(graph), _constants(graph), _sizes(graph)
 
     def inputs(name, operation):
         node = makers.get(name)
@@ -91,27 +119,39 @@ def _fuse_norms(graph) -> None:
         return [factor for one in product for factor in factors(one)]
 
     def norm(node):
-        for scaled, beta in (node.input, reversed(node.input)):
+        """Inputs and epsilon of the normalization that ends here, or None."""
+        sums = [node.output]  # without beta
+        if node.op_type == "Add":
+            sums = [node.input, node.input[::-1]]
+        for scaled, *beta in sums:
             parts = factors(scaled)
             gamma = [name for name in parts if name in constants]
             inverse = [name for name in parts if inputs(name, "Reciprocal")[0]]
-            if len(parts) != 3 or len(gamma) != 1 or len(inverse) != 1:
+            centred = [name for name in parts if name not in (*gamma, *inverse)]
+            if not len(centred) == len(inverse) == 1 or len(gamma) > 1:
                 continue
-            (centred,) = set(parts) - {*gamma, *inverse}
             root = inputs(inputs(inverse[0], "Reciprocal")[0], "Sqrt")[0]
             variance, epsilon = inputs(root, "Add")
             square = inputs(inputs(variance, "ReduceMean")[0], "Mul")
-            x, mean = inputs(centred, "Sub")
-            right = square == [centred] * 2 and inputs(mean, "ReduceMean")[0] == x
-            if right and epsilon in constants and beta in constants:
-                epsilon = float(constants[epsilon])
-                return [x, gamma[0], beta], {"axis": -1, "epsilon": epsilon}
+            x, mean = inputs(centred[0], "Sub")
+            right = square == centred * 2 and inputs(mean, "ReduceMean")[0] == x
+            if right and epsilon in constants and all(one in constants for one in beta):
+                return [x, *(gamma or [ones(x)]), *beta], float(constants[epsilon])
         return None
 
+    def ones(x):  # where TensorFlow has left out gamma
+        width = sizes[x][-1]
+        name = f"ones/{width}"
+        if name not in constants:
+            constants[name] = np.ones(width, "float32")
+            graph.initializer.append(numpy_helper.from_array(constants[name], name))
+        return name
+
     for node in graph.node:
-        found = norm(node) if node.op_type == "Add" else None
+        found = norm(node) if node.op_type in ("Add", "Mul") else None
         if found:
-            names, options = found
+            names, epsilon = found
+            options = {"axis": -1, "epsilon": epsilon}
             new = helper.make_node("LayerNormalization", names, node.output, **options)
             node.CopyFrom(new)
 
@@ -232,7 +272,9 @@ def _find_sizes(graph) -> None:
             tensor, axis = origin(makers[node.input[0]].input[0], bounds)
             taken[name] = tensor, axis
             shape = f"{name}/of"
-            nodes.append(helper.make_node("Shape", [tensor], [shape], start=axis, end=axis + 1))
+            nodes.append(
+                helper.make_node("Shape", [tensor], [shape], start=axis, end=axis + 1)
+            )
             nodes.append(helper.make_node("Identity", [shape], [name]))
             continue
         nodes.append(node)
@@ -264,7 +306,9 @@ def _new_shape(node, constants, sizes):
         return None if 0 in shape else tuple(map(int, shape))
     size = sizes.get(node.output[0], ())
     known = len(size) > 1 and None not in size[1:]
-    return (-1, *size[1:]) if known and node.op_type in ("Squeeze", "Unsqueeze") else None
+    return (
+        (-1, *size[1:]) if known and node.op_type in ("Squeeze", "Unsqueeze") else None
+    )
 
 
 def _is_lookup_of_columns(node, constants, sizes) -> bool:

@@ -258,9 +258,9 @@ class PositionEncoding(SequenceLayer):
         if self.kind == "learned":
             # Backends disagree about rows outside the table (error, zero, last row).
             inside = ops.minimum(positions, self.max_length - 1)
-            rows = ops.take(self.embeddings, inside, axis=0)
+            rows = take(self.embeddings, inside)
             rows = ops.cast(rows, self.compute_dtype)
-            is_row = (positions < self.max_length)[:, None]
+            is_row = ops.expand_dims(positions < self.max_length, 1)
             return ops.where(is_row, rows, float("nan"))
         sinusoids = _fairseq_sinusoids if self.layout == "fairseq" else _paper_sinusoids
         encodings = sinusoids(ops.cast(positions, "float32"), channels)

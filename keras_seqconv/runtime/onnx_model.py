@@ -1,19 +1,13 @@
 """A model in ONNX Runtime, and the loop around the step of its search.
 
-| file of a folder | inputs -> outputs                                                |
-|------------------|------------------------------------------------------------------|
-| `start.onnx`     | source_ids (B, S), or rows (B, 0) -> the state                   |
-| `step.onnx`      | ids (R, 1), the state -> logits (R, V), the next state           |
-| `weights.bin`    | the weights of both                                              |
-| `graphs.json`    | special ids and limits of the model, digest of its weights       |
-
-The graph of a whole step is `decoding.step.advance`, traced around `step.onnx`: model,
-rules, choice of beams, next state. It is made in milliseconds for the options of a call
-and kept. The loop feeds its outputs back.
+The graph of a whole step is `decoding.step.advance`, traced around the graph of the
+model's step (`graph_files.py`): model, rules, choice of beams, next state. It is made
+in milliseconds for the options of a call and kept. The loop feeds its outputs back.
 """
 
 import dataclasses
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +32,10 @@ from keras_seqconv.decoding.step import (
 from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
 from keras_seqconv.runtime import graph_ops
 from keras_seqconv.runtime.graph import Graph, Value
+from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
 from keras_seqconv.support import require
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.files import naming_file
 
 # The batch is gathered anew when at most this part of its sentences is unfinished.
 _SHRINK_AT = 0.75
@@ -62,23 +58,32 @@ class OnnxModel:
     neither Keras nor TensorFlow. Several threads may search at the same time.
 
     Args:
-        folders: with the graphs of a model each.
+        folders: with the graphs of a model each (`runtime/graph_files.py`).
+        quantize: "int8" for products in 8 bits, or None.
 
     Raises:
-        ValueError: the models have different vocabularies or special tokens.
+        ValueError: the models have different vocabularies or special tokens, a file is
+            damaged or of another format, or `quantize` is another.
         ImportError: onnx or onnxruntime is not installed.
     """
 
-    def __init__(self, *folders: str | os.PathLike):
+    def __init__(self, *folders: str | os.PathLike, quantize: str | None = None):
         for package in ("onnx", "onnxruntime"):
             require(package, "onnx")
-        members = [
-            _ModelGraphs(Path(folder), f"model_{number}_")
-            for number, folder in enumerate(folders)
-        ]
+        self._quantized: list = []
+        check_choice("quantize", quantize, (None, "int8"))
+        members = []
+        for number, folder in enumerate(map(Path, folders)):
+            if quantize is not None:
+                # Kept as long as its weights are mapped.
+                self._quantized.append(tempfile.TemporaryDirectory())
+                quantize_graphs(folder, self._quantized[-1].name)
+                folder = Path(self._quantized[-1].name)
+            members.append(_ModelGraphs(folder, f"model_{number}_"))
         self._model = members[0] if len(members) == 1 else Ensemble(members)
         self._weights = {n: x for member in members for n, x in member.weights.items()}
-        self.digest = " ".join(member.weights_digest or "" for member in members)
+        digests = [f"{x.weights_digest} {x.quantization}" for x in members]
+        self.digest = ", ".join(digests)
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
@@ -136,8 +141,8 @@ class OnnxModel:
         options, graph = BeamOptions.from_names(options), Graph()
         options.check_model(self)
         source = graph.input("source_ids", "int64", (None, None))
-        task, rows, sentences = self._before(options, {"source_ids": source})
-        step, _ = _step_graph(task, rows, sentences)
+        task, common, rows, sentences = self._before(options, {"source_ids": source})
+        step, _ = _step_graph(task, common, rows, sentences)
         needed = {tensor.name for tensor in step.graph.input}
         before = _named(rows, sentences).items()
         start = graph.model({name: leaf for name, leaf in before if name in needed})
@@ -181,14 +186,14 @@ class OnnxModel:
             for name, ids in tensors.items()
             if ids is not None
         }
-        task, rows, sentences = self._before(options, tensors, seeds)
+        task, common, rows, sentences = self._before(options, tensors, seeds)
         sentences = sentences._replace(steps=np.zeros((), "int64"))
-        program = self._program(options, rows, sentences)
+        program = self._program(options, common, rows, sentences)
         steps = program.steps(rows, sentences, task.strategy.num_beams)
         return steps, task, rows, sentences
 
     def _before(self, options, tensors: dict, seeds=None) -> tuple:
-        """Task, rows and sentences before the first step, of arrays or in a graph."""
+        """Task and what `begin` returns, of arrays or in a graph."""
         limits, longest = limits_of(self, options, tensors)
         if seeds is not None:
             shape = int(longest) + 1, options.num_samples
@@ -199,9 +204,9 @@ class OnnxModel:
         source = of_sentences(tensors)
         source = source if self.has_source else source[:, :0]
         state = self._model.get_initial_state(source, task.strategy.num_beams)
-        return task, *begin(task, state, longest + 1)[1:]
+        return task, *begin(task, state, longest + 1)
 
-    def _program(self, options, rows: Rows, sentences: Sentences) -> "_Program":
+    def _program(self, options, common, rows, sentences) -> "_Program":
         """The program of a step, made once for options and kinds of tensors."""
         names = [field.name for field in dataclasses.fields(options)]
         neutral = {"max_length": 10**6, "max_length_ratio": 0.0}
@@ -215,7 +220,7 @@ class OnnxModel:
                 if len(self._programs) == _KEPT:
                     del self._programs[next(iter(self._programs))]
                 task = task_of(self._model, options, {})
-                graph = _step_graph(task, rows, sentences)
+                graph = _step_graph(task, common, rows, sentences)
                 self._programs[key] = _Program(*graph, self._weights)
             return self._programs[key]
 
@@ -225,23 +230,21 @@ class _ModelGraphs:
 
     def __init__(self, folder: Path, prefix: str):
         self._folder, self._prefix = folder, prefix
-        content = read_json(folder / "graphs.json")
-        vars(self).update(content)
-        vars(self).update({f"{n}_id": i for n, i in content["special_ids"].items()})
-        self._step = _graph_of(folder / "step.onnx")
-        self.weights = {
-            f"{prefix}{weight.name}": _mapped(weight, folder)
-            for weight in self._step.graph.initializer
-            if weight.external_data
-        }
-        self._start = _session(str(folder / "start.onnx"))
+        notes, self._step, weights = read_graph_files(folder)
+        vars(self).update(notes)
+        vars(self).update({f"{n}_id": i for n, i in notes["special_ids"].items()})
+        self.weights = {f"{prefix}{name}": x for name, x in weights.items()}
+        with naming_file(folder / "start.onnx", "is damaged"):
+            self._start = _session(str(folder / "start.onnx"))
         self._outputs = [output.name for output in self._start.get_outputs()]
 
     def get_initial_state(self, source, num_beams: int) -> dict:
         """The state before the first step, by name; `source` may be in a graph."""
         name = self._start.get_inputs()[0].name
         if isinstance(source, Value):
-            start = _graph_of(self._folder / "start.onnx")
+            import onnx
+
+            start = onnx.load(self._folder / "start.onnx", load_external_data=False)
             made = source.graph.inline(start, self._prefix, {name: source})
             sentences = graph_ops.arange(graph_ops.shape(source)[0])
         else:
@@ -267,7 +270,7 @@ class _ModelGraphs:
         return outputs["logits"], {**state, "beams": beams}
 
 
-def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
+def _step_graph(task: Task, common, rows: Rows, sentences: Sentences) -> tuple:
     """The graph of a step for such tensors: `onnx.ModelProto`, names of its outputs."""
     graph = Graph()
     names = iter(_named(rows, sentences))
@@ -279,7 +282,7 @@ def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
         return graph.input(name, np.dtype(leaf.dtype).name, shape)
 
     before = map_leaves(value, (rows, sentences))
-    *after, records = advance(task, {}, *before)
+    *after, records = advance(task, common, *before)
     given, outputs = _named(*before), {}
     for name, value in _named(*after).items():
         if name in given and value is not given[name]:
@@ -331,12 +334,6 @@ class _Program:
             left = left[places]
 
 
-def _graph_of(path: Path):
-    import onnx
-
-    return onnx.load(path, load_external_data=False)
-
-
 def _session(model: str | bytes, weights: dict | None = None):
     """A session of one thread: small products are not faster in several.
 
@@ -351,20 +348,6 @@ def _session(model: str | bytes, weights: dict | None = None):
         options.add_external_initializers([*weights], [*values])
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"]
-    )
-
-
-def _mapped(weight, folder: Path) -> np.ndarray:
-    """The array of a tensor that lies in a file of its own, read when it is used."""
-    from onnx import helper
-
-    place = {entry.key: entry.value for entry in weight.external_data}
-    return np.memmap(
-        folder / Path(place["location"]).name,
-        helper.tensor_dtype_to_np_dtype(weight.data_type),
-        mode="r",
-        offset=int(place.get("offset", 0)),
-        shape=tuple(weight.dims),
     )
 
 

@@ -9,6 +9,8 @@
 | `model.weights.h5`  | weights, as `keras.Model.save_weights` writes them             |
 | `source_tokenizer/` | if there is one; none for language models                      |
 | `target_tokenizer/` | if there is one and it is not the source's                     |
+| `onnx/`             | graphs for ONNX Runtime, with digests of their files and of the|
+|                     | weights that they were made of, if they were asked for         |
 
 Nothing in the folder is executed, whoever wrote it: the class is one of the four below,
 its arguments are plain JSON, and no file can name another file (Keras ensures this for
@@ -22,6 +24,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -43,6 +47,9 @@ FORMAT_VERSION = 1
 CLASSES = ("EncoderDecoder", "ConvS2S", "LanguageModel", "ConvLanguageModel")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
+GRAPHS, _NOTES = "onnx", "graphs.json"
+_GRAPH_FILES = ("start.onnx", "step.onnx", "weights.bin")
+_WRITE_GRAPHS = f"import {__name__} as m, sys; m.write_graphs(sys.argv[1])"
 _REQUIRED = {"model", "folded", "search", "max_source_length", SOURCE, TARGET}
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = ('"class_name":', '"module":', '"registered_name":')
@@ -87,18 +94,37 @@ def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> Non
 def _is_model(path: Path) -> bool:
     """Whether it holds a saved model and nothing else."""
     names = {entry.name for entry in path.iterdir()}
-    return {CONFIG, WEIGHTS} <= names <= {CONFIG, WEIGHTS, SOURCE, TARGET}
+    return {CONFIG, WEIGHTS} <= names <= {CONFIG, WEIGHTS, SOURCE, TARGET, GRAPHS}
 
 
-def write(directory: str | os.PathLike, text_model, overwrite: bool) -> None:
-    """Writes the folder of a `TextModel`, completely or not at all.
-
-    A tokenizer of both sides is written once.
+def save_with_graphs(text_model, directory: str | os.PathLike, overwrite: bool) -> str:
+    """Saves a `TextModel`, with its graphs if it can be converted; says what is there.
 
     Raises:
+        ValueError, OSError: see `write`.
+    """
+    try:
+        text_model.save(directory, overwrite, onnx=True)
+        return f"Written to {directory}, with graphs for ONNX Runtime"
+    except Exception as error:  # of any kind, where a converter does not know a model
+        text_model.save(directory, overwrite)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return f"Written to {directory}, without graphs for ONNX Runtime: {reason}"
+
+
+def write(
+    directory: str | os.PathLike, text_model, overwrite: bool, onnx: bool = False
+) -> None:
+    """Writes the folder of a `TextModel`, completely or not at all.
+
+    A tokenizer of both sides is written once. `onnx`: whether to write the graphs.
+
+    Raises:
+        ImportError: `onnx` needs a package that is not installed.
         ValueError: `directory` is neither empty nor a model that `overwrite` replaces;
-            the model is not one of the package's, or its configuration holds
-            serialized objects (quantizers that are not Keras' default).
+            the model is not one of the package's, cannot be converted to ONNX, or its
+            configuration holds serialized objects (quantizers that are not Keras'
+            default).
     """
     from keras_seqconv import models
 
@@ -138,6 +164,41 @@ def write(directory: str | os.PathLike, text_model, overwrite: bool) -> None:
             if kept_in[side] == side:
                 tokenizer.save(folder / side)
         write_json(folder / CONFIG, config)
+        if onnx:
+            write_graphs(folder, model)
+
+
+def write_graphs(folder: str | os.PathLike, model=None) -> None:
+    """Adds the graphs for ONNX Runtime to a model directory.
+
+    Args:
+        folder: without graphs.
+        model: that of the directory, which is read by default. On JAX it is read by a
+            process of TensorFlow.
+    """
+    import keras
+
+    folder = Path(folder)
+    if keras.backend.backend() == "jax":
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(
+            [sys.executable, "-c", _WRITE_GRAPHS, os.path.abspath(folder)],
+            env={**os.environ, **hidden, "KERAS_BACKEND": "tensorflow"},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise ValueError((done.stderr.splitlines() or ["a process has ended"])[-1])
+        return
+    from keras_seqconv.export.onnx_graphs import write_graphs as write_files
+
+    graphs = folder / GRAPHS
+    graphs.mkdir()
+    model = model or read(folder)["model"]
+    write_files(model, graphs, weights_digest=digest(folder / WEIGHTS))
+    notes = read_json(graphs / _NOTES)
+    notes["files"] = {name: digest(graphs / name) for name in _GRAPH_FILES}
+    write_json(graphs / _NOTES, notes)
 
 
 def _save_weights(model, path: Path) -> None:
@@ -176,12 +237,34 @@ def tokenizer_fingerprint(tokenizer) -> str:
 # --- Reading ---
 
 
-def read(directory: str | os.PathLike, dtype=None) -> dict:
+def find_graphs(directory: str | os.PathLike) -> Path:
+    """The folder with the graphs of a model directory.
+
+    Raises:
+        FileNotFoundError: there are none.
+        ValueError: they are damaged, or of other weights than those of the directory.
+    """
+    folder = model_folder(directory)
+    graphs = folder / GRAPHS
+    if not graphs.is_dir():
+        raise FileNotFoundError(f"{folder} has no graphs for ONNX Runtime.")
+    with naming_file(graphs, "holds no graphs of this model"):
+        notes = read_json(graphs / _NOTES)
+        if notes["weights_digest"] != digest(folder / WEIGHTS):
+            raise ValueError(f"they were made of other weights than {WEIGHTS}")
+        for name in _GRAPH_FILES:
+            if notes["files"][name] != digest(graphs / name):
+                raise ValueError(f"{name} is damaged")
+    return graphs
+
+
+def read(directory: str | os.PathLike, dtype=None, with_model: bool = True) -> dict:
     """Reads a folder of `write`, safely also from unknown sources.
 
     Args:
         directory: model directory, or the folder of a run with one.
         dtype: dtype or policy of the model; by default that of the saved model.
+        with_model: False leaves the model out, and needs no Keras.
 
     Returns:
         Arguments of a `Translator`: `model`, the tokenizers, `search`,
@@ -192,11 +275,8 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         ValueError: names the file and its error.
         ImportError: a tokenizer needs a package that is not installed.
     """
-    from keras_seqconv import models
-    from keras_seqconv.models.limits import at_most
-
     folder = model_folder(directory)
-    path, weights = folder / CONFIG, folder / WEIGHTS
+    path = folder / CONFIG
     config = read_json(path)
     version = config.get("format_version")
     if version != FORMAT_VERSION:
@@ -207,6 +287,31 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         )
     if missing := sorted(_REQUIRED - set(config)):
         raise ValueError(f"{path}: missing are {missing}.")
+    model = _read_model(folder, config, dtype) if with_model else None
+    tokenizers = {None: None}
+    for name in (SOURCE, TARGET):
+        if name in (config[SOURCE], config[TARGET]):
+            with naming_file(folder / name, "holds no tokenizer"):
+                tokenizers[name] = load_tokenizer(folder / name)
+    with naming_file(path, "names wrong tokenizers"):
+        source, target = tokenizers[config[SOURCE]], tokenizers[config[TARGET]]
+    return {
+        "model": model,
+        SOURCE: source,
+        TARGET: target,
+        "search": config["search"],
+        "max_source_length": config["max_source_length"],
+        "languages": config.get("languages", (None, None)),
+        "trained": config.get("trained"),
+    }
+
+
+def _read_model(folder: Path, config: dict, dtype):
+    """The model of Keras, with its weights."""
+    from keras_seqconv import models
+    from keras_seqconv.models.limits import at_most
+
+    path, weights = folder / CONFIG, folder / WEIGHTS
     if not weights.is_file():
         raise FileNotFoundError(f"{weights} is missing.")
     wrong_weights = f"is damaged, or not of the model in {CONFIG}"
@@ -234,22 +339,7 @@ def read(directory: str | os.PathLike, dtype=None) -> dict:
         # Keras warns of layers that keep their random weights.
         warnings.simplefilter("error", UserWarning)
         model.load_weights(weights)
-    tokenizers = {None: None}
-    for name in (SOURCE, TARGET):
-        if name in (config[SOURCE], config[TARGET]):
-            with naming_file(folder / name, "holds no tokenizer"):
-                tokenizers[name] = load_tokenizer(folder / name)
-    with naming_file(path, "names wrong tokenizers"):
-        source, target = tokenizers[config[SOURCE]], tokenizers[config[TARGET]]
-    return {
-        "model": model,
-        SOURCE: source,
-        TARGET: target,
-        "search": config["search"],
-        "max_source_length": config["max_source_length"],
-        "languages": config.get("languages", (None, None)),
-        "trained": config.get("trained"),
-    }
+    return model
 
 
 def _check_arrays(path: Path) -> tuple[int, int]:

@@ -107,14 +107,25 @@ class TextModel:
                 options["suppressed_ids"] = tuple(sorted(never))
         return options
 
-    def save(self, directory: str | os.PathLike, overwrite: bool = False) -> None:
+    def save(
+        self,
+        directory: str | os.PathLike,
+        overwrite: bool = False,
+        *,
+        onnx: bool = False,
+    ) -> None:
         """Writes model, tokenizers and search options; see `model_directory`.
 
         Args:
             directory: new or empty folder, written completely or not at all.
             overwrite: whether to replace a folder that holds a saved model only.
+            onnx: whether to write graphs for ONNX Runtime, in float32 (extra `onnx`).
+                On JAX a process of TensorFlow makes them.
+
+        Raises:
+            ImportError, ValueError: see `model_directory.write`.
         """
-        model_directory.write(directory, self, overwrite)
+        model_directory.write(directory, self, overwrite, onnx)
 
     def _texts(self, name: str, texts: str | Iterable[str]) -> list[str]:
         """A list of them, for a model with tokenizers; a single text is one of one."""
