@@ -124,16 +124,16 @@ def _traced(model) -> tuple:
     else:
         source = tf.TensorSpec([None, 0], "int32", "rows")
     values = [(variable, variable.numpy()) for variable in model.variables]
-    before = _converted(start, [source], values)
+    before = converted(start, [source], values)
     state = {}
     for name, leaf in named(parts).items():  # of any number of rows
         shape = [None, *leaf.shape[1:]] if len(leaf.shape) else []
         state[name] = tf.TensorSpec(shape, leaf.dtype, name)
     ids = tf.TensorSpec([None, 1], "int32", "ids")
-    return before, _converted(step, [ids, state], values), parts
+    return before, converted(step, [ids, state], values), parts
 
 
-def _converted(function, signature: list, values: list):
+def converted(function, signature: list, values: list):
     """The ONNX model of a function; its outputs are a dict of tensors by name.
 
     Args:
