@@ -11,6 +11,7 @@ ONNX Runtime imports neither Keras nor TensorFlow. Names and arguments are those
 `keras.ops`; `take` and `take_each` are those of `ops/fused.py`.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,27 +30,27 @@ else:
             raise AttributeError(name)
 
         def operation(*args, **options):
-            return getattr(_namespace(args), name)(*args, **options)
+            namespace = _namespace(frozenset(map(type, _leaves(args))))
+            return getattr(namespace, name)(*args, **options)
 
         return operation
 
 
-def _namespace(args):
-    leaves = list(_leaves(args))
-    if any(isinstance(leaf, Value) for leaf in leaves):
+@functools.cache
+def _namespace(kinds: frozenset):
+    """The operations for arguments of these types."""
+    if Value in kinds:
         return graph_ops
-    if not any(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
-        return _Keras
-    numbers = (np.ndarray, np.generic, int, float, str, type(None))
-    return _NumPy if all(isinstance(leaf, numbers) for leaf in leaves) else _Keras
+    arrays = [kind for kind in kinds if issubclass(kind, np.ndarray | np.generic)]
+    others = kinds - {*arrays, bool, int, float, str, type(None)}
+    return _NumPy if arrays and not others else _Keras
 
 
-def _leaves(args):
+def _leaves(args) -> list:
+    leaves = []
     for arg in args:
-        if isinstance(arg, list | tuple):
-            yield from _leaves(arg)
-        else:
-            yield arg
+        leaves += _leaves(arg) if isinstance(arg, list | tuple) else [arg]
+    return leaves
 
 
 class _Namespace(type):

@@ -14,7 +14,6 @@ the steps, or rank 0; the outputs of a step are `next_beams_0`, ...). Of a langu
 model, `start.onnx` has the input `rows` (B, 0) int32 and no attention exists.
 """
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -22,22 +21,19 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_seqconv.export.onnx_rewriting import tidied
 from keras_seqconv.export.servable import folded
+from keras_seqconv.runtime.graph_files import FORMAT, write_graph_files
 from keras_seqconv.support import require, require_tensorflow, tf
-from keras_seqconv.support.files import write_file, write_json
 
-FORMAT = 1  # of `graphs.json` and the inputs and outputs
 OPSET = 18
 _SPECIAL = ("pad", "start", "end", "unk")
-_INLINE = 1024  # bytes of the largest tensors that stay in the graph
-_ALIGNMENT = 64  # bytes
 
 
 def write_graphs(
     model,
     folder: str | os.PathLike,
     *,
-    quantize: str | None = None,
     weights_digest: str | None = None,
 ) -> None:
     """Writes the graphs of a model for ONNX Runtime.
@@ -45,7 +41,6 @@ def write_graphs(
     Args:
         model: one of `keras_seqconv.models`, which stays unchanged.
         folder: existing folder; files of the same names are replaced.
-        quantize: None, float32.
         weights_digest: of the file that the weights come from, noted in `graphs.json`.
 
     Raises:
@@ -62,13 +57,9 @@ def write_graphs(
         )
     model, folder = folded(model.in_float32()), Path(folder)
     start, step, parts = _traced(model)
-    content = _share_weights(start, step)
-    write_file(folder / "weights.bin", content)
-    for name, graph in (("start", start), ("step", step)):
-        write_file(folder / f"{name}.onnx", graph.SerializeToString())
     notes = _notes(model, parts)
-    notes |= {"quantization": quantize, "weights_digest": weights_digest}
-    write_json(folder / "graphs.json", notes)
+    notes |= {"quantization": None, "weights_digest": weights_digest}
+    write_graph_files(folder, start, step, notes)
 
 
 def _notes(model, parts: dict) -> dict:
@@ -133,16 +124,16 @@ def _traced(model) -> tuple:
     else:
         source = tf.TensorSpec([None, 0], "int32", "rows")
     values = [(variable, variable.numpy()) for variable in model.variables]
-    before = _converted(start, [source], values)
+    before = converted(start, [source], values)
     state = {}
     for name, leaf in named(parts).items():  # of any number of rows
         shape = [None, *leaf.shape[1:]] if len(leaf.shape) else []
         state[name] = tf.TensorSpec(shape, leaf.dtype, name)
     ids = tf.TensorSpec([None, 1], "int32", "ids")
-    return before, _converted(step, [ids, state], values), parts
+    return before, converted(step, [ids, state], values), parts
 
 
-def _converted(function, signature: list, values: list):
+def converted(function, signature: list, values: list):
     """The ONNX model of a function; its outputs are a dict of tensors by name.
 
     Args:
@@ -174,7 +165,11 @@ def _converted(function, signature: list, values: list):
     with tf.Graph().as_default() as frozen:
         tf.import_graph_def(definition, name="")
         converted = tfonnx.process_tf_graph(
-            frozen, opset=OPSET, tensors_to_rename=inputs | outputs, **names
+            frozen,
+            opset=OPSET,
+            tensors_to_rename=inputs | outputs,
+            custom_op_handlers=_HANDLERS,
+            **names,
         )
     converted = converted.make_model("model")
     known = {node.op_type for node in converted.graph.node}
@@ -183,7 +178,32 @@ def _converted(function, signature: list, values: list):
         raise ValueError(
             "The model has operations without a form in ONNX: " + ", ".join(unknown)
         )
-    return _optimized(converted)
+    return _optimized(tidied(_optimized(converted)))
+
+
+# What tf2onnx calls with the graph, a node, its name and the list beside it.
+
+
+def _select(graph, node, name, arguments):
+    """Where. tf2onnx multiplies by 0 and 1, which NaN and large numbers survive."""
+    node.type = "Where"
+
+
+def _erfc(graph, node, name, arguments):
+    one = graph.make_const(f"{name}/one", np.array(1, "float32")).output[0]
+    erf = graph.make_node("Erf", node.input).output[0]
+    node.type, node.input[:] = "Sub", [one, erf]
+
+
+def _einsum(graph, node, name, arguments):
+    """MatMul for the product of ConvS2S, which ONNX Runtime multiplies faster."""
+    if node.get_attr_str("equation") == "bte,bse->bts":
+        turned = graph.make_node("Transpose", node.input[1:], attr={"perm": [0, 2, 1]})
+        node.type, node.input[1] = "MatMul", turned.output[0]
+    del node.attr["N"]
+
+
+_HANDLERS = {"SelectV2": (_select, []), "Erfc": (_erfc, []), "Einsum": (_einsum, [])}
 
 
 def _optimized(graph):
@@ -200,36 +220,7 @@ def _optimized(graph):
         path = Path(folder, "optimized.onnx")
         options.optimized_model_filepath = str(path)
         onnxruntime.InferenceSession(graph.SerializeToString(), options)
-        return onnx.load(path)
-
-
-# --- Weights ---
-
-
-def _share_weights(*graphs) -> bytes:
-    """Moves the larger tensors of the graphs into one file, whose bytes it returns."""
-    from onnx import TensorProto, numpy_helper
-
-    content, places = bytearray(), {}
-    for graph in graphs:
-        for tensor in graph.graph.initializer:
-            values = numpy_helper.to_array(tensor)
-            if values.nbytes <= _INLINE:
-                continue
-            key = (tensor.data_type, _digest(values))
-            if key not in places:
-                content.extend(bytes(-len(content) % _ALIGNMENT))
-                places[key] = len(content)
-                content.extend(values.tobytes())
-            place = {"location": "weights.bin", "offset": places[key]}
-            place["length"] = values.nbytes
-            tensor.ClearField("raw_data")
-            tensor.ClearField("float_data")
-            tensor.data_location = TensorProto.EXTERNAL
-            for name, value in place.items():
-                tensor.external_data.add(key=name, value=str(value))
-    return bytes(content)
-
-
-def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values)).digest()
+        graph = onnx.load(path)
+    for one in [one for one in graph.opset_import if one.domain]:
+        graph.opset_import.remove(one)  # ONNX Runtime names all that it has
+    return graph

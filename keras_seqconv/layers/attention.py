@@ -169,7 +169,7 @@ class MultiHeadAttention(SequenceLayer):
         check_boolean("use_causal_mask", use_causal_mask)
         causal = self.use_causal_mask or use_causal_mask
         partly = causal or attention_mask is not None
-        project = self.project_memory if partly else self._project_memory
+        project = self._project_past if partly else self._project_memory
         heads = self._attend(
             self._project_query(inputs),
             project(value, key),
@@ -202,14 +202,16 @@ class MultiHeadAttention(SequenceLayer):
         keys = self._project_heads("key", key)
         return self._shown_weights(self._project_query(inputs), keys, allowed)
 
-    def memory_weights(self, inputs, memory: dict, memory_mask=None):
+    def memory_weights(self, inputs, memory: dict):
         """Returns the probabilities (B * G, H, n, S) of `attend`, in float32.
 
         Arguments as in `attend`, rows as in `attention_weights`.
         """
-        keys = memory["keys"]
-        query = fold_beams(self._project_query(inputs), keys)
-        weights = self._shown_weights(query, keys, _memory_mask(memory_mask, keys))
+        weights, bias = self._memory_weights(inputs, memory), memory.get("bias")
+        if bias is not None:
+            is_real = bias > _MASKED_LOGIT
+            weights = ops.where(ops.any(is_real, -1, keepdims=True), weights, 0.0)
+        weights = ops.cast(weights, "float32")
         weights = ops.transpose(weights, (0, 2, 1, 3))  # (B, G * n, H, S)
         return ops.transpose(unfold_beams(weights, inputs), (0, 2, 1, 3))
 
@@ -258,7 +260,7 @@ class MultiHeadAttention(SequenceLayer):
                 f"`inputs` has more positions than the state holds. Received: "
                 f"inputs.shape={tuple(inputs.shape)}, max_length={held}"
             )
-        added = self.project_memory(inputs)
+        added = self._project_past(inputs, inputs)
         if grows:
             memory = {n: ops.concatenate([state[n], added[n]], axis=2) for n in added}
             # One new position may attend to all there are.
@@ -275,14 +277,35 @@ class MultiHeadAttention(SequenceLayer):
         outputs = ops.where(position + new <= held, outputs, float("nan"))
         return outputs, {**memory, "position": position + new}
 
-    def project_memory(self, value, key=None) -> dict:
+    def project_memory(self, value, key=None, mask=None) -> dict:
         """Computes keys and values of a source, once for any number of `attend`.
 
-        Maps tensors (B, S, channels), `key` being `value` by default, to
-        {"keys": (B, H, S, D), "values": (B, H, S, D)}.
+        Args:
+            value: tensor (B, S, channels).
+            key: tensor (B, S, channels), `value` by default.
+            mask: boolean (B, S), True for real tokens.
+
+        Returns:
+            {"keys": (B, H, S, D), "values": (B, H, S, D)}, and with a mask, which
+            makes both zero, "bias" (B, 1, 1, S), to be added to the logits.
         """
         self._require_built()
         memory = self._project_memory(value, value if key is None else key)
+        if mask is None:
+            return memory
+        mask = checked_mask("mask", mask, value.shape[:2])
+        real = ops.expand_dims(mask, (1, 3))
+        memory = {name: ops.where(real, x, 0.0) for name, x in memory.items()}
+        return {**memory, "bias": self.memory_bias(mask)}
+
+    def memory_bias(self, mask):
+        """The "bias" of a memory, from the mask."""
+        bias = ops.where(_key_mask(mask), 0.0, _MASKED_LOGIT)
+        return ops.cast(bias, self.wide_dtype)
+
+    def _project_past(self, value, key):
+        """Keys and values that not every query may look at."""
+        memory = self._project_memory(value, key)
         # One new position may look at all there are: nothing is masked.
         return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
 
@@ -292,13 +315,12 @@ class MultiHeadAttention(SequenceLayer):
             "values": self._project_heads("value", value),
         }
 
-    def attend(self, inputs, memory: dict, memory_mask=None, num_beams=None):
+    def attend(self, inputs, memory: dict, num_beams=None):
         """Attends to a projected memory, which all beams of a sentence share.
 
         Args:
             inputs: tensor (B * G, n, C); the G rows of one sentence are adjacent.
             memory: result of `project_memory` for the B sentences.
-            memory_mask: boolean (B, S), True for real tokens.
             num_beams: G; None derives it from the shapes, which takes operations.
 
         Returns:
@@ -317,10 +339,20 @@ class MultiHeadAttention(SequenceLayer):
                 f"Received: inputs.shape={tuple(inputs.shape)}, {sentences} rows"
             )
         # The beams become further query positions, so nothing is repeated.
-        query = fold_beams(self._project_query(inputs), memory["keys"], num_beams)
-        allowed = _memory_mask(memory_mask, memory["keys"])
-        attended = self._attend(query, memory, allowed)
+        weights = self._memory_weights(inputs, memory, num_beams)
+        # A query without any key attends to zeros.
+        attended = self._weighted(weights, memory["values"])
+        attended = ops.transpose(attended, (0, 2, 1, 3))
         return self._project("output", unfold_beams(attended, inputs), inner=2)
+
+    def _memory_weights(self, inputs, memory, num_beams=None):
+        """inputs (B * G, n, C) -> (B, H, G * n, S), at least float32."""
+        keys, bias = memory["keys"], memory.get("bias")
+        # G by the mask: it is that of all layers, and so is the operation.
+        sentences = keys if bias is None else bias
+        query = fold_beams(self._project_query(inputs), sentences, num_beams)
+        logits = self._logits(query, keys)
+        return softmax(logits if bias is None else logits + bias)
 
     def _project(self, name, inputs, inner=1):
         """inputs (B, T, ...) times a kernel of which the first `inner` axes are theirs.
@@ -364,19 +396,26 @@ class MultiHeadAttention(SequenceLayer):
 
         Where `allowed` holds for no key the row is uniform and must not be used.
         """
-        query = ops.transpose(query, (0, 2, 1, 3))
-        logits = ops.einsum("bhtd,bhsd->bhts", query, keys)
-        logits = ops.cast(logits, self.wide_dtype)
+        logits = self._logits(query, keys)
         if allowed is not None:
             logits = ops.where(allowed, logits, _MASKED_LOGIT)
         return softmax(logits)
+
+    def _logits(self, query, keys):
+        """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32."""
+        query = ops.transpose(query, (0, 2, 1, 3))
+        logits = ops.einsum("bhtd,bhsd->bhts", query, keys)
+        return ops.cast(logits, self.wide_dtype)
+
+    def _weighted(self, weights, values):
+        """weights (B, H, T, S), values (B, H, S, D) -> (B, H, T, D)."""
+        return ops.matmul(ops.cast(weights, self.compute_dtype), values)
 
     def _attend(self, query, memory, allowed, training=False):
         """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""
         weights = self._probabilities(query, memory["keys"], allowed)
         weights = self._dropped(weights, self.dropout, training)
-        weights = ops.cast(weights, self.compute_dtype)
-        heads = ops.matmul(weights, memory["values"])  # (B, H, T, D)
+        heads = self._weighted(weights, memory["values"])
         if allowed is not None:
             # Zeroing here and not in `weights` is a factor S / D cheaper.
             heads = ops.where(ops.any(allowed, -1, keepdims=True), heads, 0.0)
@@ -430,11 +469,6 @@ def _known(*sizes):
 def _key_mask(mask):
     """(B, S) -> (B, 1, 1, S)."""
     return None if mask is None else ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
-
-
-def _memory_mask(mask, keys):
-    """The mask of keys (B, H, S, D), checked."""
-    return _key_mask(checked_mask("memory_mask", mask, (keys.shape[0], keys.shape[2])))
 
 
 def _causal_mask(queries, keys, offset=0):

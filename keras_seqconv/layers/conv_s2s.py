@@ -362,12 +362,12 @@ class ConvS2SAttention(_WeightNormalized):
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
         query = self._query(inputs, target_embeddings, keys, kernels, num_beams)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
-        context = ops.einsum("bts,bse->bte", weights, values)
+        context = ops.matmul(weights, values)
         if keys_mask is None:
             count = ops.cast(ops.shape(keys)[1], self.wide_dtype)
         else:
             count = ops.sum(ops.cast(keys_mask, self.wide_dtype), axis=1)
-            count = count[:, None, None]
+            count = ops.expand_dims(count, (1, 2))
         context = context * ops.cast(ops.sqrt(count), self.compute_dtype)
         context = unfold_beams(context, inputs)
         kernel = kernels and kernels["out_projection"]
@@ -408,6 +408,5 @@ def _softmax(query, keys, keys_mask):
     if keys_mask is None:
         return ops.softmax(scores, axis=-1)
     mask = ops.expand_dims(keys_mask, axis=1)
-    scores = ops.where(mask, scores, ops.full_like(scores, -1e9))
-    weights = ops.softmax(scores, axis=-1)
-    return ops.where(mask, weights, ops.zeros_like(weights))
+    weights = ops.softmax(ops.where(mask, scores, -1e9), axis=-1)
+    return ops.where(mask, weights, 0.0)

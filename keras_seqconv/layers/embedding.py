@@ -221,7 +221,7 @@ class PositionEncoding(SequenceLayer):
         # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")
-        encodings = ops.take(encodings, tokens_before, axis=0)  # (B, T, C)
+        encodings = take(encodings, tokens_before)  # (B, T, C)
         return zero_masked(inputs + encodings, mask)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
@@ -236,7 +236,7 @@ class PositionEncoding(SequenceLayer):
         length, channels = inputs.shape[1:]
         length = ops.shape(inputs)[1] if length is None else length
         self._check_length(length)
-        positions = ops.expand_dims(state["position"], -1)
+        positions = ops.reshape(state["position"], (-1, 1))
         if inputs.shape[1] != 1:
             positions = ops.arange(length, dtype="int32") + positions
         encodings = self._encode(ops.reshape(positions, (-1,)), channels)
@@ -258,9 +258,9 @@ class PositionEncoding(SequenceLayer):
         if self.kind == "learned":
             # Backends disagree about rows outside the table (error, zero, last row).
             inside = ops.minimum(positions, self.max_length - 1)
-            rows = ops.take(self.embeddings, inside, axis=0)
+            rows = take(self.embeddings, inside)
             rows = ops.cast(rows, self.compute_dtype)
-            is_row = (positions < self.max_length)[:, None]
+            is_row = ops.expand_dims(positions < self.max_length, 1)
             return ops.where(is_row, rows, float("nan"))
         sinusoids = _fairseq_sinusoids if self.layout == "fairseq" else _paper_sinusoids
         encodings = sinusoids(ops.cast(positions, "float32"), channels)
@@ -288,4 +288,5 @@ def _paper_sinusoids(positions, channels):
 def _angles(positions, exponents):
     """positions (T,) over periods 10000^exponents -> (T, number of exponents)."""
     frequencies = [math.pow(10000.0, -exponent) for exponent in exponents]
-    return positions[:, None] * ops.convert_to_tensor([frequencies], dtype="float32")
+    frequencies = ops.convert_to_tensor([frequencies], dtype="float32")
+    return ops.expand_dims(positions, 1) * frequencies

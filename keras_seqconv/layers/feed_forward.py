@@ -226,18 +226,18 @@ class Residual(SequenceLayer):
 
         return self._surround(ops.cast(inputs, self.compute_dtype), step), state
 
-    def attend(self, inputs, memory: dict, memory_mask=None, num_beams=None):
+    def attend(self, inputs, memory: dict, num_beams=None):
         """Incremental cross-attention around `MultiHeadAttention.attend`."""
         return self._surround(
             ops.cast(inputs, self.compute_dtype),
-            lambda x: self.layer.attend(x, memory, memory_mask, num_beams),
+            lambda x: self.layer.attend(x, memory, num_beams),
         )
 
-    def memory_weights(self, inputs, memory: dict, memory_mask=None):
+    def memory_weights(self, inputs, memory: dict):
         """The probabilities that `attend` uses, as the wrapped layer returns them."""
         x = ops.cast(inputs, self.compute_dtype)
         x = self._normalized(x) if self.normalize_first else x
-        return self.layer.memory_weights(x, memory, memory_mask=memory_mask)
+        return self.layer.memory_weights(x, memory)
 
     def _normalized(self, inputs):
         """The call of `layer_norm`, in fewer operations."""

@@ -40,7 +40,7 @@ from typing import Any, TypedDict, Unpack
 import keras
 from keras import ops
 
-from keras_seqconv.ops.compilation import check_export_dtype
+from keras_seqconv.ops.compilation import check_export_dtype, leaves_tensorflow
 from keras_seqconv.ops.fused import dropout
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -407,12 +407,16 @@ def by_rows(function, inputs):
     """`function(inputs)` of each position of (B, T, C), as (B, C) if T is known as 1.
 
     With an unknown B, Keras multiplies tensors of rank 3 by a dozen operations that
-    find out shapes, which for the few rows of a step cost more than the product.
+    find out shapes, which for the few rows of a step cost more than the product. In
+    other runtimes all of them do, so there each T is hidden.
     """
     check_dense("inputs", inputs)
-    if len(inputs.shape) != 3 or inputs.shape[1] != 1:
+    if len(inputs.shape) != 3 or (inputs.shape[1] != 1 and not leaves_tensorflow()):
         return function(inputs)
-    return ops.expand_dims(function(ops.squeeze(inputs, axis=1)), axis=1)
+    if inputs.shape[1] == 1:
+        return ops.expand_dims(function(ops.squeeze(inputs, axis=1)), axis=1)
+    outputs = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    return split_positions(outputs, inputs, outputs.shape[-1])
 
 
 def split_positions(flat, inputs, *shape):
@@ -437,6 +441,8 @@ def fold_beams(query, memory, num_beams: int | None = None):
     sentences = ops.shape(memory)[0]
     if isinstance(rows, int) and rows == sentences:
         return query
+    if leaves_tensorflow():  # of a batch that is not empty
+        return ops.reshape(query, (sentences, -1, *rest))
     static = isinstance(sentences, int)
     beams = rows // (max(sentences, 1) if static else ops.maximum(sentences, 1))
     return ops.reshape(query, (sentences, beams * new, *rest))

@@ -13,6 +13,7 @@ from keras_seqconv.layers.sequences import (
     KernelOptions,
     LayerOptions,
     SequenceLayer,
+    by_rows,
     zero_masked,
 )
 from keras_seqconv.ops.fused import wide
@@ -193,7 +194,8 @@ class WeightNormDense(_WeightNorm):
     def call(self, inputs, kernel=None, mask=None):
         inputs = zero_masked(inputs, mask)
         kernel = self.step_kernel() if kernel is None else kernel
-        return self._add_bias(ops.matmul(inputs, kernel))
+        outputs = by_rows(lambda rows: ops.matmul(rows, kernel), inputs)
+        return self._add_bias(outputs)
 
     def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:-1], self.units)

@@ -188,18 +188,22 @@ class EncoderDecoder(SequenceModel):
     def _shared(self, source_ids) -> dict:
         memory, mask = self.encode(source_ids)
         attentions = [block.attention.layer for block in self.decoder_blocks]
-        return {"mask": mask, "memory": [x.project_memory(memory) for x in attentions]}
+        memories = [one.project_memory(memory, mask=mask) for one in attentions]
+        # One mask for all; the values that it pads a narrower source with are masked.
+        memories = [{n: x[n] for n in ("keys", "values")} for x in memories]
+        return {"mask": mask, "memory": memories}
 
     def _advance(self, x, mix, state, look: bool) -> tuple:
         mask, memories = state["shared"]["mask"], iter(state["shared"]["memory"])
+        bias = self.decoder_blocks[0].attention.layer.memory_bias(mask)
         weights = None
 
         def attend(attention, x):
             nonlocal weights
-            memory = next(memories)
+            memory = {**next(memories), "bias": bias}
             if look and attention is self.decoder_blocks[-1].attention:
-                weights = ops.mean(attention.memory_weights(x, memory, mask), axis=1)
-            return attention.attend(x, memory, mask, beams_of(state))
+                weights = ops.mean(attention.memory_weights(x, memory), axis=1)
+            return attention.attend(x, memory, beams_of(state))
 
         return stacks.run(self.decoder_blocks, x, mix, attend), weights
 

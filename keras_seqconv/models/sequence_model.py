@@ -194,8 +194,8 @@ class SequenceModel(keras.Model):
         check_keys("state", state, ("common", "shared", "beams"))
         x, beams, weights = self._step(ids, state)
         if weights is not None:
-            beams["attention"] = weights[:, -1]
-        logits = self._head(x[:, -1], state["common"])
+            beams["attention"] = _last_position(weights)
+        logits = self._head(_last_position(x), state["common"])
         if self.adaptive_softmax is not None:
             logits = self.adaptive_softmax.full_log_prob(logits)
         return logits, {**state, "beams": beams}
@@ -416,6 +416,11 @@ class SequenceModel(keras.Model):
         model = cls(**config)
         repeat(changes, model)
         return model
+
+
+def _last_position(x):
+    """(rows, n, C) -> (rows, C)."""
+    return ops.squeeze(x, axis=1) if x.shape[1] == 1 else x[:, -1]
 
 
 def beams_of(state: dict) -> int | None:

@@ -30,7 +30,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import checked, parameters_of
+from keras_seqconv.layers.sequences import by_rows, checked, parameters_of
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
@@ -264,7 +264,7 @@ class Embedder:
 
     def _embed(self, ids):
         x = self.tokens(ids)
-        x = x if self.projection is None else self.projection(x)
+        x = x if self.projection is None else by_rows(self.projection, x)
         return x if self.scale == 1.0 else x * self.scale
 
     @property

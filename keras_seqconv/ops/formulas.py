@@ -20,6 +20,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import leaves_tensorflow, on_cpu
+from keras_seqconv.ops.fused import take
 from keras_seqconv.support import tf
 
 # Products of at least this many rows keep the matrix units busy; blocks much longer
@@ -110,16 +111,17 @@ def convolve_by_bands(inputs, kernel, left, remake=None):
     if on_gpu:
         finite = ops.isfinite(windows)
         windows = ops.where(finite, windows, ops.zeros_like(windows))
-    outputs = ops.matmul(bands, ops.take(windows, places, axis=2))  # (B, H, N, L, R)
+    outputs = ops.matmul(bands, take(windows, places, axis=2))  # (B, H, N, L, R)
     if on_gpu:
         spoiled = ops.cast(~ops.all(finite, axis=-1, keepdims=True), inputs.dtype)
         ones = _bands(ops.ones((1, 1, 1, block, taps), inputs.dtype))
-        hit = ops.matmul(ones, ops.take(spoiled, places, axis=2)) > 0
+        hit = ops.matmul(ones, take(spoiled, places, axis=2)) > 0
         outputs = ops.where(hit, ops.full_like(outputs, float("nan")), outputs)
     first_rows = outputs[:, :, :, 0]
     padded = ops.shape(outputs)[2] * block
     outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
-    outputs = ops.transpose(outputs[:, :, :length], (0, 2, 1, 3))
+    whole = (batch, heads, length, channels // heads)
+    outputs = ops.transpose(ops.slice(outputs, (0, 0, 0, 0), whole), (0, 2, 1, 3))
     outputs = ops.reshape(outputs, (batch, length, channels))
     if on_gpu or leaves_tensorflow():  # other runtimes are spared the loop
         return outputs

@@ -1,25 +1,20 @@
 """A model in ONNX Runtime, and the loop around the step of its search.
 
-| file of a folder | inputs -> outputs                                                |
-|------------------|------------------------------------------------------------------|
-| `start.onnx`     | source_ids (B, S), or rows (B, 0) -> the state                   |
-| `step.onnx`      | ids (R, 1), the state -> logits (R, V), the next state           |
-| `weights.bin`    | the weights of both                                              |
-| `graphs.json`    | special ids and limits of the model, digest of its weights       |
-
-The graph of a whole step is `decoding.step.advance`, traced around `step.onnx`: model,
-rules, choice of beams, next state. It is made in milliseconds for the options of a call
-and kept. The loop feeds its outputs back.
+The graph of a whole step is `decoding.step.advance`, traced around the graph of the
+model's step (`graph_files.py`): model, rules, choice of beams, next state. It is made
+in milliseconds for the options of a call and kept. The loop feeds its outputs back.
 """
 
 import dataclasses
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from keras_seqconv.decoding import array_ops as ops
 from keras_seqconv.decoding.draws import uniforms
 from keras_seqconv.decoding.ensemble import Ensemble
 from keras_seqconv.decoding.hypotheses import Hypotheses, Records, follow, hypotheses
@@ -34,10 +29,13 @@ from keras_seqconv.decoding.step import (
     best_ended,
     map_leaves,
 )
-from keras_seqconv.decoding.tasks import limits_of, task_of, with_rules
-from keras_seqconv.runtime.graph import Graph
+from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
+from keras_seqconv.runtime import graph_ops
+from keras_seqconv.runtime.graph import Graph, Value
+from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
 from keras_seqconv.support import require
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.files import naming_file
 
 # The batch is gathered anew when at most this part of its sentences is unfinished.
 _SHRINK_AT = 0.75
@@ -60,23 +58,32 @@ class OnnxModel:
     neither Keras nor TensorFlow. Several threads may search at the same time.
 
     Args:
-        folders: with the graphs of a model each.
+        folders: with the graphs of a model each (`runtime/graph_files.py`).
+        quantize: "int8" for products in 8 bits, or None.
 
     Raises:
-        ValueError: the models have different vocabularies or special tokens.
+        ValueError: the models have different vocabularies or special tokens, a file is
+            damaged or of another format, or `quantize` is another.
         ImportError: onnx or onnxruntime is not installed.
     """
 
-    def __init__(self, *folders: str | os.PathLike):
+    def __init__(self, *folders: str | os.PathLike, quantize: str | None = None):
         for package in ("onnx", "onnxruntime"):
             require(package, "onnx")
-        members = [
-            _ModelGraphs(Path(folder), f"model_{number}_")
-            for number, folder in enumerate(folders)
-        ]
+        self._quantized: list = []
+        check_choice("quantize", quantize, (None, "int8"))
+        members = []
+        for number, folder in enumerate(map(Path, folders)):
+            if quantize is not None:
+                # Kept as long as its weights are mapped.
+                self._quantized.append(tempfile.TemporaryDirectory())
+                quantize_graphs(folder, self._quantized[-1].name)
+                folder = Path(self._quantized[-1].name)
+            members.append(_ModelGraphs(folder, f"model_{number}_"))
         self._model = members[0] if len(members) == 1 else Ensemble(members)
         self._weights = {n: x for member in members for n, x in member.weights.items()}
-        self.digest = " ".join(member.weights_digest or "" for member in members)
+        digests = [f"{x.weights_digest} {x.quantization}" for x in members]
+        self.digest = ", ".join(digests)
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
@@ -121,22 +128,31 @@ class OnnxModel:
             if number >= len(prefix_ids):
                 yield int(made["next_ids"][0, 0])
 
-    def step_graph(self, **options):
-        """The graph of a step of the beam search (`onnx.ModelProto`).
-
-        Inputs and outputs: `runtime/README` of an export. Weights lie outside of it.
+    def search_graphs(self, **options) -> dict:
+        """The graphs of a beam search, see `keras_seqconv.export.onnx`.
 
         Args:
             **options: of `BeamOptions`.
+
+        Returns:
+            `onnx.ModelProto` of "start", "step" and "end", whose weights stay in the
+            file that the folder has.
         """
-        options = BeamOptions.from_names(options)
-        source = np.full((1, 1), self.end_id) if self.has_source else None
-        prefix = None if self.has_source else np.full((1, 1), self.pad_id)
-        _, _, rows, sentences = self._begun(
-            BeamOptions, source, dataclasses.asdict(options), None, prefix
+        options, graph = BeamOptions.from_names(options), Graph()
+        options.check_model(self)
+        source = graph.input("source_ids", "int64", (None, None))
+        task, common, rows, sentences = self._before(options, {"source_ids": source})
+        step, _ = _step_graph(task, common, rows, sentences)
+        needed = {tensor.name for tensor in step.graph.input}
+        before = _named(rows, sentences).items()
+        start = graph.model({name: leaf for name, leaf in before if name in needed})
+        graph, shape = Graph(), (None, options.num_beams)
+        sentences = sentences._replace(
+            finished=graph.input("finished", "float32", shape),
+            origins=graph.input("origins", "int64", shape),
         )
-        model, _ = _step_graph(task_of(self._model, options, {}), rows, sentences)
-        return model
+        end = graph.model(best_ended(task, sentences)._asdict())
+        return {"start": start, "step": step, "end": end}
 
     def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
         options = dict(options)
@@ -170,22 +186,27 @@ class OnnxModel:
             for name, ids in tensors.items()
             if ids is not None
         }
+        task, common, rows, sentences = self._before(options, tensors, seeds)
+        sentences = sentences._replace(steps=np.zeros((), "int64"))
+        program = self._program(options, common, rows, sentences)
+        steps = program.steps(rows, sentences, task.strategy.num_beams)
+        return steps, task, rows, sentences
+
+    def _before(self, options, tensors: dict, seeds=None) -> tuple:
+        """Task and what `begin` returns, of arrays or in a graph."""
         limits, longest = limits_of(self, options, tensors)
         if seeds is not None:
             shape = int(longest) + 1, options.num_samples
             draws = [uniforms(seed, shape).T for seed in seeds]
-            tensors["uniforms"] = np.concatenate(draws)
+            tensors = tensors | {"uniforms": np.concatenate(draws)}
         task = task_of(self._model, options, tensors)
-        task = with_rules(task, tensors, limits.astype("int64"))
-        source = source_ids if self.has_source else np.zeros((len(limits), 0))
+        task = with_rules(task, tensors, ops.cast(limits, "int64"))
+        source = of_sentences(tensors)
+        source = source if self.has_source else source[:, :0]
         state = self._model.get_initial_state(source, task.strategy.num_beams)
-        _, rows, sentences = begin(task, state, int(longest) + 1)
-        sentences = sentences._replace(steps=np.zeros((), "int64"))
-        program = self._program(options, rows, sentences)
-        steps = program.steps(rows, sentences, task.strategy.num_beams)
-        return steps, task, rows, sentences
+        return task, *begin(task, state, longest + 1)
 
-    def _program(self, options, rows: Rows, sentences: Sentences) -> "_Program":
+    def _program(self, options, common, rows, sentences) -> "_Program":
         """The program of a step, made once for options and kinds of tensors."""
         names = [field.name for field in dataclasses.fields(options)]
         neutral = {"max_length": 10**6, "max_length_ratio": 0.0}
@@ -199,7 +220,7 @@ class OnnxModel:
                 if len(self._programs) == _KEPT:
                     del self._programs[next(iter(self._programs))]
                 task = task_of(self._model, options, {})
-                graph = _step_graph(task, rows, sentences)
+                graph = _step_graph(task, common, rows, sentences)
                 self._programs[key] = _Program(*graph, self._weights)
             return self._programs[key]
 
@@ -208,30 +229,34 @@ class _ModelGraphs:
     """The graphs of one model, and the entries of `graphs.json` as attributes."""
 
     def __init__(self, folder: Path, prefix: str):
-        import onnx
-
-        self._prefix = prefix
-        content = read_json(folder / "graphs.json")
-        vars(self).update(content)
-        vars(self).update({f"{n}_id": i for n, i in content["special_ids"].items()})
-        self._step = onnx.load(folder / "step.onnx", load_external_data=False)
-        self.weights = {
-            f"{prefix}{weight.name}": _mapped(weight, folder)
-            for weight in self._step.graph.initializer
-            if weight.external_data
-        }
-        self._start = _session(str(folder / "start.onnx"))
+        self._folder, self._prefix = folder, prefix
+        notes, self._step, weights = read_graph_files(folder)
+        vars(self).update(notes)
+        vars(self).update({f"{n}_id": i for n, i in notes["special_ids"].items()})
+        self.weights = {f"{prefix}{name}": x for name, x in weights.items()}
+        with naming_file(folder / "start.onnx", "is damaged"):
+            self._start = _session(str(folder / "start.onnx"))
         self._outputs = [output.name for output in self._start.get_outputs()]
 
-    def get_initial_state(self, source: np.ndarray, num_beams: int) -> dict:
-        """The state before the first step, by name."""
+    def get_initial_state(self, source, num_beams: int) -> dict:
+        """The state before the first step, by name; `source` may be in a graph."""
         name = self._start.get_inputs()[0].name
-        made = self._start.run(self._outputs, {name: source.astype("int32")})
+        if isinstance(source, Value):
+            import onnx
+
+            start = onnx.load(self._folder / "start.onnx", load_external_data=False)
+            made = source.graph.inline(start, self._prefix, {name: source})
+            sentences = graph_ops.arange(graph_ops.shape(source)[0])
+        else:
+            made = self._start.run(self._outputs, {name: source.astype("int32")})
+            made = dict(zip(self._outputs, made, strict=True))
+            sentences = np.arange(len(source))
+        order = ops.repeat(sentences, num_beams, axis=0)
         state: dict = {"shared": {}, "beams": {}}
-        for name, leaf in zip(self._outputs, made, strict=True):
+        for name, leaf in made.items():
             part = name.partition("_")[0]
-            if part == "beams" and leaf.ndim:
-                leaf = np.repeat(leaf, num_beams, axis=0)
+            if part == "beams" and len(leaf.shape):
+                leaf = ops.take(leaf, order, axis=0)
             state[part][name] = leaf
         return state
 
@@ -245,19 +270,19 @@ class _ModelGraphs:
         return outputs["logits"], {**state, "beams": beams}
 
 
-def _step_graph(task: Task, rows: Rows, sentences: Sentences) -> tuple:
+def _step_graph(task: Task, common, rows: Rows, sentences: Sentences) -> tuple:
     """The graph of a step for such tensors: `onnx.ModelProto`, names of its outputs."""
     graph = Graph()
     names = iter(_named(rows, sentences))
 
     def value(leaf):
-        name, shape = next(names), [None] * leaf.ndim
+        name, shape = next(names), [None] * len(leaf.shape)
         if name in ("scores", "finished", "origins"):
             shape[-1] = task.strategy.num_beams
-        return graph.input(name, leaf.dtype.name, shape)
+        return graph.input(name, np.dtype(leaf.dtype).name, shape)
 
     before = map_leaves(value, (rows, sentences))
-    *after, records = advance(task, {}, *before)
+    *after, records = advance(task, common, *before)
     given, outputs = _named(*before), {}
     for name, value in _named(*after).items():
         if name in given and value is not given[name]:
@@ -323,20 +348,6 @@ def _session(model: str | bytes, weights: dict | None = None):
         options.add_external_initializers([*weights], [*values])
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"]
-    )
-
-
-def _mapped(weight, folder: Path) -> np.ndarray:
-    """The array of a tensor that lies in a file of its own, read when it is used."""
-    from onnx import helper
-
-    place = {entry.key: entry.value for entry in weight.external_data}
-    return np.memmap(
-        folder / Path(place["location"]).name,
-        helper.tensor_dtype_to_np_dtype(weight.data_type),
-        mode="r",
-        offset=int(place.get("offset", 0)),
-        shape=tuple(weight.dims),
     )
 
 

@@ -3,13 +3,18 @@
 The reference, in plain Python, calls the whole model on every prefix of one sentence.
 """
 
+import concurrent.futures
 import functools
+import tempfile
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 from keras_seqconv import decoding
+from keras_seqconv.export.onnx_graphs import write_graphs
+from keras_seqconv.runtime.onnx_model import OnnxModel
 from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.convert.reference import log_softmax
@@ -20,7 +25,7 @@ from tests.small_models import answering
 
 ON_JAX = keras.backend.backend() == "jax"
 BEAMS, LIMIT = 4, 8
-# Nine sentences of different lengths, in the place of which others wait.
+# Nine sentences of different lengths.
 SOURCES, PREFIXES = np.full((2, 9, 7), PAD)
 for row, length in enumerate([1, 6, 3, 7, 2, 5, 4, 1, 6]):
     words = np.random.default_rng(row).permutation(np.arange(4, 14))
@@ -79,11 +84,10 @@ RULES = {
     "optimal": {"stopping": "optimal", "num_hypotheses": 3},
     "attention": {"return_attention": True},
 }
-# Other sentences take the places of those that have ended, in plain graphs and in
-# compiled ones. Functions are the user's.
+# Sentences that have ended leave plain graphs. Functions are the user's.
 WAYS = {
     "graph": {"jit_compile": False},
-    "places": {"max_batch_size": 4},
+    "parts": {"max_batch_size": 4},
     "compiled": {"max_batch_size": 4, "jit_compile": True},
     "function": {},
     "compiled function": {},
@@ -109,13 +113,13 @@ def search(family, way, ngram=0, prefix=False, **options):
     ("family", "rule", "way"),
     quick_and_slow(
         [
-            ("dynamic_conv", "n-grams", "places"),
+            ("dynamic_conv", "n-grams", "parts"),
             ("dynamic_conv", "prefix", "compiled"),
-            ("attention", "all", "places"),
+            ("attention", "all", "parts"),
             ("attention", "optimal", "compiled"),
-            ("conv_s2s", "attention", "places"),
+            ("conv_s2s", "attention", "parts"),
             ("ensemble", "prefix", "graph"),
-            ("conv_lm", "best", "places"),
+            ("conv_lm", "best", "parts"),
             ("attention_lm", "n-grams", "graph"),
         ],
         [
@@ -148,6 +152,102 @@ def test_search_finds_what_the_reference_finds(family, rule, way):
         np.testing.assert_allclose(to_numpy(getattr(again, name)), wanted, atol=1e-4)
 
 
+@functools.cache
+def in_onnx_runtime(family):
+    model, folders = answering(family), []
+    with tempfile.TemporaryDirectory() as parent:
+        for number, member in enumerate(getattr(model, "models", [model])):
+            folders.append(Path(parent, str(number)))
+            folders[-1].mkdir()
+            write_graphs(member, folders[-1])
+        return OnnxModel(*folders)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("family", "rule"),
+    quick_and_slow(
+        [
+            ("dynamic_conv", "n-grams"),
+            ("dynamic_conv", "prefix"),
+            ("attention", "optimal"),
+            ("ensemble", "attention"),
+            ("conv_lm", "all"),
+        ],
+        [
+            ("light_conv", "best"),
+            ("query_conv", "optimal"),
+            ("conv_s2s", "attention"),
+            ("conv_s2s", "n-grams"),
+            ("ensemble", "prefix"),
+            ("attention_lm", "n-grams"),
+        ],
+    ),
+)
+def test_onnx_runtime_finds_what_the_reference_finds(family, rule):
+    options = dict(RULES[rule])
+    ids = given(family, options.pop("prefix", False))
+    model, ngram = in_onnx_runtime(family), options.pop("ngram", 0)
+    size = {"num_beams": BEAMS, "max_length": LIMIT, "no_repeat_ngram_size": ngram}
+    found = model.beam_search_hypotheses(**ids, **size, **options)
+    of_reference = {k: v for k, v in RULES[rule].items() if k in (
+        "ngram", "prefix", "stopping")}  # fmt: skip
+    for sentence in range(len(SOURCES)):
+        assert_same(found, sentence, expected(family, sentence, **of_reference))
+    wanted = decoding.beam_search_hypotheses(
+        answering(family), **families.tensors(ids), **size, **options
+    )
+    length = found.ids.shape[2]
+    for name in ("scores", "positional_scores", "lengths", "attention"):
+        one, two = getattr(found, name), getattr(wanted, name)
+        if two is not None:
+            two = to_numpy(two)
+            two = two[:, :, :length] if two.ndim > 2 else two
+            np.testing.assert_allclose(one, two, atol=1e-4)
+    best = found.ids[:, 0]
+    again = model.score(ids.get("source_ids"), best)
+    np.testing.assert_allclose(again.scores[:, 0], found.scores[:, 0], atol=1e-4)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"top_k": 5, "no_repeat_ngram_size": 1}, {"top_p": 0.8, "temperature": 1.5}],
+)
+def test_onnx_runtime_draws_what_keras_draws(options):
+    """In eight threads at a time, whatever sentences are drawn beside."""
+    seeds, ids = [(31, number) for number in range(9)], given("dynamic_conv")
+    size = {"num_samples": 3, "max_length": LIMIT, **options}
+    wanted = decoding.sample_hypotheses(
+        answering("dynamic_conv"), **ids, seed=seeds, **size
+    )
+    model = in_onnx_runtime("dynamic_conv")
+
+    def drawn(start):
+        some = ids["source_ids"][start:]
+        return model.sample_hypotheses(some, seed=seeds[start:], **size)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for start, found in enumerate(pool.map(drawn, range(8))):
+            length = found.ids.shape[2]
+            assert np.array_equal(found.ids, to_numpy(wanted.ids)[start:, :, :length])
+            np.testing.assert_allclose(
+                found.scores, to_numpy(wanted.scores)[start:], atol=1e-4
+            )
+
+
+@pytest.mark.tensorflow
+def test_tokens_come_one_by_one():
+    model, size = in_onnx_runtime("conv_lm"), {"max_length": 8}
+    for number in range(4):
+        seed = (5, number)
+        found = model.sample_hypotheses(
+            prefix_ids=np.array([[4, 5]]), seed=[seed], num_samples=1, **size
+        )
+        tokens = found.ids[0, 0, : found.lengths[0, 0] - 1].tolist()
+        assert [4, 5, *model.stream_ids([4, 5], seed, size)] == tokens
+
+
 def test_answers_differ():
     """From source to source, in length, and in more than their ends."""
     found = [expected("dynamic_conv", sentence) for sentence in range(len(SOURCES))]
@@ -177,8 +277,8 @@ def test_samples_belong_to_their_sentence(family):
     assert len(set(to_numpy(together.lengths).ravel().tolist())) > 3
     # A third has left before the last steps, and others have gone on without them.
     assert sum(to_numpy(together.lengths).max(axis=1) < LIMIT - 2) >= 3
-    few_places = drawn(slice(None), max_batch_size=2)
-    for one, two in zip(few_places[:4], together[:4], strict=True):
+    in_parts = drawn(slice(None), max_batch_size=2)
+    for one, two in zip(in_parts[:4], together[:4], strict=True):
         np.testing.assert_allclose(to_numpy(one), to_numpy(two), atol=1e-4)
     alone = drawn(slice(4, 5), jit_compile=False)
     assert np.array_equal(to_numpy(alone.ids)[0], to_numpy(together.ids)[4])

@@ -79,10 +79,8 @@ def test_beams_share_a_memory(masked):
     assert memory["keys"].shape == memory["values"].shape == (BATCH, 2, SOURCE, 4)
 
     def both(inputs):
-        memory = layer.project_memory(value, key)
-        return layer.attend(inputs, memory, mask), layer.memory_weights(
-            inputs, memory, mask
-        )
+        memory = layer.project_memory(value, key, mask)
+        return layer.attend(inputs, memory), layer.memory_weights(inputs, memory)
 
     ways = modes(both)
     if "graph" in ways:
@@ -123,8 +121,8 @@ def test_memories_that_do_not_fit():
         free.project_memory(random(2, SOURCE, 2 * CHANNELS))
     with pytest.raises(ValueError, match=f"`inputs` must .* with {CHANNELS} channels"):
         free.attend(random(2, 1, CHANNELS // 2), memory)
-    with pytest.raises(ValueError, match="`memory_mask` must have the shape"):
-        free.attend(random(2, 1, CHANNELS), memory, np.ones((2, 1, SOURCE)))
+    with pytest.raises(ValueError, match="`mask` must have the shape"):
+        free.project_memory(random(2, SOURCE, CHANNELS), mask=np.ones((2, 1, SOURCE)))
 
 
 def test_what_users_of_keras_type():
@@ -153,5 +151,6 @@ def test_values_that_some_queries_may_not_see():
     assert np.isnan(got[0, -1]).all()
     mask = np.arange(SOURCE)[None] != 2
     hidden = to_numpy(layer(inputs, value, value_mask=mask))
-    assert_close(layer.attend(inputs, layer.project_memory(value), mask), hidden)
+    memory = layer.project_memory(value, mask=mask)
+    assert_close(layer.attend(inputs, memory), hidden)
     assert np.all(np.isfinite(hidden))

@@ -100,13 +100,13 @@ class TestResidual:
         expected = layer(
             inputs, value=np.repeat(value, 3, 0), value_mask=np.repeat(mask, 3, 0)
         )
-        memory = inner.project_memory(value)
+        memory = inner.project_memory(value, mask=mask)
         for name, function in modes(layer.attend).items():
-            got = to_numpy(function(ops.convert_to_tensor(inputs), memory, mask))
+            got = to_numpy(function(ops.convert_to_tensor(inputs), memory))
             assert_close(got, to_numpy(expected), err_msg=name)
         x = formulas.normalized(inputs, layer.layer_norm) if normalize_first else inputs
-        expected = inner.memory_weights(x.astype("float32"), memory, mask)
-        got = layer.memory_weights(inputs, memory, mask)
+        expected = inner.memory_weights(x.astype("float32"), memory)
+        got = layer.memory_weights(inputs, memory)
         assert_close(got, to_numpy(expected))
 
     @pytest.mark.parametrize("normalize_first", [False, True])

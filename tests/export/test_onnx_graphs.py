@@ -1,0 +1,166 @@
+"""The graphs of a model in ONNX Runtime give what the model gives, step by step."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqconv as ks
+from keras_seqconv import models
+from keras_seqconv.runtime.graph_files import quantize_graphs
+from tests.small_models import SMALL, SMALL_LM, encoder_decoder
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tf2onnx", reason="needs the extra onnx")
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+from keras_seqconv.export.onnx_graphs import write_graphs  # noqa: E402
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore:You are using a softmax over axis"),
+]
+
+SIZE, BEAMS = 30, 2
+SOURCES = [[5, 6, 7, 8, 9, 2], [1, 1, 5, 6, 2, 1], [7, 2, 1, 1, 1, 1], [1] * 6]
+SOURCES = np.array(SOURCES, "int32")  # padded with 1, the last one all of it
+MIXERS = {
+    "encoder": ["dynamic_conv", "attention", "light_conv", "query_conv"],
+    "decoder": ["dynamic_conv", "attention", "light_conv", "query_conv"],
+}
+LAYERS = {
+    "num_encoder_layers": 4,
+    "num_decoder_layers": 4,
+    "kernel_sizes": [3, 4, 5, 1],
+}
+ADAPTIVE = {"cutoffs": [10, 20], "factor": 2.0}
+GATED = {"embedding_dim": 8, "convolutions": "[(8, 3), (12, 2)]"}
+CASES = {
+    "mixers": lambda: encoder_decoder(
+        **LAYERS, mixer=MIXERS, share_embeddings="all", dtype="mixed_bfloat16"
+    ),
+    "pre-norm": lambda: encoder_decoder(
+        mixer="dynamic_conv", normalize_first=True, embedding_dim=6, activation="gelu",
+        positions={"kind": "learned", "max_length": 20},
+    ),
+    "conv_s2s": lambda: models.ConvS2S(SIZE, SIZE, **GATED, output_dim=8, seed=1),
+    "language_model": lambda: models.LanguageModel(
+        SIZE, **SMALL_LM, kernel_sizes=[3], adaptive_softmax=ADAPTIVE,
+        adaptive_input=ADAPTIVE, tie_adaptive_weights=True,
+    ),
+    "conv_language_model": lambda: models.ConvLanguageModel(SIZE, **GATED, seed=1),
+}  # fmt: skip
+
+
+def made(case):
+    model = CASES[case]()
+    rng = np.random.default_rng(0)
+    for weight in model.trainable_weights:  # zeros would vanish from the graphs
+        weight.assign_add(rng.normal(scale=0.1, size=weight.shape))
+    return model
+
+
+def session(folder, name):
+    return onnxruntime.InferenceSession(folder / f"{name}.onnx")
+
+
+def run(session, tensors):
+    names = [one.name for one in session.get_inputs()]
+    outputs = session.run(None, {name: tensors[name] for name in names})
+    return dict(zip([one.name for one in session.get_outputs()], outputs, strict=True))
+
+
+def steps_outside(folder, model, all_ids):
+    """The outputs of each step for ids (rows, 1) of all beams."""
+    rows = {"source_ids": SOURCES, "rows": np.zeros((len(SOURCES), 0), "int32")}
+    state = {
+        name: np.repeat(x, BEAMS, axis=0) if name[0] == "b" and x.ndim else x
+        for name, x in run(session(folder, "start"), rows).items()
+    }
+    step = session(folder, "step")
+    for ids in all_ids:
+        outputs = run(step, {"ids": ids, **state})
+        state |= {n[5:]: x for n, x in outputs.items() if n.startswith("next_")}
+        yield outputs
+
+
+def steps_inside(model, all_ids):
+    source = SOURCES if model.has_source else len(SOURCES)
+    state = model.get_initial_state(source, BEAMS, return_attention=model.has_source)
+    for ids in all_ids:
+        logits, state = model.step(ids, state)
+        yield np.asarray(logits), state["beams"].get("attention")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_are_those_of_the_model(case, tmp_path):
+    model = made(case)
+    write_graphs(model, tmp_path)
+    model = model.in_float32()
+    rng = np.random.default_rng(1)
+    all_ids = rng.integers(4, SIZE, (4, len(SOURCES) * BEAMS, 1)).astype("int32")
+    with ks.ops.jit_scope(False):
+        expected = [*steps_inside(model, all_ids)]
+    outside = [*steps_outside(tmp_path, model, all_ids)]
+    for (logits, attention), outputs in zip(expected, outside, strict=True):
+        np.testing.assert_allclose(outputs["logits"], logits, atol=3e-5, rtol=1e-5)
+        if model.has_source:
+            np.testing.assert_allclose(outputs["attention"], attention, atol=1e-5)
+    notes = json.loads((tmp_path / "graphs.json").read_text())
+    assert notes["has_source"] == model.has_source
+    assert notes["max_target_length"] == model.max_target_length
+    state = notes["shared"] | notes["beams"]
+    outputs = session(tmp_path, "start").get_outputs()
+    assert {one.name: len(one.shape) for one in outputs} == {
+        name: len(leaf["shape"]) for name, leaf in state.items()
+    }
+
+
+def test_graphs_are_small_and_int8_smaller(tmp_path):
+    """Each weight once, few operations, and int8 close to float32."""
+    import onnx
+
+    model = models.EncoderDecoder(
+        500, 500, **{**SMALL, "hidden_dim": 32}, share_embeddings="all", seed=1
+    )
+    ids = np.full((1, len(SOURCES) * BEAMS, 1), 5, "int32")
+    written = {}
+    write_graphs(model, tmp_path)
+    (tmp_path / "int8").mkdir()
+    quantize_graphs(tmp_path, tmp_path / "int8")
+    for kind, folder in ((None, tmp_path), ("int8", tmp_path / "int8")):
+        (outputs,) = steps_outside(folder, model, ids)
+        size = (folder / "weights.bin").stat().st_size
+        step = onnx.load(folder / "step.onnx", load_external_data=False)
+        written[kind] = outputs["logits"], size, step.graph.node
+    exact, size, nodes = written[None]
+    assert 4 * 500 * 32 < size < 4 * model.count_params()
+    assert {"LayerNormalization", "Gemm"} < {node.op_type for node in nodes}
+    assert len(nodes) <= 80
+    rounded, size, nodes = written["int8"]
+    assert 5 * 500 * 32 < size < 5.5 * 500 * 32  # the table, and in int8 for logits
+    assert 0 < np.abs(rounded - exact).max() < 0.03 * np.abs(exact).max()
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Unheard(keras.layers.Layer):
+    """A mixer that ONNX has no operation for."""
+
+    def call(self, inputs):
+        return tf.math.lgamma(inputs)
+
+    def get_initial_state(self, batch_size, max_length=None):
+        return {}
+
+    def step(self, inputs, state):
+        return self(inputs), state
+
+
+def test_what_cannot_be_written(tmp_path):
+    with pytest.raises(ValueError, match="without a form in ONNX: Lgamma"):
+        write_graphs(encoder_decoder(mixer=Unheard), tmp_path)
+    model = encoder_decoder()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="`model` must not be quantized by Keras"):
+        write_graphs(model, tmp_path)
+    assert not [*tmp_path.iterdir()]
