@@ -245,8 +245,10 @@ class DictionaryTokenizer(Tokenizer):
         held = ""
         for token in self._each_token(ids):
             text = f"{held}{token} "
-            text = text.removesuffix("@@ ") if self.remove_bpe else text
-            piece = text.rstrip()
+            piece = text[:-1]
+            if self.remove_bpe:
+                text = text.removesuffix("@@ ")
+                piece = text.rstrip()
             held = text[len(piece) :]
             yield piece
 

@@ -138,7 +138,7 @@ def graphs_of(
         with model_directory.naming_file(names, "holds no graphs that work"):
             from keras_seqconv.runtime.onnx_model import OnnxModel
 
-            return OnnxModel(*graphs, **({"quantize": quantize} if quantize else {}))
+            return OnnxModel(*graphs, quantize=quantize)
     except (ImportError, FileNotFoundError, ValueError) as error:
         if runtime == "onnx":
             raise

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("loaded_once")
 def folder(tmp_path_factory):
     """Model directories and a file to translate."""
     folder = tmp_path_factory.mktemp("translate")
-    make_translator().save(folder / "model")
+    make_translator().save(folder / "model", onnx=True)
     make_translator(seed=4).save(folder / "other")
     make_language_model().save(folder / "language")
     write(folder / "in.txt", *LINES)

@@ -1,7 +1,9 @@
 """The contract of all kinds: ids, texts of all sorts, training, folders, processes."""
 
+import itertools
 import json
 import pickle
+import random
 import re
 
 import pytest
@@ -66,6 +68,21 @@ def test_special_ids_and_foreign_ones(name):
         tokenizer.tokenize("the")
     with pytest.raises(ValueError, match="must hold texts. Received: None"):
         tokenizer.tokenize(["the", None])
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_text_comes_in_pieces_that_stay(name):
+    """Also where ids are of any kind: bytes of characters that are cut, blanks."""
+    tokenizer, draw = TOKENIZERS[name], random.Random(1)
+    rows = tokenizer.tokenize([*TEXTS, "  a  b ", ""])
+    rows += [draw.choices(range(tokenizer.vocabulary_size), k=40) for _ in range(20)]
+    for ids in rows:
+        pieces = list(tokenizer.text_in_pieces(iter(ids)))
+        assert "".join(pieces) == tokenizer.detokenize([ids])[0]
+    ids = tokenizer.tokenize(["the the the"])[0][:-1]
+    read = []
+    next(tokenizer.text_in_pieces(read.append(i) or i for i in itertools.cycle(ids)))
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
