@@ -14,7 +14,6 @@ the steps, or rank 0; the outputs of a step are `next_beams_0`, ...). Of a langu
 model, `start.onnx` has the input `rows` (B, 0) int32 and no attention exists.
 """
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -22,24 +21,19 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_seqconv.export.onnx_rewriting import quantized, tidied
+from keras_seqconv.export.onnx_rewriting import tidied
 from keras_seqconv.export.servable import folded
+from keras_seqconv.runtime.graph_files import FORMAT, write_graph_files
 from keras_seqconv.support import require, require_tensorflow, tf
-from keras_seqconv.support.arguments import check_choice
-from keras_seqconv.support.files import write_file, write_json
 
-FORMAT = 1  # of `graphs.json` and the inputs and outputs
 OPSET = 18
 _SPECIAL = ("pad", "start", "end", "unk")
-_INLINE = 1024  # bytes of the largest tensors that stay in the graph
-_ALIGNMENT = 64  # bytes
 
 
 def write_graphs(
     model,
     folder: str | os.PathLike,
     *,
-    quantize: str | None = None,
     weights_digest: str | None = None,
 ) -> None:
     """Writes the graphs of a model for ONNX Runtime.
@@ -47,18 +41,13 @@ def write_graphs(
     Args:
         model: one of `keras_seqconv.models`, which stays unchanged.
         folder: existing folder; files of the same names are replaced.
-        quantize: None for float32, or "int8": the matrices of products in 8 bits with a
-            sign, one scale each, as processors with VNNI multiply them fastest, and
-            their inputs in 8 bits with a scale for each call. Tables that ids look up
-            stay in float32.
         weights_digest: of the file that the weights come from, noted in `graphs.json`.
 
     Raises:
-        ValueError: `quantize` is another, the backend is JAX, Keras has quantized the
-            model, or an operation has no form in ONNX.
+        ValueError: the backend is JAX, Keras has quantized the model, or an operation
+            has no form in ONNX.
         ImportError: the extra `onnx` is not installed.
     """
-    check_choice("quantize", quantize, (None, "int8"))
     require_tensorflow()
     require("tf2onnx", "onnx")
     if any(getattr(x, "quantization_mode", None) for x in model._flatten_layers()):
@@ -68,15 +57,9 @@ def write_graphs(
         )
     model, folder = folded(model.in_float32()), Path(folder)
     start, step, parts = _traced(model)
-    if quantize is not None:
-        start, step = quantized(start), quantized(step)
-    content = _share_weights(start, step)
-    write_file(folder / "weights.bin", content)
-    for name, graph in (("start", start), ("step", step)):
-        write_file(folder / f"{name}.onnx", graph.SerializeToString())
     notes = _notes(model, parts)
-    notes |= {"quantization": quantize, "weights_digest": weights_digest}
-    write_json(folder / "graphs.json", notes)
+    notes |= {"quantization": None, "weights_digest": weights_digest}
+    write_graph_files(folder, start, step, notes)
 
 
 def _notes(model, parts: dict) -> dict:
@@ -228,67 +211,3 @@ def _optimized(graph):
     for one in [one for one in graph.opset_import if one.domain]:
         graph.opset_import.remove(one)  # ONNX Runtime names all that it has
     return graph
-
-
-# --- Weights ---
-
-
-def _share_weights(*graphs) -> bytes:
-    """Moves the larger tensors of the graphs into one file, whose bytes it returns."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    content, places = bytearray(), {}
-    for graph in graphs:
-        factors = _factors(graph)
-        # Tables first: products can use a table as it is.
-        for tensor in sorted(graph.graph.initializer, key=lambda x: x.name in factors):
-            values = numpy_helper.to_array(tensor)
-            if values.nbytes <= _INLINE:
-                continue
-            if tensor.name in factors and _digest(values.T) in places:
-                values = values.T
-                tensor.dims[:] = values.shape
-                for node in factors[tensor.name]:
-                    kept = [one for one in node.attribute if one.name != "transB"]
-                    turned = [*kept, helper.make_attribute("transB", 1)]
-                    del node.attribute[:]
-                    node.attribute.extend(turned)
-                    node.op_type = "Gemm"
-            key = _digest(values)
-            if key not in places:
-                content.extend(bytes(-len(content) % _ALIGNMENT))
-                places[key] = len(content)
-                content.extend(values.tobytes())
-            place = {"location": "weights.bin", "offset": places[key]}
-            place["length"] = values.nbytes
-            for field in ("raw_data", "float_data", "int32_data", "int64_data"):
-                tensor.ClearField(field)
-            tensor.data_location = TensorProto.EXTERNAL
-            for name, value in place.items():
-                tensor.external_data.add(key=name, value=str(value))
-    return bytes(content)
-
-
-def _factors(model) -> dict:
-    """Name -> its products, of matrices that are the right factors of matrices only."""
-    import onnx
-
-    values = onnx.shape_inference.infer_shapes(model).graph.value_info
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
-    found = {tensor.name: [] for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        is_turned = any(one.name == "transB" and one.i for one in node.attribute)
-        is_product = node.op_type == "Gemm" and not is_turned
-        is_product |= node.op_type == "MatMul" and ranks.get(node.input[0]) == 2
-        for place, name in enumerate(node.input):
-            if is_product and place == 1 and name in found:
-                found[name].append(node)
-            else:
-                found.pop(name, None)
-    return found
-
-
-def _digest(values: np.ndarray) -> bytes:
-    content = hashlib.sha256(f"{values.dtype} {values.shape}".encode())
-    content.update(np.ascontiguousarray(values))
-    return content.digest()

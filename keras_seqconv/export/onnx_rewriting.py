@@ -5,9 +5,6 @@ layer normalization is ten operations, and each layer takes away and adds the ti
 of a step.
 """
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 
 # What gives the same with one axis less, other than the last.
@@ -34,28 +31,6 @@ def tidied(model):
     _drop_unused(model.graph)
     del model.graph.value_info[:]
     return model
-
-
-def quantized(model):
-    """The model with the constant matrices of its products in int8.
-
-    Of 80 rows products take a third of the time of float32 (a processor with VNNI).
-    Unsigned numbers, and a scale for each column, make them slower.
-    """
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    # What would be done first has been done.
-    model.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
-    with tempfile.TemporaryDirectory() as folder:
-        quantize_dynamic(
-            model,
-            Path(folder, "quantized.onnx"),
-            op_types_to_quantize=["MatMul", "Gemm"],
-            weight_type=QuantType.QInt8,
-            extra_options={"MatMulConstBOnly": True},
-        )
-        return onnx.load(Path(folder, "quantized.onnx"))
 
 
 def _spell_products(graph) -> None:

@@ -1,19 +1,13 @@
 """A model in ONNX Runtime, and the loop around the step of its search.
 
-| file of a folder | inputs -> outputs                                                |
-|------------------|------------------------------------------------------------------|
-| `start.onnx`     | source_ids (B, S), or rows (B, 0) -> the state                   |
-| `step.onnx`      | ids (R, 1), the state -> logits (R, V), the next state           |
-| `weights.bin`    | the weights of both                                              |
-| `graphs.json`    | special ids and limits of the model, digest of its weights       |
-
-The graph of a whole step is `decoding.step.advance`, traced around `step.onnx`: model,
-rules, choice of beams, next state. It is made in milliseconds for the options of a call
-and kept. The loop feeds its outputs back.
+The graph of a whole step is `decoding.step.advance`, traced around the graph of the
+model's step (`graph_files.py`): model, rules, choice of beams, next state. It is made
+in milliseconds for the options of a call and kept. The loop feeds its outputs back.
 """
 
 import dataclasses
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +30,10 @@ from keras_seqconv.decoding.step import (
 )
 from keras_seqconv.decoding.tasks import limits_of, task_of, with_rules
 from keras_seqconv.runtime.graph import Graph
+from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
 from keras_seqconv.support import require
-from keras_seqconv.support.files import read_json
+from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.files import naming_file
 
 # The batch is gathered anew when at most this part of its sentences is unfinished.
 _SHRINK_AT = 0.75
@@ -60,23 +56,32 @@ class OnnxModel:
     neither Keras nor TensorFlow. Several threads may search at the same time.
 
     Args:
-        folders: with the graphs of a model each.
+        folders: with the graphs of a model each (`runtime/graph_files.py`).
+        quantize: "int8" for products in 8 bits, or None.
 
     Raises:
-        ValueError: the models have different vocabularies or special tokens.
+        ValueError: the models have different vocabularies or special tokens, a file is
+            damaged or of another format, or `quantize` is another.
         ImportError: onnx or onnxruntime is not installed.
     """
 
-    def __init__(self, *folders: str | os.PathLike):
+    def __init__(self, *folders: str | os.PathLike, quantize: str | None = None):
         for package in ("onnx", "onnxruntime"):
             require(package, "onnx")
-        members = [
-            _ModelGraphs(Path(folder), f"model_{number}_")
-            for number, folder in enumerate(folders)
-        ]
+        self._quantized: list = []
+        check_choice("quantize", quantize, (None, "int8"))
+        members = []
+        for number, folder in enumerate(map(Path, folders)):
+            if quantize is not None:
+                # Kept as long as its weights are mapped.
+                self._quantized.append(tempfile.TemporaryDirectory())
+                quantize_graphs(folder, self._quantized[-1].name)
+                folder = Path(self._quantized[-1].name)
+            members.append(_ModelGraphs(folder, f"model_{number}_"))
         self._model = members[0] if len(members) == 1 else Ensemble(members)
         self._weights = {n: x for member in members for n, x in member.weights.items()}
-        self.digest = " ".join(member.weights_digest or "" for member in members)
+        digests = [f"{x.weights_digest} {x.quantization}" for x in members]
+        self.digest = ", ".join(digests)
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
@@ -208,19 +213,13 @@ class _ModelGraphs:
     """The graphs of one model, and the entries of `graphs.json` as attributes."""
 
     def __init__(self, folder: Path, prefix: str):
-        import onnx
-
         self._prefix = prefix
-        content = read_json(folder / "graphs.json")
-        vars(self).update(content)
-        vars(self).update({f"{n}_id": i for n, i in content["special_ids"].items()})
-        self._step = onnx.load(folder / "step.onnx", load_external_data=False)
-        self.weights = {
-            f"{prefix}{weight.name}": _mapped(weight, folder)
-            for weight in self._step.graph.initializer
-            if weight.external_data
-        }
-        self._start = _session(str(folder / "start.onnx"))
+        notes, self._step, weights = read_graph_files(folder)
+        vars(self).update(notes)
+        vars(self).update({f"{n}_id": i for n, i in notes["special_ids"].items()})
+        self.weights = {f"{prefix}{name}": x for name, x in weights.items()}
+        with naming_file(folder / "start.onnx", "is damaged"):
+            self._start = _session(str(folder / "start.onnx"))
         self._outputs = [output.name for output in self._start.get_outputs()]
 
     def get_initial_state(self, source: np.ndarray, num_beams: int) -> dict:
@@ -323,20 +322,6 @@ def _session(model: str | bytes, weights: dict | None = None):
         options.add_external_initializers([*weights], [*values])
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"]
-    )
-
-
-def _mapped(weight, folder: Path) -> np.ndarray:
-    """The array of a tensor that lies in a file of its own, read when it is used."""
-    from onnx import helper
-
-    place = {entry.key: entry.value for entry in weight.external_data}
-    return np.memmap(
-        folder / Path(place["location"]).name,
-        helper.tensor_dtype_to_np_dtype(weight.data_type),
-        mode="r",
-        offset=int(place.get("offset", 0)),
-        shape=tuple(weight.dims),
     )
 
 
