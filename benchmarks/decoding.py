@@ -84,11 +84,13 @@ class Ours:
     """One family."""
 
     def __init__(self, family: str, size: str):
-        self.model, self.graphs = make_model(family, size), {}
-        for name, quantize in (("onnx", None), ("onnx int8", "int8")):
-            with tempfile.TemporaryDirectory() as folder:
-                write_graphs(self.model, folder, quantize=quantize)
-                self.graphs[name] = OnnxModel(folder)
+        self.model = make_model(family, size)
+        with tempfile.TemporaryDirectory() as folder:
+            write_graphs(self.model, folder)
+            self.graphs = {
+                "onnx": OnnxModel(folder),
+                "onnx int8": OnnxModel(folder, quantize="int8"),
+            }
 
     def calls(self, batch: int, beams: int) -> dict:
         """{row: call} of one setting."""
