@@ -4,10 +4,10 @@ A package beside keras_seqconv, so that help texts and wrong flags are answered 
 Keras and TensorFlow are loaded, which takes seconds. A sub-command's module has `HELP`
 (one line), `add_arguments(parser)` and `run(options)`, which returns the exit status
 and raises ImportError, OSError or ValueError for what the user can mend. It may have
-`check(options)`, which does so before Keras is loaded, and `LOADS_KERAS = False`. Only
-inside of functions it imports modules of keras_seqconv, and in `check` and
-`add_arguments` only those that do without Keras. The MODELs of a command are checked
-for it.
+`check(options)`, which does so before Keras is loaded, and `LOADS_KERAS = False`, where
+it does without Keras or calls `load_models`. Only inside of functions it imports
+modules of keras_seqconv, and in `check` and `add_arguments` only those that do without
+Keras. The MODELs of a command are checked for it.
 """
 
 from keras_seqconv_cli import signals
@@ -148,6 +148,45 @@ def load_quietly() -> None:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+def add_runtime(parser) -> None:
+    """Adds the flags that `load_models` reads."""
+    add = parser.add_argument
+    add(
+        "--runtime",
+        choices=("auto", "onnx", "keras"),
+        default="auto",
+        help="onnx: the models' graphs in ONNX Runtime, on the CPU; keras; auto "
+        "(default): onnx where there are graphs and no GPU",
+    )
+    text = "8-bit integers for products, of the graphs or of Keras' `Dense` layers"
+    add("--quantize", choices=("int8",), help=text)
+
+
+def load_models(options: argparse.Namespace, *models: str):
+    """The models as one, by ONNX Runtime, or by Keras, which is loaded only then.
+
+    options: `runtime`, `quantize`, and `dtype` and `parallel_batches` if there are.
+    """
+    from keras_seqconv import translation
+
+    dtype = getattr(options, "dtype", None)
+    quantize = options.quantize
+    graphs = translation.graphs_of(models, dtype, options.runtime, quantize)
+    if graphs is None:
+        keep_memory(options)
+        load_quietly()
+        from keras_seqconv.devices import share_cores
+        from keras_seqconv.translation.text_model import default_parallel
+
+        # Before TensorFlow starts, which loading a model does.
+        share_cores(getattr(options, "parallel_batches", 1) or default_parallel())
+    loaded = translation.load_ensemble(models, dtype, graphs)
+    if graphs is None and quantize is not None:
+        for model in getattr(loaded.model, "models", [loaded.model]):
+            model.quantize(quantize)
+    return loaded
 
 
 # Arguments without a flag, in any command.

@@ -61,7 +61,10 @@ def check(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.convert import translator_from_fairseq
-    from keras_seqconv.translation.model_directory import check_writable
+    from keras_seqconv.translation.model_directory import (
+        check_writable,
+        save_with_graphs,
+    )
 
     arguments = dict(vars(options))
     for name in ("command", "flags", "output", "overwrite", "bpe_codes"):
@@ -70,12 +73,12 @@ def run(options: argparse.Namespace) -> int:
         arguments[name] = arguments[name] or options.bpe_codes
     check_writable(options.output, options.overwrite)
     translator = translator_from_fairseq(**arguments)
-    translator.save(options.output, options.overwrite)
-    print(_summary(translator, options.output))
+    written = save_with_graphs(translator, options.output, options.overwrite)
+    print(_summary(translator, options.output, written))
     return 0
 
 
-def _summary(translator, output: str) -> str:
+def _summary(translator, output: str, written: str) -> str:
     """Text about the result, and the commands that follow."""
     from keras_seqconv.models.stacks import MIXERS
 
@@ -96,7 +99,7 @@ def _summary(translator, output: str) -> str:
             f"parameters    {model.count_params():,}",
             f"vocabularies  {sizes}",
             f"search        {search}",
-            f"written to    {output}",
+            written,
             "",
             "Next:",
             f"  python -c {shlex.quote(program)}",

@@ -3,13 +3,14 @@
 import argparse
 
 import keras_seqconv as ks
-from keras_seqconv_cli import positive_integer
+from keras_seqconv_cli import add_runtime, load_models, positive_integer
 
+LOADS_KERAS = False
 HELP = "a page in the browser to try one model, or two side by side"
 DESCRIPTION = (
     "Serve a page with translations, scores of tokens, attention and kernels of "
-    "dynamic convolutions, or with continuations of a language model. Without --host, "
-    "only this machine reaches the page."
+    "dynamic convolutions, or with continuations of a language model. Kernels need "
+    "--runtime keras. Without --host, only this machine reaches the page."
 )
 
 
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     text = "port (default 7860)"
     add("--port", type=positive_integer, default=7860, metavar="N", help=text)
+    add_runtime(parser)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -30,7 +32,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    blocks = ks.demo.page({name: ks.load(name) for name in options.model})
+    models = {name: load_models(options, name) for name in options.model}
+    blocks = ks.demo.page(models)
     print(f"http://{options.host}:{options.port}  (Ctrl-C ends it)", flush=True)
     ks.demo.serve(blocks, options.host, options.port)
     return 0

@@ -8,8 +8,9 @@ import sys
 import time
 from itertools import islice
 
-from keras_seqconv_cli import add_flags, check_files
+from keras_seqconv_cli import add_flags, check_files, load_models
 
+LOADS_KERAS = False
 HELP = "translate and score, score given translations, or compare two systems"
 DESCRIPTION = (
     "Score a model on --source and --reference or on a split of --dataset; score given "
@@ -93,7 +94,10 @@ def check(options: argparse.Namespace) -> None:
         ),
     }
     if options.text:
-        mistakes = {"`text` needs the directory of a language model.": not model}
+        mistakes = {
+            "`text` needs the directory of a language model.": not model,
+            "`text` needs the `runtime` keras.": options.runtime == "onnx",
+        }
     for mistake, made in mistakes.items():
         if made:
             raise ValueError(mistake)
@@ -250,9 +254,9 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
 def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.files import iterate_lines
-    from keras_seqconv.translation import load_ensemble
 
-    generator = load_ensemble(options.model, options.dtype)
+    options.runtime = "keras"  # whose models score all tokens of a text at once
+    generator = load_models(options, *options.model)
     if not hasattr(generator, "tokenizer"):
         raise ValueError(
             f"`text` is for language models; {options.model[0]} translates: give "

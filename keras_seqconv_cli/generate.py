@@ -1,14 +1,23 @@
 """`keras-seqconv generate`: texts that a language model writes."""
 
 import argparse
+import sys
 
-import keras_seqconv as ks
-from keras_seqconv_cli import add_flags, given, names_of, positive_integer
+from keras_seqconv_cli import (
+    add_flags,
+    add_runtime,
+    given,
+    load_models,
+    names_of,
+    positive_integer,
+)
 
+LOADS_KERAS = False
 HELP = "continue a text with a language model"
 DESCRIPTION = (
     "Draw a text that begins with the prompt from a language model. It ends with the "
-    "model's end token or after --length tokens."
+    "model's end token or after --length tokens. On a terminal it appears as it comes, "
+    "except with --runtime keras."
 )
 _DRAWS = {
     "--temperature X": "divisor of the logits (default 1)",
@@ -24,15 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompt", default="", metavar="TEXT", help="start of the text")
     text = "largest number of tokens, prompt included (default 200)"
     add("--length", type=positive_integer, default=200, metavar="N", help=text)
-    add_flags(parser, _DRAWS)
+    stream = {"--stream": "write the text as it comes, also to a file or pipe"}
+    add_flags(parser, _DRAWS | stream)
+    add_runtime(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    generator = ks.load(options.model)
+    generator = load_models(options, options.model)
     if not hasattr(generator, "tokenizer"):
         raise ValueError(
             f"{options.model} translates: `keras-seqconv translate {options.model}`."
         )
     search = {"max_length": options.length, **given(options, names_of(_DRAWS))}
-    print(generator.sample([options.prompt], **search)[0])
+    pieces = generator.stream(options.prompt, **search)
+    if not (options.stream or sys.stdout.isatty()):
+        pieces = ["".join(pieces)]
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
     return 0

@@ -4,8 +4,16 @@ import argparse
 import sys
 from collections.abc import Iterable
 
-from keras_seqconv_cli import add_flags, check_files, given, names_of
+from keras_seqconv_cli import (
+    add_flags,
+    add_runtime,
+    check_files,
+    given,
+    load_models,
+    names_of,
+)
 
+LOADS_KERAS = False
 HELP = "translate a file or a stream with one or several models"
 DESCRIPTION = (
     "Translate each line of a file or stream to one line of output. Several models "
@@ -59,7 +67,7 @@ _BATCHES = {
     "--tokens-per-batch N": "source tokens times beams of a batch (default 16384)",
     "--parallel-batches N": "batches that are decoded at the same time (default: on a "
     "CPU the number of cores, at most 8)",
-    "--dtype NAME": "dtype or dtype policy of the models, such as bfloat16",
+    "--dtype NAME": "dtype or dtype policy of the models in Keras, such as bfloat16",
 }
 # What goes without, and what only with --sample.
 OF_BEAMS = ("num_beams", "num_groups", "diversity_strength", "stopping")
@@ -93,8 +101,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     never = {"nargs": "+", "metavar": "ID", "help": "tokens that are never chosen"}
     group.add_argument("--suppressed-ids", type=int, **never)
     add_flags(group, _BATCHES)
-    text = "quantization of the models' `Dense` layers by Keras"
-    group.add_argument("--quantize", choices=("int8",), help=text)
+    add_runtime(group)
 
 
 def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dict:
@@ -105,23 +112,13 @@ def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dic
 
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
-    from keras_seqconv.devices import share_cores
-    from keras_seqconv.translation import load_ensemble
-    from keras_seqconv.translation.text_model import default_parallel
-
-    parallel = options.parallel_batches or default_parallel()
-    # Before TensorFlow starts, which loading a model does.
-    share_cores(parallel)
-    translator = load_ensemble(options.model, options.dtype)
+    translator = load_models(options, *options.model)
     if hasattr(translator, "tokenizer"):
         raise ValueError(
             f"{options.model[0]} is a language model, which has no source to translate:"
             " `keras-seqconv evaluate --text` tells its perplexity, "
             "`keras-seqconv generate` writes with it."
         )
-    if options.quantize is not None:
-        for model in getattr(translator.model, "models", [translator.model]):
-            model.quantize(options.quantize)
     for name, value in given(options, ("source_language", "target_language")).items():
         known = getattr(translator, name)
         if known not in (None, value):

@@ -6,7 +6,7 @@ import math
 import os
 import re
 
-from keras_seqconv.evaluation import inspection, plots
+from keras_seqconv.evaluation import plots
 from keras_seqconv.support import require
 from keras_seqconv.translation.text_model import UnknownTokens
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
@@ -157,10 +157,10 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
         if not found[0] or not found[0][0].tokens:
             gradio.Warning("There is no word to translate.")
             return gradio.skip()
+        source = translator.source_tokenizer
+        read = source.to_tokens(source.tokenize(lines[:1])[0])
         picture = plots.attention(
-            found[0][0].attention,
-            inspection.sentence(translator, lines[0], "")[1]["encoder"],
-            [*found[0][0].tokens, "</s>"],
+            found[0][0].attention, [*read, "</s>"], [*found[0][0].tokens, "</s>"]
         )
         drawn = draw_kernels(text, texts[0], layer)
         return "\n".join(texts), "".join(map(table, found)), _whole(picture), drawn
@@ -254,6 +254,10 @@ def _doubt(score: float) -> float:
 
 def _layers(translator) -> list[str]:
     """Names of the layers whose kernels can be drawn, or [none]."""
+    if not translator.is_of_keras:
+        return [_NO_KERNELS]
+    from keras_seqconv.evaluation import inspection
+
     try:
         inputs, _ = inspection.sentence(translator, "", "")
         found = inspection.dynamic_conv_kernels(translator.model, inputs)
@@ -263,6 +267,8 @@ def _layers(translator) -> list[str]:
 
 
 def _kernels(translator, text: str, translation: str, name: str):
+    from keras_seqconv.evaluation import inspection
+
     inputs, tokens = inspection.sentence(translator, text, translation)
     layers = inspection.dynamic_conv_kernels(translator.model, inputs)
     layer = next(layer for layer in layers if layer.name == name)

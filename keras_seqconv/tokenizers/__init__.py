@@ -4,6 +4,7 @@ All kinds of tokenizers have:
 
 - `tokenize(texts)` -> one list of ids per text, with `end_id` at its end;
   `detokenize(ids)` -> texts; both take and return lists, as sentences differ in length;
+  `text_in_pieces(ids)`: one text as its ids come;
 - `to_tokens(ids)`, `split(text)` and `join(tokens)`: the steps in between;
 - `vocabulary_size`, `pad_id`, `start_id`, `end_id`, `unk_id`; `unspellable_ids`: ids
   without text, which a search should never choose;

@@ -72,12 +72,19 @@ class Tokenizer:
 
         Ids outside the vocabulary are the unknown one.
         """
-        ids = itertools.takewhile(lambda i: i != END_ID, map(int, ids))
-        return [
-            self._symbols[i if 0 <= i < self.vocabulary_size else UNK_ID]
-            for i in ids
-            if i not in (BOS_ID, PAD_ID)
-        ]
+        return list(self._each_token(ids))
+
+    def _each_token(self, ids: Iterable[int]) -> Iterator[str]:
+        for i in itertools.takewhile(lambda i: i != END_ID, map(int, ids)):
+            if i not in (BOS_ID, PAD_ID):
+                yield self._symbols[i if 0 <= i < self.vocabulary_size else UNK_ID]
+
+    def text_in_pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        """Yields the text of `detokenize([ids])` in pieces, as the ids come.
+
+        What further ids could change is held back.
+        """
+        yield self.join(self._each_token(ids))
 
     # --- In a graph: core TensorFlow ops only. N texts, L ids of a padded row. ---
 
@@ -259,6 +266,10 @@ class _VocabularyTokenizer(Tokenizer):
     def join(self, tokens: Iterable[str]) -> str:
         """The text of tokens."""
         return self._separator.join(tokens)
+
+    def text_in_pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        for number, token in enumerate(self._each_token(ids)):
+            yield self._separator * (number > 0) + token
 
     def _join_tensor(self, tokens):
         return tf.strings.reduce_join(tokens, axis=-1, separator=self._separator)

@@ -10,7 +10,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keras_seqconv.support import require, tf
@@ -237,6 +237,18 @@ class DictionaryTokenizer(Tokenizer):
             _, _, detokenizer = _moses(self.language)
             text = detokenizer.detokenize(text.split(), unescape=self.escape)
         return text
+
+    def text_in_pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        if self.moses:  # which looks at the whole text
+            yield from super().text_in_pieces(ids)
+            return
+        held = ""
+        for token in self._each_token(ids):
+            text = f"{held}{token} "
+            text = text.removesuffix("@@ ") if self.remove_bpe else text
+            piece = text.rstrip()
+            held = text[len(piece) :]
+            yield piece
 
     @property
     def trackables(self) -> list:

@@ -11,7 +11,7 @@ import itertools
 import random
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keras_seqconv.support import require, tf
@@ -245,14 +245,20 @@ class SentencePieceTokenizer(Tokenizer):
 
     def join(self, tokens: Iterable[str]) -> str:
         """Returns the text of pieces, also of pieces outside the vocabulary."""
-        tokens = list(tokens)
-        content = b"".join(
-            self._spellings.get(token) or token.replace(_BLANK, " ").encode()
-            for token in tokens
-        )
-        text = content.decode(errors="keras_seqconv.each_byte")
-        # The blank that the model puts before every text.
-        return text[1:] if tokens and tokens[0].startswith(_BLANK) else text
+        content = b"".join(self._each_spelling(tokens))
+        return content.decode(errors="keras_seqconv.each_byte")
+
+    def text_in_pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("keras_seqconv.each_byte")
+        for content in self._each_spelling(self._each_token(ids)):
+            yield decoder.decode(content)
+        yield decoder.decode(b"", final=True)
+
+    def _each_spelling(self, tokens: Iterable[str]) -> Iterator[bytes]:
+        for number, token in enumerate(tokens):
+            content = self._spellings.get(token) or token.replace(_BLANK, " ").encode()
+            # Without the blank that the model puts before every text.
+            yield content[1:] if number == 0 and token.startswith(_BLANK) else content
 
     def _ids_tensor(self, texts):
         return self._op(self.model).tokenize(texts)

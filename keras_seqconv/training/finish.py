@@ -18,7 +18,7 @@ from keras_seqconv.support.files import naming_file, read_json, write_file, writ
 from keras_seqconv.training.recipe import make_model
 from keras_seqconv.training.run import Run, read_run
 from keras_seqconv.training.text import Text, read_tokenizers, sentences_of
-from keras_seqconv.translation.model_directory import check_writable
+from keras_seqconv.translation.model_directory import check_writable, save_with_graphs
 from keras_seqconv.translation.translate_files import BREAKS
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
@@ -71,8 +71,7 @@ def finish(run: Run, text: Text, model, say) -> dict:
     translator = translator_of(run, recipe, model, text.tokenizers, done)
     if text.validation is not None:
         say(_average_or_best(run, text, translator))
-    translator.save(run.model, overwrite=True)
-    say(f"Written to {run.model}")
+    say(save_with_graphs(translator, run.model, overwrite=True))
     try:
         curves = plots.learning_curves({run.folder.name: read_log(run.log)})
         plots.save(curves, run.folder / "curves.png")
@@ -192,7 +191,7 @@ def average_run(
         overwrite: whether to replace a model directory.
 
     Returns:
-        A description of the average.
+        Lines about the average and what was written.
 
     Raises:
         FileNotFoundError: there is no run, or no such checkpoint.
@@ -218,10 +217,11 @@ def average_run(
                 f"whole run. Received: {up_to}"
             )
         done = _average(run, model, kind, count, up_to)
-    translator_of(run, recipe, model, pair, done).save(output, overwrite)
+    translator = translator_of(run, recipe, model, pair, done)
+    written = save_with_graphs(translator, output, overwrite)
     if Path(output).resolve() == run.model.resolve():
         done += _remove_results(run)
-    return done
+    return f"{done}\n{written}"
 
 
 def _remove_results(run: Run) -> str:

@@ -111,11 +111,15 @@ def _loaded(directory, dtype, graphs):
 
 
 def graphs_of(
-    directories: Sequence[str | os.PathLike], dtype=None, runtime: str = "auto"
+    directories: Sequence[str | os.PathLike],
+    dtype=None,
+    runtime: str = "auto",
+    quantize: str | None = None,
 ) -> "OnnxModel | None":
     """The models of directories in ONNX Runtime, or None for Keras.
 
-    Arguments, errors and warning as in `load`; several models make an ensemble.
+    Other arguments, errors and warning as in `load`; several models make an ensemble.
+    `quantize`: "int8" or None, of products in the graphs.
     """
     from keras_seqconv.devices import accelerator
     from keras_seqconv.translation import model_directory
@@ -134,7 +138,7 @@ def graphs_of(
         with model_directory.naming_file(names, "holds no graphs that work"):
             from keras_seqconv.runtime.onnx_model import OnnxModel
 
-            return OnnxModel(*graphs)
+            return OnnxModel(*graphs, **({"quantize": quantize} if quantize else {}))
     except (ImportError, FileNotFoundError, ValueError) as error:
         if runtime == "onnx":
             raise

@@ -3,6 +3,7 @@
 Letters: S source time, L tokens of a translation.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -386,8 +387,8 @@ class LanguageGenerator(TextModel):
         if num_beams is not None:
             search["num_beams"] = num_beams
         options = self.search_options(search, num_hypotheses=1)
-        prompts = self._texts("prompts", prompts)
-        return self._continued(prompts, "beam_search_hypotheses", options)
+        prefixes = self._prefixes(prompts, options)
+        return self._continued(prefixes, "beam_search_hypotheses", options)
 
     def sample(
         self,
@@ -410,22 +411,49 @@ class LanguageGenerator(TextModel):
         """
         search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         options = self.search_options(search, SampleOptions, num_samples=1)
-        prompts = self._texts("prompts", prompts)
-        seeds = seeds_of(seed, range(1, len(prompts) + 1))
-        return self._continued(prompts, "sample_hypotheses", options, seeds)
+        prefixes = self._prefixes(prompts, options)
+        seeds = seeds_of(seed, range(1, len(prefixes) + 1))
+        return self._continued(prefixes, "sample_hypotheses", options, seeds)
 
-    def _continued(self, prompts, search: str, options: dict, seeds=None):
-        """The best text of each prompt, of those that `search` finds."""
-        prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(prompts)]
-        most = options["max_length"]
-        if self.model.max_target_length is not None:
-            most = min(most, self.model.max_target_length - 1)
-        check_lengths("prompts", prefixes, most)
+    def stream(self, prompt: str, seed: int | None = None, **search) -> Iterator[str]:
+        """Draws the text of `sample` for one prompt, and yields it in pieces.
+
+        In ONNX Runtime a piece comes with its token, and the memory does not grow with
+        the text; a model of Keras returns the whole text. So does a tokenizer with
+        Moses, which looks at all of it.
+
+        Args:
+            prompt, seed, **search: see `sample`.
+
+        Raises:
+            see `generate`.
+        """
+        options = self.search_options(search, SampleOptions, num_samples=1)
+        prefixes, seeds = self._prefixes(prompt, options), seeds_of(seed, [1])
+        if self.is_of_keras:
+            found = self._continued(prefixes, "sample_hypotheses", options, seeds)
+            return iter(found)
+        ids = self.model.stream_ids(prefixes[0], seeds[0], options)
+        return self.tokenizer.text_in_pieces(itertools.chain(prefixes[0], ids))
+
+    def _prefixes(self, prompts, options: dict) -> list[list[int]]:
+        """Ids of the prompts; a warning says how many are unknown."""
+        texts = self._texts("prompts", prompts)
+        prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(texts)]
+        check_lengths("prompts", prefixes, self._most(options))
         UnknownTokens().add(prefixes, self.model.unk_id).tell(stacklevel=4)
+        return prefixes
+
+    def _most(self, options: dict) -> int:
+        """Tokens of a text at most."""
+        limit = self.model.max_target_length
+        return min(options["max_length"], limit - 1 if limit else 10**6)
+
+    def _continued(self, prefixes, search: str, options: dict, seeds=None) -> list[str]:
+        """The best text of each prompt, of those that `search` finds."""
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
-
-        results, most = [""] * len(prompts), max(1, most)
+        results, most = [""] * len(prefixes), max(1, self._most(options))
         for batch, hypotheses in self._searched(
             search, "prefix_ids", prefixes, lengths, options, most, seeds
         ):

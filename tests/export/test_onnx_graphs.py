@@ -136,7 +136,7 @@ def test_graphs_are_small_and_int8_smaller(tmp_path):
     exact, size, nodes = written[None]
     assert 4 * 500 * 32 < size < 4 * model.count_params()
     assert {"LayerNormalization", "Gemm"} < {node.op_type for node in nodes}
-    assert len(nodes) < 80
+    assert len(nodes) <= 80
     rounded, size, nodes = written["int8"]
     assert 5 * 500 * 32 < size < 5.5 * 500 * 32  # the table, and in int8 for logits
     assert 0 < np.abs(rounded - exact).max() < 0.03 * np.abs(exact).max()
