@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         models,
         ops,
         optimizers,
-        preparation,
         presets,
         schedules,
         tokenizers,
@@ -38,8 +37,8 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
 
 _MODULES = (
     "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation", "export",
-    "layers", "losses", "metrics", "models", "ops", "optimizers", "preparation",
-    "presets", "schedules", "tokenizers", "training",
+    "layers", "losses", "metrics", "models", "ops", "optimizers", "presets",
+    "schedules", "tokenizers", "training",
 )  # fmt: skip
 # Where other names are; a path that ends in a name is a module.
 _HOMES = {

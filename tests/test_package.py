@@ -24,8 +24,8 @@ ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
         "evaluation", "export", "layers", "losses", "metrics", "models",
-        "ops", "optimizers", "preparation", "presets", "schedules", "tokenizers",
-        "training", "translation", "version",
+        "ops", "optimizers", "presets", "schedules", "tokenizers", "training",
+        "translation", "version",
     },
     # Leaves
     "devices": set(),
@@ -48,7 +48,6 @@ ALLOWED = {
     "convert": {"models", "tokenizers", "translation"},
     # Text, training
     "data": set(),
-    "preparation": {"tokenizers"},
     "checkpoints": set(),
     "evaluation": {"data", "decoding", "layers", "models", "tokenizers", "translation"},
     "callbacks": {"checkpoints", "data", "evaluation", "hosts"},
@@ -190,7 +189,6 @@ def test_what_needs_no_keras_is_answered_without_it(tmp_path):
         ("average none", "none/run.json: No such file"),
         ("plot curves none --output a.png", "`train` writes it"),
         ("convert-fairseq none --output m", "none: No such file"),
-        ("prepare iwslt14 none --output o", "none"),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             with contextlib.redirect_stderr(out):
