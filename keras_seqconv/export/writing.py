@@ -8,35 +8,11 @@ import numpy as np
 from keras_seqconv import ops
 from keras_seqconv.support import require_tensorflow, tf
 from keras_seqconv.support.arguments import check_positive_integer
-from keras_seqconv.support.files import atomic_directory, write_file
+from keras_seqconv.support.files import atomic_directory
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 # (Sentences of a request, tokens of a sentence.)
 _SIZES = [(1, 8), (1, 32), (1, 128), (8, 32), (32, 16)]
-_BATCHING = """\
-# Read with --enable_batching --batching_parameters_file=FILE, and but for the threads
-# also with --enable_batching --enable_per_model_batching_parameters.
-max_batch_size { value: 64 }
-batch_timeout_micros { value: 2000 }
-# As many as the machine has cores.
-num_batch_threads { value: 4 }
-max_enqueued_batches { value: 256 }
-# Ids of several lengths share a batch.
-pad_variable_length_inputs: true
-"""
-_MODELS = """\
-# --model_config_file=/models/%(name)s/models.config
-model_config_list {
-  config {
-    name: "%(name)s"
-    base_path: "/models/%(name)s"
-    model_platform: "tensorflow"
-    # The newest version is served. To stay at one, or to roll back:
-    # model_version_policy { specific { versions: %(version)d } }
-    # version_labels { key: "stable" value: %(version)d }
-  }
-}
-"""
 
 
 def saved_model(
@@ -58,8 +34,7 @@ def saved_model(
 
     The graph maps text to text: it has tokenizer, search and detokenizer. Its results
     equal those of `translate` (or `generate`) with the settings below. The version has
-    `MODEL_CARD.md` with signatures and costs, `batching_params.pbtxt` and warm-up
-    requests. `directory/models.config` is written if it does not exist.
+    `MODEL_CARD.md` with signatures and limits, and warm-up requests.
 
     The new version appears complete or not at all; other versions are unchanged. A
     running server that watches `directory` loads it within seconds.
@@ -126,14 +101,10 @@ def saved_model(
         _save(translator, servable, signatures, folder, path)
         _write_warmup(folder, requests, parent.name)
         (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
-        (folder / "batching_params.pbtxt").write_text(_BATCHING)
         for file in folder.rglob("*"):
             if file.is_file():  # reaches the disk before the folder gets its name
                 with open(file, "rb+") as stream:
                     os.fsync(stream.fileno())
-    if not (parent / "models.config").exists():
-        config = _MODELS % {"name": parent.name, "version": version}
-        write_file(parent / "models.config", config.encode())
     return path
 
 
