@@ -3,8 +3,6 @@
     python benchmarks/decoding.py                      # the table, about 6 minutes
     python benchmarks/decoding.py --only dynamic_conv  # one family, and CTranslate2
     python benchmarks/decoding.py --size multi30k      # a quarter of the width
-    python benchmarks/decoding.py --recompute          # against recomputing the prefix
-    python benchmarks/decoding.py --scores             # reading the logits, one minute
 
 Models are the `*_iwslt_de_en` presets, or the `*_multi30k` ones, with random weights
 and two vocabularies of 10,000; sources have 32 tokens; minimum and maximum length force
@@ -33,7 +31,6 @@ import tensorflow as tf
 from machine import machine
 
 from keras_seqconv import decoding, models
-from keras_seqconv.models import stacks
 from keras_seqconv.presets import PRESETS
 
 FAMILIES = ("dynamic_conv", "light_conv", "query_conv", "conv_s2s", "transformer")
@@ -75,14 +72,6 @@ def search(model, source_ids, beams: int, jit_compile: bool | str = "auto"):
         max_length=TARGET - 1,
         jit_compile=jit_compile,
     )
-
-
-def graph_of(model, beams: int):
-    """The search as a part of a user's graph, for all shapes of sources."""
-    graph = tf.function(
-        lambda source_ids: search(model, source_ids, beams), autograph=False
-    )
-    return graph.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
 
 
 class Ours:
@@ -224,137 +213,6 @@ def ctranslate2_calls(translators: dict, batch: int, beams: int) -> dict:
     return {kind: call_of(translator) for kind, translator in translators.items()}
 
 
-# Recomputing the prefix in every step
-
-
-class Recomputing:
-    """A model for `beam_search` that has no state but the prefix.
-
-    everything: every step is `model(...)`, encoder and all logits included; otherwise
-    the source is encoded once, and logits are those of the last position only.
-    """
-
-    def __init__(self, model, everything: bool):
-        self.model, self.everything = model, everything
-        for name in ("pad_id", "start_id", "end_id", "unk_id"):
-            setattr(self, name, getattr(model, name))
-        self.target_vocabulary_size = model.target_vocabulary_size
-        self.max_target_length = model.max_target_length
-
-    def get_initial_state(self, source_ids, num_beams=1, max_length=None):
-        rows = tf.shape(source_ids)[0] * num_beams
-        shared = {"source_ids": source_ids}
-        if not self.everything:
-            memory, mask = self.model.encode(source_ids)
-            shared = {"memory": memory, "mask": mask}
-        ids = tf.fill((rows, max_length), self.pad_id)
-        return {"shared": shared, "beams": {"ids": ids, "position": tf.constant(0)}}
-
-    def step(self, ids, state):
-        shared, beams = state["shared"], state["beams"]
-        here = tf.range(tf.shape(beams["ids"])[1]) == beams["position"]
-        filled = tf.where(here, ids, beams["ids"])
-        after = {"ids": filled, "position": beams["position"] + 1}
-        prefix = filled[:, : after["position"]]
-        logits = self._everything if self.everything else self._last
-        beams = tf.shape(ids)[0] // tf.shape(tf.nest.flatten(shared)[0])[0]
-        repeated = {key: tf.repeat(one, beams, axis=0) for key, one in shared.items()}
-        return logits(prefix, repeated), {"shared": shared, "beams": after}
-
-    def _everything(self, prefix, shared):
-        inputs = {"source_ids": shared["source_ids"], "target_ids": prefix}
-        return self.model(inputs)[:, -1]
-
-    def _last(self, prefix, shared):
-        memory, mask = shared["memory"], shared["mask"]
-        x = stacks.run(
-            self.model.decoder_blocks,
-            self.model.target_embedder(prefix),
-            lambda mixer, x: mixer(x),
-            lambda attention, x: attention(x, value=memory, value_mask=mask),
-        )
-        return self.model.vocabulary_map(x[:, -1])
-
-
-def print_recompute(batch=16, beams=5):
-    print(
-        f"\n### DynamicConv, B {batch}, beam {beams}, graph: with and without state\n"
-    )
-    print("| | tokens/s (range), ms a step | time / time with state |")
-    print("|---|---|---|")
-    model = make_model("dynamic_conv")
-    rows = {
-        "with state": model,
-        "prefix again, source encoded once, last logits": Recomputing(model, False),
-        "`model(...)` on the prefix in every step": Recomputing(model, True),
-    }
-    sources = tf.constant(make_sources(batch))
-    ready, found = {}, {}
-    for row, searched in rows.items():
-        graph = graph_of(searched, beams)
-        ready[row] = lambda graph=graph: graph(sources)[0].numpy()
-        found[row] = [part.numpy() for part in graph(sources)]
-    ids, scores = found["with state"]
-    for row in rows:
-        np.testing.assert_allclose(found[row][1], scores, atol=1e-4, err_msg=row)
-        same = (found[row][0] == ids).all(axis=2).mean()
-        # Others may change places with one that is as good to rounding.
-        np.testing.assert_array_less(0.95, same, err_msg=row)
-    times = time_in_turns(ready, budget=20.0)
-    first = np.median(times["with state"])
-    for row, seconds in times.items():
-        print(f"| {row} | {cell(seconds, batch)} | {np.median(seconds) / first:.1f} |")
-
-
-# Reading the logits
-
-LOGITS = [(5, 10000), (80, 10000), (80, 32768), (640, 6000)]  # (rows, V)
-
-
-def score_functions() -> dict:
-    """{row of the table: what is done to logits}, beam 5 asking for ten tokens."""
-    from keras import ops
-
-    from keras_seqconv.decoding.next_tokens import Blocks
-
-    def two_stages(logits):
-        bias = np.zeros(logits.shape[-1], "float32")
-        bias[:3] = -np.inf  # padding, start, end
-        return Blocks.of(logits).top_k(bias, 10)
-
-    return {
-        "`top_k`": lambda logits: ops.top_k(logits, 10),
-        "in two stages": two_stages,
-        "`logsumexp`": lambda logits: ops.logsumexp(logits, axis=-1),
-        "`log_normalizer`": lambda logits: Blocks.of(logits).log_normalizer(),
-    }
-
-
-def print_scores():
-    print("\n### reading logits (R, V) in float32, ms (range)\n")
-    print("| | " + " | ".join(f"R {rows}, V {size:,}" for rows, size in LOGITS) + " |")
-    print("|---" * (len(LOGITS) + 1) + "|")
-    cells = collections.defaultdict(list)
-    for rows, size in LOGITS:
-        logits = tf.random.stateless_normal((rows, size), (0, 0))
-        ready = {}
-        for jit_compile in (False, True):
-            for row, function in score_functions().items():
-                graph = tf.function(function, autograph=False, jit_compile=jit_compile)
-                ready[f"{row}, {'XLA' if jit_compile else 'graph'}"] = (
-                    lambda graph=graph, logits=logits: tf.nest.flatten(graph(logits))[
-                        0
-                    ].numpy()
-                )
-        for row, seconds in time_in_turns(ready, budget=8.0).items():
-            middle, low, high = (
-                1e3 * found(seconds) for found in (np.median, np.min, np.max)
-            )
-            cells[row].append(f"{middle:.2f} ({low:.2f}–{high:.2f})")
-    for row, found in cells.items():
-        print(f"| {row} | " + " | ".join(found) + " |")
-
-
 # Timing and tables
 
 
@@ -442,18 +300,11 @@ def main():
         "--size", choices=("iwslt_de_en", "multi30k"), default="iwslt_de_en"
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="for each setting")
-    parser.add_argument("--recompute", action="store_true", help="only this comparison")
-    parser.add_argument("--scores", action="store_true", help="only reading the logits")
     arguments = parser.parse_args()
     print(machine())
     before = product_rate()
-    if arguments.recompute:
-        print_recompute()
-    elif arguments.scores:
-        print_scores()
-    else:
-        families = FAMILIES if arguments.only is None else (arguments.only,)
-        print_table(families, arguments.size, arguments.seconds)
+    families = FAMILIES if arguments.only is None else (arguments.only,)
+    print_table(families, arguments.size, arguments.seconds)
     print(f"\n{PRODUCT}: {before} before, {product_rate()} after")
 
 
