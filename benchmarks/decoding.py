@@ -63,7 +63,7 @@ def make_sources(batch: int) -> np.ndarray:
     return sources
 
 
-def search(model, source_ids, beams: int, jit_compile: bool | str = "auto"):
+def search(model, source_ids, beams: int, jit_compile: bool = True):
     return decoding.beam_search(
         model,
         source_ids,
