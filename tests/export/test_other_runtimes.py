@@ -16,6 +16,8 @@ from sentencepiece import SentencePieceTrainer
 import keras_seqconv as ks
 from keras_seqconv import layers, models
 from keras_seqconv.export import onnx
+from keras_seqconv.export.onnx_graphs import write_graphs
+from keras_seqconv.runtime.onnx_model import OnnxModel
 from tests.processes import ROOT
 from tests.small_models import (
     TEXTS,
@@ -169,7 +171,7 @@ def test_layers_and_models(case, to_format, tmp_path):
 
 SEARCHES = {  # mixer and options
     # Limits of one token more in float32.
-    "limits": ("dynamic_conv", {"max_length": 1, "max_length_ratio": 1 - 1e-9}),
+    "limits": ("dynamic_conv", {"max_length": 1, "max_length_ratio": 1.5 - 1e-9}),
     "groups": ("light_conv", {"num_beams": 4, "num_groups": 2}),
     "optimal": ("attention", {"stopping": "optimal", "length_penalty_kind": "gnmt"}),
     "n-grams": ("query_conv", {"no_repeat_ngram_size": 2, "num_beams": 1}),
@@ -181,11 +183,12 @@ def answering_translator(mixer):
     return ks.Translator(answering(mixer), tokenizer, tokenizer, {"max_length": 9})
 
 
-@pytest.mark.parametrize("case", SEARCHES)
+@pytest.mark.parametrize("case", [*SEARCHES, "int8"])
 def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
-    mixer, search = SEARCHES[case]
+    mixer, search = SEARCHES.get(case, ("dynamic_conv", {}))
     translator = answering_translator(mixer)
-    ks.export.onnx_model(translator, tmp_path / "onnx", **search)
+    quantize = "int8" if case == "int8" else None
+    ks.export.onnx_model(translator, tmp_path / "onnx", quantize=quantize, **search)
     spec = importlib.util.spec_from_file_location(
         "loop", ROOT / "examples/onnx_loop.py"
     )
@@ -196,6 +199,11 @@ def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
         row[length - 1 :] = [2] + [1] * (9 - length)
     options = translator.search_options(search)
     found = ks.decoding.beam_search_hypotheses(translator.model, source, **options)
+    if quantize is not None:
+        write_graphs(translator.model, tmp_path)
+        model = OnnxModel(tmp_path, quantize=quantize)
+        found, other = model.beam_search_hypotheses(source, **options), found
+        assert (found.scores != np.asarray(other.scores))[:, 0].all()
     ids, lengths = np.asarray(found.ids)[:, 0], np.asarray(found.lengths)[:, 0]
     expected = [row[: n - 1].tolist() for row, n in zip(ids, lengths, strict=True)]
     assert len({*map(len, expected)}) > 2
