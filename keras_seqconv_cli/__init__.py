@@ -20,7 +20,6 @@ import os
 import re
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -37,14 +36,9 @@ COMMANDS = (
 
 
 def program() -> None:
-    """`main` as a process, which does not wait for programs that are compiled."""
+    """`main` as a process."""
     signals.ends_process()
-    status = main()
-    if any(thread.name == "keras_seqconv compiles" for thread in threading.enumerate()):
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status)
-    sys.exit(status)
+    sys.exit(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

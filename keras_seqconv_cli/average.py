@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = given(options, names_of(_KINDS))
     kind = next(iter(chosen), None)
     output = Path(options.output or Path(options.run) / "model")
-    lines = average_run(
+    average_run(
         options.run,
         output,
         kind,
@@ -56,5 +56,4 @@ def run(options: argparse.Namespace) -> int:
         up_to=options.up_to,
         overwrite=options.overwrite or options.output is None,
     )
-    print(lines)
     return 0

@@ -60,7 +60,7 @@ ALLOWED = {
         "hosts", "losses", "models", "optimizers", "presets", "schedules",
         "tokenizers", "training_options", "translation", "version",
     },
-    "export": {"decoding", "evaluation", "ops", "version"},
+    "export": {"decoding", "evaluation", "ops", "runtime", "version"},
 }  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [

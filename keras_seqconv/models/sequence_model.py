@@ -1,6 +1,7 @@
 """Base of all models: special ids, configuration, steps, training."""
 
 import json
+import random
 import types
 import warnings
 from typing import Any, TypedDict
@@ -400,7 +401,9 @@ class SequenceModel(keras.Model):
 
     def copy_with(self, **arguments):
         """The model made again with some arguments changed, and its weights."""
+        state = random.getstate()  # changes with each initial weight
         copy = type(self).from_config({**self.get_config(), **arguments})
+        random.setstate(state)
         copy.set_weights(self.get_weights())
         return copy
 

@@ -177,6 +177,7 @@ def average_run(
     files: Sequence[str | os.PathLike] | None = None,
     up_to: int | None = None,
     overwrite: bool = False,
+    say=print,
 ) -> str:
     """Averages checkpoints of a run and writes a model directory.
 
@@ -189,9 +190,10 @@ def average_run(
         files: checkpoints to average instead.
         up_to: latest update of the checkpoints; not with "best".
         overwrite: whether to replace a model directory.
+        say: called with lines of text about the result.
 
     Returns:
-        Lines about the average and what was written.
+        A description of the average.
 
     Raises:
         FileNotFoundError: there is no run, or no such checkpoint.
@@ -221,7 +223,9 @@ def average_run(
     written = save_with_graphs(translator, output, overwrite)
     if Path(output).resolve() == run.model.resolve():
         done += _remove_results(run)
-    return f"{done}\n{written}"
+    say(done)
+    say(written)
+    return done
 
 
 def _remove_results(run: Run) -> str:
