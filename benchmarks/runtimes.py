@@ -6,7 +6,7 @@ MODEL is a model directory with SentencePiece tokenizers; the files have a sente
 line. Each row is translated in a process of its own: start-up until the first sentence
 is there, sentences a second one by one (the first 100) and in batches of 64 (all),
 BLEU of these, and bytes of the weights on disk. "int8" of Keras is `quantize`, that of
-ONNX Runtime its `quantize_dynamic`. The rows of CTranslate2, if it is installed, are a
+ONNX Runtime `quantize_graphs`. The rows of CTranslate2, if it is installed, are a
 Transformer of the multi30k preset with random weights, made to write as many pieces as
 the hypotheses of the first row have (in a batch their mean).
 """
@@ -25,7 +25,6 @@ from pathlib import Path
 from machine import lines_of, machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 ALONE = 100
 BATCH = 64
@@ -48,7 +47,7 @@ class RandomTransformer:
             inter_threads=os.cpu_count(),
             intra_threads=1,
         )
-        (tokenizer,) = (folder / "onnx/source_tokenizer").glob("*.model")
+        (tokenizer,) = (folder / "tokenizer").glob("*.model")
         self.pieces = SentencePieceProcessor(model_file=str(tokenizer))
         hypotheses = json.loads((folder / "hypotheses.json").read_text("utf-8"))
         self.lengths = {s: len(self.pieces.encode(h)) for s, h in hypotheses.items()}
@@ -74,10 +73,11 @@ class RandomTransformer:
 def translator_of(row: str, model: Path, exported: Path):
     """What has `translate(texts)`, and the files that hold its weights."""
     if row.startswith("onnx"):
-        import onnx_translate
+        from keras_seqconv.runtime.onnx_model import OnnxModel
+        from keras_seqconv.translation import load_ensemble
 
-        folder = exported / row
-        return onnx_translate.Translator(folder), [*folder.glob("*.onnx")]
+        translator = load_ensemble([model], graphs=OnnxModel(exported / row))
+        return translator, [*(exported / row).iterdir()]
     if row.startswith("ctranslate2"):
         return RandomTransformer(exported, row), [exported / row / "model.bin"]
     import keras_seqconv as ks
@@ -122,19 +122,16 @@ def measure(row: str, model: Path, exported: Path, source: Path) -> dict:
 
 
 def export(model: Path, exported: Path) -> None:
-    from onnxruntime.quantization import quantize_dynamic
-
     import keras_seqconv as ks
+    from keras_seqconv.export.onnx_graphs import write_graphs
+    from keras_seqconv.runtime.graph_files import quantize_graphs
 
     translator = ks.load(model)
-    ks.export.onnx_model(translator, exported / "onnx")
-    subprocess.run(["cp", "-r", exported / "onnx", exported / "onnx_int8"], check=True)
-    for name in ("encoder.onnx", "step.onnx"):
-        quantize_dynamic(
-            exported / "onnx" / name,
-            exported / "onnx_int8" / name,
-            op_types_to_quantize=["MatMul"],
-        )
+    translator.source_tokenizer.save(exported / "tokenizer")
+    for row in ("onnx", "onnx_int8"):
+        (exported / row).mkdir()
+    write_graphs(translator.model, exported / "onnx")
+    quantize_graphs(exported / "onnx", exported / "onnx_int8")
     for row in ROWS:
         if row.startswith("ctranslate2"):
             from decoding import save_ctranslate2

@@ -189,7 +189,9 @@ def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     translator = answering_translator(mixer)
     quantize = "int8" if case == "int8" else None
     ks.export.onnx_model(translator, tmp_path / "onnx", quantize=quantize, **search)
-    spec = importlib.util.spec_from_file_location("loop", ROOT / "examples/onnx_loop.py")
+    spec = importlib.util.spec_from_file_location(
+        "loop", ROOT / "examples/onnx_loop.py"
+    )
     loop = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loop)
     source = np.random.default_rng(1).integers(4, 14, (12, 9))
