@@ -62,6 +62,7 @@ def start():
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
         command = [sys.executable, "-c", COMMAND, "demo", *models, "--port", str(port)]
+        command += ["--runtime", "keras"]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

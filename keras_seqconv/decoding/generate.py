@@ -381,7 +381,8 @@ def _compiled(function, model, options, tensors) -> Hypotheses:
             each, width = value.shape[0] // count, value.shape[1]
             wide = power_of_two_from(max(width, _SMALLEST_WIDTH)) if width else 0
             if name == "source_ids":
-                wide = max(width, min(wide, getattr(model, "max_source_length", None) or wide))
+                most = getattr(model, "max_source_length", None) or wide
+                wide = max(width, min(wide, most))
             first = ops.repeat(value[:each], more, axis=0)
             value = ops.concatenate([value, first])
             fill = model.pad_id if name.endswith("_ids") else 0

@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_seqconv.ops.compilation import (
     in_xla_context,
+    leaves_tensorflow,
     on_cpu,
     padded_rows,
     run,
@@ -110,8 +111,12 @@ def layer_norm(inputs, gamma, beta, epsilon: float):
     """
     x = wide(inputs)
     centred = x - ops.mean(x, axis=-1, keepdims=True)
-    variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
-    normal = centred * ops.rsqrt(variance + epsilon)
+    if leaves_tensorflow():  # as ONNX Runtime knows it, and makes it one operation
+        variance = ops.mean(ops.power(centred, 2.0), axis=-1, keepdims=True)
+        normal = centred / ops.sqrt(variance + epsilon)
+    else:
+        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        normal = centred * ops.rsqrt(variance + epsilon)
     return ops.cast(normal * wide(gamma) + wide(beta), inputs.dtype)
 
 

@@ -19,7 +19,7 @@ class Value:
     Attributes:
         graph: the `Graph` that it belongs to.
         name: str, its name there.
-        dtype: "float32", "int64" or "bool".
+        dtype: "float32", "int64" or "bool"; "float64" between casts.
         shape: tuple of int, or None where a size is unknown.
     """
 
@@ -109,11 +109,10 @@ class Graph:
         self._inputs[name] = dtype, shape
         return Value(self, name, dtype, shape)
 
-    def constant(self, array) -> Value:
+    def constant(self, array, dtype: str | None = None) -> Value:
         array = np.asarray(array)
-        if array.dtype != bool:
-            kind = "int64" if array.dtype.kind in "iu" else "float32"
-            array = array.astype(kind)
+        kinds = {"b": "bool", "i": "int64", "u": "int64"}
+        array = array.astype(dtype or kinds.get(array.dtype.kind, "float32"))
         key = array.dtype.name, array.shape, array.tobytes()
         name = self._constants.setdefault(key, (f"c{len(self._constants)}", array))[0]
         return Value(self, name, array.dtype.name, array.shape)
@@ -245,7 +244,7 @@ def promoted(x, y) -> tuple[Value, Value]:
     for place, other in ((0, y), (1, x)):
         part = (x, y)[place]
         if not isinstance(part, Value):
-            values[place] = graph.constant(np.asarray(part, other.dtype))
+            values[place] = graph.constant(part, other.dtype)
             return tuple(values)
     return tuple(value.cast("float32") for value in values)
 

@@ -92,18 +92,17 @@ def logaddexp(x, y):
 
 
 def _reduced(operator, x, axis, keepdims):
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    axes = [a % len(x.shape) for a in axes]
+    rank = len(x.shape)
+    axes = np.arange(rank) if axis is None else np.ravel(axis) % rank
     sizes = [
         1 if a in axes else size
         for a, size in enumerate(x.shape)
         if keepdims or a not in axes
     ]
-    axes = np.array(axes)
     return x.graph.node(operator, [x, axes], x.dtype, sizes, keepdims=int(keepdims))
 
 
-def sum(x, axis, keepdims=False):  # noqa: A001
+def sum(x, axis=None, keepdims=False):  # noqa: A001
     return _reduced("ReduceSum", x, axis, keepdims)
 
 

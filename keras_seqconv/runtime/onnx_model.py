@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_seqconv.decoding import array_ops as ops
 from keras_seqconv.decoding.draws import uniforms
 from keras_seqconv.decoding.ensemble import Ensemble
 from keras_seqconv.decoding.hypotheses import Hypotheses, Records, follow, hypotheses
@@ -28,8 +29,9 @@ from keras_seqconv.decoding.step import (
     best_ended,
     map_leaves,
 )
-from keras_seqconv.decoding.tasks import limits_of, task_of, with_rules
-from keras_seqconv.runtime.graph import Graph
+from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
+from keras_seqconv.runtime import graph_ops
+from keras_seqconv.runtime.graph import Graph, Value
 from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice
@@ -126,22 +128,31 @@ class OnnxModel:
             if number >= len(prefix_ids):
                 yield int(made["next_ids"][0, 0])
 
-    def step_graph(self, **options):
-        """The graph of a step of the beam search (`onnx.ModelProto`).
-
-        Inputs and outputs: `runtime/README` of an export. Weights lie outside of it.
+    def search_graphs(self, **options) -> dict:
+        """The graphs of a beam search, see `keras_seqconv.export.onnx`.
 
         Args:
             **options: of `BeamOptions`.
+
+        Returns:
+            `onnx.ModelProto` of "start", "step" and "end", whose weights stay in the
+            file that the folder has.
         """
-        options = BeamOptions.from_names(options)
-        source = np.full((1, 1), self.end_id) if self.has_source else None
-        prefix = None if self.has_source else np.full((1, 1), self.pad_id)
-        _, _, rows, sentences = self._begun(
-            BeamOptions, source, dataclasses.asdict(options), None, prefix
+        options, graph = BeamOptions.from_names(options), Graph()
+        options.check_model(self)
+        source = graph.input("source_ids", "int64", (None, None))
+        task, common, rows, sentences = self._before(options, {"source_ids": source})
+        step, _ = _step_graph(task, common, rows, sentences)
+        needed = {tensor.name for tensor in step.graph.input}
+        before = _named(rows, sentences).items()
+        start = graph.model({name: leaf for name, leaf in before if name in needed})
+        graph, shape = Graph(), (None, options.num_beams)
+        sentences = sentences._replace(
+            finished=graph.input("finished", "float32", shape),
+            origins=graph.input("origins", "int64", shape),
         )
-        model, _ = _step_graph(task_of(self._model, options, {}), {}, rows, sentences)
-        return model
+        end = graph.model(best_ended(task, sentences)._asdict())
+        return {"start": start, "step": step, "end": end}
 
     def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
         options = dict(options)
@@ -175,20 +186,25 @@ class OnnxModel:
             for name, ids in tensors.items()
             if ids is not None
         }
-        limits, longest = limits_of(self, options, tensors)
-        if seeds is not None:
-            shape = int(longest) + 1, options.num_samples
-            draws = [uniforms(seed, shape).T for seed in seeds]
-            tensors["uniforms"] = np.concatenate(draws)
-        task = task_of(self._model, options, tensors)
-        task = with_rules(task, tensors, limits.astype("int64"))
-        source = source_ids if self.has_source else np.zeros((len(limits), 0))
-        state = self._model.get_initial_state(source, task.strategy.num_beams)
-        common, rows, sentences = begin(task, state, int(longest) + 1)
+        task, common, rows, sentences = self._before(options, tensors, seeds)
         sentences = sentences._replace(steps=np.zeros((), "int64"))
         program = self._program(options, common, rows, sentences)
         steps = program.steps(rows, sentences, task.strategy.num_beams)
         return steps, task, rows, sentences
+
+    def _before(self, options, tensors: dict, seeds=None) -> tuple:
+        """Task and what `begin` returns, of arrays or in a graph."""
+        limits, longest = limits_of(self, options, tensors)
+        if seeds is not None:
+            shape = int(longest) + 1, options.num_samples
+            draws = [uniforms(seed, shape).T for seed in seeds]
+            tensors = tensors | {"uniforms": np.concatenate(draws)}
+        task = task_of(self._model, options, tensors)
+        task = with_rules(task, tensors, ops.cast(limits, "int64"))
+        source = of_sentences(tensors)
+        source = source if self.has_source else source[:, :0]
+        state = self._model.get_initial_state(source, task.strategy.num_beams)
+        return task, *begin(task, state, longest + 1)
 
     def _program(self, options, common, rows, sentences) -> "_Program":
         """The program of a step, made once for options and kinds of tensors."""
@@ -213,7 +229,7 @@ class _ModelGraphs:
     """The graphs of one model, and the entries of `graphs.json` as attributes."""
 
     def __init__(self, folder: Path, prefix: str):
-        self._prefix = prefix
+        self._folder, self._prefix = folder, prefix
         notes, self._step, weights = read_graph_files(folder)
         vars(self).update(notes)
         vars(self).update({f"{n}_id": i for n, i in notes["special_ids"].items()})
@@ -222,15 +238,25 @@ class _ModelGraphs:
             self._start = _session(str(folder / "start.onnx"))
         self._outputs = [output.name for output in self._start.get_outputs()]
 
-    def get_initial_state(self, source: np.ndarray, num_beams: int) -> dict:
-        """The state before the first step, by name."""
+    def get_initial_state(self, source, num_beams: int) -> dict:
+        """The state before the first step, by name; `source` may be in a graph."""
         name = self._start.get_inputs()[0].name
-        made = self._start.run(self._outputs, {name: source.astype("int32")})
+        if isinstance(source, Value):
+            import onnx
+
+            start = onnx.load(self._folder / "start.onnx", load_external_data=False)
+            made = source.graph.inline(start, self._prefix, {name: source})
+            sentences = graph_ops.arange(graph_ops.shape(source)[0])
+        else:
+            made = self._start.run(self._outputs, {name: source.astype("int32")})
+            made = dict(zip(self._outputs, made, strict=True))
+            sentences = np.arange(len(source))
+        order = ops.repeat(sentences, num_beams, axis=0)
         state: dict = {"shared": {}, "beams": {}}
-        for name, leaf in zip(self._outputs, made, strict=True):
+        for name, leaf in made.items():
             part = name.partition("_")[0]
-            if part == "beams" and leaf.ndim:
-                leaf = np.repeat(leaf, num_beams, axis=0)
+            if part == "beams" and len(leaf.shape):
+                leaf = ops.take(leaf, order, axis=0)
             state[part][name] = leaf
         return state
 
@@ -250,10 +276,10 @@ def _step_graph(task: Task, common, rows: Rows, sentences: Sentences) -> tuple:
     names = iter(_named(rows, sentences))
 
     def value(leaf):
-        name, shape = next(names), [None] * leaf.ndim
+        name, shape = next(names), [None] * len(leaf.shape)
         if name in ("scores", "finished", "origins"):
             shape[-1] = task.strategy.num_beams
-        return graph.input(name, leaf.dtype.name, shape)
+        return graph.input(name, np.dtype(leaf.dtype).name, shape)
 
     before = map_leaves(value, (rows, sentences))
     *after, records = advance(task, common, *before)

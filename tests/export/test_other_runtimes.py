@@ -7,7 +7,6 @@ import io
 import random
 import shutil
 import threading
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,7 +15,17 @@ from sentencepiece import SentencePieceTrainer
 
 import keras_seqconv as ks
 from keras_seqconv import layers, models
-from tests.small_models import TEXTS, make_language_model, make_translator
+from keras_seqconv.export import onnx
+from keras_seqconv.export.onnx_graphs import write_graphs
+from keras_seqconv.runtime.onnx_model import OnnxModel
+from tests.processes import ROOT
+from tests.small_models import (
+    TEXTS,
+    WORDS,
+    answering,
+    make_language_model,
+    make_translator,
+)
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf2onnx", reason="needs the extra onnx")
@@ -160,55 +169,59 @@ def test_layers_and_models(case, to_format, tmp_path):
     assert_equal_outside(case, to_format, tmp_path / "model")
 
 
-def example():
-    path = Path(__file__).parents[2] / "examples/onnx_translate.py"
-    spec = importlib.util.spec_from_file_location("onnx_translate", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SEARCHES = {  # mixer and options
+    # Limits of one token more in float32.
+    "limits": ("dynamic_conv", {"max_length": 1, "max_length_ratio": 1.5 - 1e-9}),
+    "groups": ("light_conv", {"num_beams": 4, "num_groups": 2}),
+    "optimal": ("attention", {"stopping": "optimal", "length_penalty_kind": "gnmt"}),
+    "n-grams": ("query_conv", {"no_repeat_ngram_size": 2, "num_beams": 1}),
+}
 
 
-def fresh_translator(**options):
-    return make_translator.__wrapped__("pieces", **options)
+def answering_translator(mixer):
+    tokenizer = ks.tokenizers.WordTokenizer(WORDS[:10])
+    return ks.Translator(answering(mixer), tokenizer, tokenizer, {"max_length": 9})
 
 
-def test_a_step_ends_each_row_at_its_limit(tmp_path):
-    """Two rows with three tokens each: one may have no more, the other may."""
-    ks.export.onnx_model(fresh_translator(mixer="light_conv"), tmp_path / "onnx")
-    module = example()
-    outside = module.Translator(tmp_path / "onnx")
-    source = {"source_ids": np.array([[5, 6, 2]] * 2, "int32")}
-    rows = {"ids": np.array([[7], [7]], "int32"), "limits": np.array([3, 4], "int32")}
-    state = module.run(outside.encoder, source)
-    after = module.run(outside.step, {**rows, "step": np.array(3, "int32"), **state})
-    goes_on = np.isfinite(after["log_probs"])
-    assert not goes_on[0].any() and goes_on[1].all()
-    assert np.isfinite(after["end_log_probs"]).all()
+@pytest.mark.parametrize("case", [*SEARCHES, "int8"])
+def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
+    mixer, search = SEARCHES.get(case, ("dynamic_conv", {}))
+    translator = answering_translator(mixer)
+    quantize = "int8" if case == "int8" else None
+    ks.export.onnx_model(translator, tmp_path / "onnx", quantize=quantize, **search)
+    spec = importlib.util.spec_from_file_location(
+        "loop", ROOT / "examples/onnx_loop.py"
+    )
+    loop = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loop)
+    source = np.random.default_rng(1).integers(4, 14, (12, 9))
+    for row, length in zip(source, [1, 2, 9, 5] * 3, strict=True):
+        row[length - 1 :] = [2] + [1] * (9 - length)
+    options = translator.search_options(search)
+    found = ks.decoding.beam_search_hypotheses(translator.model, source, **options)
+    if quantize is not None:
+        write_graphs(translator.model, tmp_path)
+        model = OnnxModel(tmp_path, quantize=quantize)
+        found, other = model.beam_search_hypotheses(source, **options), found
+        assert (found.scores != np.asarray(other.scores))[:, 0].all()
+    ids, lengths = np.asarray(found.ids)[:, 0], np.asarray(found.lengths)[:, 0]
+    expected = [row[: n - 1].tolist() for row, n in zip(ids, lengths, strict=True)]
+    assert len({*map(len, expected)}) > 2
+    assert loop.search(tmp_path / "onnx", source) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mixer", "search", "quantized"),
-    [
-        ("query_conv", {"num_beams": 1, "max_length": 7}, "int8"),
-        ("attention", {"no_repeat_ngram_size": 2, "min_length": 3}, None),
-    ],
-)
-def test_a_search_in_numpy_finds_the_same(mixer, search, quantized, tmp_path):
-    translator = fresh_translator(mixer=mixer)
-    translator.search.update(search)
-    if quantized:
-        translator.model.quantize(quantized)
-    ks.export.onnx_model(translator, tmp_path / "onnx")
-    outside = example().Translator(tmp_path / "onnx")
-    texts = [*TEXTS, "", "tea", "a  wood, a house and an old garden for two"]
-    assert outside.translate(texts) == translator.translate(texts)
-    assert outside.translate(texts[:1]) == translator.translate(texts[:1])
+PAGES = {  # model and options by folder
+    "": ({}, {}),
+    "groups": ({"mixer": "light_conv"}, {
+        "num_beams": 4, "num_groups": 2, "no_repeat_ngram_size": 1}),
+    "optimal": ({"mixer": "attention"}, {
+        "num_beams": 3, "stopping": "optimal", "length_penalty": 0.3}),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """A browser at an exported page, and the folder of the page."""
+    """A browser, the folder of `PAGES`, and a function that opens one of them."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -216,10 +229,24 @@ def page(tmp_path_factory):
     if driver is None or shutil.which("npm") is None:
         pytest.skip("needs Debian's chromium-driver and npm")
     folder = tmp_path_factory.mktemp("web") / "page"
-    try:
-        ks.export.web_page(make_translator("pieces"), folder)
-    except OSError as error:
-        pytest.xfail(f"npm has no network: {error}")
+    fetched = pytest.MonkeyPatch()
+    for name, (model, search) in PAGES.items():
+        try:
+            ks.export.web_page(
+                make_translator("pieces", **model), folder / name, **search
+            )
+        except OSError as error:
+            pytest.xfail(f"npm has no network: {error}")
+        # Once is enough.
+        fetched.setattr(
+            onnx,
+            "_fetch",
+            lambda other: [
+                shutil.copytree(folder / part, other / part)
+                for part in ("ort", "sentencepiece")
+            ],
+        )
+    fetched.undo()
     options = webdriver.ChromeOptions()
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
         options.add_argument(argument)
@@ -230,30 +257,36 @@ def page(tmp_path_factory):
         webdriver.Chrome(options=options, service=service) as browser,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
-        WebDriverWait(browser, 60).until(
-            lambda one: one.execute_script("return !!window.translator")
-        )
-        yield browser, folder
+
+        def open_page(name=""):
+            browser.get(f"http://127.0.0.1:{server.server_port}/{name}/index.html")
+            WebDriverWait(browser, 60).until(
+                lambda one: one.execute_script("return !!window.translator")
+            )
+
+        yield browser, folder, open_page
         server.shutdown()
+
+
+TRANSLATE = (
+    "const [texts, done] = arguments;"
+    "(async () => {const all = [];"
+    "for (const text of texts) all.push(await translator.translate(text));"
+    "done(all)})()"
+)
 
 
 @pytest.mark.slow
 def test_a_page_translates_without_a_server(page):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    browser, _ = page
+    browser, _, open_page = page
+    open_page()
     translator = make_translator("pieces")
     texts = [*TEXTS, "", " tea\tfor \u3000two", "Über ½ 😀 straße", "a\x00b", "日本"]
     texts += ["\ufeff", "\x85 \u2028", "tea\u2028for\x0ctwo\x85", "\x0b\x0c"]
-    translate = (
-        "const [texts, done] = arguments;"
-        "(async () => {const all = [];"
-        "for (const text of texts) all.push(await translator.translate(text));"
-        "done(all)})()"
-    )
     expected = translator.translate(texts)
-    assert browser.execute_async_script(translate, texts) == expected
+    assert browser.execute_async_script(TRANSLATE, texts) == expected
     ids = browser.execute_script(r"return translator.sourceIds('a\ud83d b')")
     assert [ids] == translator.source_tokenizer.tokenize(["a\ud83d b"])
     # Each line, which ends with a line feed alone, has one line.
@@ -269,6 +302,18 @@ def test_a_page_translates_without_a_server(page):
     )
     assert browser.execute_script(read).split("\n") == translator.translate(texts)
     assert browser.find_element("id", "canvas").is_displayed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*PAGES][1:])
+def test_a_page_searches_as_it_is_told(page, name):
+    browser, _, open_page = page
+    open_page(name)
+    model, search = PAGES[name]
+    translator, texts = make_translator("pieces", **model), [*TEXTS, "tea", "a wood"]
+    expected = translator.translate(texts, **search)
+    assert expected != translator.translate(texts)
+    assert browser.execute_async_script(TRANSLATE, texts) == expected
 
 
 SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
@@ -295,7 +340,8 @@ def model_of_pieces(model_type, texts, **options):
 @pytest.mark.slow
 def test_a_page_splits_and_joins_as_sentencepiece(page):
     """All kinds of models and rules; phrases, and texts and ids without sense."""
-    browser, folder = page
+    browser, folder, open_page = page
+    open_page()
     rng = random.Random(0)
     sources, targets = next(iter(ks.data.open_corpus("phrases").blocks("train")))
     phrases = [*sources[:1500], *targets[:1500]]
@@ -341,12 +387,12 @@ def test_a_page_splits_and_joins_as_sentencepiece(page):
 def test_what_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="`translator` must be a Translator"):
         ks.export.onnx_model(make_language_model(), tmp_path / "onnx")
-    with pytest.raises(ValueError, match="`stopping` must be 'first', as the page"):
-        ks.export.web_page(
-            make_translator("pieces"), tmp_path / "onnx", stopping="optimal"
-        )
     with pytest.raises(ValueError, match="`source_tokenizer` must be a Sentence.*Word"):
         ks.export.web_page(make_translator(), tmp_path / "onnx")
     with pytest.raises(TypeError, match="Did you mean num_beams"):
         ks.export.onnx_model(make_translator("pieces"), tmp_path / "onnx", num_beam=2)
+    quantized = make_translator.__wrapped__("pieces")
+    quantized.model.quantize("int8")
+    with pytest.raises(ValueError, match="`model` must not be quantized by Keras"):
+        ks.export.onnx_model(quantized, tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
