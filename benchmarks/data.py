@@ -1,16 +1,12 @@
 """Does training ever wait for its data?
 
     python benchmarks/data.py            # 2 minutes, 600 MB in a temporary folder
-    python benchmarks/data.py --quick    # a twentieth of the large corpus, one round
-    python benchmarks/data.py --pairs 500000,5000000,40000000   # ids only, 6 GB
-    python benchmarks/data.py --text FOLDER --pairs 500000      # text for `prepare`
+    python benchmarks/data.py --pairs 500000,5000000,40000000   # 6 GB
 
-Multi30k (the lower-cased, tokenised files; word ids) and a synthetic corpus of 4.5
-million pairs, whose lengths are like WMT's: log-normal, mean 28. Each corpus runs in a
+Synthetic corpora, whose lengths are like WMT's: log-normal, mean 28. Each runs in a
 process of its own.
 
-"write": texts to a store, that is reading, length filter, tokenising, writing; for the
-synthetic corpus ids to a store. "stream": one epoch of `BatchStream.dataset()`,
+"write": ids to a store. "stream": one epoch of `BatchStream.dataset()`,
 iterated without training; the median of the rounds, with the least and the most.
 Tokens a second are real target tokens, without padding. "padding": cells of an epoch
 without a token, rows of padding included. "first": from opening the store to the first
@@ -34,34 +30,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from machine import machine
 
-MULTI30K = Path(os.environ.get("KERAS_SEQCONV_DATA", ""), "multi30k")
-LANGUAGES = ("de", "en")
-PAIRS = 4_500_000
+TOKENS = 4096  # of a batch
 # What the small presets train at on the machine of benchmarks/README.md.
 TRAINING = 12_000
 COLUMNS = (
-    "corpus", "tokens_per_batch", "pairs", "write pairs/s", "stream pairs/s",
-    "stream target tokens/s", "times training", "padding", "shapes", "batches",
+    "pairs", "write pairs/s", "stream pairs/s", "stream target tokens/s",
+    "times training", "padding", "shapes", "batches",
     "first s", "resume s", "MB on disk", "MB", "MB not files",
 )  # fmt: skip
-
-
-def write_multi30k(folder):
-    """(store, seconds)."""
-    from keras_seqconv.data import IdStore, encode, open_corpus
-    from keras_seqconv.tokenizers import WordTokenizer
-
-    source, target = LANGUAGES
-    corpus = open_corpus(
-        MULTI30K, variant="lc.norm.tok", source_language=source, target_language=target
-    )
-    tokenizers = [
-        WordTokenizer.train(corpus.texts("train", side))
-        for side in ("source", "target")
-    ]
-    start = time.perf_counter()
-    rows = encode(corpus.blocks("train"), *tokenizers, max_length=175)
-    return IdStore.write(folder, rows), time.perf_counter() - start
 
 
 def write_synthetic(folder, pairs: int):
@@ -88,39 +64,19 @@ def write_synthetic(folder, pairs: int):
     return IdStore.write(folder, rows()), time.perf_counter() - start
 
 
-def write_text(folder: Path, pairs: int) -> None:
-    """train.xx and train.yy of invented words by Zipf's law, lengths as above."""
-    rng = np.random.default_rng(1)
-    letters = rng.integers(97, 123, (50_000, 7), "uint8")
-    words = np.array(
-        [bytes(row[: 2 + n % 6]).decode() for n, row in enumerate(letters)]
-    )
-    folder.mkdir(parents=True)
-    with open(folder / "train.xx", "w") as one, open(folder / "train.yy", "w") as other:
-        for _ in range(pairs):
-            mean = rng.lognormal(3.1, 0.65)
-            for file in (one, other):
-                length = int(np.clip(mean * rng.lognormal(0, 0.15), 1, 250))
-                chosen = np.minimum(rng.zipf(1.2, length), len(words)) - 1
-                file.write(" ".join(words[chosen]) + " .\n")
-
-
-def row(corpus: str, tokens: int, pairs: int, rounds: int, folder: str) -> dict:
+def row(pairs: int, rounds: int, folder: str) -> dict:
     """What is measured, of one corpus in one process."""
     import tensorflow  # noqa: F401  its import is not part of any time
 
     from keras_seqconv.data.batches import BatchStream
     from keras_seqconv.data.ids import IdStore
 
-    if corpus == "synthetic":
-        store, seconds = write_synthetic(folder, pairs)
-    else:
-        store, seconds = write_multi30k(folder)
+    store, seconds = write_synthetic(folder, pairs)
     written = len(store) / seconds
     del store
 
     start = time.perf_counter()
-    stream = BatchStream(IdStore.open(folder), tokens)
+    stream = BatchStream(IdStore.open(folder), TOKENS)
     next(iter(stream.dataset()))
     first = time.perf_counter() - start
 
@@ -134,7 +90,7 @@ def row(corpus: str, tokens: int, pairs: int, rounds: int, folder: str) -> dict:
         speeds.append(number / (time.perf_counter() - start))
 
     start = time.perf_counter()
-    again = BatchStream(IdStore.open(folder), tokens)
+    again = BatchStream(IdStore.open(folder), TOKENS)
     next(iter(again.dataset(7 * batches + batches // 2)))
     resume = time.perf_counter() - start
 
@@ -143,8 +99,6 @@ def row(corpus: str, tokens: int, pairs: int, rounds: int, folder: str) -> dict:
     spread = f"{min(speeds) / 1e6:.2f} to {max(speeds) / 1e6:.2f}"
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
-        "corpus": corpus,
-        "tokens_per_batch": tokens,
         "pairs": f"{len(stream.store):,}",
         "write pairs/s": f"{written:,.0f}",
         "stream pairs/s": f"{speed * share:,.0f}",
@@ -171,33 +125,20 @@ def not_files() -> float:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pairs", help="of synthetic corpora, one after the other")
-    parser.add_argument("--text", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", default="4500000", help="of corpora, with commas")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         print(json.dumps(row(**json.loads(options.row))))
         return
-    if options.text:
-        write_text(options.text, int(options.pairs))
-        return
     print(machine() + "\n")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    pairs = PAIRS // 20 if options.quick else PAIRS
-    rows = [("synthetic", 4096, pairs)]
-    if options.pairs:
-        rows = [("synthetic", 4096, int(one)) for one in options.pairs.split(",")]
-    elif MULTI30K.is_dir():
-        rows = [("Multi30k", 4096, 0), ("Multi30k", 8192, 0), *rows]
-    for corpus, tokens, pairs in rows:
+    for pairs in map(int, options.pairs.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             arguments = {
-                "corpus": corpus,
-                "tokens": tokens,
                 "pairs": pairs,
-                "rounds": 1 if options.quick else options.rounds,
+                "rounds": options.rounds,
                 "folder": f"{folder}/ids",
             }
             command = [sys.executable, __file__, "--row", json.dumps(arguments)]

@@ -72,14 +72,6 @@ def search(model, source_ids, beams: int, jit_compile: bool | None = None):
     )
 
 
-def graph_of(model, beams: int):
-    """The search as a part of a user's graph, for all shapes of sources."""
-    graph = tf.function(
-        lambda source_ids: search(model, source_ids, beams), autograph=False
-    )
-    return graph.get_concrete_function(tf.TensorSpec([None, None], tf.int32))
-
-
 class Ours:
     """One family."""
 

@@ -1,14 +1,11 @@
 """What does `keep_freed_memory` do for training on a CPU?
 
     python benchmarks/memory.py            # about 4 minutes a turn on a slow machine
-    python benchmarks/memory.py --logits   # output layer and loss alone, a minute
 
 `keras-seqconv train` with the embedded corpus and its preset, in processes of their
 own, by turns with and without it (GLIBC_TUNABLES set to what it is anyway turns it
 off). Tokens a second are target tokens between updates 100 and 200, when every shape
-has been met; page faults and processor time are of the whole process. "--logits": the
-logits of 3,520 tokens and 6,000 words (84 MB), the loss, and its gradients by weights
-and features, in a graph; median of 20 steps, milliseconds.
+has been met; page faults and processor time are of the whole process.
 """
 
 import argparse
@@ -49,56 +46,11 @@ def run(folder: Path, environment: dict) -> tuple[float, object]:
     return statistics.median(rates), usage
 
 
-LOGITS = """
-import statistics, time, tensorflow as tf, keras_seqconv as ks
-ks.keep_freed_memory()
-features, table = tf.random.normal([64, 55, 128]), tf.random.normal([6000, 128])
-labels = tf.random.uniform([64, 55], 4, 6000, tf.int32)
-loss = ks.losses.LabelSmoothedCrossentropy(0.1)
-
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        tape.watch([features, table])
-        value = loss(labels, tf.einsum("btd,vd->btv", features, table))
-    return tape.gradient(value, [features, table])
-
-times = []
-for _ in range(23):
-    start = time.perf_counter()
-    step()[1].numpy()
-    times.append(time.perf_counter() - start)
-print(1000 * statistics.median(times[3:]))
-"""
-
-
-def compare_logits(turns: int) -> None:
-    """A table of milliseconds, one process for each number."""
-    found = {"kept": [], "as glibc has it": []}
-    for _ in range(turns):
-        for name, environment in zip(found, ({}, OFF), strict=True):
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-            done = subprocess.run(
-                [sys.executable, "-c", LOGITS],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-            found[name].append(float(done.stdout))
-    print(machine() + "\n\n| freed memory | ms, each run |\n|---|---:|")
-    for name, times in found.items():
-        print(f"| {name} | {', '.join(f'{one:.0f}' for one in times)} |")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--logits", action="store_true")
     options = parser.parse_args()
     turns = options.turns
-    if options.logits:
-        return compare_logits(turns)
     found = {"kept": [], "as glibc has it": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(turns):

@@ -96,31 +96,6 @@ class Case:
             total += row * padded[:, tap : tap + length]
         return total
 
-    def unfold(self, inputs, kernel):
-        _, length, _, _, taps = self.shape
-        padded = self.split(self.padded(inputs))
-        columns = [padded[:, tap : tap + length] for tap in range(taps)]
-        unfolded = tf.stack(columns, axis=-1)  # (B, T, H, R, K)
-        equation = "bthrk,hk->bthr" if len(kernel.shape) == 2 else "bthrk,bthk->bthr"
-        return tf.reshape(tf.einsum(equation, unfolded, kernel), self.inputs.shape)
-
-    def band(self, inputs, kernel):
-        """A T x T matrix per head (LightConv) or per row and head (DynamicConv)."""
-        _, length, _, _, taps = self.shape
-        if len(kernel.shape) == 2:
-            kernel = tf.repeat(kernel[None, None], length, axis=1)
-        rows = tf.transpose(kernel, (0, 2, 1, 3))  # (B, H, T, K)
-        rows = tf.pad(rows, [[0, 0], [0, 0], [0, 0], [0, length]])
-        width = length + taps - 1
-        flat = tf.reshape(rows, (*rows.shape[:2], -1))[..., : length * width]
-        band = tf.reshape(flat, (*rows.shape[:2], length, width))
-        band = band[..., self.left : self.left + length]
-        if band.shape[0] == 1:
-            outputs = tf.einsum("hts,bshr->bthr", band[0], self.split(inputs))
-        else:
-            outputs = tf.einsum("bhts,bshr->bthr", band, self.split(inputs))
-        return tf.reshape(outputs, self.inputs.shape)
-
     def light_rows(self):
         ours = {
             "ours, uncompiled graph": (light_conv, False),
@@ -135,9 +110,6 @@ class Case:
             "ours, eager": (light_conv, None),
             "tf.nn.depthwise_conv2d, XLA": (self.native, True),
             "shifted, by head, XLA": (self.shifts_by_head, True),
-            "unfold": (self.unfold, False),
-            "T x T band matrix": (self.band, False),
-            "T x T band matrix, XLA": (self.band, True),
         }
 
     def dynamic_rows(self):
@@ -152,9 +124,6 @@ class Case:
             return ours
         return ours | {
             "ours, eager": (dynamic_conv, None),
-            "unfold": (self.unfold, False),
-            "T x T band matrix": (self.band, False),
-            "T x T band matrix, XLA": (self.band, True),
         }
 
     def layer_rows(self):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # for editors; in a running program each is loaded at first u
         models,
         ops,
         optimizers,
-        preparation,
         presets,
         schedules,
         tokenizers,
@@ -45,7 +44,7 @@ _HOMES = {
     for name in (
         "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation",
         "export", "layers", "losses", "metrics", "models", "ops", "optimizers",
-        "preparation", "presets", "schedules", "tokenizers", "training",
+        "presets", "schedules", "tokenizers", "training",
     )
 } | {
     "demo": "evaluation.demo",

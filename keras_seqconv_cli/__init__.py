@@ -29,10 +29,10 @@ from keras_seqconv.version import __version__
 
 signals.loaded()
 
-# In the order of a project: prepare, train, use, look, know.
+# In the order of a project: train, use, look, know.
 COMMANDS = (
-    "quickstart", "prepare", "train", "average", "translate", "generate", "evaluate",
-    "plot", "demo", "export", "presets", "convert-fairseq",
+    "quickstart", "train", "average", "translate", "generate", "evaluate", "plot",
+    "demo", "export", "presets", "convert-fairseq",
 )  # fmt: skip
 
 

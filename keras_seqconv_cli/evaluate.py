@@ -30,7 +30,6 @@ _FLAGS = {
     "--rouge-separator TEXT": "separator of the sentences of a summary, for ROUGE-L",
     "--compare FILE": "translations of another system: paired bootstrap resampling",
     "--samples N": "samples of the bootstrap (default 1000)",
-    "--seed I": "seed of these samples (default 12345)",
     "--output-hypotheses FILE": "file for the translations of the model",
     "--text FILE": "text to score with a language model",
     "--context-window I": "tokens before each block that are not scored (default 0)",
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--metrics", metavar="A,B", help=text)
     text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
     add("--break-mode", default="none", choices=BREAK_MODES, help=text)
-    defaults = {"split": "test", "samples": 1000, "seed": 12345, "context_window": 0}
+    defaults = {"split": "test", "samples": 1000, "context_window": 0}
     flags = {"`references`": "--reference"}
     parser.set_defaults(known_metrics=metrics, flags=flags, **defaults)
     add_search_arguments(parser)
@@ -147,11 +146,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         predicted = evaluation.translation_perplexity(translator, *columns)
         _add_perplexity(predicted, result, lines)
     if others is not None:
-        metrics = [
-            kind
-            for kind in evaluation.COMPARABLE
-            if kind in metrics or ("rouge" in metrics and kind.startswith("rouge"))
-        ]
+        metrics = [name for name in metrics if name in evaluation.COMPARABLE]
         columns = hypotheses, others, references
         _compare(columns, metrics, choices, options, result, lines)
     if found:
@@ -231,23 +226,19 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
 def _compare(columns, metrics, choices, options, result, lines) -> None:
     from keras_seqconv.evaluation import paired_bootstrap
 
-    samples = {"num_samples": options.samples, "seed": options.seed}
+    samples = {"num_samples": options.samples}
     result["comparisons"] = []
     lines.append(
-        f"paired bootstrap, {options.samples:,} samples, seed {options.seed}, against "
+        f"sacreBLEU's paired bootstrap, {options.samples:,} samples, against "
         f"{options.compare}:"
     )
     for metric in metrics:
         found = paired_bootstrap(*columns, metric, **samples, **choices)
         result["comparisons"].append(found._asdict())
-        (a, b), (c, d), (e, f) = (
-            found.interval, found.other_interval, found.difference_interval
-        )  # fmt: skip
         lines.append(
-            f"  {metric}: {found.score:.2f} [{a:.2f}, {b:.2f}] against "
-            f"{found.other_score:.2f} [{c:.2f}, {d:.2f}], difference "
-            f"{found.difference:+.2f} [{e:+.2f}, {f:+.2f}], better in "
-            f"{100 * found.better:.1f} % of the samples, p = {found.p_value:.4f}"
+            f"  {metric}: {found.score:.2f} ({found.mean:.2f} ± {found.half_width:.2f})"
+            f" against {found.other_score:.2f} ({found.other_mean:.2f} ± "
+            f"{found.other_half_width:.2f}), p = {found.p_value:.4f}"
         )
 
 

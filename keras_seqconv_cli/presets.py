@@ -31,7 +31,7 @@ def table() -> str:
 
 
 def describe(name: str) -> str:
-    """One preset with its recipe, each value with its source."""
+    """One preset with its recipe."""
     from keras_seqconv.presets import PRESETS
     from keras_seqconv.support.arguments import near
 
@@ -44,22 +44,19 @@ def describe(name: str) -> str:
     recipe, task = preset.recipe, preset.task
     lines = [f"{name}: {preset.model} for {task.name}"]
     lines += [f"Reference: {preset.reference}"] if preset.reference else []
-    lines += ["", f"Architecture [{preset.source}]; all else as in the constructor"]
+    lines += ["", "Architecture; all else as in the constructor"]
     lines += [f"  {key:<28}{_text(v)}" for key, v in preset.architecture.items()]
     if preset.parameters is not None:
         lines += ["", f"Parameters: {preset.parameters:,}"]
-    lines += ["", f"Task [{task.source}]"]
+    lines += ["", "Task"]
     for key, value in dataclasses.asdict(task).items():
-        if value and key not in ("name", "source"):
+        if value and key != "name":
             lines.append(f"  {key:<28}{_text(value)}")
     lines += ["", "Recipe"]
     for key, value in dataclasses.asdict(recipe).items():
-        shown = value is not None or key == "global_clipnorm"
-        if shown and key not in ("source", "sources", "notes"):
-            source = recipe.sources.get(key, recipe.source)
-            lines.append(f"  {key:<28}{_text(value)}  [{source}]")
-    if notes := (*recipe.notes, *preset.notes):
-        lines += ["", "Notes", *(f"  - {note}" for note in notes)]
+        if value is not None or key == "global_clipnorm":
+            lines.append(f"  {key:<28}{_text(value)}")
+    lines += ["", "docs/models.md says where the values come from."]
     return "\n".join(lines)
 
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if not field.is_required() and field.default not in (None, False, {}):
             text += f" (default {field.default})"
         flag = flags[f"`{name}`"] = f"--{name.replace('_', '-')}"
-        names = {flag, flag.removesuffix("-language")}  # --source de, as of `prepare`
+        names = {flag, flag.removesuffix("-language")}  # --source de
         settings |= {"help": text, "default": argparse.SUPPRESS, "dest": name}
         group.add_argument(*sorted(names, reverse=True), **settings)
     # Of functions that know nothing of this command.

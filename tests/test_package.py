@@ -24,8 +24,8 @@ ALLOWED = {
     "__init__": {
         "callbacks", "checkpoints", "convert", "devices", "data", "decoding",
         "evaluation", "export", "layers", "losses", "metrics", "models",
-        "ops", "optimizers", "preparation", "presets", "schedules", "tokenizers",
-        "training", "translation", "version",
+        "ops", "optimizers", "presets", "schedules", "tokenizers", "training",
+        "translation", "version",
     },
     # Leaves
     "devices": set(),
@@ -52,7 +52,6 @@ ALLOWED = {
     "convert": {"models", "tokenizers", "translation"},
     # Text, training
     "data": set(),
-    "preparation": {"tokenizers"},
     "checkpoints": set(),
     "evaluation": {"data", "decoding", "layers", "models", "tokenizers", "translation"},
     "callbacks": {"checkpoints", "data", "evaluation", "hosts"},
@@ -215,7 +214,6 @@ def test_what_needs_no_keras_is_answered_without_it(tmp_path):
         ("average none", "none/run.json: No such file"),
         ("plot curves none --output a.png", "`train` writes it"),
         ("convert-fairseq none --output m", "none: No such file"),
-        ("prepare iwslt14 none --output o", "none"),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             with contextlib.redirect_stderr(out):
@@ -334,8 +332,6 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     import keras_seqconv as ks, numpy as np, sys
     assert "site-packages" in ks.__file__
     print(ks.layers.DynamicConv(2, 3)(np.ones((1, 5, 4), "float32")).shape)
-    from keras_seqconv.export.writing import stock_ops
-    assert "Softmax" in stock_ops()
     print(next(ks.data.open_corpus("phrases").texts("test", "target")))
     """
     command = tmp_path / "venv" / "bin" / "keras-seqconv"

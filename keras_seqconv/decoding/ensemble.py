@@ -1,6 +1,7 @@
 """Several models as one, by the mean of their probabilities."""
 
 import functools
+import math
 
 from keras_seqconv.decoding import array_ops as ops
 
@@ -95,4 +96,4 @@ def _joined(states: list) -> dict:
 def _log_of_mean(log_probs: list):
     """log(mean(exp(log_probs))) of a list of tensors."""
     total = functools.reduce(ops.logaddexp, log_probs)
-    return total - ops.log(ops.cast(len(log_probs), total.dtype))
+    return total - math.log(len(log_probs))

@@ -10,8 +10,7 @@ Where rules contradict each other, the first of this list holds:
 
 A pass over (R, V) costs as much as a layer of a small decoder, so no log-softmax is
 computed: the normalizer is one number per row, and the best tokens are found in two
-stages. `python benchmarks/decoding.py --scores` times both against `top_k` and
-`logsumexp`.
+stages.
 """
 
 from typing import NamedTuple

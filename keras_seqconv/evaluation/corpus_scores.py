@@ -2,8 +2,6 @@
 
 Scores are in percent and have a signature: scores with different signatures must not be
 compared. sacreBLEU (extra `mt`) computes all but ROUGE.
-
-Letters: N sentences, R samples.
 """
 
 import re
@@ -26,7 +24,7 @@ _SACREBLEU = {
     "compound_split_bleu": _TOKENIZED,
 }
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
-COMPARABLE = (*_SACREBLEU, *_ROUGE)
+COMPARABLE = tuple(_SACREBLEU)
 METRICS = (*_SACREBLEU, "rouge")
 # Languages without spaces between words, and those that sacreBLEU has no tokenizer for.
 _WITHOUT_TOKENIZER = {"bo", "dz", "km", "lo", "my", "th"}
@@ -161,23 +159,19 @@ def _rouge(texts, references, separator: str | None) -> list[Score]:
     counts = {len(row) - row.count(None) for row in zip(*references, strict=True)}
     number = counts.pop() if len(counts) == 1 else "var"
     signature = f"nrefs:{number}|stem:yes|L:{unit}|mean:F1|rouge-score"
-    means = 100 * np.mean(_f_measures(texts, references, kinds), axis=0)
-    return [
-        Score(name, float(value), signature, f"{name}|{signature} = {value:.2f}")
-        for name, value in zip(kinds.values(), means, strict=True)
-    ]
-
-
-def _f_measures(texts, references, kinds: Iterable[str]) -> np.ndarray:
-    """F1 of each text, (N, kinds), by the best of its references."""
     package = require("rouge_score.rouge_scorer", "rouge")
     scorer = package.RougeScorer([*kinds], use_stemmer=True)
-    rows = zip(texts, zip(*references, strict=True), strict=True)
-    found = [
+    rows = [  # of each text, by the best of its references
         scorer.score_multi([one for one in others if one is not None], text)
-        for text, others in rows
+        for text, others in zip(texts, zip(*references, strict=True), strict=True)
     ]
-    return np.array([[row[kind].fmeasure for kind in kinds] for row in found])
+    results = []
+    for kind, name in kinds.items():
+        value = float(100 * np.mean([row[kind].fmeasure for row in rows]))
+        results.append(
+            Score(name, value, signature, f"{name}|{signature} = {value:.2f}")
+        )
+    return results
 
 
 def bleu_by_length(
@@ -228,24 +222,22 @@ class Comparison(NamedTuple):
 
     Attributes:
         metric: one of `COMPARABLE`.
-        score, other_score: scores of all sentences; `difference` of the two.
-        interval, other_interval, difference_interval: the middle 95 % of the samples.
-        better: share of the samples in which the first system is better (Koehn 2004):
-            a higher score, or a lower one for TER.
-        p_value: probability of a difference as large by chance, as in `sacrebleu
-            --paired-bs` and Moses: the share of samples whose difference deviates from
-            the samples' mean by more than the absolute difference of all sentences; 1
-            for systems of equal scores.
+        score, other_score: scores of all sentences.
+        mean, other_mean: means of the samples.
+        half_width, other_half_width: half of the width of the middle 95 % of the
+            samples; `mean` plus and minus it is the confidence interval.
+        p_value: probability of a difference as large by chance, as in Moses: the share
+            of samples whose difference deviates from the samples' mean by more than the
+            absolute difference of all sentences; 1 for systems of equal scores.
     """
 
     metric: str
     score: float
     other_score: float
-    interval: tuple[float, float]
-    other_interval: tuple[float, float]
-    difference: float
-    difference_interval: tuple[float, float]
-    better: float
+    mean: float
+    other_mean: float
+    half_width: float
+    other_half_width: float
     p_value: float
 
 
@@ -256,7 +248,6 @@ def paired_bootstrap(
     metric: str = "bleu",
     *,
     num_samples: int = 1000,
-    seed: int = 12345,
     tokenize: str | None = None,
     lowercase: bool = False,
     target_language: str | None = None,
@@ -264,54 +255,39 @@ def paired_bootstrap(
     """Compares two systems on samples of the sentences, drawn with replacement.
 
     (Koehn 2004, Statistical Significance Tests for Machine Translation Evaluation.)
-    With the default seed these are the samples of `sacrebleu --paired-bs`.
+    This is `sacrebleu --paired-bs`; the environment variable `SACREBLEU_SEED` changes
+    its samples.
 
     Args:
         hypotheses, others: texts of the two systems.
         references: see `scores`.
-        metric: one of `COMPARABLE`: metrics of `scores`, and of ROUGE "rouge1",
-            "rouge2" or "rougeL".
-        num_samples: R.
-        seed: seed of the samples; equal seeds give equal results.
+        metric: one of `COMPARABLE`, the metrics of `scores` but "rouge".
+        num_samples: number of samples.
         tokenize, lowercase, target_language: see `scores`, also for errors.
     """
     check_choice("metric", metric, COMPARABLE)
     check_integer("num_samples", num_samples, 1)
-    columns = [_columns(texts, references, metric) for texts in (hypotheses, others)]
-    if metric in _ROUGE:
-        statistics_of = partial(_f_measures, kinds=[metric])
-        score_of = lambda sums: 100 * sums[0] / count  # noqa: E731
-    else:
-        # sacreBLEU's PairedTest calls the same two methods. It keeps no samples, from
-        # which the interval of the difference follows; its seed is the environment's.
-        computed = metric_of(metric, tokenize, lowercase, target_language)
-        statistics_of = computed._extract_corpus_statistics
-        score_of = lambda sums: computed._compute_score_from_stats(sums).score  # noqa: E731
-    # Of two systems, N sentences.
-    statistics = np.array([statistics_of(c[0], c[1:]) for c in columns], "float64")
-    count, draw = statistics.shape[1], np.random.default_rng(seed)
-    draws = (draw.integers(count, size=count) for _ in range(num_samples))
-    weights = [np.ones(count), *(np.bincount(d, minlength=count) for d in draws)]
-    pairs = [[score_of(sums) for sums in weight @ statistics] for weight in weights]
-    # Of all sentences and of each sample: both scores and their difference.
-    table = np.array([(one, other, one - other) for one, other in pairs])
-    (score, other, difference), samples = table[0].tolist(), table[1:]
-    outside = num_samples // 40  # of the middle 95 %, ends included, at each end
-    ends = np.sort(samples, axis=0)[[outside, -1 - outside]]
-    interval, other_interval, difference_interval = map(tuple, ends.T.tolist())
-    sizes = np.abs(samples[:, 2])
-    more = np.sum(sizes - sizes.mean() > abs(difference))
+    texts, *columns = _columns(hypotheses, references, metric)
+    baseline, *_ = _columns(others, references, metric)
+    computed = metric_of(metric, tokenize, lowercase, target_language)
+    test = require("sacrebleu.significance", "mt").PairedTest(
+        [("baseline", baseline), ("system", texts)],
+        {metric: computed},
+        columns,
+        "bs",
+        num_samples,
+    )
+    _, results = test()
+    other, own = next(pair for name, pair in results.items() if name != "System")
     return Comparison(
         metric,
-        score,
-        other,
-        interval,
-        other_interval,
-        difference,
-        difference_interval,
-        better=float(np.mean(samples[:, 2] * (-1 if metric == "ter" else 1) > 0)),
-        # One more above and below, so that few samples cannot show a p of 0.
-        p_value=1.0 if score == other else float((more + 1) / (num_samples + 1)),
+        score=float(own.score),
+        other_score=float(other.score),
+        mean=float(own.mean),
+        other_mean=float(other.mean),
+        half_width=float(own.ci),
+        other_half_width=float(other.ci),
+        p_value=1.0 if own.score == other.score else own.p_value,
     )
 
 

@@ -1,4 +1,4 @@
-"""`MODEL_CARD.md` of an export: description, signatures, limits, costs."""
+"""`MODEL_CARD.md` of an export: description, signatures, limits."""
 
 import dataclasses
 import datetime
@@ -35,7 +35,7 @@ Fixed at export: clients cannot change them.
 |---|---|---|
 {signatures}
 
-## What a request costs
+## Limits
 
 - A {source} is cut to its first {servable.max_source_length} tokens{end}; a text to \
 score to {servable.max_target_length}; ids likewise. Nothing is refused for its length.
@@ -46,9 +46,7 @@ score to {servable.max_target_length}; ids likewise. Nothing is refused for its 
 for each text.
 - Texts of a request are computed in chunks of at most {servable.tokens_per_batch} \
 tokens, beams and padding counted (one long text may have more): its memory does not \
-grow with the number of texts, apart from inputs and outputs. The largest tensor, the \
-logits of a step, has at most about {logits:.0f} MB when texts have 16 tokens or more.
-- Weights: {size:.1f} MB on the disk and in memory.
+grow with the number of texts, apart from inputs and outputs.
 
 ## Versions
 
@@ -74,16 +72,10 @@ def model_card(path: Path, translator, servable, signatures: dict, run=None) -> 
     steps = f"{options.max_length + 1}"
     if options.max_length_ratio:
         steps = f"{options.max_length_ratio} S + {steps} (S tokens of the source)"
-    rows = max(1, servable.tokens_per_batch // options.num_beams // 16)
-    logits = rows * options.num_beams * translator.model.target_vocabulary_size * 4
     tokenizers = translator.tokenizers
     tokens = " Tokens that no text comes of are never chosen."
     words = " Of a word of more than 1,000 characters only these are read."
     pairs = any(getattr(value, "bpe_codes", None) for value in tokenizers.values())
-    size = sum(
-        variable.shape.num_elements() * variable.dtype.size
-        for variable in servable.variables
-    )
     return _CARD.format(
         path=path,
         servable=servable,
@@ -101,8 +93,6 @@ def model_card(path: Path, translator, servable, signatures: dict, run=None) -> 
         tokens=tokens * bool(options.suppressed_ids) + words * pairs,
         not_found=NOT_FOUND,
         steps=steps,
-        logits=logits / 1e6,
-        size=size / 1e6,
         ours=__version__,
         keras=keras.__version__,
         tensorflow=tf.__version__,

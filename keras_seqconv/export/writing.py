@@ -1,8 +1,6 @@
 """`saved_model`: a version for TensorFlow Serving, complete or not at all."""
 
-import functools
 import os
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -10,35 +8,11 @@ import numpy as np
 from keras_seqconv import ops
 from keras_seqconv.support import require_tensorflow, tf
 from keras_seqconv.support.arguments import check_positive_integer
-from keras_seqconv.support.files import atomic_directory, write_file
+from keras_seqconv.support.files import atomic_directory
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 # (Sentences of a request, tokens of a sentence.)
 _SIZES = [(1, 8), (1, 32), (1, 128), (8, 32), (32, 16)]
-_BATCHING = """\
-# Read with --enable_batching --batching_parameters_file=FILE, and but for the threads
-# also with --enable_batching --enable_per_model_batching_parameters.
-max_batch_size { value: 64 }
-batch_timeout_micros { value: 2000 }
-# As many as the machine has cores.
-num_batch_threads { value: 4 }
-max_enqueued_batches { value: 256 }
-# Ids of several lengths share a batch.
-pad_variable_length_inputs: true
-"""
-_MODELS = """\
-# --model_config_file=/models/%(name)s/models.config
-model_config_list {
-  config {
-    name: "%(name)s"
-    base_path: "/models/%(name)s"
-    model_platform: "tensorflow"
-    # The newest version is served. To stay at one, or to roll back:
-    # model_version_policy { specific { versions: %(version)d } }
-    # version_labels { key: "stable" value: %(version)d }
-  }
-}
-"""
 
 
 def saved_model(
@@ -60,8 +34,7 @@ def saved_model(
 
     The graph maps text to text: it has tokenizer, search and detokenizer. Its results
     equal those of `translate` (or `generate`) with the settings below. The version has
-    `MODEL_CARD.md` with signatures and costs, `batching_params.pbtxt` and warm-up
-    requests. `directory/models.config` is written if it does not exist.
+    `MODEL_CARD.md` with signatures and limits, and warm-up requests.
 
     The new version appears complete or not at all; other versions are unchanged. A
     running server that watches `directory` loads it within seconds.
@@ -85,8 +58,8 @@ def saved_model(
         The folder of the version.
 
     Raises:
-        ValueError: an argument breaks its rule, the version exists, the backend is JAX,
-            or the graph has an op that servers since 2.12 lack.
+        ValueError: an argument breaks its rule, the version exists, or the backend is
+            JAX.
         ImportError: a tokenizer needs a package that is not installed.
         OSError: names the folder that cannot be written.
     """
@@ -128,14 +101,10 @@ def saved_model(
         _save(translator, servable, signatures, folder, path)
         _write_warmup(folder, requests, parent.name)
         (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
-        (folder / "batching_params.pbtxt").write_text(_BATCHING)
         for file in folder.rglob("*"):
             if file.is_file():  # reaches the disk before the folder gets its name
                 with open(file, "rb+") as stream:
                     os.fsync(stream.fileno())
-    if not (parent / "models.config").exists():
-        config = _MODELS % {"name": parent.name, "version": version}
-        write_file(parent / "models.config", config.encode())
     return path
 
 
@@ -154,74 +123,28 @@ def _save(translator, servable, signatures: dict, folder: Path, path: Path) -> N
     except tf.errors.OpError as error:
         reason = error.message.rpartition("; ")[2]
         raise OSError(f"{path} cannot be written: {reason}") from error
-    offenders = make_stock(folder, servable.xla)
-    if offenders:
-        raise ValueError(
-            f"The graph holds {len(offenders)} nodes that a stock server cannot run: "
-            + "; ".join(offenders[:5])
-        )
+    _without_newer_attributes(folder)
 
 
-# --- What every stock server since 2.12 can run ---
+def _without_newer_attributes(folder: Path) -> None:
+    """Takes away the one attribute that is newer than TensorFlow 2.12.
 
-
-@functools.cache
-def stock_ops() -> dict[str, frozenset[str]]:
-    """Names of attributes by op, of `stock_ops.txt`.
-
-    These are the ops that the C++ runtime of both TensorFlow 2.12.1 with
-    tensorflow-text 2.12.1 (part of the servers 2.12 to 2.19) and TensorFlow 2.20.0 with
-    tensorflow-text 2.20.0 registers with a kernel for CPUs, without Python, private
-    ones and XLA's. `tools/list_stock_ops.py` wrote them.
-    """
-    text = resources.files(__package__).joinpath("stock_ops.txt").read_text("utf-8")
-    entries = (line.split() for line in text.splitlines())
-    return {name: frozenset(attributes) for name, *attributes in entries}
-
-
-def make_stock(folder: Path, xla: bool = False) -> list[str]:
-    """Lists nodes of a SavedModel that a stock server cannot run, with reasons.
-
-    It takes away the one attribute that is newer than TensorFlow 2.12: `debug_name` of
-    a variable stands in error messages; older servers refuse a node with an attribute
-    that they do not know.
-
-    Args:
-        folder: with `saved_model.pb`, which is written anew.
-        xla: functions that XLA compiles are allowed.
+    `debug_name` of a variable stands in error messages; older servers refuse a node
+    with an attribute that they do not know.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
-    def compiled(attributes) -> list[str]:
-        names = ("_XlaMustCompile", "_XlaCompile")
-        must = any(name in attributes and attributes[name].b for name in names)
-        return ["XLA must compile it"] * (must and not xla)
-
-    file, offenders = folder / "saved_model.pb", []
+    file = folder / "saved_model.pb"
     saved = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta_graph in saved.meta_graphs:
         graph = meta_graph.graph_def
-        nodes = [("graph", node) for node in graph.node]
-        for function in graph.library.function:
-            name = function.signature.name
-            offenders += [f"{name}: {what}" for what in compiled(function.attr)]
-            nodes += [(name, node) for node in function.node_def]
-        for where, node in nodes:
-            if node.op == "VarHandleOp":
-                node.attr.pop("debug_name", None)
-            found = compiled(node.attr)
-            if node.op not in stock_ops():
-                # Functions are called by PartitionedCall: this is no function's name.
-                found.append(f"op {node.op}")
-            else:
-                known = stock_ops()[node.op]
-                names = sorted(n for n in node.attr if n[0] != "_" and n not in known)
-                found += [f"attribute {name} of {node.op}" for name in names]
-            offenders += [f"{where}/{node.name}: {what}" for what in found]
+        for part in (graph.node, *(f.node_def for f in graph.library.function)):
+            for node in part:
+                if node.op == "VarHandleOp":
+                    node.attr.pop("debug_name", None)
     file.write_bytes(saved.SerializeToString(deterministic=True))
     # Of the file as it was; servers do without.
     (folder / "fingerprint.pb").unlink(missing_ok=True)
-    return offenders
 
 
 # --- Requests that TensorFlow Serving runs when it loads a version ---

@@ -8,7 +8,6 @@ for example in a last full stop that stays attached to "s." or in `". ` for `." 
 import functools
 import re
 import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -307,7 +306,6 @@ def moses_steps(
     language: str | None = None,
     *,
     normalize: bool = False,
-    remove_nonprinting: bool = False,
     moses: bool = False,
     aggressive_dash_splits: bool = True,
     escape: bool = True,
@@ -316,8 +314,6 @@ def moses_steps(
     """The text after the steps that were asked for; see `DictionaryTokenizer`."""
     if normalize:
         text = _moses(language)[0].normalize(text)
-    if remove_nonprinting:
-        text = without_nonprinting(text)
     if moses:
         text = _moses(language)[1].tokenize(
             text,
@@ -327,17 +323,6 @@ def moses_steps(
         )
         text = " ".join(text.split())
     return text.lower() if lowercase else text
-
-
-def without_nonprinting(text: str) -> str:
-    """Moses' remove-non-printing-char.perl: a blank for each character of category C.
-
-    That is: control, format, unassigned, ...
-    """
-    if text.isprintable():  # also false of blanks other than the usual one
-        return text
-    category = unicodedata.category
-    return "".join(" " if category(one)[0] == "C" else one for one in text)
 
 
 @functools.cache

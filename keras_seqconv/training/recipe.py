@@ -37,6 +37,9 @@ def recipe_from_json(values: dict) -> Recipe:
     Raises:
         ValueError: a value is missing, wrong, or not in recipes of this version.
     """
+    # Version 0.1.0 wrote these, which have no effect.
+    unused = ("source", "sources", "notes")
+    values = {name: value for name, value in values.items() if name not in unused}
     try:
         return pydantic.TypeAdapter(Recipe).validate_python(values)
     except pydantic.ValidationError as error:

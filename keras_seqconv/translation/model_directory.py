@@ -18,19 +18,15 @@ weights). An error names a damaged file. All backends read the folder.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
-
-import numpy as np
 
 from keras_seqconv.support.files import (
     atomic_directory,
@@ -53,8 +49,8 @@ _WRITE_GRAPHS = f"import {__name__} as m, sys; m.write_graphs(sys.argv[1])"
 _REQUIRED = {"model", "folded", "search", "max_source_length", SOURCE, TARGET}
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = ('"class_name":', '"module":', '"registered_name":')
-# Bytes of an HDF5 file for each array, besides its values.
-_OVERHEAD, _MOST_OVERHEAD = 4096, 1 << 16
+# The most bytes of an HDF5 file for each array, besides its values.
+_MOST_OVERHEAD = 1 << 16
 
 
 def model_folder(path: str | os.PathLike) -> Path:
@@ -202,16 +198,12 @@ def write_graphs(folder: str | os.PathLike, model=None) -> None:
 
 
 def _save_weights(model, path: Path) -> None:
-    """Not tried where the disk is full: HDF5 that cannot write crashes the process."""
-    sizes = [np.prod(w.shape) * np.dtype(w.dtype).itemsize for w in model.weights]
-    if shutil.disk_usage(path.parent).free < sum(sizes) + _OVERHEAD * len(sizes):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     # Keras would write the state of the optimizer as well.
     optimizer, model.optimizer = getattr(model, "optimizer", None), None
     try:
         model.save_weights(path)
     except (OSError, RuntimeError) as error:
-        # Room for what HDF5 still writes when it closes the file.
+        # On a full disk: room for what HDF5 still writes, or it crashes the process.
         with contextlib.suppress(FileNotFoundError):
             os.truncate(path, 0)
         number = getattr(error, "errno", None)

@@ -47,7 +47,7 @@ def test_a_run_becomes_versions(capsys, run_folder, tmp_path, monkeypatch):
         assert list(models.iterdir()) == []
     done = call(capsys, *arguments)
     assert done.status == 0, done.errors
-    assert {path.name for path in models.iterdir()} == {"1", "models.config"}
+    assert {path.name for path in models.iterdir()} == {"1"}
     assert (version / "saved_model.pb").stat().st_size > size
     assert str(version) in done.output and "/v1/models/first:predict" in done.output
     card = (version / "MODEL_CARD.md").read_text()

@@ -11,8 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
 # What may go to standard error: progress.
 OURS = re.compile(
-    r"update \d|[\d,]+ lines|[\w .-]+: [\d,]+ pairs|going on in|learning|SHA-256"
-    r"|Compiling the first update"
+    r"update \d|[\d,]+ lines|[\w .-]+: [\d,]+ pairs|Compiling the first update"
 )
 
 
@@ -30,8 +29,6 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     train = f"train --preset dynamic_conv_phrases --dataset {tmp_path} --workdir run"
     commands = (
-        "prepare corpus --source de --target en --train train.de train.en "
-        "--valid-every 9 --test-every 10 --merges 9 --output prepared",
         f"{train} --max-updates 9 --architecture '{small}'",
         "average run --last-updates 1 --output averaged",
         "translate run --input test.de --output out.txt",
@@ -39,16 +36,13 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
         "plot dynamic-kernels run --text 'ein Hund' --output kernels.png",
         "export run --output served",
     )
-    # A file, as the program is one: Moses' processes load it again, not Keras. They
-    # come first, while no command has asked TensorFlow to be quiet.
-    (tmp_path / "commands.py").write_text(
+    code = (
         "import shlex, sys, keras_seqconv_cli\n"
-        "if __name__ == '__main__':\n"
-        "    for command in sys.argv[1:]:\n"
-        "        assert keras_seqconv_cli.main(shlex.split(command)) == 0, command\n"
+        "for command in sys.argv[1:]:\n"
+        "    assert keras_seqconv_cli.main(shlex.split(command)) == 0, command\n"
     )
     done = subprocess.run(
-        [sys.executable, "commands.py", *commands],
+        [sys.executable, "-c", code, *commands],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -2,9 +2,9 @@
 
 The stand-in serves one SavedModel by the official `PredictionService` of gRPC and by
 the paths of REST, and runs the warm-up requests first; it has no batching and no
-versions but 1. Like a server with batching it computes as many requests at a time as
-`batching_params.pbtxt` has threads, in the order in which they came: TensorFlow itself
-is not fair, and of 64 loops at once it lets some wait for minutes.
+versions but 1. Like a server with batching it computes four requests at a time, in the
+order in which they came: TensorFlow itself is not fair, and of 64 loops at once it lets
+some wait for minutes.
 """
 
 import contextlib
@@ -127,9 +127,7 @@ class Model:
 
         self.name, self.path = folder.name, folder / "1"
         self.signatures = tf.saved_model.load(str(self.path)).signatures
-        batching = (self.path / "batching_params.pbtxt").read_text()
-        at_once = re.search(r"num_batch_threads *{ *value: *(\d+)", batching)[1]
-        self.slots = threading.Semaphore(int(at_once))  # its queue is in order
+        self.slots = threading.Semaphore(4)  # its queue is in order
         file = self.path / "assets.extra" / "tf_serving_warmup_requests"
         for record in tf.data.TFRecordDataset(str(file)):
             log = prediction_log_pb2.PredictionLog.FromString(record.numpy())

@@ -1,7 +1,7 @@
 """Every kind of model, served by a session in C++ on the graph as it lies in the file.
 
-That is what TensorFlow Serving runs; that every op is registered without Python,
-test_saved_model.py sees.
+That is what TensorFlow Serving runs; that every op is one of stock servers,
+`not_stock` sees.
 """
 
 import numpy as np
@@ -11,6 +11,7 @@ import keras_seqconv as ks
 from keras_seqconv.export.writing import WARMUP_FILE
 from tests.export.load_and_run import check
 from tests.export.make_cases import cases_of, n_best_of
+from tests.export.stock_ops import not_stock
 from tests.small_models import (
     TEXTS,
     make_adaptive_language_model,
@@ -61,6 +62,7 @@ def test_answers(kind, tmp_path):
     make, options = KINDS[kind]
     owner = make()
     path = ks.export.saved_model(owner, tmp_path / "m", **options)
+    assert not_stock(path) == []
     run = in_a_session(path)
     # Those that the server runs while it loads a version, the first of a signature.
     requests = warmup_requests(path)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from keras_seqconv.export import writing
 from keras_seqconv_cli import main
 from tests.export.server import stand_in
 from tests.processes import ROOT
@@ -44,23 +43,33 @@ print(urllib.request.urlopen(url, body).read().decode())
 """
 
 
-def test_flags_and_policy_are_those_of_the_server():
+def test_flags_and_files_are_those_of_the_server():
     """Or flags of `saved_model_cli`."""
     from google.protobuf import text_format
-    from tensorflow_serving.config import model_server_config_pb2
+    from tensorflow_serving.config import model_server_config_pb2 as official
 
     flag = r"--([a-z]+_[a-z_]+)"
     known = {*OFFICIAL.split(), *re.findall(flag, BLOCKS["python"])}
-    texts = PAGE + writing._BATCHING + writing._MODELS
-    assert set(re.findall(flag, texts)) <= known
-    policy = BLOCKS["model_version_policy"]
-    config = text_format.Parse(policy, model_server_config_pb2.ModelConfig())
-    assert config.model_version_policy.specific.versions == [1]
+    assert set(re.findall(flag, PAGE)) <= known
+    text = BLOCKS["model_config_list"]
+    message = text_format.Parse(text, official.ModelServerConfig())
+    (config,) = message.model_config_list.config
+    assert (config.name, config.base_path) == ("phrases", "/models/phrases")
+    assert config.model_version_policy.specific.versions == [1, 2]
+    assert dict(config.version_labels) == {"stable": 1}
+    # Of BatchingParameters, which the package of the other messages leaves out.
+    text = re.sub("#.*", "", BLOCKS["max_batch_size"])
+    names = re.findall(r"^(\w+)(?: \{ value)?: \w+", text, re.MULTILINE)
+    assert names == [
+        "max_batch_size", "batch_timeout_micros", "num_batch_threads",
+        "max_enqueued_batches", "pad_variable_length_inputs",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
 def test_commands(tmp_path, monkeypatch, capsys):
-    assert set(BLOCKS) == {"docker", "curl", "python", "model_version_policy"}
+    files = {"model_config_list", "max_batch_size"}
+    assert set(BLOCKS) == {"docker", "curl", "python", *files}
     translator = make_translator("pieces")
     translator.save(tmp_path / "phrases")
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -1,6 +1,5 @@
 """What a server would load: the answers and the files of a version."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,8 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.export import writing
 from tests.export.make_cases import n_best_of
-from tests.processes import ROOT
+from tests.export.stock_ops import STOCK_OPS, not_stock
 from tests.saved_models import operations_of_a_step
 from tests.small_models import (
     TEXTS,
@@ -201,12 +199,11 @@ def test_inputs_of_other_sizes(request, kind):
 @pytest.mark.slow
 def test_stock_ops_are_those_of_the_runtime():
     """The registry of this TensorFlow has all that two older ones have in common."""
-    known = Path(writing.__file__).with_name("stock_ops.txt")
-    command = [sys.executable, ROOT / "tools" / "list_stock_ops.py", known]
-    assert subprocess.check_output(command, text=True) == known.read_text()
+    command = [sys.executable, STOCK_OPS.with_name("list_stock_ops.py"), STOCK_OPS]
+    assert subprocess.check_output(command, text=True) == STOCK_OPS.read_text()
 
 
-def test_offenders_are_named(tmp_path):
+def test_ops_of_python_and_xla_are_not_stock(tmp_path):
     module = tf.Module()
     jitted = tf.function(lambda x: x + 1, jit_compile=True)
 
@@ -216,9 +213,7 @@ def test_offenders_are_named(tmp_path):
 
     module.function = function
     tf.saved_model.save(module, str(tmp_path))
-    found = " ".join(writing.make_stock(tmp_path))
-    assert "op PyFunc" in found and "XLA must compile it" in found
-    assert "debug_name" not in found
+    assert {"op PyFunc", "XLA must compile it"} == {*not_stock(tmp_path)}
 
 
 def test_a_step_is_few_operations(pieces):
@@ -249,10 +244,6 @@ def test_versions(tmp_path, monkeypatch):
         patch.setattr(tf.saved_model, "save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ks.export.saved_model(bare(), tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "stock_ops", lambda: {})
-        with pytest.raises(ValueError, match="stock server cannot run: .*op "):
-            ks.export.saved_model(bare(), tmp_path)
     assert len(seen) > len(kept)
     assert not any(name.isdecimal() for name in set(seen) - kept)
     assert {entry.name for entry in tmp_path.iterdir()} == kept
@@ -260,36 +251,14 @@ def test_versions(tmp_path, monkeypatch):
 
 
 def test_files_of_a_version(pieces):
-    from google.protobuf import text_format
-
-    pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
-    from tensorflow_serving.config import model_server_config_pb2 as official
-
     path = pieces[1]
-    assert path.name == "1" and writing.make_stock(path) == []
+    assert path.name == "1" and not_stock(path) == []
+    assert [entry.name for entry in path.parent.iterdir()] == ["1"]
     names = {entry.name for entry in path.iterdir()}
-    assert {"saved_model.pb", "variables", "assets.extra", "MODEL_CARD.md",
-            "batching_params.pbtxt"} <= names  # fmt: skip
+    assert {"saved_model.pb", "variables", "assets.extra", "MODEL_CARD.md"} <= names
     card = (path / "MODEL_CARD.md").read_text()
     for words in ("40 tokens", "at most 9 steps", "`translate_ids`", "Licence"):
         assert words in card
-    # Of BatchingParameters, which the package of the other messages leaves out.
-    text = re.sub("#.*", "", (path / "batching_params.pbtxt").read_text())
-    assert dict(re.findall(r"(\w+)(?: \{ value)?: (\w+)", text)) == {
-        "max_batch_size": "64", "batch_timeout_micros": "2000",
-        "num_batch_threads": "4", "max_enqueued_batches": "256",
-        "pad_variable_length_inputs": "true",
-    }  # fmt: skip
-    text = (path.parent / "models.config").read_text()
-    text_format.Parse(text, official.ModelServerConfig())
-    # And with what stands in comments.
-    text = re.sub("# (?=model_version_policy|version_labels)", "", text)
-    message = text_format.Parse(text, official.ModelServerConfig())
-    (config,) = message.model_config_list.config
-    assert (config.name, config.base_path) == ("pieces", "/models/pieces")
-    assert config.model_platform == "tensorflow"
-    assert config.model_version_policy.specific.versions == [1]
-    assert dict(config.version_labels) == {"stable": 1}
 
 
 @pytest.mark.slow
@@ -300,8 +269,8 @@ def test_files_of_a_version(pieces):
 def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
     translator = make_translator(dtype=policy)
     path = ks.export.saved_model(translator, tmp_path / "m", xla=xla)
-    assert bool(writing.make_stock(path)) is xla
-    assert writing.make_stock(path, xla=xla) == []
+    assert bool(not_stock(path)) is xla
+    assert not_stock(path, xla=xla) == []
     run = tf.saved_model.load(str(path)).signatures["serving_default"]
     found = run(text=tf.constant(WORD_TEXTS))
     best = [row[0] for row in translator.translate_n_best(WORD_TEXTS, 1)]

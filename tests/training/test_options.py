@@ -106,6 +106,8 @@ def test_every_preset_trains_with_the_tokens_of_its_recipe(name):
         assert 0 <= tokens - recipe.tokens_per_batch * wanted < steps * devices
     stored = json.loads(json.dumps(dataclasses.asdict(recipe)))
     assert recipe_from_json(stored) == recipe
+    before = {"source": "ours", "sources": {}, "notes": []}  # in runs of 0.1.0
+    assert recipe_from_json(stored | before) == recipe
 
 
 def test_changes_replace_values():

@@ -1,6 +1,6 @@
 """Lists the ops that TensorFlow's C++ runtime can run on a CPU, with their attributes.
 
-    python tools/list_stock_ops.py [LIST]
+    python tests/export/list_stock_ops.py [LIST]
 
 Reads the registries of the TensorFlow and tensorflow-text of this environment, before
 anything of Python adds to them; with LIST, the output of another release, only what
@@ -8,7 +8,7 @@ both have. So `stock_ops.txt` was made, in the environments that
 tests/export/check_old_tensorflow.sh makes:
 
     2.12.1/bin/python list_stock_ops.py > LIST
-    2.20.0/bin/python list_stock_ops.py LIST > keras_seqconv/export/stock_ops.txt
+    2.20.0/bin/python list_stock_ops.py LIST > stock_ops.txt
 """
 
 import ctypes
