@@ -1,6 +1,6 @@
 """What BLEU does memorising reach on the embedded corpus?
 
-    python benchmarks/phrases.py        # a minute
+    python benchmarks/phrases.py        # minutes
 
 The answer is the target of the training pair whose source is nearest in edit distance
 of words; sacreBLEU, English to German, on the test split.

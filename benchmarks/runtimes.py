@@ -90,7 +90,8 @@ def translator_of(row: str, exported: Path):
 
     ks.keep_freed_memory(default_parallel())
     share_cores(default_parallel())
-    translator = ks.load(folder, "bfloat16" if precision == "bfloat16" else None)
+    dtype = "bfloat16" if precision == "bfloat16" else "float32"
+    translator = ks.load(folder, dtype)
     if precision == "int8":
         translator.model.quantize("int8")
         folder = exported / "keras_int8"

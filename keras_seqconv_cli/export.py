@@ -13,9 +13,9 @@ DESCRIPTION = (
     "Write the next version of a model for TensorFlow Serving, with tokenizer, search "
     "and detokenizer in the graph, warm-up requests, a model card and example "
     "configurations. A version appears complete or not at all, and is never "
-    "overwritten. --format onnx writes graphs of the encoder and of one step of the "
-    "decoder, tokenizers and search options, for a search in any language. --format "
-    "web adds a page that translates in the visitor's browser."
+    "overwritten. --format onnx writes the search as graphs, of which a loop in any "
+    "language runs one in each step, and the tokenizers. --format web adds a page that "
+    "translates in the visitor's browser."
 )
 FORMATS = ("saved_model", "onnx", "web")
 # Options of `saved_model` alone, and of all formats.
@@ -51,11 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default saved_models/NAME of the model directory or run); for other formats, "
         "the folder to write, which must not exist",
     )
+    text = "with --format onnx or web: 8-bit integers for products"
+    add("--quantize", choices=("int8",), help=text)
     add_flags(parser, _SEARCH | _SERVED)
 
 
 def check(options: argparse.Namespace) -> None:
     check_files(options.warmup_texts)
+    if options.format == "saved_model" and options.quantize:
+        raise ValueError("`quantize` is an option of --format onnx and web.")
     if options.format != "saved_model":
         if options.output is None:
             raise ValueError(f"`output` must be given with --format {options.format}.")
@@ -99,14 +103,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_graphs(options: argparse.Namespace) -> int:
     write = ks.export.web_page if options.format == "web" else ks.export.onnx_model
-    search = given(options, names_of(_SEARCH))
-    path = write(ks.load(options.model), options.output, **search)
+    chosen = given(options, ["quantize", *names_of(_SEARCH)])
+    path = write(ks.load(options.model), options.output, **chosen)
     quoted = shlex.quote(str(path))
     print(f"written to  {path}")
     if options.format == "web":
         print(f"Open http://localhost:8000 after: python -m http.server -d {quoted}")
     else:
-        print(f"Try it: echo '...' | python examples/onnx_translate.py {quoted}")
+        print(f"Try it: echo '5 6 2' | python examples/onnx_loop.py {quoted}")
     return 0
 
 

@@ -65,8 +65,8 @@ ALLOWED = {
 # Needed by no one who only imports the package.
 OPTIONAL = [
     "jax", "torch", "tensorflow_text", "tensorflow_datasets", "tensorboard",
-    "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "babel", "num2words",
-    "matplotlib", "gradio", "tensorflow_serving", "pydantic", "rouge_score", "pytest",
+    "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "matplotlib",
+    "gradio", "tensorflow_serving", "pydantic", "rouge_score", "pytest",
 ]  # fmt: skip
 
 

@@ -145,7 +145,8 @@ def converted(function, signature: list, values: list):
         ValueError: the function has an operation that ONNX lacks.
     """
     import onnx
-    from tf2onnx import tf_loader, tfonnx
+    from tf2onnx import optimizer, tf_loader, tfonnx
+    from tf2onnx.optimizer.back_to_back_optimizer import BackToBackOptimizer
 
     def with_values(*inputs):
         constants = [(variable, tf.constant(value)) for variable, value in values]
@@ -171,6 +172,8 @@ def converted(function, signature: list, values: list):
             custom_op_handlers=_HANDLERS,
             **names,
         )
+    pairs = {"pairs": BackToBackOptimizer}  # Squeeze and Unsqueeze of sizes
+    converted = optimizer.optimize_graph(converted, False, pairs)
     converted = converted.make_model("model")
     known = {node.op_type for node in converted.graph.node}
     unknown = sorted(name for name in known if not onnx.defs.has(name, OPSET))

@@ -85,6 +85,7 @@ def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path, monkeypatch):
         ("never", model, "--output", versions, "--version", 2),
         ("num_beams", model, "--output", versions, "--num-beams", 2, "--n-best", 3),
         ("nothing", tmp_path / "nothing"),
+        ("onnx and web", model, "--output", versions, "--quantize", "int8"),
         ("--warmup-texts", model, "--warmup-texts", tmp_path / "empty"),
     ):
         assert words in refused(capsys, "export", *arguments)
