@@ -246,7 +246,10 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.files import iterate_lines
 
-    options.runtime = "keras"  # whose models score all tokens of a text at once
+    if options.runtime == "auto":
+        reason = "its models score all tokens of a text at once"
+        print(f"Keras is used, not ONNX Runtime: {reason}", file=sys.stderr)
+    options.runtime = "keras"
     generator = load_models(options, *options.model)
     if not hasattr(generator, "tokenizer"):
         raise ValueError(
