@@ -6,8 +6,8 @@ import math
 from keras_seqconv.decoding import array_ops as ops
 
 _COMMON = (
-    "pad_id", "start_id", "end_id", "unk_id", "source_vocabulary_size",
-    "target_vocabulary_size", "has_source",
+    "has_source", "pad_id", "start_id", "end_id", "unk_id",
+    "source_vocabulary_size", "target_vocabulary_size",
 )  # fmt: skip
 
 
