@@ -246,10 +246,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.files import iterate_lines
 
-    if options.runtime == "auto":
-        reason = "its models score all tokens of a text at once"
-        print(f"Keras is used, not ONNX Runtime: {reason}", file=sys.stderr)
-    options.runtime = "keras"
+    asked, options.runtime = options.runtime, "keras"
     generator = load_models(options, *options.model)
     if not hasattr(generator, "tokenizer"):
         raise ValueError(
@@ -267,6 +264,9 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
         break_mode=options.break_mode,
     )
     seconds = time.monotonic() - start
+    if asked == "auto":
+        reason = "its models score all tokens of a text at once"
+        print(f"Keras was used, not ONNX Runtime: {reason}", file=sys.stderr)
     result.update(seconds=seconds, tokens_per_second=found.tokens / seconds)
     lines.append(
         f"evaluated {found.tokens:,} tokens in {seconds:.1f} s "

@@ -123,7 +123,7 @@ def test_batches_do_not_share_cores(folder, translator, tmp_path, flags, parts):
     print(tf.config.threading.get_intra_op_parallelism_threads())
     """
     output = tmp_path / "out.txt"
-    files = ["--input", folder / "in.txt", "--output", output]
+    files = ["--input", folder / "in.txt", "--output", output, "--runtime", "keras"]
     done = run_python(code, "translate", folder / "model", *files, *flags)
     assert output.read_text().split("\n")[:-1] == translator.translate(LINES)
     expected = 0 if parts == 1 else max(1, available_cores() // parts)  # 0: all
