@@ -28,7 +28,7 @@ import tensorflow as tf
 from machine import machine
 
 from keras_seqconv import decoding, models
-from keras_seqconv.export.onnx_graphs import write_graphs
+from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.runtime.onnx_model import OnnxModel
 

@@ -9,7 +9,7 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv import devices
-from keras_seqconv.export import onnx_graphs
+from keras_seqconv.models import onnx_graphs
 from keras_seqconv.translation.model_directory import save_with_graphs
 from keras_seqconv.translation.translate_files import translate_file
 from tests.cli.commands import call, make_language_model, make_translator, write

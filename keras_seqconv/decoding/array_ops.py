@@ -4,7 +4,7 @@
 |------------------------------------------------|-------------------------------------|
 | of Keras                                       | `keras.ops`                         |
 | NumPy arrays                                   | NumPy                               |
-| values of an ONNX graph (`runtime/graph.py`)   | nodes that are added to the graph   |
+| values of an ONNX graph (`onnx_graph.py`)   | nodes that are added to the graph   |
 
 So the rules, the choice of beams and the hypotheses are written once, and a search by
 ONNX Runtime imports neither Keras nor TensorFlow. Names and arguments are those of
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_seqconv.runtime import graph_ops
-from keras_seqconv.runtime.graph import Value
+from keras_seqconv.decoding import onnx_ops
+from keras_seqconv.decoding.onnx_graph import Value
 
 if TYPE_CHECKING:
 
@@ -40,7 +40,7 @@ else:
 def _namespace(kinds: frozenset):
     """The operations for arguments of these types."""
     if Value in kinds:
-        return graph_ops
+        return onnx_ops
     arrays = [kind for kind in kinds if issubclass(kind, np.ndarray | np.generic)]
     others = kinds - {*arrays, bool, int, float, str, type(None)}
     return _NumPy if arrays and not others else _Keras

@@ -61,7 +61,7 @@ import numpy as np
 
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.evaluation import inspection
-from keras_seqconv.export.onnx_graphs import converted, write_graphs
+from keras_seqconv.models.onnx_graphs import converted, write_graphs
 from keras_seqconv.runtime.graph_files import quantize_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from keras_seqconv.support import require, require_tensorflow, tf

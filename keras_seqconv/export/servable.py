@@ -35,6 +35,7 @@ import tensorflow as tf
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
+from keras_seqconv.models.changes import folded
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # The score of a hypothesis that was not found: JSON has no infinity.
@@ -96,7 +97,7 @@ class Servable:
         prompt = min(longest, self.max_target_length - 1)
         most = getattr(translator, "max_source_length", prompt)
         self.max_source_length = min(max_source_length, most or max_source_length)
-        self.model = folded(translator.model)
+        self.model = _folded(translator.model)
         models = getattr(self.model, "models", [self.model])
         weights = {id(weight): weight for member in models for weight in member.weights}
         stacks = list(_stacks_of(weights.values()))
@@ -344,15 +345,11 @@ def compiled(function: Callable, most: int, pad_id: int) -> Callable:
 # --- Weights ---
 
 
-def folded(model):
-    """The model without weight normalization; the one that is given is unchanged."""
+def _folded(model):
+    """`folded` of a model or of each of an ensemble."""
     if isinstance(model, decoding.Ensemble):
         return decoding.Ensemble([folded(member) for member in model.models])
-    if not hasattr(model, "fold") or model.get_config().get("folded"):
-        return model
-    copy = model.copy_with()
-    copy.fold()
-    return copy
+    return folded(model)
 
 
 def _stacks_of(weights) -> Iterable[list]:

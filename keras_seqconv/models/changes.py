@@ -45,3 +45,12 @@ def repeat(changes: dict, model) -> None:
 
 def _layers(model):
     return model._flatten_layers(include_self=False)
+
+
+def folded(model):
+    """The model without weight normalization; the one that is given is unchanged."""
+    if not hasattr(model, "fold") or model.get_config().get("folded"):
+        return model
+    copy = model.copy_with()
+    copy.fold()
+    return copy

@@ -130,7 +130,7 @@ def _jitted(formula, static):
 # SavedModel; the exporters to other formats tell nothing.
 _EXPORTERS = (
     "keras.src.export.litert", "keras.src.export.onnx", "keras.src.export.openvino",
-    "tf2onnx", "openvino", "keras_seqconv.export.onnx_graphs",
+    "tf2onnx", "openvino", "keras_seqconv.models.onnx_graphs",
 )  # fmt: skip
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv.decoding import array_ops as ops
+from keras_seqconv.decoding import onnx_ops
 from keras_seqconv.decoding.draws import uniforms
 from keras_seqconv.decoding.ensemble import Ensemble
 from keras_seqconv.decoding.hypotheses import Hypotheses, Records, follow, hypotheses
 from keras_seqconv.decoding.next_tokens import NEVER
+from keras_seqconv.decoding.onnx_graph import Graph, Value
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.decoding.step import (
     Rows,
@@ -30,8 +32,6 @@ from keras_seqconv.decoding.step import (
     map_leaves,
 )
 from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
-from keras_seqconv.runtime import graph_ops
-from keras_seqconv.runtime.graph import Graph, Value
 from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice
@@ -246,7 +246,7 @@ class _ModelGraphs:
 
             start = onnx.load(self._folder / "start.onnx", load_external_data=False)
             made = source.graph.inline(start, self._prefix, {name: source})
-            sentences = graph_ops.arange(graph_ops.shape(source)[0])
+            sentences = onnx_ops.arange(onnx_ops.shape(source)[0])
         else:
             made = self._start.run(self._outputs, {name: source.astype("int32")})
             made = dict(zip(self._outputs, made, strict=True))

@@ -186,7 +186,7 @@ def write_graphs(folder: str | os.PathLike, model=None) -> None:
         if done.returncode:
             raise ValueError((done.stderr.splitlines() or ["a process has ended"])[-1])
         return
-    from keras_seqconv.export.onnx_graphs import write_graphs as write_files
+    from keras_seqconv.models.onnx_graphs import write_graphs as write_files
 
     graphs = folder / GRAPHS
     graphs.mkdir()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
-from keras_seqconv.export.onnx_graphs import write_graphs
+from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow

@@ -16,7 +16,7 @@ from sentencepiece import SentencePieceTrainer
 import keras_seqconv as ks
 from keras_seqconv import layers, models
 from keras_seqconv.export import onnx
-from keras_seqconv.export.onnx_graphs import write_graphs
+from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from tests.processes import ROOT
 from tests.small_models import (

@@ -21,8 +21,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_seqconv.export.onnx_rewriting import tidied
-from keras_seqconv.export.servable import folded
+from keras_seqconv.models.changes import folded
+from keras_seqconv.models.onnx_rewriting import tidied
 from keras_seqconv.runtime.graph_files import FORMAT, write_graph_files
 from keras_seqconv.support import require, require_tensorflow, tf
 

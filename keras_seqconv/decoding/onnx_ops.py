@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from keras_seqconv.runtime.graph import Value, binary, broadcast, graph_of, promoted
+from keras_seqconv.decoding.onnx_graph import (
+    Value,
+    binary,
+    broadcast,
+    graph_of,
+    promoted,
+)
 
 
 def cast(x, dtype):
