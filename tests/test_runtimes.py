@@ -182,6 +182,24 @@ def test_a_model_that_does_not_convert_is_saved_without_graphs(tmp_path, monkeyp
     assert not (tmp_path / "other").exists()
 
 
+def test_a_model_is_there_before_its_graphs(tmp_path, monkeypatch):
+    """Which may take too much memory or time."""
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(onnx_graphs, "write_graphs", interrupted)
+    translator, path = make_translator(), tmp_path / "model"
+    with pytest.raises(KeyboardInterrupt):
+        save_with_graphs(translator, path, overwrite=False)
+    assert ks.load(path).translate(TEXTS) == translator.translate(TEXTS)
+    assert [x.name for x in tmp_path.iterdir() if x.is_dir()] == ["model"]
+    monkeypatch.undo()
+    assert save_with_graphs(translator, path, True).endswith(
+        "with graphs for ONNX Runtime"
+    )
+
+
 def test_flags_of_the_runtime(folder, tmp_path, capsys):
     write(tmp_path / "in", *TEXTS)
     done = call(capsys, "translate", folder / "model", "--runtime", "onnx",

@@ -22,6 +22,7 @@ from keras_seqconv.decoding.hypotheses import (
 )
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.step import (
+    SHRINK_AT,
     Rows,
     Sentences,
     Task,
@@ -33,10 +34,6 @@ from keras_seqconv.decoding.step import (
 from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 from keras_seqconv.ops.fused import take, take_each
-
-# The batch is gathered anew when at most this part of it is left: a gathering reads the
-# state once, which costs less than one step. (Other parts were not tried.)
-_SHRINK_AT = 0.75
 
 
 def _initial_state(task: Task, tensors: dict, max_length) -> dict:
@@ -144,7 +141,7 @@ def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
     def body(*before):
         rows, sentences, places, results, records = before
         first = sentences.steps
-        least = _SHRINK_AT * ops.cast(ops.shape(places)[0], "float32")
+        least = SHRINK_AT * ops.cast(ops.shape(places)[0], "float32")
         least, size = ops.cast(least, "int32"), num_steps - first
         count, rows, sentences, made = _run_steps(
             task, common, rows, sentences, size, least=least

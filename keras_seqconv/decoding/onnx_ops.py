@@ -37,15 +37,18 @@ def reshape(x, shape):
         sizes, rest = list(x.shape), [size for size in known if size is not None]
         if None not in sizes and -1 in shape:
             known[shape.index(-1)] = int(np.prod(sizes)) // int(np.prod(rest))
-    if not all(isinstance(size, int) for size in shape):
-        parts = [
-            reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
-            for size in shape
-        ]
-        shape = graph.node("Concat", parts, "int64", (len(parts),), axis=0)
-    else:
-        shape = np.array(shape, "int64")
-    return graph.node("Reshape", [x, shape], x.dtype, known)
+    return graph.node("Reshape", [x, _joined(graph, shape)], x.dtype, known)
+
+
+def _joined(graph, sizes):
+    """Sizes, some of which may be scalars of the graph, as one tensor."""
+    if all(isinstance(size, int) for size in sizes):
+        return np.array(sizes, "int64")
+    parts = [
+        reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
+        for size in sizes
+    ]
+    return graph.node("Concat", parts, "int64", (len(parts),), axis=0)
 
 
 def where(condition, x, y):
@@ -197,13 +200,9 @@ def pad(x, widths, constant_values=0):
 
 def broadcast_to(x, sizes):
     graph = graph_of(x, *sizes)
-    parts = [
-        reshape(size, (1,)) if isinstance(size, Value) else np.array([size])
-        for size in sizes
-    ]
-    target = graph.node("Concat", parts, "int64", (len(parts),), axis=0)
     known = [size if isinstance(size, int) else None for size in sizes]
-    return graph.node("Expand", [graph.value(x), target], x.dtype, known)
+    inputs = [graph.value(x), _joined(graph, sizes)]
+    return graph.node("Expand", inputs, x.dtype, known)
 
 
 def arange(start, stop=None, dtype="int64"):

@@ -23,6 +23,10 @@ from keras_seqconv.decoding.hypotheses import NOTHING, Ended, Records
 from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.strategies import Choice
 
+# The batch is gathered anew when at most this part of it is left: a gathering reads the
+# state once, which costs less than one step. (Other parts were not tried.)
+SHRINK_AT = 0.75
+
 
 class Task(NamedTuple):
     """Constants of all steps, for any remaining sentences.
@@ -137,7 +141,7 @@ def advance(task: Task, common: dict, rows: Rows, sentences: Sentences) -> tuple
 
 def taken(task: Task, rows: Rows, sentences: Sentences, places) -> tuple:
     """The rows and sentences of some of the sentences, `places` int32 (n,)."""
-    order = _rows_of(places, task.strategy.num_beams)
+    order = rows_of(places, task.strategy.num_beams)
     return _take_rows(rows, order), _take_rows(sentences, places)
 
 
@@ -147,7 +151,7 @@ def _moved(rows: Rows, choice: Choice, step, strategy) -> Rows:
     ids = ops.reshape(choice.tokens, (-1, 1))
     if strategy.reorders:
         sentences = ops.arange(ops.shape(choice.parents)[0], dtype="int32")
-        order = _rows_of(sentences, strategy.num_beams, choice.parents)
+        order = rows_of(sentences, strategy.num_beams, choice.parents)
         state, history = _take_rows((state, history), order)
     if history is not NOTHING:
         columns = ops.arange(ops.shape(history)[1])
@@ -229,7 +233,7 @@ def map_leaves(change: Callable, tree):
     return change(tree)
 
 
-def _rows_of(sentences, num_beams: int, beams=None):
+def rows_of(sentences, num_beams: int, beams=None):
     """The rows (n * G,) of the beams of sentences (n,), in another order (n, G)."""
     if beams is None:
         beams = np.arange(num_beams, dtype="int32")

@@ -203,8 +203,7 @@ def _write_kernels(model, folder: Path) -> list[str]:
     names = list(kernels(np.array([[model.end_id]])))
     if names:
         source = tf.TensorSpec([None, None], "int64", "source_ids")
-        values = [(variable, variable.numpy()) for variable in model.variables]
-        graph = converted(kernels, [source], values)
+        graph = converted(kernels, [source], model.variables)
         write_file(folder / "kernels.onnx", graph.SerializeToString())
     return names
 

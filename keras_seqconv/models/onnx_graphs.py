@@ -1,18 +1,4 @@
-"""The graphs of a model in ONNX, without a search.
-
-| file          | content                                                           |
-|---------------|-------------------------------------------------------------------|
-| `start.onnx`  | source_ids (B, S) int32 -> the state before the first step        |
-| `step.onnx`   | ids (R, 1) int32, the state -> logits (R, V), attention (R, S),   |
-|               | the next state                                                    |
-| `weights.bin` | the weights of both, each once                                    |
-| `graphs.json` | what a search must know of the model                              |
-
-R = B * G rows, G beams of each of B sentences. Parts of the state are `shared_0`, ...
-(B rows, the same in all steps) and `beams_0`, ... (B rows before the first step, R in
-the steps, or rank 0; the outputs of a step are `next_beams_0`, ...). Of a language
-model, `start.onnx` has the input `rows` (B, 0) int32 and no attention exists.
-"""
+"""The graphs of a model in ONNX, as `runtime/graph_files.py` describes them."""
 
 import os
 import tempfile
@@ -23,7 +9,7 @@ import numpy as np
 
 from keras_seqconv.models.changes import folded
 from keras_seqconv.models.onnx_rewriting import tidied
-from keras_seqconv.runtime.graph_files import FORMAT, write_graph_files
+from keras_seqconv.runtime.graph_files import write_graph_files
 from keras_seqconv.support import require, require_tensorflow, tf
 
 OPSET = 18
@@ -71,7 +57,6 @@ def _notes(model, parts: dict) -> dict:
 
     source = model.source_embedder if model.has_source else None
     return {
-        "format": FORMAT,
         "model": type(model).__name__,
         "has_source": model.has_source,
         "special_ids": {name: getattr(model, f"{name}_id") for name in _SPECIAL},
@@ -123,23 +108,22 @@ def _traced(model) -> tuple:
         source = tf.TensorSpec([None, None], "int32", "source_ids")
     else:
         source = tf.TensorSpec([None, 0], "int32", "rows")
-    values = [(variable, variable.numpy()) for variable in model.variables]
-    before = converted(start, [source], values)
+    before = converted(start, [source], model.variables)
     state = {}
     for name, leaf in named(parts).items():  # of any number of rows
         shape = [None, *leaf.shape[1:]] if len(leaf.shape) else []
         state[name] = tf.TensorSpec(shape, leaf.dtype, name)
     ids = tf.TensorSpec([None, 1], "int32", "ids")
-    return before, converted(step, [ids, state], values), parts
+    return before, converted(step, [ids, state], model.variables), parts
 
 
-def converted(function, signature: list, values: list):
+def converted(function, signature: list, variables: list):
     """The ONNX model of a function; its outputs are a dict of tensors by name.
 
     Args:
         function: of tensors and dictionaries of them, with the signature.
-        values: pairs of the variables that it reads and their values. They are
-            constants of the trace: nothing is left to be frozen.
+        variables: those that it may read. They are inputs of the trace and become
+            initializers at its end: graphs of TensorFlow would hold many copies.
 
     Raises:
         ValueError: the function has an operation that ONNX lacks.
@@ -148,13 +132,17 @@ def converted(function, signature: list, values: list):
     from tf2onnx import optimizer, tf_loader, tfonnx
     from tf2onnx.optimizer.back_to_back_optimizer import BackToBackOptimizer
 
-    def with_values(*inputs):
-        constants = [(variable, tf.constant(value)) for variable, value in values]
-        with keras.StatelessScope(state_mapping=constants):
+    def stateless(weights, *inputs):
+        pairs = list(zip(variables, weights, strict=True))
+        with keras.StatelessScope(state_mapping=pairs):
             return function(*inputs)
 
-    graph = tf.function(with_values, autograph=False)
-    graph = graph.get_concrete_function(*signature)
+    weights = [
+        tf.TensorSpec(variable.shape, variable.dtype, f"weight_{number}")
+        for number, variable in enumerate(variables)
+    ]
+    graph = tf.function(stateless, autograph=False)
+    graph = graph.get_concrete_function(weights, *signature)
     inputs = {one.name: one.name.partition(":")[0] for one in graph.inputs}
     outputs = zip(graph.outputs, sorted(graph.structured_outputs), strict=True)
     outputs = {one.name: name for one, name in outputs}
@@ -181,7 +169,21 @@ def converted(function, signature: list, values: list):
         raise ValueError(
             "The model has operations without a form in ONNX: " + ", ".join(unknown)
         )
+    named = {spec.name: x for spec, x in zip(weights, variables, strict=True)}
+    _initialize(converted.graph, named)
     return _optimized(tidied(_optimized(converted)))
+
+
+def _initialize(graph, variables: dict) -> None:
+    """Gives the inputs of these names the values of the variables."""
+    from onnx import numpy_helper
+
+    used = {name for node in graph.node for name in node.input}
+    for item in [item for item in graph.input if item.name in variables]:
+        graph.input.remove(item)
+        if item.name in used:
+            values = variables[item.name].numpy()
+            graph.initializer.append(numpy_helper.from_array(values, item.name))
 
 
 # What tf2onnx calls with the graph, a node, its name and the list beside it.

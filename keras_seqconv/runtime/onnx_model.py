@@ -23,6 +23,7 @@ from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.onnx_graph import Graph, Value
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.decoding.step import (
+    SHRINK_AT,
     Rows,
     Sentences,
     Task,
@@ -30,6 +31,7 @@ from keras_seqconv.decoding.step import (
     begin,
     best_ended,
     map_leaves,
+    rows_of,
 )
 from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
 from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
@@ -37,9 +39,7 @@ from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import naming_file
 
-# The batch is gathered anew when at most this part of its sentences is unfinished.
-_SHRINK_AT = 0.75
-_KEPT = 8  # graphs of steps, of the options used last
+_KEPT = 8  # graphs of steps, those made last
 _ATTRIBUTES = (
     "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size",
     "max_target_length", "has_source", "source_vocabulary_size", "max_source_length",
@@ -226,13 +226,15 @@ class OnnxModel:
 
 
 class _ModelGraphs:
-    """The graphs of one model, and the entries of `graphs.json` as attributes."""
+    """The graphs of one model; what `graphs.json` says of it are attributes."""
 
     def __init__(self, folder: Path, prefix: str):
         self._folder, self._prefix = folder, prefix
         notes, self._step, weights = read_graph_files(folder)
-        vars(self).update(notes)
-        vars(self).update({f"{n}_id": i for n, i in notes["special_ids"].items()})
+        with naming_file(folder / "graphs.json", "is damaged"):
+            notes |= {f"{n}_id": i for n, i in notes["special_ids"].items()}
+            for name in (*_ATTRIBUTES, "weights_digest", "quantization"):
+                setattr(self, name, notes[name])
         self.weights = {f"{prefix}{name}": x for name, x in weights.items()}
         with naming_file(folder / "start.onnx", "is damaged"):
             self._start = _session(str(folder / "start.onnx"))
@@ -319,7 +321,7 @@ class _Program:
             for name in self._inputs:
                 feeds[name] = made.get(f"next_{name}", feeds[name])
             unfinished = feeds["scores"].max(axis=1) > NEVER
-            if np.count_nonzero(unfinished) > _SHRINK_AT * len(left):
+            if np.count_nonzero(unfinished) > SHRINK_AT * len(left):
                 continue
             for results, name in (
                 (sentences.finished, "finished"),
@@ -327,7 +329,7 @@ class _Program:
             ):
                 results[left] = feeds[name]
             places = np.flatnonzero(unfinished)
-            order = (places[:, None] * num_beams + np.arange(num_beams)).ravel()
+            order = rows_of(places, num_beams)
             for name, value in feeds.items():
                 if value.ndim:
                     feeds[name] = value[places if name in of_sentences else order]

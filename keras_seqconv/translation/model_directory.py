@@ -96,14 +96,16 @@ def _is_model(path: Path) -> bool:
 def save_with_graphs(text_model, directory: str | os.PathLike, overwrite: bool) -> str:
     """Saves a `TextModel`, with its graphs if it can be converted; says what is there.
 
+    The model comes first: to convert a large one may take more memory than there is.
+
     Raises:
         ValueError, OSError: see `write`.
     """
+    text_model.save(directory, overwrite)
     try:
-        text_model.save(directory, overwrite, onnx=True)
+        write_graphs(directory, text_model.model)
         return f"Written to {directory}, with graphs for ONNX Runtime"
     except Exception as error:  # of any kind, where a converter does not know a model
-        text_model.save(directory, overwrite)
         reason = " ".join(str(error).split()) or type(error).__name__
         return f"Written to {directory}, without graphs for ONNX Runtime: {reason}"
 
@@ -165,7 +167,7 @@ def write(
 
 
 def write_graphs(folder: str | os.PathLike, model=None) -> None:
-    """Adds the graphs for ONNX Runtime to a model directory.
+    """Adds the graphs for ONNX Runtime to a model directory, completely or not at all.
 
     Args:
         folder: without graphs.
@@ -188,13 +190,15 @@ def write_graphs(folder: str | os.PathLike, model=None) -> None:
         return
     from keras_seqconv.models.onnx_graphs import write_graphs as write_files
 
-    graphs = folder / GRAPHS
-    graphs.mkdir()
     model = model or read(folder)["model"]
-    write_files(model, graphs, weights_digest=digest(folder / WEIGHTS))
-    notes = read_json(graphs / _NOTES)
-    notes["files"] = {name: digest(graphs / name) for name in _GRAPH_FILES}
-    write_json(graphs / _NOTES, notes)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
+        graphs = Path(parent, GRAPHS)
+        graphs.mkdir()
+        write_files(model, graphs, weights_digest=digest(folder / WEIGHTS))
+        notes = read_json(graphs / _NOTES)
+        notes["files"] = {name: digest(graphs / name) for name in _GRAPH_FILES}
+        write_json(graphs / _NOTES, notes)
+        graphs.rename(folder / GRAPHS)
 
 
 def _save_weights(model, path: Path) -> None:

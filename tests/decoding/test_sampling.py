@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
+from keras_seqconv.decoding.draws import uniforms
 from tests.backends import to_numpy
 from tests.decoding.fakes import END, PAD, UNK, Recurrent, Table
 
@@ -127,3 +128,13 @@ def test_scores_of_samples_are_those_of_the_model():
         np.testing.assert_allclose(positional[0, rank, : len(tokens)], parts, atol=1e-4)
         near = dict(rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(scores[0, rank], np.mean(parts), **near)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("seed", [(0, 0), (1, 2), (2**33 + 7, 2**62), (-1, -(2**40))])
+def test_draws_are_those_of_the_op_in_exports(seed):
+    import tensorflow as tf
+
+    for shape in [(1,), (7, 3), (201, 5)]:
+        expected = tf.random.stateless_uniform(shape, tf.constant(seed, "int64"))
+        assert np.array_equal(uniforms(seed, shape), expected)
