@@ -54,16 +54,29 @@ def check_same(found, expected):
 
 # --- The hypotheses of fairseq ---
 
+GOLDEN = (
+    "ddynamic_2019", "dynamicconv_2019", "lightconv_glu", "dynamicconv_no_glu",
+    "transformer", "fconv",
+)  # fmt: skip
 
+
+# Keras' search with the other folders: tests/convert/test_fairseq.py.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ddynamic_2019", "dynamicconv_2019", "lightconv_glu"])
-def test_golden_models_from_their_directories(golden, name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        *((name, "keras") for name in GOLDEN[:3]),
+        *(pytest.param(x, "onnx", marks=pytest.mark.tensorflow) for x in GOLDEN),
+    ],
+)
+def test_golden_models_from_their_directories(golden, name, runtime, tmp_path):
     """The directory translates as fairseq did."""
     files = [golden / name / f"dict.{side}.txt" for side in "st"]
     tokenizers = [DictionaryTokenizer(Dictionary.read(file)) for file in files]
     model = from_fairseq(golden / name, *files)
-    ks.Translator(model, *tokenizers, {"max_length": 20}).save(tmp_path / "model")
-    translator = ks.load(tmp_path / "model")
+    translator = ks.Translator(model, *tokenizers, {"max_length": 20})
+    translator.save(tmp_path / "model", onnx=runtime == "onnx")
+    translator = ks.load(tmp_path / "model", runtime=runtime)
     with np.load(golden / name / "expected.npz") as expected:
         texts = translator.source_tokenizer.detokenize(expected["source_ids"].tolist())
         tokens = json.loads(str(expected["beam4_lenpen1/tokens"]))
