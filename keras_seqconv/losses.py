@@ -189,11 +189,12 @@ def _gradient_in_one_pass(powers, total, labels, upstream, extra, base, dtype):
 
 
 def _gradient_in_place(powers, total, labels, upstream, extra, base, dtype):
-    """The same for uncompiled graphs, where the vectors of labels would be passes."""
+    """The same for uncompiled graphs, where comparing labels would be one more pass."""
     scale = upstream[:, None]
     slope = powers * (scale / total)
     if base:
         slope -= base * scale
-    places = ops.stack([ops.arange(ops.size(labels), dtype="int32"), labels], axis=-1)
-    slope = ops.scatter_update(slope, places, -extra * upstream, reduction="add")
+    rows = ops.arange(ops.size(labels), dtype="int32")
+    indices = ops.stack([rows, labels], axis=-1)
+    slope = ops.scatter_update(slope, indices, -extra * upstream, reduction="add")
     return ops.cast(slope, dtype)

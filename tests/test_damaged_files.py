@@ -238,7 +238,9 @@ def test_states_of_callbacks_of_strangers(folder):
     model = make_model(run.options, recipe.precision, TOKENIZER, TOKENIZER)
     model.compile(make_optimizer(recipe))
     with refused(path, "has no state of these callbacks .missing is 'seconds'"):
-        callbacks.resume(model, path.parent, [callbacks.LogFile(run.log)])
+        callbacks.fit_stream(
+            model, None, callbacks=[callbacks.LogFile(run.log)], directory=path.parent
+        )
 
 
 @pytest.mark.parametrize("size", [10**9, 10**5])

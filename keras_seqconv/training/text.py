@@ -138,7 +138,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
         return hold_out(corpus, options.validation_share)
     if "validation" in corpus.splits:
         return corpus
-    for name in ("early_stopping", "validate_every", "validation_bleu", "average_kind"):
+    for name in ("early_stopping", "validation_bleu", "average_kind"):
         value = getattr(options, name)
         if value not in (None, False, "last_epochs"):
             raise ValueError(

@@ -141,8 +141,8 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     records = read_log(run / "log.jsonl")
     assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
     assert any("val_bleu" in record for record in records)
-    (events,) = (run / "tensorboard").iterdir()
-    assert b"validation/bleu" in events.read_bytes()
+    (events,) = (run / "tensorboard" / "validation").iterdir()
+    assert b"epoch_bleu" in events.read_bytes()
 
 
 @pytest.mark.slow
@@ -206,8 +206,8 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
 
 def test_average_of_other_checkpoints(copied, tmp_path):
     (corpus, run), output = copied, tmp_path / "averaged"
-    done = average_run(run, output, "last_updates", 2)
-    assert done == "Averaged 2 checkpoints (last updates: updates 8, 9)"
+    done = average_run(run, output, "last_epochs", 2, up_to=8)
+    assert done == "Averaged 2 checkpoints (last epochs: updates 6, 8)"
     translator = ks.load(output)
     assert translator.trained == {
         "preset": "dynamic_conv_phrases", "dataset": str(corpus),
@@ -216,7 +216,7 @@ def test_average_of_other_checkpoints(copied, tmp_path):
     from keras_seqconv.export.model_card import _scores  # needs TensorFlow
 
     card = _scores(None, translator.trained)
-    assert "- preset: dynamic_conv_phrases\n" in card and "updates 8, 9" in card
+    assert "- preset: dynamic_conv_phrases\n" in card and "updates 6, 8" in card
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
     with pytest.raises(ValueError, match="`up_to` must not be given with the best"):
@@ -265,9 +265,9 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     finished, monkeypatch, kind, best, monitor, mode
 ):
     run, recipe = read_run(finished[1])
-    changes = dict(keep=2, early_stopping=3, monitor=monitor, validation_bleu=True)
+    changes = dict(keep=2, monitor=monitor, validation_bleu=True)
     run.options = run.options.model_copy(update=changes)
-    averaging = {"average_kind": kind, "average": 7}
+    averaging = {"average_kind": kind, "average": 7, "early_stopping": 3}
     recipe = dataclasses.replace(
         recipe, **averaging, schedule=Plateau(learning_rate=0.1)
     )
@@ -288,7 +288,9 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(
     copied, tmp_path, capsys
 ):
     folder = copied[1]
-    *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
+    folder_of_checkpoints = folder / "checkpoints"
+    ends = checkpoints.select(folder_of_checkpoints, "last_epochs", 5)[::-1]
+    *_, second, last = ends
     assert not checkpoints.read_state(last)["epoch_end"]
     second.write_bytes(second.read_bytes()[:-200])
     with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
@@ -310,14 +312,11 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(
 
 
 def test_the_model_is_a_checkpoint_that_is_better_than_the_average(copied):
-    """Also where the training ended inside of an epoch, and by an interruption."""
     corpus, folder = copied
-    best, *_, end = checkpoints.find(folder / "checkpoints")
+    best, *_ = checkpoints.find(folder / "checkpoints")
     note_metrics(best, {"val_nll": 1e-3})
-    note_metrics(end, {})
     lines = []
     train(options_for(corpus, folder, **FINISHED, num_beams=2), lines.append)
-    assert "val_nll" in checkpoints.read_state(end)["metrics"]
     at = lines.index("Averaged 2 checkpoints (last epochs: updates 8, 9)")
     update = checkpoints.update_of(best)
     assert lines[at + 1].endswith(
@@ -371,7 +370,7 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
 
 
 def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
-    changes = dict(early_stopping=2, validate_every=1, learning_rate=1.0)
+    changes = dict(early_stopping=2, updates_per_epoch=1, learning_rate=1.0)
     lines, run = [], tmp_path / "run"
     train(options_for(corpus, run, **changes, max_updates=60), lines.append)
     records = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
@@ -519,7 +518,7 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
 def test_a_finished_run_is_left_alone(copied):
     corpus, folder = copied
     lines = []
-    reports = dict(keep=3, checkpoint_every=1, jit_compile="auto", tensorboard=True)
+    reports = dict(keep=3, jit_compile="auto", tensorboard=True)
     train(options_for(corpus, folder, **{**FINISHED, **reports}), lines.append)
     assert len(lines) == 1 and "is finished; its model is" in lines[0]
     notes = (folder / "run.json").read_text()
