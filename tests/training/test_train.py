@@ -23,7 +23,9 @@ from keras_seqconv.data.ids import IdStore
 from keras_seqconv.devices import available_cores
 from keras_seqconv.presets import Plateau
 from keras_seqconv.training import TrainingOptions, average_run, train
+from keras_seqconv.training import finish as finishing
 from keras_seqconv.training.finish import _average_or_best
+from keras_seqconv.training.recipe import make_model, warm_start
 from keras_seqconv.training.run import read_run, sole_run
 from keras_seqconv.training.text import open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks
@@ -37,6 +39,24 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
 TINY = {"hidden_dim": 16, "intermediate_dim": 16, "num_heads": 2}
 TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 FINISHED = {"tokens_per_batch": 512, "max_updates": 9}
+
+
+@pytest.fixture(autouse=True)
+def no_graphs(monkeypatch):
+    """Of ONNX Runtime, which take seconds; `test_a_run_leaves_...` has them."""
+
+    def save(translator, folder, overwrite):
+        translator.save(folder, overwrite)
+        return f"Written to {folder}"
+
+    monkeypatch.setattr(finishing, "save_with_graphs", save)
+
+
+@pytest.fixture
+def no_finish(monkeypatch):
+    """Trainings end with their last checkpoint."""
+    module = sys.modules["keras_seqconv.training.train"]  # `train` is a function, too
+    monkeypatch.setattr(module, "finish", lambda *_: {})
 
 
 @pytest.fixture
@@ -111,6 +131,7 @@ def weights_in(checkpoint):
 
 
 def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
+    monkeypatch.undo()  # with graphs
     monkeypatch.setitem(sys.modules, "jax", None)  # not installed
     lines = []
     run = tmp_path / "run"
@@ -132,6 +153,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     scores = json.loads((run / "scores.json").read_text())
     assert scores["BLEU"]["line"].startswith("BLEU|nrefs:1|case:mixed")
     assert (run / "curves.png").stat().st_size > 1000
+    assert any(line.endswith("with graphs for ONNX Runtime") for line in lines)
     translator = ks.load(result.folder)
     assert translator.translate(["one two", ""])[1] == ""
     assert translator.search["num_beams"] == 4
@@ -369,6 +391,7 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
     assert translator.trained == {"checkpoints": "the average"}
 
 
+@pytest.mark.usefixtures("no_finish")
 def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
     changes = dict(early_stopping=2, updates_per_epoch=1, learning_rate=1.0)
     lines, run = [], tmp_path / "run"
@@ -378,10 +401,13 @@ def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
     end = records[-1]["update"]
     assert best["update"] == end - 2
     assert any(f"Training ended at update {end}: val_nll was" in one for one in lines)
-    assert f"Averaged 1 checkpoint (best: updates {end - 2})" in lines
-    assert f"val_nll of the model: {best['val_nll']:.4g}" in lines
+    recipe = read_run(run)[1]
+    assert (recipe.average_kind, recipe.average) == ("best", 1)
+    (path,) = checkpoints.select(run / "checkpoints", "best", 1)
+    assert checkpoints.update_of(path) == end - 2
 
 
+@pytest.mark.usefixtures("no_finish")
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
 def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(copied):
     corpus, folder = copied
@@ -486,31 +512,26 @@ def test_command_line(corpus, tmp_path, capsys):
 def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
     """By name and shape, with its tokenizers; what has no like is new and named."""
     corpus, run = finished
-    given = ks.load(run)
-    still = {"tokenizer": None, "learning_rate": 1e-12, "max_updates": 1}
+    tokenizers = read_tokenizers(read_run(run)[0].tokenizers)
 
-    def begun(name, **changes):
-        said = []
-        options = options_for(
-            corpus, tmp_path / name, **still, initialize_from=str(run), **changes
+    def begun(**changes):
+        model = make_model(
+            options_for(corpus, run, seed=7, **changes), "float32", *tokenizers
         )
-        model = ks.load(train(options, said.append).folder).model
-        return model, next(line for line in said if " arrays from " in line)
+        return model, warm_start(model, str(run), tokenizers)
 
-    same, line = begun("same")
+    same, line = begun()
     weights = len(same.trainable_variables)
     assert line == f"{weights} of {weights} arrays from {run}"
-    pairs = zip(same.trainable_variables, given.model.trainable_variables, strict=True)
-    for ours, theirs in pairs:
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    _, line = begun("deeper", architecture={**TINY, "num_decoder_layers": 2})
+    np.testing.assert_equal(same.get_weights(), weights_of(run))
+    _, line = begun(architecture={**TINY, "num_decoder_layers": 2})
     assert re.match(rf"{weights} of \d+ arrays from .*; new are decoder_2_", line)
     for changes, words in (
         ({"tokenizer": "characters"}, "`initialize_from` must have the tokenizers"),
         ({"vocabulary_size": 500}, "`vocabulary_size` must be that .* 11. Received: 5"),
         ({"joint_vocabulary": False}, "`joint_vocabulary` must be .*: True. Received"),
     ):
-        options = {**still, "initialize_from": str(run), **changes}
+        options = {"tokenizer": None, "initialize_from": str(run), **changes}
         with pytest.raises(ValueError, match=words):
             train(options_for(corpus, tmp_path / "other", **options), str)
 
