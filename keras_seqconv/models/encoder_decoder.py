@@ -165,7 +165,7 @@ class EncoderDecoder(SequenceModel):
     def encode(self, source_ids) -> tuple:
         """Encodes source ids (B, S) to outputs (B, S, C) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
-        x = stacks.run(
+        x = stacks.run_blocks(
             self.encoder_blocks,
             self.source_embedder(source_ids, mask),
             lambda mixer, x: mixer(x, mask=mask),
@@ -175,7 +175,7 @@ class EncoderDecoder(SequenceModel):
     def decode(self, target_ids, memory, memory_mask):
         """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
-        x = stacks.run(
+        x = stacks.run_blocks(
             self.decoder_blocks,
             self.target_embedder(target_ids),
             lambda mixer, x: mixer(x),
@@ -205,7 +205,7 @@ class EncoderDecoder(SequenceModel):
                 weights = ops.mean(attention.memory_weights(x, memory), axis=1)
             return attention.attend(x, memory, beams_of(state))
 
-        return stacks.run(self.decoder_blocks, x, mix, attend), weights
+        return stacks.run_blocks(self.decoder_blocks, x, mix, attend), weights
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -319,7 +319,7 @@ class LanguageModel(SequenceModel):
     # Of the steps, see `SequenceModel`.
 
     def _advance(self, x, mix, state, look: bool) -> tuple:
-        return stacks.run(self.decoder_blocks, x, mix), None
+        return stacks.run_blocks(self.decoder_blocks, x, mix), None
 
 
 def _check_sharing(config):

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import keras
 from keras import ops
 
+from keras_seqconv.layers.sequences import loop_kernels
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.models import token_training
 from keras_seqconv.models.changes import changes_of, repeat
@@ -36,8 +37,9 @@ class SequenceModel(keras.Model):
     In addition to the full pass of the graph it has `get_initial_state` and `step`, the
     only methods that a search (`keras_seqconv.decoding`) needs:
 
-        state = {"common": tensors for all sentences, never changed: kernels, and an
-                           empty tensor (G, 0) whose shape gives G,
+        state = {"common": tensors for all sentences, never changed: the kernels of
+                           `_step_layers`, and an empty tensor (G, 0) whose shape
+                           gives G,
                  "shared": rows of sentences, never copied for beams,
                  "beams": rows of all beams, adjacent for one sentence;
                           leaves of rank 0 are counters for all rows}
@@ -72,12 +74,13 @@ class SequenceModel(keras.Model):
 
         encode(source_ids), _shared(source_ids) -> "shared"; not in language models
         decode(target_ids, *results of encode) -> outputs; not in language models
-        _kernels() -> "common" of the state
+        _step_layers() -> layers of the decoder whose `step_kernel()` is made once
+            before a loop of steps
         _advance(x, mix, state, look) -> embedded ids (rows, n, C) through the layers of
             the decoder, `mix(mixer, x)` for each mixer; and where they looked,
             (rows, n, S), or None
-        _head(x, kernels=None) -> from there to logits, or to what an adaptive softmax
-            takes; this and `_kernels` by `vocabulary_map`, if there is one
+        _head(x) -> from there to logits, or to the inputs of an adaptive softmax; this
+            and `_step_layers` by `vocabulary_map`, if there is one
     """
 
     adaptive_softmax = None  # of language models: the outputs are features for it
@@ -105,8 +108,8 @@ class SequenceModel(keras.Model):
         """Returns the outputs of the model for target ids (B, T)."""
         x, _ = self._advance(
             self.target_embedder(target_ids),
-            lambda mixer, x, *_: mixer(x),
-            {"common": {}},
+            lambda mixer, x: mixer(x),
+            {},
             look=False,
         )
         outputs = self._head(x)
@@ -193,10 +196,11 @@ class SequenceModel(keras.Model):
         """
         check_shape("ids", ids, (None, None))
         check_keys("state", state, ("common", "shared", "beams"))
-        x, beams, weights = self._step(ids, state)
+        with self._kernels_of(state):
+            x, beams, weights = self._step(ids, state)
+            logits = self._head(_last_position(x))
         if weights is not None:
             beams["attention"] = _last_position(weights)
-        logits = self._head(_last_position(x), state["common"])
         if self.adaptive_softmax is not None:
             logits = self.adaptive_softmax.full_log_prob(logits)
         return logits, {**state, "beams": beams}
@@ -218,27 +222,35 @@ class SequenceModel(keras.Model):
         state = self.get_initial_state(
             inputs["source_ids"], 1, ops.shape(ids)[1], return_attention=True
         )
-        return self._step(ids, state)[2]
+        with self._kernels_of(state):
+            return self._step(ids, state)[2]
 
     def _step(self, ids, state) -> tuple:
         beams = dict(state["beams"])
         x, beams["position"] = self.target_embedder.step(ids, beams["position"])
         states, beams["mixers"] = iter(beams["mixers"]), []
 
-        def mix(mixer, x, *kernels):
-            x, state = mixer.step(x, next(states), *kernels)
+        def mix(mixer, x):
+            x, state = mixer.step(x, next(states))
             beams["mixers"].append(state)
             return x
 
         x, weights = self._advance(x, mix, state, "attention" in beams)
         return x, beams, weights
 
-    def _kernels(self) -> dict:
-        kernel = self.vocabulary_map.kernel()
-        return {} if kernel is None else {"output": kernel}
+    def _step_layers(self) -> list:
+        table = self.vocabulary_map.table
+        return [] if table is None else [table]
 
-    def _head(self, x, kernels=None):
-        return self.vocabulary_map(x, (kernels or {}).get("output"))
+    def _kernels(self) -> dict:
+        return {"kernels": [layer.step_kernel() for layer in self._step_layers()]}
+
+    def _kernels_of(self, state):
+        """Scope in which the layers use the kernels that the state has."""
+        return loop_kernels(self._step_layers(), state["common"]["kernels"])
+
+    def _head(self, x):
+        return self.vocabulary_map(x)
 
     # --- Training ---
 

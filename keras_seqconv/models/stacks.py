@@ -16,7 +16,6 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import keras
-from keras import ops
 
 from keras_seqconv.layers import (
     AdaptiveInput,
@@ -129,7 +128,7 @@ class Block:
     feed_forward: Residual
 
 
-def run(blocks: list[Block], x, mix, attend=None):
+def run_blocks(blocks: list[Block], x, mix, attend=None):
     """x (B, T, C) through all blocks.
 
     The one loop of the full and of the incremental pass, which differ in how they mix
@@ -314,29 +313,16 @@ class VocabularyMap:
     dense: keras.layers.Dense | None
     table: TokenEmbedding | None
 
-    def __call__(self, x, kernel=None):
-        """x (..., C) -> (..., V), at least float32; by W if it is at hand.
+    def __call__(self, x):
+        """x (..., C) -> (..., V), at least float32.
 
-        Without W what an adaptive softmax takes, (..., width).
+        Without W the inputs of an adaptive softmax, (..., width).
         """
         x = x if self.norm is None else self.norm(x)
         x = x if self.projection is None else self.projection(x)
-        if kernel is not None:
-            return wide(ops.matmul(x, kernel))
         if self.dense is not None:
             return wide(self.dense(x))
         return x if self.table is None else self.table(x, reverse=True)
-
-    def kernel(self):
-        """W (width, V), in the layout that small products want, or None.
-
-        None of a quantized layer, too: only its call knows what its numbers mean.
-        """
-        if self.dense is not None:
-            if self.dense.quantization_mode is not None:
-                return None
-            return ops.cast(self.dense.kernel, self.dense.compute_dtype)
-        return None if self.table is None else self.table.output_kernel()
 
 
 def make_vocabulary_map(
