@@ -95,7 +95,7 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     def attend(attention, x):
         return attention(x, value=memory, value_mask=mask)
 
-    if hasattr(model, "encoder_blocks"):
+    if model.has_source:
         source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
         mask = ops.not_equal(source_ids, model.pad_id)
         layers += encoder_kernels(model, source_ids)

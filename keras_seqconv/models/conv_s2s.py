@@ -12,6 +12,7 @@ from keras import ops
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
 from keras_seqconv.layers.sequences import checked, zero_masked
 from keras_seqconv.models import gated_stack
+from keras_seqconv.models.configuration import configuration_of
 from keras_seqconv.models.gated_stack import (
     WeightNormalizedModel,
     parse_convolutions,
@@ -20,7 +21,6 @@ from keras_seqconv.models.gated_stack import (
 from keras_seqconv.models.sequence_model import (
     ModelOptions,
     beams_of,
-    constructor_arguments,
 )
 from keras_seqconv.models.stacks import (
     SIDES,
@@ -84,6 +84,8 @@ class ConvS2S(WeightNormalizedModel):
     ```
     """
 
+    has_source = True
+
     def __init__(
         self,
         source_vocabulary_size: int,
@@ -102,7 +104,7 @@ class ConvS2S(WeightNormalizedModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         for name in ("dropout", "output_dim", "share_output_embedding"):
             checked(name, config[name])
         check_boolean("positions", positions)
@@ -277,7 +279,7 @@ class ConvLanguageModel(WeightNormalizedModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         checked("dropout", dropout)
         seeds, dtype = make_seeds(seed), config["dtype"]
         plain = {"folded": folded, "dtype": dtype}

@@ -11,11 +11,11 @@ from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput
 from keras_seqconv.models import stacks
+from keras_seqconv.models.configuration import configuration_of
 from keras_seqconv.models.sequence_model import (
     ModelOptions,
     SequenceModel,
     beams_of,
-    constructor_arguments,
 )
 from keras_seqconv.support.arguments import check_boolean, check_choice, check_integer
 
@@ -98,6 +98,8 @@ class EncoderDecoder(SequenceModel):
     ```
     """
 
+    has_source = True
+
     def __init__(
         self,
         source_vocabulary_size: int,
@@ -125,7 +127,7 @@ class EncoderDecoder(SequenceModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
         check_integer("num_encoder_layers", num_encoder_layers, 1, stacks.MOST_LAYERS)
         check_integer("num_decoder_layers", num_decoder_layers, 1, stacks.MOST_LAYERS)
@@ -280,7 +282,7 @@ class LanguageModel(SequenceModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         check_integer("num_layers", num_layers, 1, stacks.MOST_LAYERS)
         stacks.check_options(config)
         _check_sharing(config)
@@ -292,7 +294,7 @@ class LanguageModel(SequenceModel):
                 vocabulary_size,
                 hidden_dim,
                 embedding_dim=embedding_dim,
-                pad_id=self.pad_id,
+                pad_id=config["special_ids"]["pad"],
                 dtype=config["dtype"],
                 name="target_embedding",
                 **stacks.checked_adaptive(

@@ -35,7 +35,6 @@ from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 SIDES = ("encoder", "decoder")
 MOST_LAYERS = 1000  # against typing errors and hostile files
-SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
 
 
 def make_attention(

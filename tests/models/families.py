@@ -203,7 +203,7 @@ def randomize(model, scale=0.4, seed=0):
 def inputs_of(model, rows=slice(None)):
     """The sentences above as the model takes them."""
     inputs = {"target_ids": TARGETS[rows]}
-    if hasattr(model, "encode"):
+    if model.has_source:
         inputs["source_ids"] = SOURCES[rows]
     return inputs
 
