@@ -64,7 +64,7 @@ class ScaleGradient(SequenceLayer):
 
 
 class _WeightNormalized(SequenceLayer):
-    """A layer of weight-normalised ones, which `fold` makes plain.
+    """A layer of weight-normalized layers, which `fold` makes plain.
 
     Args:
         folded: True makes all weights in their plain form, see `WeightNormDense`; this
@@ -87,10 +87,6 @@ class _WeightNormalized(SequenceLayer):
         options = self._kernel_options("kernel_")
         return {**options, "folded": self.folded, "dtype": self.dtype_policy}
 
-    def _parts(self) -> list:
-        """The weight-normalised layers, and others that have them, as far as built."""
-        raise NotImplementedError
-
     def _dense(self, name, inputs_shape, units):
         dense = WeightNormDense(units, **self._options(), name=name)
         dense.build(inputs_shape)
@@ -98,8 +94,8 @@ class _WeightNormalized(SequenceLayer):
 
     def fold(self) -> None:
         """Replace v and g of all weights by plain kernels, see `WeightNormDense`."""
-        for part in self._parts():
-            part.fold()
+        for layer in self._flatten_layers(include_self=False, recursive=False):
+            layer.fold()
         self.folded = True
 
 
@@ -127,9 +123,6 @@ class ScaledResidual(_WeightNormalized):
         self.further_widths = {"skip": check_sequence("skip", skip_shape)}
         if self.further_widths["skip"] != width:
             self.projection = self._dense("projection", skip_shape, width)
-
-    def _parts(self):
-        return [] if self.projection is None else [self.projection]
 
     def call(self, inputs, skip, mask=None, inputs_mask=None):
         check_sequence("skip", skip.shape, self.further_widths["skip"])
@@ -223,10 +216,6 @@ class ConvS2SBlock(_WeightNormalized):
         x = self._dropped(inputs, self.dropout, training)
         return self._gate_and_add(self.convolution(x), inputs)
 
-    def _parts(self):
-        parts = [self.convolution, self.scaled_residual]
-        return parts if self.residual else parts[:1]
-
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
         return self.convolution.get_initial_state(batch_size, max_length)
@@ -307,9 +296,6 @@ class ConvS2SAttention(_WeightNormalized):
         }
         self.in_projection = self._dense("in_projection", inputs_shape, embed_dim)
         self.out_projection = self._dense("out_projection", values_shape, width)
-
-    def _parts(self):
-        return [self.in_projection, self.out_projection] if self.built else []
 
     def call(
         self,

@@ -62,7 +62,7 @@ class _WeightNormOptions(KernelOptions, total=False):
 class _WeightNorm(SequenceLayer):
     """The weights v, g and bias of both layers, and the kernel that v and g make."""
 
-    gain = 1.0  # of the initializer that is used when none is given
+    gain = 1.0  # of the default initializer
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         same, kernel = self.padding == "same", self.step_kernel()
         if same and None not in inputs.shape and 0 not in inputs.shape:
             return self._convolve(inputs, kernel, "same")
-        # Of nothing, backends convolve one zero: they fail or return a wrong shape.
+        # Backends disagree on empty inputs: they are padded to one position.
         batch, length = ops.shape(inputs)[:2]
         row, position = _one_for_none(batch), _one_for_none(length)
         left = 0 if same else self.kernel_size - 1

@@ -101,7 +101,7 @@ def _layers(model):
 
 
 def folded(model):
-    """The model without weight normalization; the one that is given is unchanged."""
+    """The model, or a folded copy of a model with weight normalization."""
     if not hasattr(model, "fold") or model.get_config().get("folded"):
         return model
     copy = model.copy_with()

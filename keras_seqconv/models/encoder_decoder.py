@@ -190,7 +190,7 @@ class EncoderDecoder(SequenceModel):
     def _shared(self, source_ids) -> dict:
         memory, mask = self.encode(source_ids)
         attentions = [block.attention.layer for block in self.decoder_blocks]
-        memories = [one.project_memory(memory, mask=mask) for one in attentions]
+        memories = [layer.project_memory(memory, mask=mask) for layer in attentions]
         # One mask for all; the values that it pads a narrower source with are masked.
         memories = [{n: x[n] for n in ("keys", "values")} for x in memories]
         return {"mask": mask, "memory": memories}
@@ -325,7 +325,7 @@ class LanguageModel(SequenceModel):
 
 
 def _check_sharing(config):
-    """Refuse ways of sharing matrices that exclude each other."""
+    """ValueError for options of sharing that exclude each other."""
     names = "share_embeddings", "tie_adaptive_weights", "tie_adaptive_projections"
     share, weights, projections = (check_boolean(x, config[x]) for x in names)
     adaptive = config["adaptive_softmax"], config["adaptive_input"]

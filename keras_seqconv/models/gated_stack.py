@@ -5,6 +5,7 @@ Letters: B batch, T time, C channels, E embedding width.
 
 import ast
 import dataclasses
+import itertools
 import reprlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -233,7 +234,7 @@ def weight_normed(units: int, dropout: float = 0.0, **plain) -> WeightNormDense:
 
 
 class WeightNormalizedModel(SequenceModel):
-    """A model of weight-normalised layers, which `fold` makes plain ones."""
+    """A model of weight-normalized layers, which `fold` makes plain."""
 
     # Names of the layers in front of the blocks of the decoder and behind them.
     _input, _output = "decoder_input", "decoder_output"
@@ -258,16 +259,11 @@ class WeightNormalizedModel(SequenceModel):
             layers += [block.mixer, block.attention, block.residual]
         if self.has_logits:
             layers += [getattr(self, self._output), self.output_dense]
-        layers = [
-            part
-            for layer in layers
-            if layer is not None
-            for part in layer._flatten_layers()
-            if hasattr(part, "step_kernel")
-        ]
-        if self.has_logits and self.output_dense is None:
-            layers.append(self.target_embedder.tokens)
-        return layers
+            if self.output_dense is None:
+                layers.append(self.target_embedder.tokens)
+        inner = (layer._flatten_layers() for layer in layers if layer is not None)
+        inner = itertools.chain.from_iterable(inner)
+        return [layer for layer in inner if hasattr(layer, "step_kernel")]
 
     def fold(self) -> None:
         """Replaces all weight-normalized weights by plain kernels, for serving.

@@ -48,7 +48,7 @@ class SequenceModel(TokenTrainedModel):
     search. Later changes by Keras are part of the configuration: `quantize`,
     `enable_lora` of layers, `trainable`.
 
-    Training: see `TokenTrainedModel`.
+    Training: see `models.token_training.TokenTrainedModel`.
 
     Sub-classes make their layers, `target_embedder` and `decoder_blocks` among them,
     and then call this constructor, which makes the graph. They have
@@ -58,8 +58,8 @@ class SequenceModel(TokenTrainedModel):
         _step_layers() -> layers of the decoder whose `step_kernel()` is made once
             before a loop of steps
         _advance(x, mix, state, look) -> embedded ids (rows, n, C) through the layers of
-            the decoder, `mix(mixer, x)` for each mixer; and where they looked,
-            (rows, n, S), or None
+            the decoder, `mix(mixer, x)` for each mixer; and with `look` the attention
+            to the source, (rows, n, S), or None
         _head(x) -> from there to logits, or to the inputs of an adaptive softmax; this
             and `_step_layers` by `vocabulary_map`, if there is one
     """

@@ -40,7 +40,7 @@ MOST_LAYERS = 1000  # against typing errors and hostile files
 def make_attention(
     hidden_dim, num_heads, padding, attention_dropout=0.0, seed=None, dtype=None
 ) -> MultiHeadAttention:
-    """The row of `MultiHeadAttention`, which names its arguments in its own way."""
+    """The row of `MultiHeadAttention`, whose arguments have other names."""
     return MultiHeadAttention(
         num_heads,
         output_dim=hidden_dim,
@@ -90,7 +90,7 @@ def of_side(name: str, value, side: str):
 
 
 def of_layers(name: str, value, num_layers: int) -> list:
-    """One value for each layer: given one by one, or one for all."""
+    """A list with a value for each layer, from such a list or from one value."""
     if not isinstance(value, (list, tuple)):
         return [value] * num_layers
     if len(value) not in (1, num_layers):
@@ -156,7 +156,7 @@ def make_blocks(
         # As in Wu et al. 2019, section 5.1 (their first 7).
         kernel_sizes = [*(3, 7, 15)[:num_layers], *[31] * (num_layers - 3)]
     kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
-    given = {name: options[name] for name in FOR_MIXERS}
+    arguments = {name: options[name] for name in FOR_MIXERS}
 
     def residual(number, part, layer):
         return Residual(
@@ -172,8 +172,8 @@ def make_blocks(
     for number, (mixer, kernel_size) in enumerate(
         zip(mixers, kernel_sizes, strict=True), start=1
     ):
-        given["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
-        shared = {**given, "seed": next(seeds), "dtype": dtype}
+        arguments["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
+        shared = {**arguments, "seed": next(seeds), "dtype": dtype}
         mixer = residual(
             number, "mixer", make_mixer(mixer, {**shared, "padding": padding})
         )
@@ -194,39 +194,44 @@ def make_blocks(
     return blocks
 
 
-def make_mixer(mixer, given: dict) -> keras.layers.Layer:
+def make_mixer(mixer, arguments: dict) -> keras.layers.Layer:
     """A layer from a row of `MIXERS`.
 
     Args:
         mixer: a kind, that is a row, a name that is registered with Keras, or a class
             or function itself; or {"kind": ..., and options of the layer}.
-        given: arguments of the model; options of the mixer override them.
+        arguments: of the model, None where not set; options of the mixer override them.
     """
     options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
-    make = options.pop("kind", None)
-    if isinstance(make, str):
-        make = MIXERS.get(make) or keras.saving.get_registered_object(make)
-    if not callable(make) or isinstance(make, keras.layers.Layer):
+    kind = options.pop("kind", None)
+    if isinstance(kind, str):
+        kind = MIXERS.get(kind) or keras.saving.get_registered_object(kind)
+    if not callable(kind) or isinstance(kind, keras.layers.Layer):
         raise ValueError(
             f"`mixer` must be one of {tuple(MIXERS)}, a class or function that is "
             "registered with Keras, or a dictionary with one of these as 'kind'. "
             f"Received: mixer={mixer!r}"
         )
-    if isinstance(make, type):
-        parameters = parameters_of(make)
-    else:
-        parameters = inspect.signature(make).parameters.values()
-    names = {one.name for one in parameters}
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        names.add("dtype")  # as of layers
+    names = _parameter_names(kind)
     for name in options:
         if name not in names or name in ("padding", "seed", "dtype"):
             raise ValueError(
                 f"`mixer` has the option `{name}`, which its layer has not. "
                 f"Received: mixer={mixer!r}"
             )
-    given = {k: v for k, v in given.items() if k in names and v is not None}
-    return make(**{**given, **options})
+    arguments = {k: v for k, v in arguments.items() if k in names and v is not None}
+    return kind(**{**arguments, **options})
+
+
+def _parameter_names(kind) -> set:
+    """Names of the arguments that a class or function takes, `dtype` by `**kwargs`."""
+    if isinstance(kind, type):
+        parameters = parameters_of(kind)
+    else:
+        parameters = inspect.signature(kind).parameters.values()
+    names = {parameter.name for parameter in parameters}
+    takes_more = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters)
+    return names | {"dtype"} if takes_more else names
 
 
 # --- Ids to vectors, and vectors to logits ---

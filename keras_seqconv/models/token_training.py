@@ -71,12 +71,12 @@ def without_class_weight(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def checked(*args, **options):
-        given = signature.bind(*args, **options).arguments.get("class_weight")
-        if given is not None:
+        arguments = signature.bind(*args, **options).arguments
+        if arguments.get("class_weight") is not None:
             raise ValueError(
                 "`class_weight` is for one label of a row, not for the labels (B, T) "
                 "of a sequence: give `sample_weight`, (B,) or (B, T). Received: "
-                f"class_weight={given!r}"
+                f"class_weight={arguments['class_weight']!r}"
             )
         return method(*args, **options)
 
@@ -124,14 +124,14 @@ def _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums):
 def _train_on_jax(model, state: tuple, data) -> tuple:
     import jax
 
-    weights, others, optimizer_values, metric_values = state
+    weights, non_trainable, optimizer_values, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     optimizer = model.optimizer
 
     def objective_of(weights):
         with _scope(
             (model.trainable_variables, weights),
-            (model.non_trainable_variables, others),
+            (model.non_trainable_variables, non_trainable),
             (optimizer.variables, optimizer_values),
             collect_losses=True,
         ) as scope:
@@ -142,7 +142,7 @@ def _train_on_jax(model, state: tuple, data) -> tuple:
         return objective, (*results, _values(scope, model.non_trainable_variables))
 
     differentiated = jax.value_and_grad(objective_of, has_aux=True)
-    (_, (sums, outputs, others)), gradients = differentiated(weights)
+    (_, (sums, outputs, non_trainable)), gradients = differentiated(weights)
     weights, optimizer_values = optimizer.stateless_apply_sums(
         optimizer_values, gradients, sums[3], weights
     )
@@ -154,22 +154,22 @@ def _train_on_jax(model, state: tuple, data) -> tuple:
         logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
         logs = {**logs, **_update_logs(model)}
     metric_values = _values(scope, model.metrics_variables)
-    return logs, (weights, others, optimizer_values, metric_values)
+    return logs, (weights, non_trainable, optimizer_values, metric_values)
 
 
 def _test_on_jax(model, state: tuple, data) -> tuple:
-    weights, others, metric_values = state
+    weights, non_trainable, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     with _scope(
         (model.trainable_variables, weights),
-        (model.non_trainable_variables, others),
+        (model.non_trainable_variables, non_trainable),
         (model.metrics_variables, metric_values),
     ) as scope:
         _, sums, outputs = _token_sums(model, inputs, labels, sample_weight, False)
         model.training.metrics.add(sums)
         logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
-    others = _values(scope, model.non_trainable_variables)
-    return logs, (weights, others, _values(scope, model.metrics_variables))
+    non_trainable = _values(scope, model.non_trainable_variables)
+    return logs, (weights, non_trainable, _values(scope, model.metrics_variables))
 
 
 def _scope(*states, **options):
@@ -249,7 +249,7 @@ def _weighted(model, outputs, labels, real, weight, training):
     if loss is None:
         total = nll(outputs, training)
         return total, ops.stop_gradient(total), ops.zeros(())
-    # A loss of one's own; nll and accuracy cost another pass over the logits.
+    # A custom loss; nll and accuracy cost another pass over the logits.
     call = loss.call if isinstance(loss, keras.losses.Loss) else loss
     values = ops.cast(call(labels, outputs), "float32")
     if len(values.shape) not in (0, 2):
