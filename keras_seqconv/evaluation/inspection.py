@@ -95,13 +95,15 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     def attend(attention, x):
         return attention(x, value=memory, value_mask=mask)
 
-    if hasattr(model, "encoder_blocks"):
+    if model.has_source:
         source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
         mask = ops.not_equal(source_ids, model.pad_id)
         layers += encoder_kernels(model, source_ids)
         memory, _ = model.encode(source_ids)
     target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
-    stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix, attend)
+    stacks.run_blocks(
+        model.decoder_blocks, model.target_embedder(target_ids), mix, attend
+    )
     return [
         layer._replace(values=ops.convert_to_numpy(layer.values)) for layer in layers
     ]
@@ -118,7 +120,7 @@ def encoder_kernels(model, source_ids) -> list[LayerKernels]:
     layers, mix = _collecting(convolutions)
     mask = ops.not_equal(source_ids, model.pad_id)
     x = model.source_embedder(source_ids, mask)
-    stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
+    stacks.run_blocks(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
     return layers
 
 

@@ -35,7 +35,7 @@ import tensorflow as tf
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
-from keras_seqconv.models.changes import folded
+from keras_seqconv.models.configuration import folded
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # The score of a hypothesis that was not found: JSON has no infinity.

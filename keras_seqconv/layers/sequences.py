@@ -33,8 +33,11 @@ that break a rule of their docstring, and shapes that do not fit (the last axis 
 known), raise ValueError.
 """
 
+import contextlib
+import contextvars
 import inspect
 import types
+from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
 import keras
@@ -95,6 +98,28 @@ _CHECKS = {name: check for check, names in _RULES.items() for name in names}
 def checked(name: str, value):
     """The value of an argument that means the same in every constructor."""
     return _CHECKS[name](name, value) if name in _CHECKS else value
+
+
+_LOOP_KERNELS = contextvars.ContextVar("loop_kernels", default=None)
+
+
+@contextlib.contextmanager
+def loop_kernels(layers: list, kernels: list) -> Iterator[None]:
+    """While active, steps of these layers use these kernels and make none.
+
+    A loop makes the kernels once before it: weight normalization in every step would
+    cost more than the products with the few rows of a step.
+    """
+    token = _LOOP_KERNELS.set(dict(zip(map(id, layers), kernels, strict=True)))
+    try:
+        yield
+    finally:
+        _LOOP_KERNELS.reset(token)
+
+
+def loop_kernel(layer):
+    """The kernel of the layer within `loop_kernels`, otherwise None."""
+    return (_LOOP_KERNELS.get() or {}).get(id(layer))
 
 
 class LayerOptions(TypedDict, total=False):
