@@ -343,11 +343,11 @@ class BytePairsInGraph:
             best = tf.math.unsorted_segment_min(ranks, rows[:-1], count + 1)
             chosen = (ranks < none) & (ranks == tf.gather(best, rows[:-1]))
             # Of x x x the first two: every other one of a run that overlaps.
-            places = tf.range(tf.size(ranks))
+            positions = tf.range(tf.size(ranks))
             runs = tf.cumsum(tf.cast(~chosen, tf.int32))
-            firsts = tf.where(chosen, places, places[-1:])
+            firsts = tf.where(chosen, positions, positions[-1:])
             firsts = tf.math.unsorted_segment_min(firsts, runs, tf.size(symbols))
-            chosen &= (places - tf.gather(firsts, runs)) % 2 == 0
+            chosen &= (positions - tf.gather(firsts, runs)) % 2 == 0
             merged = tf.gather(numbers, tf.where(chosen, ranks, 0))
             merged = tf.where(chosen, merged, symbols[:-1])
             symbols = tf.concat([merged, symbols[-1:]], axis=0)
