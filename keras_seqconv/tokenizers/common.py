@@ -253,17 +253,13 @@ class _VocabularyTokenizer(Tokenizer):
         counts = Counter()
         for text in valid_texts(texts):
             counts.update(cls._split(text))
-        tokens = [
-            token
-            for token in sorted(counts, key=lambda token: (-counts[token], token))
-            if counts[token] >= min_count and token not in SPECIAL_SYMBOLS
-        ]
+        tokens = [token for token, _ in most_frequent(counts, limit, min_count)]
         if not tokens:
             raise ValueError(
                 f"`texts` must hold a token that appears at least {min_count} times. "
                 f"Received: none among {counts.total()} tokens"
             )
-        return cls(tokens[:limit])
+        return cls(tokens)
 
     def join(self, tokens: Iterable[str]) -> str:
         """The text of tokens."""
@@ -358,7 +354,20 @@ class CharacterTokenizer(_VocabularyTokenizer):
         return tf.strings.unicode_split(texts, "UTF-8")
 
 
-# --- Texts that come in, and tables. ---
+# --- Counts of tokens, texts that come in, and tables. ---
+
+
+def most_frequent(
+    counts: Mapping[str, int], limit: int | None, min_count: int
+) -> list[tuple[str, int]]:
+    """Tokens and counts: by falling count, equal counts by code points.
+
+    Special symbols and tokens that are less frequent than `min_count` are left out, and
+    of the others all but the first `limit`.
+    """
+    items = [item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS]
+    items = sorted(items, key=lambda item: (-item[1], item[0]))[:limit]
+    return [item for item in items if item[1] >= min_count]
 
 
 def valid_text(text: str | bytes, name: str = "texts") -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
 import io
@@ -132,11 +133,12 @@ def translate_file(
     options = translator.translation_options(
         n_best, return_attention=attention, **options
     )
-    state = _state(input)
+    state, lines = _state(input), iterate_lines(input, on_error)
     settings = {"format": format, "window": window, "input": state}
-    settings |= {"on_error": on_error, **_plain_options(options)}
-    lines = iterate_lines(input, on_error)
-    with _opened(output, resume, translator, settings) as (write, done):
+    settings = functools.partial(
+        _settings, translator, options, on_error=on_error, **settings
+    )
+    with _opened(output, resume, settings) as (write, done):
         packed = str(input).endswith((".gz", ".bz2", ".xz"))
         size = state["size"] if state and not packed else None
         run = _Run(translator, options, format, Report(done, done), progress, size)
@@ -248,23 +250,20 @@ def _state(input) -> dict | None:
     return None
 
 
-def _plain_options(options: TranslationOptions) -> dict:
-    """Options by name, as JSON has them."""
-    plain = dataclasses.asdict(options)
-    dictionary = json.dumps(plain["alignment_dictionary"])  # may be long
-    plain["alignment_dictionary"] = hashlib.sha256(dictionary.encode()).hexdigest()
-    return plain.pop("search") | plain
-
-
-def _settings(translator: Translator, settings: dict) -> dict:
+def _settings(translator: Translator, options: TranslationOptions, **settings) -> dict:
     """Everything that the output depends on, as JSON has it."""
     model, of_keras = translator.model, translator.is_of_keras
+    options = dataclasses.asdict(options)
+    dictionary = json.dumps(options["alignment_dictionary"])  # may be long
     settings = {
         "package": __version__,
         "model": _model_digest(model) if of_keras else model.digest,
         "runtime": "keras" if of_keras else "onnx",
         "source tokenizer": tokenizer_fingerprint(translator.source_tokenizer),
         "target tokenizer": tokenizer_fingerprint(translator.target_tokenizer),
+        **options.pop("search"),
+        **options,
+        "alignment_dictionary": hashlib.sha256(dictionary.encode()).hexdigest(),
         **settings,
     }
     return json.loads(json.dumps(settings))
@@ -286,7 +285,7 @@ def _model_digest(model) -> str:
 
 @contextlib.contextmanager
 def _opened(
-    output, resume: bool, translator: Translator, settings: dict
+    output, resume: bool, settings: Callable[[], dict]
 ) -> Iterator[tuple[Callable, int]]:
     """A function that writes a window (bytes, lines so far), and lines done before."""
     is_stream = hasattr(output, "write")
@@ -294,7 +293,7 @@ def _opened(
     if not is_stream and (path.is_file() or not path.exists()):
         if not path.parent.is_dir():
             raise FileNotFoundError(f"The folder {path.parent} does not exist.")
-        with _resumable(path, resume, translator, settings) as opened:
+        with _resumable(path, resume, settings) as opened:
             yield opened
         return
     if resume:
@@ -306,13 +305,13 @@ def _opened(
 
 
 @contextlib.contextmanager
-def _resumable(path: Path, resume: bool, translator, settings: dict) -> Iterator[tuple]:
+def _resumable(path: Path, resume: bool, settings: Callable) -> Iterator[tuple]:
     """Writes `PATH.part`, which becomes `path`, and notes its state in `.part.json`."""
     part, note = (path.with_name(path.name + end) for end in (".part", ".part.json"))
     taken = f"{part} is being written by another process: choose another file."
     with locked(path.with_name(f".{path.name}.lock"), taken):
         remove_parts(path.parent, rf"{re.escape(path.name)}(\.part\.json)?")
-        settings = _settings(translator, settings)
+        settings = settings()
         done, size = _earlier(part, note, resume, settings)
         with open(part, "ab", buffering=0) as stream:
             stream.truncate(size)

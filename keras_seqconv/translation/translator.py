@@ -53,7 +53,6 @@ class TranslationOptions:
     """
 
     search: BeamOptions | SampleOptions
-    n_best: int
     seed: int
     return_attention: bool
     replace_unknowns: bool
@@ -228,11 +227,10 @@ class Translator(TextModel):
                 )
             options = dataclasses.replace(options, num_hypotheses=n_best)
         attention = options.return_attention
-        options = dataclasses.replace(
-            options, return_attention=attention or replace_unknowns
-        )
+        if replace_unknowns:
+            options = dataclasses.replace(options, return_attention=True)
         return TranslationOptions(
-            options, n_best, seed, attention, replace_unknowns, alignment_dictionary
+            options, seed, attention, replace_unknowns, alignment_dictionary
         )
 
     def each_n_best(
