@@ -337,8 +337,7 @@ def _open_files(name, path, order, chosen, default, variant, skip, header) -> Co
         language = "tsv" if ".tsv" in path.suffixes[-2:] else chosen[1] or "text"
         layout = {("train", "", language): path}
     variant = _variant(path, layout, variant)
-    files = {(stem, column): file for (stem, other, column), file in layout.items()
-             if other == variant}  # fmt: skip
+    files = {(k[0], k[2]): file for k, file in layout.items() if k[1] == variant}
     names = _columns(files)
     with_columns = names == ["tsv"]
     if len(names) == 1 and not with_columns and (chosen[0] or default):

@@ -89,8 +89,9 @@ def encode(
                 kept += 1
                 yield {"source_ids": source, "target_ids": target}
     if not kept:
-        left_out = [f"{counts[key]:,} {words}" for key, words in _LENGTHS.items()
-                    if counts[key]]  # fmt: skip
+        left_out = [
+            f"{counts[key]:,} {words}" for key, words in _LENGTHS.items() if counts[key]
+        ]
         raise ValueError(
             "At least one row of text must have the right lengths. Left out: "
             f"{', '.join(left_out) or 'none'}. Received: min_length={min_length}, "

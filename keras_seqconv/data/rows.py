@@ -93,8 +93,7 @@ def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[t
     """The rows of the first two columns of a file, for `checked`."""
     quoted, third = 0, ""
     for (lines,), names, numbers in read_parallel([path], False, collections.Counter()):
-        rows = [[*line.split("\t"), _NO_TAB][: max(2, line.count("\t") + 1)]
-                for line in lines]  # fmt: skip
+        rows = [line.split("\t") if "\t" in line else [line, _NO_TAB] for line in lines]
         if numbers[0] == 1:
             if header is None and _names_columns(rows[0][:2], languages):
                 raise ValueError(
@@ -223,9 +222,8 @@ def prepare_tfds(builder, manual_dir: str | os.PathLike | None = None) -> None:
             # other errors, and those of what it downloads with, have no common class.
             by_hand = isinstance(error, AssertionError)
             package = type(error).__module__.partition(".")[0]
-            if not by_hand and package not in (
-                "tensorflow_datasets", "requests", "urllib",
-            ):  # fmt: skip
+            downloads = ("tensorflow_datasets", "requests", "urllib")
+            if not by_hand and package not in downloads:
                 raise
             raise (FileNotFoundError if by_hand else ConnectionError)(
                 f"{builder.info.full_name} is not prepared in {root}, and cannot be: "

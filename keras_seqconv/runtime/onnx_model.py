@@ -89,25 +89,14 @@ class OnnxModel:
         self._programs, self._making = {}, threading.Lock()
 
     def beam_search_hypotheses(
-        self,
-        source_ids=None,
-        *,
-        prefix_ids=None,
-        options: BeamOptions | None = None,
-        **names,
+        self, source_ids=None, *, prefix_ids=None, options=None, **names
     ) -> Hypotheses:
         """See `keras_seqconv.decoding.beam_search_hypotheses`; L is at most its L."""
         options = options or BeamOptions.from_names(names)
         return self._searched(options, source_ids, prefix_ids)
 
     def sample_hypotheses(
-        self,
-        source_ids=None,
-        *,
-        seed: list[tuple[int, int]],
-        prefix_ids=None,
-        options: SampleOptions | None = None,
-        **names,
+        self, source_ids=None, *, seed, prefix_ids=None, options=None, **names
     ) -> Hypotheses:
         """See `keras_seqconv.decoding.sample_hypotheses`; a seed for each sentence."""
         options = options or SampleOptions.from_names(names)
