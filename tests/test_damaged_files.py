@@ -33,6 +33,7 @@ from keras_seqconv.training import TrainingOptions, average_run
 from keras_seqconv.training.finish import _remove_results
 from keras_seqconv.training.recipe import make_model, make_optimizer, resolve_recipe
 from keras_seqconv.training.run import open_run, read_run
+from tests.cases import quick_and_slow
 from tests.small_models import SMALL, TOKENIZER, encoder_decoder, tokenizer_of
 
 pytestmark = pytest.mark.tensorflow
@@ -326,7 +327,7 @@ def test_a_checkpoint_of_three_gigabytes(tmp_path):
 # --- Weights that are not finite ---
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("value", quick_and_slow([np.nan], [-np.inf]))
 def test_weights_that_are_not_finite(folder, golden, value):
     """Are told by whatever reads them, and in memory; a search would find nothing."""
     words = "`model` must have finite weights. Received: NaN or infinity in .*/"
