@@ -115,7 +115,7 @@ def text_perplexity(
     from keras import ops
 
     from keras_seqconv.decoding.graphs import run_cached
-    from keras_seqconv.translation.text_model import batches, check_lengths
+    from keras_seqconv.translation.text_model import batches_by_length, check_lengths
 
     if generator.tokenizer is None:
         raise ValueError("This model has no tokenizer.")
@@ -145,7 +145,7 @@ def text_perplexity(
         inputs = [row["target_ids"].tolist() for row in part]
         labels = [row["labels"].tolist() for row in part]
         check_lengths("lines", inputs, most)
-        for batch in batches([*map(len, inputs)], size, most):
+        for batch in batches_by_length([*map(len, inputs)], size, most):
             targets = batch.padded(labels, model.pad_id)
             tensors = {
                 "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),

@@ -162,7 +162,7 @@ def _options(translator, quantize, search: dict) -> BeamOptions:
             f"Received: {type(translator).__name__} of {type(model).__name__}"
         )
     require("tf2onnx", "onnx")
-    return BeamOptions(**translator.search_options(search))
+    return translator.search_options(search)
 
 
 # --- Files ---

@@ -34,7 +34,7 @@ import keras
 import tensorflow as tf
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
+from keras_seqconv.decoding.options import OF_SCORES, SearchOptions
 from keras_seqconv.models.configuration import folded
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
@@ -81,7 +81,7 @@ class Servable:
         xla: bool = False,
     ):
         self.xla = check_boolean("xla", xla)
-        self.options = BeamOptions(**translator.search_options(search))
+        self.options = translator.search_options(search)
         if tokens_per_batch is None:
             tokens_per_batch = translator.tokens_per_batch
         self.tokens_per_batch = check_integer("tokens_per_batch", tokens_per_batch, 1)

@@ -21,7 +21,7 @@ from keras_seqconv.presets import Recipe
 from keras_seqconv.support import files, versions
 from keras_seqconv.support.files import read_json, write_json
 from keras_seqconv.training.recipe import recipe_from_json
-from keras_seqconv.training.text import Text, corpus_of, read_text, remove_text
+from keras_seqconv.training.text import Text, corpus_of, remove_text, text_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
@@ -239,13 +239,13 @@ def start_run(
         _check_end(Run(options.workdir, options), recipe)
         run = open_run(options, recipe)
         corpus = corpus_of(run)
-        return run, None if run.finished else read_text(run, recipe, corpus, say)
+        return run, None if run.finished else text_of(run, recipe, corpus, say)
 
     def in_shared_folder(start: dict):
         run = Run(options.workdir, options, writes=False)
         if run.last_start != start:
             return in_own_folder()
-        return run, read_text(run, recipe, corpus_of(run), say)
+        return run, text_of(run, recipe, corpus_of(run), say)
 
     if hosts.shard()[1] == 1:
         return in_own_folder()

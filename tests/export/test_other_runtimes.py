@@ -198,11 +198,13 @@ def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     for row, length in zip(source, [1, 2, 9, 5] * 3, strict=True):
         row[length - 1 :] = [2] + [1] * (9 - length)
     options = translator.search_options(search)
-    found = ks.decoding.beam_search_hypotheses(translator.model, source, **options)
+    found = ks.decoding.beam_search_hypotheses(
+        translator.model, source, options=options
+    )
     if quantize is not None:
         write_graphs(translator.model, tmp_path)
         model = OnnxModel(tmp_path, quantize=quantize)
-        found, other = model.beam_search_hypotheses(source, **options), found
+        found, other = model.beam_search_hypotheses(source, options=options), found
         assert (found.scores != np.asarray(other.scores))[:, 0].all()
     ids, lengths = np.asarray(found.ids)[:, 0], np.asarray(found.lengths)[:, 0]
     expected = [row[: n - 1].tolist() for row, n in zip(ids, lengths, strict=True)]

@@ -194,7 +194,7 @@ def test_a_closed_connection_is_told_from_another_error(monkeypatch, kind):
 LONG_TEXT = """
 import time
 import keras_seqconv.training.run as run
-run.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
+run.text_of = lambda *_: print("reading", flush=True) or time.sleep(1000)
 """
 
 
