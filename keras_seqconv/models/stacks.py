@@ -30,7 +30,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import by_rows, checked, parameters_of
+from keras_seqconv.layers.sequences import argument_names, by_rows, checked
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
@@ -214,12 +214,9 @@ def make_mixer(mixer, given: dict) -> keras.layers.Layer:
             "registered with Keras, or a dictionary with one of these as 'kind'. "
             f"Received: mixer={mixer!r}"
         )
-    if isinstance(make, type):
-        parameters = parameters_of(make)
-    else:
-        parameters = inspect.signature(make).parameters.values()
-    names = {one.name for one in parameters}
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    parameters = inspect.signature(make).parameters
+    names = {*(argument_names(make) if isinstance(make, type) else parameters)}
+    if any(value.kind is value.VAR_KEYWORD for value in parameters.values()):
         names.add("dtype")  # as of layers
     for name in options:
         if name not in names or name in ("padding", "seed", "dtype"):
