@@ -66,7 +66,8 @@ def saved_model(
     require_tensorflow()
     # They need TensorFlow.
     from keras_seqconv.export.model_card import model_card
-    from keras_seqconv.export.servable import Servable, make_signatures
+    from keras_seqconv.export.servable import Servable
+    from keras_seqconv.export.signatures import make_signatures
 
     if not hasattr(translator, "search_options"):
         raise ValueError(
@@ -158,7 +159,7 @@ def _warmup_requests(
     texts: what users send; None makes texts of random tokens.
     most: tokens of the longest source.
     """
-    from keras_seqconv.export.servable import inputs_of
+    from keras_seqconv.export.signatures import inputs_of
 
     rng = np.random.default_rng(0)
     tokenizer = next(iter(translator.tokenizers.values()), None)
