@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import quick_and_slow
 from tests.processes import ROOT, run_python
 
 PACKAGE = ROOT / "keras_seqconv"
@@ -109,7 +110,7 @@ def test_imports_run_one_way():
 
     for module in graph:
         visit(module, ())
-    graph = ALLOWED  # of folders, which docs/rooms.py draws
+    graph = ALLOWED  # of folders, which docs/import_graph.py draws
     for folder in graph:
         visit(folder, ())
 
@@ -171,7 +172,10 @@ def test_other_backends_are_refused_clearly():
 
 @pytest.mark.parametrize(
     "imports",
-    ["keras_seqconv, keras", "keras, keras_seqconv", "keras_seqconv.layers.attention"],
+    quick_and_slow(
+        ["keras, keras_seqconv"],
+        ["keras_seqconv, keras", "keras_seqconv.layers.attention"],
+    ),
 )
 def test_a_keras_file_loads_whatever_is_imported_first(imports, tmp_path):
     import keras
@@ -271,6 +275,7 @@ ks.layer
 """
 
 
+@pytest.mark.slow
 def test_type_checkers_follow_the_installed_package(tmp_path):
     (tmp_path / "typed.py").write_text(TYPED)
     options = ["--ignore-missing-imports", "--follow-imports=silent", "typed.py"]

@@ -77,7 +77,7 @@ def saved_model(
     parent = Path(os.path.realpath(directory))
     if version is None:  # one more than the largest
         names = [entry.name for entry in parent.glob("*")]
-        version = 1 + max((int(one) for one in names if one.isdecimal()), default=0)
+        version = 1 + max((int(n) for n in names if n.isdecimal()), default=0)
     path = parent / str(check_positive_integer("version", version))
     if path.exists():
         raise ValueError(
@@ -152,12 +152,12 @@ def _without_newer_attributes(folder: Path) -> None:
 
 
 def _warmup_requests(
-    signatures: dict, translator, texts: list[str] | None, most: int
+    signatures: dict, translator, texts: list[str] | None, longest: int
 ) -> list[tuple[str, dict]]:
     """Signature and inputs of typical sizes, of all sizes for the default signature.
 
     texts: what users send; None makes texts of random tokens.
-    most: tokens of the longest source.
+    longest: tokens of the longest source.
     """
     from keras_seqconv.export.signatures import inputs_of
 
@@ -184,7 +184,7 @@ def _warmup_requests(
         sizes = _SIZES if name == "serving_default" or not requests else _SIZES[1:4:2]
         for count, length in sizes:
             inputs = {
-                key: value(spec, count, min(length, most))
+                key: value(spec, count, min(length, longest))
                 for key, spec in inputs_of(function).items()
             }
             requests.append((name, inputs))

@@ -158,11 +158,11 @@ class Progress:
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of this package, of Python, and of those packages that there are."""
-    found = {"keras_seqconv": __version__, "python": platform.python_version()}
+    numbers = {"keras_seqconv": __version__, "python": platform.python_version()}
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            numbers[package] = importlib.metadata.version(package)
+    return numbers
 
 
 def clock(seconds: float) -> str:

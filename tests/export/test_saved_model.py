@@ -17,7 +17,6 @@ from tests.small_models import (
     make_language_model,
     make_translator,
 )
-from tests.two_tokenizers import make_two_sided
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
@@ -81,17 +80,6 @@ def test_answers_are_those_of_translate(pieces):
         expected, _ = translator.model.encode(np.array([row], "int32"))
         np.testing.assert_allclose(outputs[: len(row)], expected[0], atol=1e-5)
         assert not outputs[len(row) :].any()
-
-
-def test_each_side_is_read_and_written_by_its_own_tokenizer(tmp_path):
-    translator = make_two_sided()
-    run = tf.saved_model.load(ks.export.saved_model(translator, tmp_path)).signatures
-    texts, given = ["w1 w2 w3", "w4"], ["w10", "w2"]
-    found = run["serving_default"](text=tf.constant(texts))
-    assert decoded(found["translation"]) == translator.translate(texts)
-    found = run["score"](text=tf.constant(texts), translation=tf.constant(given))
-    expected = translator.score(texts, given)
-    np.testing.assert_allclose(found["score"], expected, atol=1e-4)
 
 
 def searched(translator, ids):
