@@ -1,4 +1,4 @@
-"""A picture of the package's folders and modules, drawn from what their files import."""
+"""A picture of the imports between the folders and modules of the package."""
 
 import ast
 from pathlib import Path
@@ -31,16 +31,18 @@ def imports() -> dict[str, set[str]]:
 
 def levels(graph: dict[str, set[str]]) -> dict[str, int]:
     """How many imports lie below a folder; leaves have 0."""
-    known: dict[str, int] = {}
+    level_of: dict[str, int] = {}
 
     def level(folder):
-        if folder not in known:
-            known[folder] = 1 + max((level(other) for other in graph[folder]), default=-1)
-        return known[folder]
+        if folder not in level_of:
+            level_of[folder] = 1 + max(
+                (level(other) for other in graph[folder]), default=-1
+            )
+        return level_of[folder]
 
     for folder in graph:
         level(folder)
-    return known
+    return level_of
 
 
 def picture():

@@ -239,7 +239,7 @@ def test_the_package_shows_its_public_names_only():
     assert not {"atomic", "locks"} & set(dir(ks))
     for name in ks.__all__:
         getattr(ks, name)
-    for room, name in (
+    for package, name in (
         ("layers", "GLU"),
         ("ops", "light_conv"),
         ("decoding", "sample"),
@@ -247,13 +247,15 @@ def test_the_package_shows_its_public_names_only():
         ("data", "BatchStream"),
         ("models", "from_preset"),
     ):
-        room = getattr(ks, room)
-        shown = {one: getattr(room, one) for one in dir(room)}
+        package = getattr(ks, package)
+        shown = {member: getattr(package, member) for member in dir(package)}
         assert name in shown
         shown.pop("sequences", None)  # the contract of layers, which docstrings cite
-        for one in shown.values():
-            assert type(one) is not type(ks)
-            assert getattr(one, "__module__", room.__name__).startswith(room.__name__)
+        for member in shown.values():
+            assert type(member) is not type(ks)
+            assert getattr(member, "__module__", package.__name__).startswith(
+                package.__name__
+            )
     assert "sequences" in dir(ks.layers)
 
 
