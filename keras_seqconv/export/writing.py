@@ -19,9 +19,6 @@ def saved_model(
     translator,
     directory: str | os.PathLike,
     *,
-    num_beams: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
     max_source_length: int | None = None,
     n_best: int | None = None,
     tokens_per_batch: int | None = None,
@@ -29,6 +26,7 @@ def saved_model(
     version: int | None = None,
     warmup_texts: list[str] | None = None,
     run: str | os.PathLike | None = None,
+    **search,
 ) -> Path:
     """Writes `directory/<version>/` for a stock `tensorflow_model_server`.
 
@@ -42,7 +40,6 @@ def saved_model(
     Args:
         translator: a `Translator` or `LanguageGenerator`, which stays unchanged.
         directory: folder of the versions, named like the model.
-        num_beams, length_penalty, max_length: of the search; default: the translator's.
         max_source_length: tokens of a source (a prompt) to read, including its end; 512
             by default, or the limit of the model. The rest is ignored.
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
@@ -53,13 +50,15 @@ def saved_model(
         version: a positive integer; by default one more than the largest version.
         warmup_texts: typical texts of users; None makes texts of random tokens.
         run: work folder of the training, for scores in the model card.
+        **search: options of `keras_seqconv.decoding.beam_search`, by default those of
+            the translator.
 
     Returns:
         The folder of the version.
 
     Raises:
-        ValueError: an argument breaks its rule, the version exists, or the backend is
-            JAX.
+        ValueError, TypeError: an argument breaks its rule, the version exists, or the
+            backend is JAX.
         ImportError: a tokenizer needs a package that is not installed.
         OSError: names the folder that cannot be written.
     """
@@ -84,11 +83,9 @@ def saved_model(
             f"`version` must be one that does not exist in {parent}; versions are "
             f"never overwritten. Received: version={version}"
         )
-    search = {
-        "num_beams": num_beams, "length_penalty": length_penalty,
-        "max_length": max_length, "num_hypotheses": n_best,
-    }  # fmt: skip
     search = {name: value for name, value in search.items() if value is not None}
+    if n_best is not None:
+        search["num_hypotheses"] = n_best
     # No op may choose XLA for itself: a stock server has none.
     limits = max_source_length, tokens_per_batch
     with ops.jit_scope(False):

@@ -274,6 +274,7 @@ def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
     ("make", "changes", "words"),
     [
         (make_conv_s2s, {"xla": 1}, "`xla`"),
+        (make_conv_s2s, {"num_beam": 9}, "Did you mean num_beams"),
         (make_conv_s2s, {"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
         (make_conv_s2s, {"num_beams": 100}, "`num_beams`"),
         (make_conv_s2s, {"max_source_length": 1}, "`max_source_length` must be an int"),
@@ -283,6 +284,6 @@ def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
     ],
 )  # fmt: skip
 def test_wrong_arguments(tmp_path, make, changes, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         ks.export.saved_model(make(), tmp_path, **changes)
     assert list(tmp_path.iterdir()) == []
