@@ -18,6 +18,7 @@ from keras_seqconv import layers, models
 from keras_seqconv.export import onnx
 from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
+from tests.cases import quick_and_slow
 from tests.processes import ROOT
 from tests.small_models import (
     TEXTS,
@@ -144,7 +145,7 @@ def test_a_convolution_runs_in_onnx(tmp_path):
     assert_equal_outside("dynamic_conv", in_onnx, tmp_path / "model")
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", quick_and_slow(["mixed_bfloat16"], ["float16"]))
 def test_half_precision_leaves_in_float32(dtype, tmp_path):
     """A model by itself, though never called; a layer in a model of Keras' refuses."""
     model, _ = of_language_model(dtype=dtype)
@@ -183,7 +184,9 @@ def answering_translator(mixer):
     return ks.Translator(answering(mixer), tokenizer, tokenizer, {"max_length": 9})
 
 
-@pytest.mark.parametrize("case", [*SEARCHES, "int8"])
+@pytest.mark.parametrize(
+    "case", quick_and_slow(["limits", "int8"], ["groups", "optimal", "n-grams"])
+)
 def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     mixer, search = SEARCHES.get(case, ("dynamic_conv", {}))
     translator = answering_translator(mixer)

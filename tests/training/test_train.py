@@ -235,9 +235,9 @@ def test_average_of_other_checkpoints(copied, tmp_path):
         "preset": "dynamic_conv_phrases", "dataset": str(corpus),
         "checkpoints": done,
     }  # fmt: skip
-    from keras_seqconv.export.model_card import _scores  # needs TensorFlow
+    from keras_seqconv.export.model_card import _score_lines  # needs TensorFlow
 
-    card = _scores(None, translator.trained)
+    card = "\n".join([*_score_lines(None, translator.trained)])
     assert "- preset: dynamic_conv_phrases\n" in card and "updates 6, 8" in card
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
