@@ -150,8 +150,8 @@ def _moved(rows: Rows, choice: Choice, step, strategy) -> Rows:
     state, history = rows.state, rows.history
     ids = ops.reshape(choice.tokens, (-1, 1))
     if strategy.reorders:
-        sentences = ops.arange(ops.shape(choice.parents)[0], dtype="int32")
-        order = rows_of(sentences, strategy.num_beams, choice.parents)
+        first = ops.arange(0, ops.shape(rows.ids)[0], strategy.num_beams, dtype="int32")
+        order = ops.reshape(first[:, None] + choice.parents, (-1,))
         state, history = _take_rows((state, history), order)
     if history is not NOTHING:
         columns = ops.arange(ops.shape(history)[1])
@@ -233,8 +233,7 @@ def map_leaves(change: Callable, tree):
     return change(tree)
 
 
-def rows_of(sentences, num_beams: int, beams=None):
-    """The rows (n * G,) of the beams of sentences (n,), in another order (n, G)."""
-    if beams is None:
-        beams = np.arange(num_beams, dtype="int32")
+def rows_of(sentences, num_beams: int):
+    """The rows (n * G,) of the beams of sentences (n,)."""
+    beams = np.arange(num_beams, dtype="int32")
     return ops.reshape(sentences[:, None] * num_beams + beams, (-1,))
