@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -112,6 +114,16 @@ def spoil(folder, what, patch):
         content = (graphs / "step.onnx").read_bytes()
         (graphs / "step.onnx").write_bytes(content[:-1])
         return "step.onnx is damaged"
+    if what == "another opset":
+        import onnx
+
+        step = onnx.load(graphs / "step.onnx", load_external_data=False)
+        step.opset_import[0].version = 17
+        onnx.save(step, graphs / "step.onnx")
+        return "the opset must be 18. Received: 17"
+    if what == "a damaged start":
+        (graphs / "start.onnx").write_bytes(b"no graph")
+        return "start.onnx is damaged"
     if what == "another format":
         notes = json.loads((graphs / "graphs.json").read_text())
         (graphs / "graphs.json").write_text(json.dumps(notes | {"format": 0}))
@@ -129,8 +141,8 @@ def spoil(folder, what, patch):
 
 
 @pytest.mark.parametrize(
-    "what", ["no graphs", "a cut file", "another format", "other weights",
-             "no package", "a GPU"],
+    "what", ["no graphs", "a cut file", "another opset", "a damaged start",
+             "another format", "other weights", "no package", "a GPU"],
 )  # fmt: skip
 def test_keras_does_what_graphs_cannot_and_one_line_says_why(
     what, folder, tmp_path, monkeypatch, capsys
@@ -143,6 +155,21 @@ def test_keras_does_what_graphs_cannot_and_one_line_says_why(
     if what != "a GPU":
         with pytest.raises((ValueError, OSError, ImportError), match=reason):
             ks.load(copy, runtime="onnx")
+
+
+def test_a_search_ends_within_a_second_of_control_c(folder):
+    writer = ks.load(folder / "language", runtime="onnx")
+    writer.sample(["w1"], max_length=9)  # makes the graph
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            writer.sample(["w1"], min_length=10**5, max_length=10**5)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - start < 1.5
 
 
 def test_a_run_does_not_change_its_runtime(folder, tmp_path):

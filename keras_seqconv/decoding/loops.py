@@ -24,8 +24,8 @@ from keras_seqconv.decoding.next_tokens import NEVER, Constraints
 from keras_seqconv.decoding.step import (
     SHRINK_AT,
     Rows,
+    SearchTask,
     Sentences,
-    Task,
     advance,
     begin,
     best_ended,
@@ -36,7 +36,7 @@ from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 from keras_seqconv.ops.fused import take, take_each
 
 
-def _initial_state(task: Task, tensors: dict, max_length) -> dict:
+def _initial_state(task: SearchTask, tensors: dict, max_length) -> dict:
     """The state of the model before the first step; `max_length` as in the model."""
     model, options = task.constraints.model, task.constraints.options
     more = {"return_attention": True} if options.return_attention else {}
@@ -84,7 +84,7 @@ def search(
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
         num_hypotheses: N, at most G.
     """
-    task = Task(step, strategy, constraints, num_hypotheses)
+    task = SearchTask(step, strategy, constraints, num_hypotheses)
     common, rows, sentences = begin(task, state, num_steps)
     batch_size = ops.shape(sentences.scores)[0]
     if may_resize(batch_size):
@@ -96,7 +96,7 @@ def search(
     return hypotheses(constraints.model, ended, records, tokens, beams)
 
 
-def _run_steps(task: Task, common, rows, sentences, size, least=0) -> tuple:
+def _run_steps(task: SearchTask, common, rows, sentences, size, least=0) -> tuple:
     """At most `size` steps, while more than `least` sentences are unfinished.
 
     Returns:
@@ -125,7 +125,7 @@ def _run_steps(task: Task, common, rows, sentences, size, least=0) -> tuple:
     return count, rows, sentences._replace(shared=shared), records
 
 
-def _run_resizing(task: Task, common, rows, sentences, num_steps) -> tuple:
+def _run_resizing(task: SearchTask, common, rows, sentences, num_steps) -> tuple:
     """All steps; sentences that have ended leave -> `Ended` and `Records` of all B.
 
     A loop around that of the steps: in it each of its tensors would cost each step
@@ -180,7 +180,7 @@ def may_resize(batch_size) -> bool:
     return not isinstance(batch_size, int) or not in_graph()
 
 
-def _no_records(task: Task, rows: Rows, sentences: Sentences, size) -> Records:
+def _no_records(task: SearchTask, rows: Rows, sentences: Sentences, size) -> Records:
     by_step = (size, *ops.shape(sentences.scores))
     attention = NOTHING
     if task.constraints.options.return_attention:

@@ -10,7 +10,7 @@ int64, which the operators of ONNX take and return; a model's inputs are cast.
 
 import numpy as np
 
-_OPSET = 18
+OPSET = 18  # of all graphs; models, which are inlined, have the same
 
 
 class Value:
@@ -103,7 +103,7 @@ class Graph:
 
     def __init__(self):
         self._nodes, self._inputs, self._weights = [], {}, []
-        self._constants, self._opsets = {}, {"": _OPSET}
+        self._constants, self._opsets = {}, {"": OPSET}
 
     def input(self, name: str, dtype, shape) -> Value:
         self._inputs[name] = dtype, shape
@@ -183,20 +183,23 @@ class Graph:
         return outputs
 
     def model(self, outputs: dict[str, Value]):
-        """The `onnx.ModelProto` with these outputs, by name."""
+        """The `onnx.ModelProto` with these outputs, by name; it ends the graph."""
         from onnx import helper, numpy_helper
 
         def info(name, dtype, shape):
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             return helper.make_tensor_value_info(name, kind, shape)
 
-        nodes = [
-            *self._nodes,
-            *(
-                helper.make_node("Identity", [value.name], [name])
-                for name, value in outputs.items()
-            ),
-        ]
+        nodes = [*self._nodes]
+        made = {name for node in nodes for name in node.output}
+        final = {x.name: name for name, x in outputs.items() if x.name in made}
+        for node in nodes:
+            node.input[:] = [final.get(name, name) for name in node.input]
+            node.output[:] = [final.get(name, name) for name in node.output]
+        for name, value in outputs.items():
+            source = final.get(value.name, value.name)
+            if source != name:
+                nodes.append(helper.make_node("Identity", [source], [name]))
         # ONNX Runtime would run nodes that nothing needs, too.
         needed, kept = {*outputs}, []
         for node in reversed(nodes):

@@ -214,10 +214,10 @@ def broadcast_to(x, sizes):
     return graph.node("Expand", inputs, x.dtype, known)
 
 
-def arange(start, stop=None, dtype="int64"):
+def arange(start, stop=None, step=1, dtype="int64"):
     graph = graph_of(start, stop)
     start, stop = (0, start) if stop is None else (start, stop)
-    return graph.node("Range", [start, stop, 1], "int64", (None,))
+    return graph.node("Range", [start, stop, step], "int64", (None,))
 
 
 def full_like(x, value, dtype=None):

@@ -28,7 +28,7 @@ from keras_seqconv.decoding.strategies import Choice
 SHRINK_AT = 0.75
 
 
-class Task(NamedTuple):
+class SearchTask(NamedTuple):
     """Constants of all steps, for any remaining sentences.
 
     step: `step(ids, state) -> (logits, state)`.
@@ -75,7 +75,7 @@ class Sentences(NamedTuple):
     origins: object
 
 
-def begin(task: Task, state: dict, num_steps) -> tuple:
+def begin(task: SearchTask, state: dict, num_steps) -> tuple:
     """Common state, rows and sentences before the first step."""
     constraints, num_beams = task.constraints, task.strategy.num_beams
     names = ("limits", "prefix", "first_beam", "uniforms")
@@ -107,7 +107,7 @@ def begin(task: Task, state: dict, num_steps) -> tuple:
 # Steps
 
 
-def advance(task: Task, common: dict, rows: Rows, sentences: Sentences) -> tuple:
+def advance(task: SearchTask, common: dict, rows: Rows, sentences: Sentences) -> tuple:
     """One step: rows and sentences after it, and its `Records` without the axis L."""
     number = sentences.steps
     task = task._replace(constraints=task.constraints._replace(**rows.rules))
@@ -139,7 +139,7 @@ def advance(task: Task, common: dict, rows: Rows, sentences: Sentences) -> tuple
     return rows, sentences, Records(links, choice.scores, attention)
 
 
-def taken(task: Task, rows: Rows, sentences: Sentences, places) -> tuple:
+def taken(task: SearchTask, rows: Rows, sentences: Sentences, places) -> tuple:
     """The rows and sentences of some of the sentences, `places` int32 (n,)."""
     order = rows_of(places, task.strategy.num_beams)
     return _take_rows(rows, order), _take_rows(sentences, places)
@@ -150,8 +150,8 @@ def _moved(rows: Rows, choice: Choice, step, strategy) -> Rows:
     state, history = rows.state, rows.history
     ids = ops.reshape(choice.tokens, (-1, 1))
     if strategy.reorders:
-        sentences = ops.arange(ops.shape(choice.parents)[0], dtype="int32")
-        order = rows_of(sentences, strategy.num_beams, choice.parents)
+        first = ops.arange(0, ops.shape(rows.ids)[0], strategy.num_beams, dtype="int32")
+        order = ops.reshape(first[:, None] + choice.parents, (-1,))
         state, history = _take_rows((state, history), order)
     if history is not NOTHING:
         columns = ops.arange(ops.shape(history)[1])
@@ -163,7 +163,7 @@ def _moved(rows: Rows, choice: Choice, step, strategy) -> Rows:
 # Hypotheses that end
 
 
-def best_ended(task: Task, sentences: Sentences) -> Ended:
+def best_ended(task: SearchTask, sentences: Sentences) -> Ended:
     options, num_beams = task.constraints.options, task.strategy.num_beams
     divisor = options.length_divisor(sentences.origins // num_beams + 1)
     scores, best = ops.top_k(sentences.finished / divisor, task.num_hypotheses)
@@ -176,7 +176,7 @@ def best_ended(task: Task, sentences: Sentences) -> Ended:
     )
 
 
-def _finished(task: Task, sentences: Sentences, choice: Choice, step) -> tuple:
+def _finished(task: SearchTask, sentences: Sentences, choice: Choice, step) -> tuple:
     """The G first or, with `optimal`, the G best of old and new complete hypotheses."""
     options, num_beams = task.constraints.options, task.strategy.num_beams
     sums = ops.concatenate([sentences.finished, choice.end_scores], axis=1)
@@ -192,7 +192,7 @@ def _finished(task: Task, sentences: Sentences, choice: Choice, step) -> tuple:
     return tuple(ops.take_each(part, kept) for part in (sums, origins))
 
 
-def _is_done(task: Task, sums, origins, choice: Choice, step):
+def _is_done(task: SearchTask, sums, origins, choice: Choice, step):
     """(B, 1): whether nothing that is unfinished counts any more."""
     if not task.strategy.optimal:
         return ops.min(sums, axis=1, keepdims=True) > NEVER
@@ -233,8 +233,7 @@ def map_leaves(change: Callable, tree):
     return change(tree)
 
 
-def rows_of(sentences, num_beams: int, beams=None):
-    """The rows (n * G,) of the beams of sentences (n,), in another order (n, G)."""
-    if beams is None:
-        beams = np.arange(num_beams, dtype="int32")
+def rows_of(sentences, num_beams: int):
+    """The rows (n * G,) of the beams of sentences (n,)."""
+    beams = np.arange(num_beams, dtype="int32")
     return ops.reshape(sentences[:, None] * num_beams + beams, (-1,))

@@ -14,7 +14,7 @@ from keras_seqconv.decoding import array_ops as ops
 from keras_seqconv.decoding.ensemble import Ensemble
 from keras_seqconv.decoding.next_tokens import Constraints
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
-from keras_seqconv.decoding.step import Task
+from keras_seqconv.decoding.step import SearchTask
 from keras_seqconv.decoding.strategies import (
     BeamStrategy,
     DiverseBeamStrategy,
@@ -46,7 +46,7 @@ def strategy_of(options: BeamOptions | SampleOptions, top_k=None):
     return BeamStrategy(beams, optimal)
 
 
-def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Task:
+def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> SearchTask:
     """The task without the tensors of its rules, see `with_rules`."""
     strategy = strategy_of(options, tensors.get("top_k"))
     num_hypotheses = strategy.num_beams
@@ -63,10 +63,10 @@ def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Task:
             logits, state = model.step(ids, state)
             return ops.cast(logits, "float32") / temperature, state
 
-    return Task(step, strategy, Constraints(model, options, None), num_hypotheses)
+    return SearchTask(step, strategy, Constraints(model, options, None), num_hypotheses)
 
 
-def with_rules(task: Task, tensors: dict, limits) -> Task:
+def with_rules(task: SearchTask, tensors: dict, limits) -> SearchTask:
     """The task with limits (B,) and the other tensors of a call."""
     num_beams = task.strategy.num_beams
     prefix, first_beam = tensors.get("prefix_ids"), None

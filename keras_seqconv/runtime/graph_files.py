@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_seqconv.decoding.onnx_graph import OPSET
 from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
 
 FORMAT = 1  # of `graphs.json` and the inputs and outputs
@@ -66,6 +67,11 @@ def read_graph_files(folder: str | os.PathLike) -> tuple:
         )
     with naming_file(folder / "step.onnx", "is damaged"):
         step = onnx.load(folder / "step.onnx", load_external_data=False)
+    opset = max((x.version for x in step.opset_import if not x.domain), default=None)
+    if opset != OPSET:
+        raise ValueError(
+            f"{folder / 'step.onnx'}: the opset must be {OPSET}. Received: {opset}"
+        )
     with naming_file(folder / "weights.bin", "is damaged"):
         weights = {
             weight.name: _mapped(weight, folder)

@@ -25,8 +25,8 @@ from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.decoding.step import (
     SHRINK_AT,
     Rows,
+    SearchTask,
     Sentences,
-    Task,
     advance,
     begin,
     best_ended,
@@ -194,7 +194,7 @@ class OnnxModel:
         return steps, task, rows, sentences
 
     def _before(self, options, tensors: dict, seeds=None) -> tuple:
-        """Task and what `begin` returns, of arrays or in a graph."""
+        """SearchTask and what `begin` returns, of arrays or in a graph."""
         limits, longest = limits_of(self, options, tensors)
         if seeds is not None:
             shape = int(longest) + 1, options.num_samples
@@ -273,7 +273,7 @@ class _ModelGraphs:
         return outputs["logits"], {**state, "beams": beams}
 
 
-def _step_graph(task: Task, common, rows: Rows, sentences: Sentences) -> tuple:
+def _step_graph(task: SearchTask, common, rows: Rows, sentences: Sentences) -> tuple:
     """The graph of a step for such tensors: `onnx.ModelProto`, names of its outputs."""
     graph = Graph()
     names = iter(_named(rows, sentences))
