@@ -28,7 +28,8 @@ def run(folder: Path, environment: dict) -> tuple[float, object]:
     command = [
         sys.executable, "-c", RUN, "train", "--preset", "dynamic_conv_phrases",
         "--dataset", "phrases", "--tokens-per-batch", "4096",
-        "--max-updates", str(UPDATES), "--workdir", str(folder),
+        "--max-updates", str(UPDATES), "--updates-per-epoch", "50",
+        "--workdir", str(folder),
     ]  # fmt: skip
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     with open(folder.with_suffix(".log"), "w") as log:

@@ -38,7 +38,7 @@ def join(address: str | None, number: int | None, index: int | None) -> None:
         )
     import jax
 
-    # Its handler of SIGTERM would take the place of ours.
+    # Its handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(

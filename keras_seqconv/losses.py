@@ -107,7 +107,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         """
         labels = ops.cast(labels, "int32")
         real = ops.not_equal(labels, self.pad_id)
-        # A padding id outside of the vocabulary (-1) is no index.
+        # A padding id of -1 is no index.
         indices = ops.where(real, labels, 0)
         size, rest = logits.shape[-1], self.label_smoothing
         # q of other words, and that of the label beyond it.
@@ -141,7 +141,7 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
         # Keeps powers finite; the loss does not depend on it.
         highest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
         highest = ops.cast(highest, "float32")
-        # Kept for the gradient in place of the logits: exp is the dearest part.
+        # Kept for the gradient instead of the logits: exp is the slowest part.
         powers, total, plain = run_formula(
             _powers, _powers, logits, highest, rows=2, static=(bool(base),), **options
         )

@@ -368,7 +368,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
     def _update(self, limit, *sums):
         """Sums over all tokens to clipped means, still scaled, and these to weights.
 
-        One factor for division and clipping: one pass. Notes what belongs in logs.
+        One factor for division and clipping: one pass. Sets the values for the logs.
         """
         if self.accumulation_steps > 1:
             pairs = zip(sums, self.accumulators, strict=True)
@@ -405,7 +405,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     # --- Saving ---
 
-    # Keras saves the optimizer inside as well, as an object of its own.
+    # Keras saves the inner optimizer separately.
     def save_own_variables(self, store):
         for index, variable in enumerate(super().variables):
             store[str(index)] = ops.convert_to_numpy(variable)

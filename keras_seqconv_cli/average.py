@@ -32,8 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    if options.up_to is not None and (options.best or options.checkpoints):
-        raise ValueError(f"`up_to` goes with `last_epochs`. Received: {options.up_to}")
+    if options.up_to is not None and options.checkpoints:
+        raise ValueError(
+            f"`up_to` must not be given with `checkpoints`. Received: {options.up_to}"
+        )
     check_files(str(Path(options.run) / "run.json"), *options.checkpoints or ())
 
 

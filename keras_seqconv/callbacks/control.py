@@ -431,6 +431,6 @@ class GracefulStop(TrainingCallback):
             signal.raise_signal(number)
             return
         self.signal = int(number)
-        # No print: the signal may have come in the middle of one.
+        # `print` is not reentrant: the signal may have interrupted one.
         text = f"\n{signal.Signals(number).name}: stopping after this update.\n"
         os.write(2, text.encode())

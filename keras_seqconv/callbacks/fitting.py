@@ -50,9 +50,8 @@ class Checkpoints(TrainingCallback):
     epoch that is not complete), `callbacks` (their states), `stream` (its state),
     `recipe`.
 
-    Attributes: `others`, the callbacks whose states are kept (with `get_state` and
-    `set_state`); `stream`, the stream of batches whose state is kept, if it has one, or
-    None. `fit_stream` sets them.
+    Attributes, which `fit_stream` sets: `callbacks`, whose states are kept if they have
+    `get_state` and `set_state`; `stream`, whose state is kept if it has these methods.
     """
 
     directory: str | os.PathLike
@@ -66,7 +65,7 @@ class Checkpoints(TrainingCallback):
         super().__post_init__()
         self.directory = Path(self.directory)
         check_choice("mode", self.mode, ("min", "max"))
-        self.others, self.stream, self.epoch = (), None, 0
+        self.callbacks, self.stream, self.epoch = (), None, 0
 
     def on_train_begin(self, logs=None):
         self._saved = self.position
@@ -98,15 +97,16 @@ class Checkpoints(TrainingCallback):
                 stacklevel=2,
             )
             return
+        callback_states = {
+            key: callback.get_state() for key, callback in _with_state(self.callbacks)
+        }
         state = {
             "update": self.update,
             "position": self.position,
             "epoch": self.epoch,
             "epoch_end": epoch_end,
             "metrics": {name: float(value) for name, value in logs.items()},
-            "callbacks": {
-                key: callback.get_state() for key, callback in _with_state(self.others)
-            },
+            "callbacks": callback_states,
             "recipe": self.recipe,
         }
         if hasattr(self.stream, "get_state"):
@@ -236,10 +236,10 @@ def fit_stream(
 
 def _resume(model, stream, callbacks: list, directory) -> dict:
     """Sets all to the newest undamaged checkpoint; returns its state, {} without."""
-    writers = [one for one in callbacks if isinstance(one, Checkpoints)]
+    writers = [c for c in callbacks if isinstance(c, Checkpoints)]
     for writer in writers:
         writer.stream = stream
-        writer.others = [one for one in callbacks if one not in writers]
+        writer.callbacks = [c for c in callbacks if c not in writers]
     path = None if directory is None else checkpoints.latest(directory)
     if path is None:
         return {}
@@ -262,7 +262,7 @@ class _Training(keras.callbacks.CallbackList):
     it begins.
     """
 
-    steps, running_metrics = 0, ()
+    steps, batches, running_metrics = 0, 0, ()
 
     def begin(self):
         super().on_train_begin()

@@ -70,7 +70,7 @@ class Validate(Validation):
 
     def results(self) -> dict[str, float]:
         with warnings.catch_warnings():
-            # Of data without a known number of batches. All of it is meant.
+            # For data without a known number of batches.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             results = self.model.evaluate(
                 for_replicas(self.model, self.data), verbose=0, return_dict=True

@@ -1,5 +1,6 @@
 """After the last update: the average, the model directory, its scores."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -21,14 +22,14 @@ from keras_seqconv.translation.model_directory import check_writable, save_with_
 from keras_seqconv.translation.translate_files import BREAKS
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
-# Sentences of the validation set that are translated at most.
-MOST_TRANSLATED = 2000
-# What a language model writes at the end of its training.
+# Largest number of sentences of the validation set that are translated.
+MAX_TRANSLATED = 2000
+# Options of the sample at the end of a language model's training.
 _SAMPLE = {"temperature": 0.8, "top_k": 40, "max_length": 500}
 
 
 def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = ""):
-    """The model with tokenizers, search, languages and notes, ready to be saved."""
+    """The model with tokenizers, search, languages and notes, to be saved."""
     if tokenizers[0] is None:
         translator = LanguageGenerator(model, tokenizers[1])
     else:
@@ -50,9 +51,9 @@ def finish(run: Run, text: Text, model, say) -> dict:
     A language model without one is scored on the validation split.
     """
     recipe = text.recipe
-    done = _average(run, model, recipe.average_kind, recipe.average)
-    say(done)
-    translator = translator_of(run, recipe, model, text.tokenizers, done)
+    description = _average(run, model, recipe.average_kind, recipe.average)
+    say(description)
+    translator = translator_of(run, recipe, model, text.tokenizers, description)
     if text.validation is not None:
         say(_average_or_best(run, text, translator))
     say(save_with_graphs(translator, run.model, overwrite=True))
@@ -79,31 +80,34 @@ def finish(run: Run, text: Text, model, say) -> dict:
 
 
 def _average_or_best(run: Run, text: Text, translator) -> str:
-    """Validates the average; the best checkpoint, where better, takes its place.
+    """Validates the average, and replaces it by the best checkpoint if that is better.
 
-    An average that the options ask for stays. Says the results.
+    An average that the options ask for stays. Returns a line about the results.
     """
     (monitor, mode), options = run.monitor, run.options
     if monitor == "val_bleu":
-        pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
+        pairs = sentences_of(text.corpus, "validation", MAX_TRANSLATED)
         validation = callbacks.ValidationBLEU(translator, *pairs)
     else:
         validation = callbacks.Validate(run.stream(text, text.validation))
     validation.set_model(translator.model)
     value = validation.results()[monitor]
-    states = dict(checkpoints.states(run.checkpoints))
-    best = next(iter(checkpoints.ranked(states, "best", monitor, mode)), None)
-    of_best = math.nan if best is None else states[best]["metrics"][monitor]
-    if not is_better(of_best, value, mode, 1e-4):
+    best_value = math.nan
+    with contextlib.suppress(ValueError):  # no checkpoint was validated
+        (best,) = checkpoints.select(
+            run.checkpoints, "best", 1, monitor=monitor, mode=mode
+        )
+        best_value = checkpoints.read_state(best)["metrics"][monitor]
+    if not is_better(best_value, value, mode, 1e-4):
         return f"{monitor} of the model: {value:.4g}"
-    kept, other, flag = "average", "checkpoint", " --best 1"
+    chosen, rejected, flag = "average", "checkpoint", " --best 1"
     if options.average is options.average_kind is None:
-        kept, other, flag = "checkpoint", "average", ""
+        chosen, rejected, flag = "checkpoint", "average", ""
         translator.trained["checkpoints"] = _mean(translator.model, [best], "best")
     return (
         f"{monitor} of the average: {value:.4g}, of the checkpoint of update "
-        f"{checkpoints.update_of(best)}: {of_best:.4g}. The model is the {kept}; "
-        f"`keras-seqconv average {run.folder}{flag}` makes that of the {other}"
+        f"{checkpoints.update_of(best)}: {best_value:.4g}. The model is the {chosen}; "
+        f"`keras-seqconv average {run.folder}{flag}` makes that of the {rejected}"
     )
 
 
@@ -172,7 +176,7 @@ def average_run(
             recipe.
         count: number of checkpoints; by default that of the recipe.
         files: checkpoints to average instead.
-        up_to: latest update of the checkpoints; not with "best".
+        up_to: latest update of the checkpoints.
         overwrite: whether to replace a model directory.
         say: called with lines of text about the result.
 
@@ -188,32 +192,27 @@ def average_run(
     check_writable(output, overwrite)
     if files is None and not checkpoints.find(run.checkpoints):
         raise ValueError(f"{run.folder} has no checkpoints yet: train first.")
-    pair = read_tokenizers(run.tokenizers)
+    tokenizers = read_tokenizers(run.tokenizers)
     if recipe.search is None:
-        pair = None, pair[1]
+        tokenizers = None, tokenizers[1]
     with naming_file(run.settings, "describes no model"):
-        model = make_model(run.options, recipe.precision, *pair)
+        model = make_model(run.options, recipe.precision, *tokenizers)
     if files is not None:
-        done = _mean(model, [Path(file) for file in files], "given")
+        description = _mean(model, [Path(file) for file in files], "given")
     else:
         kind, count = kind or recipe.average_kind, count or recipe.average
-        if up_to is not None and kind == "best":
-            raise ValueError(
-                "`up_to` must not be given with the best checkpoints, which are of the "
-                f"whole run. Received: {up_to}"
-            )
-        done = _average(run, model, kind, count, up_to)
-    translator = translator_of(run, recipe, model, pair, done)
+        description = _average(run, model, kind, count, up_to)
+    translator = translator_of(run, recipe, model, tokenizers, description)
     written = save_with_graphs(translator, output, overwrite)
     if Path(output).resolve() == run.model.resolve():
-        done += _remove_results(run)
-    say(done)
+        description += _remove_results(run)
+    say(description)
     say(written)
-    return done
+    return description
 
 
 def _remove_results(run: Run) -> str:
-    """Removes what the model before was found to do; says so."""
+    """Removes the scores and outputs of the model before; says so."""
     with naming_file(run.scores, "holds no scores"):
         old = headline(read_json(run.scores)) if run.scores.exists() else ""
     paths = [run.folder / name for name in ("test.hypotheses", "sample.txt")]
@@ -225,24 +224,24 @@ def _remove_results(run: Run) -> str:
 
 
 def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:
-    """Gives a model the mean of checkpoints of its run; says in words which."""
+    """Sets a model to the mean of checkpoints of its run; returns a description."""
     monitor, mode = run.monitor
     options = dict(monitor=monitor, mode=mode, up_to=up_to)
     what = kind.replace("_", " ")
     with warnings.catch_warnings():
-        # That there are fewer is said below; that one is damaged is not.
+        # The description says that there are fewer, but not that one is damaged.
         warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
         try:
             paths = checkpoints.select(run.checkpoints, kind, count, **options)
         except ValueError:
             for path in checkpoints.find(run.checkpoints):
-                checkpoints.check(path)  # a damaged one may be what was asked for
+                checkpoints.check(path)  # raises for a damaged one
             if kind != "best":
                 raise
             paths = checkpoints.select(run.checkpoints, "last_epochs", 1)
             what = "newest, as none is validated"
-    done = _mean(model, paths, what)
-    return done + (f"; there are no {count}" if len(paths) < count else "")
+    description = _mean(model, paths, what)
+    return description + (f"; there are no {count}" if len(paths) < count else "")
 
 
 def _mean(model, paths: Sequence[Path], what: str) -> str:

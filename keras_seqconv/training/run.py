@@ -26,9 +26,9 @@ from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
 _FORMAT_VERSION = 1
-# Those that training depends on.
+# Packages that training depends on.
 _PACKAGES = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
-# That a killed run may have been writing.
+# Files that a killed run may have been writing.
 _FILES = r"(run\.json|log\.jsonl|scores\.json|sample\.txt|test\.hypotheses|curves\.png)"
 # What an option that is not here affects: updates. It cannot change in a resumed run.
 _AFFECTS = {
@@ -120,7 +120,7 @@ class Run:
 
 @contextlib.contextmanager
 def sole_run(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder of a run where it is missing; keeps other trainings out of it.
+    """Makes the folder of a run if it is missing, and locks it.
 
     Raises:
         ValueError: the folder holds something else, or another process trains in it.
@@ -268,7 +268,7 @@ def start_run(
 
 
 def _check_end(run: Run, recipe: Recipe) -> None:
-    """ValueError where a run has gone beyond the end that the options ask for."""
+    """ValueError if a run has gone beyond the end that the options ask for."""
     path, state = next(checkpoints.states(run.checkpoints), (None, None))
     if state is None:
         return
@@ -285,19 +285,19 @@ def _check_end(run: Run, recipe: Recipe) -> None:
 
 
 def _what_is_trained(run: Run, text: Text) -> dict:
-    """All that must be the same on all hosts, by names for a message."""
+    """Values that must be the same on all hosts, by names for a message."""
     stores = {"train": text.train, "validation": text.validation}
     options = run.options.model_dump(mode="json", exclude=_affecting("machine"))
     return {
         **{f"version of {name}": v for name, v in versions(*_PACKAGES).items()},
         **{f"`{name}`": value for name, value in options.items()},
         **read_json(run.settings)["corpus"],
-        "tokenizer": [one and tokenizer_fingerprint(one) for one in text.tokenizers],
-        **{f"{name}, ids": one and _digest(one) for name, one in stores.items()},
+        "tokenizer": [t and tokenizer_fingerprint(t) for t in text.tokenizers],
+        **{f"{name}, ids": ids and _digest_of_ids(ids) for name, ids in stores.items()},
     }
 
 
-def _digest(store: IdStore) -> str:
+def _digest_of_ids(store: IdStore) -> str:
     """Digest of all lengths and two rows; texts and tokenizers are compared too."""
     digest = hashlib.sha256()
     for key in store.keys:

@@ -13,7 +13,7 @@ from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support import require, tf, warnings_as_lines
 from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.training.finish import (
-    MOST_TRANSLATED,
+    MAX_TRANSLATED,
     finish,
     headline,
     translator_of,
@@ -78,7 +78,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     if options.hosts is not None:
         hosts.join(options.hosts, options.num_hosts, options.host_index)
     say = say if hosts.is_first() else lambda line: None
-    devices, recipe = hosts.together(lambda: _what_and_where(options))
+    devices, recipe = hosts.together(lambda: _devices_and_recipe(options))
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings_as_lines(say))
         run, text = start_run(options, recipe, stack, say)
@@ -91,7 +91,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     return Result(run.model, scores)
 
 
-def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
+def _devices_and_recipe(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     check_architecture(options, recipe.precision)
@@ -121,7 +121,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     if PRESETS[options.preset].task.metric not in ("rouge", "perplexity"):
-        # A tokenizer that scoring needs is missed before the training, not after it.
+        # Fail early if the tokenizer that scoring needs is not installed.
         evaluation.metric_of("bleu", target_language=run.languages[1])
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
     say(
@@ -180,7 +180,7 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
                 f"Received: {hosts.shard()[1]} hosts"
             )
         translator = translator_of(run, recipe, model, text.tokenizers)
-        pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
+        pairs = sentences_of(text.corpus, "validation", MAX_TRANSLATED)
         made.append(callbacks.ValidationBLEU(translator, *pairs))
     made.append(callbacks.StopOnNaN(directory=run.checkpoints))
     schedule = dataclasses.asdict(recipe.schedule)

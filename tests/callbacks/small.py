@@ -20,10 +20,14 @@ def make_model(optimizer=None, compiled=True, run_eagerly=True, *layers):
 
 
 class Stream:
-    """Endless batches, each a function of its position."""
+    """More batches than a test takes; the last two are for validation."""
 
     def __init__(self, batches: int = 5, spoiled: int = -1):
-        self.batches, self.spoiled = batches, spoiled
+        self.batches = batches
+        self.x = np.random.default_rng(7).normal(size=(60, 8, 3)).astype("float32")
+        self.y = self.x.sum(axis=2, keepdims=True)
+        if spoiled >= 0:
+            self.y[spoiled] = np.nan
 
     def batches_per_epoch(self) -> int:
         return self.batches
@@ -31,15 +35,11 @@ class Stream:
     def dataset(self, position: int = 0):
         import tensorflow as tf
 
-        def batch(index):
-            x = tf.random.stateless_normal((8, 3), [7, index])
-            y = tf.reduce_sum(x, axis=1, keepdims=True)
-            return x, y * tf.where(index == self.spoiled, np.nan, 1.0)
-
-        return tf.data.Dataset.counter(position).map(batch)
+        batches = self.x[position:], self.y[position:]
+        return tf.data.Dataset.from_tensor_slices(batches)
 
     def once(self):
-        return self.dataset(10000).take(2)
+        return self.dataset(58)
 
 
 def variables(model) -> list[np.ndarray]:
