@@ -7,10 +7,12 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import (
+    compiled_by_xla,
     custom_gradient,
-    in_xla_context,
     padded_rows,
-    run,
+)
+from keras_seqconv.ops.compilation import (
+    run_formula as run,
 )
 from keras_seqconv.ops.fused import row_sums
 from keras_seqconv.support.arguments import (
@@ -134,7 +136,7 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
     """
     number, shape = ops.size(labels), ops.shape(labels)
     labels = padded_rows(ops.reshape(labels, (-1,)))
-    options = {"inside_xla": in_xla_context()}
+    options = {"inside_xla": compiled_by_xla()}
 
     @custom_gradient
     def function(logits):

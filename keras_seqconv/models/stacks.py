@@ -29,7 +29,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import by_rows, checked, parameters_of
+from keras_seqconv.layers.sequences import argument_names, by_rows, checked
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
@@ -225,12 +225,9 @@ def make_mixer(mixer, arguments: dict) -> keras.layers.Layer:
 
 def _parameter_names(kind) -> set:
     """Names of the arguments that a class or function takes, `dtype` by `**kwargs`."""
-    if isinstance(kind, type):
-        parameters = parameters_of(kind)
-    else:
-        parameters = inspect.signature(kind).parameters.values()
-    names = {parameter.name for parameter in parameters}
-    takes_more = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters)
+    parameters = inspect.signature(kind).parameters
+    names = {*(argument_names(kind) if isinstance(kind, type) else parameters)}
+    takes_more = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
     return names | {"dtype"} if takes_more else names
 
 

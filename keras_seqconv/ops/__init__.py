@@ -1,8 +1,6 @@
 """Depthwise convolutions and other ops with hand-written gradients."""
 
-from keras_seqconv.ops.compilation import get_jit_compile as get_jit_compile
 from keras_seqconv.ops.compilation import jit_scope as jit_scope
-from keras_seqconv.ops.compilation import set_jit_compile as set_jit_compile
 from keras_seqconv.ops.convolution import dynamic_conv as dynamic_conv
 from keras_seqconv.ops.convolution import light_conv as light_conv
 from keras_seqconv.support.arguments import public_names
