@@ -67,9 +67,9 @@ _RULES = {
         "tie_projections", "use_bias", "use_causal_mask", "use_glu", "use_kernel_bias",
     ),
     check_positive_integer: (
-        "conv_dim", "embedding_dim", "filters", "head_dim", "hidden_dim",
-        "intermediate_dim", "max_length", "num_heads", "output_dim", "query_dim",
-        "query_groups", "units", "vocabulary_size",
+        "conv_dim", "dilation_rate", "embedding_dim", "filters", "head_dim",
+        "hidden_dim", "intermediate_dim", "max_length", "num_heads", "output_dim",
+        "query_dim", "query_groups", "units", "vocabulary_size",
     ),
     check_rate: (
         "activation_dropout", "attention_dropout", "dropout", "input_dropout",
@@ -86,8 +86,12 @@ _RULES = {
     lambda name, value: keras.initializers.get(value): (
         "bias_initializer", "embeddings_initializer", "kernel_initializer",
     ),
-    lambda name, value: keras.regularizers.get(value): ("kernel_regularizer",),
-    lambda name, value: keras.constraints.get(value): ("kernel_constraint",),
+    lambda name, value: keras.regularizers.get(value): (
+        "bias_regularizer", "kernel_regularizer",
+    ),
+    lambda name, value: keras.constraints.get(value): (
+        "bias_constraint", "kernel_constraint",
+    ),
 }  # fmt: skip
 _CHECKS = {name: check for check, names in _RULES.items() for name in names}
 

@@ -95,6 +95,11 @@ ROWS = {
     "surplus": Row(
         of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **STEPS
     ),
+    "short": Row(of("ShortConv", 4), 2, **STEPS),
+    "short, dilated": Row(
+        of("ShortConv", 3, None, dilation_rate=2, residual=True), 2, **STEPS
+    ),
+    "short, gated": Row(of("GatedShortConv", use_bias=True), 6, **STEPS),
     "light module": Row(
         of("LightConvModule", 2, 3, conv_dim=4, input_dropout=0.5, **HALF),
         5, seeds=2,
