@@ -3,7 +3,6 @@
 Letters: B batch, T time, C channels, n new positions of a step.
 """
 
-import inspect
 from typing import Unpack
 
 import keras
@@ -12,11 +11,13 @@ from keras import ops
 from keras_seqconv.layers.sequences import (
     LayerOptions,
     SequenceLayer,
+    accepted,
     by_rows,
     zero_masked,
 )
+from keras_seqconv.layers.short_conv import make_canon
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
-from keras_seqconv.support.arguments import check_number
+from keras_seqconv.support.arguments import check_choice, check_number
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -37,6 +38,8 @@ class FeedForward(SequenceLayer):
         seed: seed of the dropout.
         kernel_regularizer, kernel_constraint: for both kernels.
         use_bias: whether both maps have biases.
+        canon: padding, "causal" or "same", of a Canon layer between the first map and
+            the activation (Canon-D, see `Canon`); None for none.
 
     Call arguments:
         inputs: tensor (..., C); the outputs have the same shape.
@@ -53,10 +56,15 @@ class FeedForward(SequenceLayer):
         kernel_regularizer=None,
         kernel_constraint=None,
         use_bias: bool = True,
+        canon: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
+        self.canon_layer = None
+        if canon is not None:
+            check_choice("canon", canon, ("causal", "same"))
+            self.canon_layer = make_canon(4, canon, self.dtype_policy)
         self.activation = keras.activations.get(activation)
         if self.kernel_initializer is None:
             raise ValueError(
@@ -74,28 +82,43 @@ class FeedForward(SequenceLayer):
             inputs_shape,
             self.intermediate_dim,
             first,
-            activation=self.activation,
+            activation=None if self.canon_layer else self.activation,
         )
         hidden_shape = (*inputs_shape[:-1], self.intermediate_dim)
+        if self.canon_layer:
+            self.canon_layer.build(hidden_shape)
         self.output_dense = self._dense("output_dense", hidden_shape, width, second)
 
     def call(self, inputs, mask=None, training=None):
         inputs = zero_masked(inputs, mask)
 
-        def network(rows):
-            hidden = self.intermediate_dense(rows)
-            return self.output_dense(self._dropped(hidden, self.dropout, training))
+        def output_map(rows):
+            return self.output_dense(self._dropped(rows, self.dropout, training))
 
-        return by_rows(network, inputs)
+        if self.canon_layer is None:
+            return by_rows(
+                lambda rows: output_map(self.intermediate_dense(rows)), inputs
+            )
+        hidden = by_rows(self.intermediate_dense, inputs)
+        hidden = self.activation(self.canon_layer(hidden, mask=mask))
+        return by_rows(output_map, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """Returns an empty state."""
-        return {}
+        """Returns the state of the Canon layer, or an empty one."""
+        if self.canon_layer is None:
+            return {}
+        return self.canon_layer.get_initial_state(batch_size)
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, C) for new positions (B, n, C), and the state unchanged."""
-        self._check_step(inputs, state, {})
-        return self.call(inputs), state
+        """Outputs (B, n, C) for new positions (B, n, C), and the next state."""
+        if self.canon_layer is None:
+            self._check_step(inputs, state, {})
+            return self.call(inputs), state
+        self._check_step(inputs)
+        inputs = ops.cast(inputs, self.compute_dtype)
+        hidden = by_rows(self.intermediate_dense, inputs)
+        hidden, state = self.canon_layer.step(hidden, state)
+        return by_rows(self.output_dense, self.activation(hidden)), state
 
     def get_config(self) -> dict:
         activation = keras.activations.serialize(self.activation)
@@ -260,13 +283,3 @@ class Residual(SequenceLayer):
             )
         outputs = inputs + self._dropped(outputs, self.dropout, training)
         return outputs if self.normalize_first else self._normalized(outputs)
-
-
-def accepted(function, arguments):
-    """Selects the given arguments that a function names."""
-    names = inspect.signature(function).parameters
-    return {
-        name: argument
-        for name, argument in arguments.items()
-        if argument is not None and name in names
-    }

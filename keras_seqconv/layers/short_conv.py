@@ -12,12 +12,13 @@ from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
     LayerOptions,
     SequenceLayer,
+    accepted,
     by_rows,
     zero_masked,
 )
 from keras_seqconv.ops.causal_conv import causal_conv1d, causal_conv1d_update, finished
 from keras_seqconv.ops.convolution import light_conv
-from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.arguments import check_choice, check_keys
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -263,3 +264,71 @@ class GatedShortConv(SequenceLayer):
         gate, inputs = self._gated(ops.cast(inputs, self.compute_dtype))
         outputs, state = self.convolution.step(inputs, state)
         return by_rows(self.output_projection, gate * outputs), state
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class Canon(SequenceLayer):
+    """A sub-layer with a Canon layer in front of it.
+
+        x = inputs + conv(inputs)
+        outputs = layer(x)
+
+    (Allen-Zhu 2025, Physics of Language Models: Part 4.1, Architecture Design and the
+    Magic of Canon Layers; Canon-A in front of a mixer, Canon-C in front of a
+    feed-forward network.) Calls, masks and steps: `layers.sequences`. The convolution
+    is a `ShortConv` without activation and bias.
+
+    Args:
+        layer: the sub-layer; causal if `padding` is "causal".
+        kernel_size: taps of the convolution.
+        padding: "causal" or "same".
+    """
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        kernel_size: int | tuple[int] = 4,
+        padding: str = "causal",
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        self._set_arguments(locals())
+        self.convolution = make_canon(kernel_size, padding, self.dtype_policy)
+
+    def build(self, inputs_shape):
+        self._accept(inputs_shape)
+        self.convolution.build(inputs_shape)
+        if not self.layer.built:
+            self.layer.build(inputs_shape)
+
+    def call(self, inputs, mask=None, training=None):
+        options = accepted(self.layer.call, {"mask": mask, "training": training})
+        return self.layer(self.convolution(inputs, mask=mask), **options)
+
+    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
+        """The last inputs of the convolution, "canon", beside the layer's state."""
+        convolution = self.convolution.get_initial_state(batch_size)
+        state = self.layer.get_initial_state(batch_size, max_length=max_length)
+        return {"canon": convolution["inputs"], **state}
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs (B, n, C) of n new positions, and the next state."""
+        check_keys("state", state, self.get_initial_state(1, max_length=1))
+        rest = dict(state)
+        convolution = {"inputs": rest.pop("canon")}
+        x, convolution = self.convolution.step(inputs, convolution)
+        outputs, rest = self.layer.step(x, rest)
+        return outputs, {"canon": convolution["inputs"], **rest}
+
+
+def make_canon(kernel_size, padding, dtype) -> ShortConv:
+    """The convolution of a Canon layer."""
+    return ShortConv(
+        kernel_size,
+        activation=None,
+        padding=padding,
+        use_bias=False,
+        residual=True,
+        dtype=dtype,
+        name="canon",
+    )

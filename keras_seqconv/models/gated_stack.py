@@ -148,6 +148,11 @@ class GatedBlock:
     residual: ScaledResidual | None
     back: int
 
+    @property
+    def mixers(self) -> list[ConvS2SBlock]:
+        """The parts with a state in steps."""
+        return [self.mixer]
+
     def step_kernels(self) -> dict:
         """The kernels of the layers, to be made once before a loop of steps."""
         names = "mixer", "attention", "residual"

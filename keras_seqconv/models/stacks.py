@@ -21,8 +21,10 @@ from keras import ops
 from keras_seqconv.layers import (
     AdaptiveInput,
     AdaptiveSoftmax,
+    Canon,
     DynamicConvModule,
     FeedForward,
+    GatedShortConv,
     LightConvModule,
     MultiHeadAttention,
     PositionEncoding,
@@ -60,6 +62,7 @@ MIXERS: dict[str, Callable] = {
     "light_conv": LightConvModule,
     "dynamic_conv": DynamicConvModule,
     "query_conv": QueryConvModule,
+    "short_conv": GatedShortConv,
     "attention": make_attention,
 }
 FOR_MIXERS = (
@@ -127,6 +130,13 @@ class Block:
     mixer: Residual
     attention: Residual | None
     feed_forward: Residual
+    canon: str = ""
+
+    @property
+    def mixers(self) -> list[Residual]:
+        """The parts that look at earlier positions, and have a state in steps."""
+        convolves = "c" in self.canon or "d" in self.canon
+        return [self.mixer, *([self.feed_forward] if convolves else [])]
 
 
 def run(blocks: list[Block], x, mix, attend=None):
@@ -139,7 +149,8 @@ def run(blocks: list[Block], x, mix, attend=None):
         x = mix(block.mixer, x)
         if block.attention is not None:
             x = attend(block.attention, x)
-        x = block.feed_forward(x)
+        last = block.feed_forward
+        x = mix(last, x) if last is block.mixers[-1] else last(x)
     return x
 
 
@@ -159,8 +170,12 @@ def make_blocks(
         kernel_sizes = [*(3, 7, 15)[:num_layers], *[31] * (num_layers - 3)]
     kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
     given = {name: options[name] for name in FOR_MIXERS}
+    canon = checked_canon(options["canon"])
 
     def residual(number, part, layer):
+        place = {"mixer": "a", "feed_forward": "c"}.get(part)
+        if place is not None and place in canon:
+            layer = Canon(layer, padding=padding, dtype=dtype)
         return Residual(
             layer,
             name=f"{name}_{number}_{part}",
@@ -188,12 +203,26 @@ def make_blocks(
             options["intermediate_dim"],
             activation=options["activation"],
             dropout=options["activation_dropout"],
+            canon=padding if "d" in canon else None,
             seed=next(seeds),
             dtype=dtype,
         )
         feed_forward = residual(number, "feed_forward", feed_forward)
-        blocks.append(Block(mixer, to_source, feed_forward))
+        blocks.append(Block(mixer, to_source, feed_forward, canon))
     return blocks
+
+
+def checked_canon(canon: str | None) -> str:
+    """The places of Canon layers in a block, some letters of "acd"."""
+    if canon is None:
+        return ""
+    if not isinstance(canon, str) or not canon or set(canon) - set("acd"):
+        raise ValueError(
+            "`canon` must be None or some letters of 'acd': a before the mixer, c "
+            "before the feed-forward network, d inside of it. "
+            f"Received: canon={canon!r}"
+        )
+    return canon
 
 
 def make_mixer(mixer, given: dict) -> keras.layers.Layer:

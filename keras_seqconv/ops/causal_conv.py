@@ -273,7 +273,8 @@ def finished(outputs, bias, residual, activation):
     if bias is None and residual is None and activation is None:
         return outputs
     channels = outputs.shape[-1]
-    bias = ops.zeros((channels,)) if bias is None else wide(bias)
+    dtype = keras.backend.result_type(outputs.dtype, "float32")
+    bias = ops.zeros((channels,), dtype) if bias is None else ops.cast(bias, dtype)
     tensors = [outputs, ops.reshape(bias, (1, channels))]
     if residual is not None:
         tensors.append(ops.cast(residual, outputs.dtype))

@@ -100,6 +100,10 @@ ROWS = {
         of("ShortConv", 3, None, dilation_rate=2, residual=True), 2, **STEPS
     ),
     "short, gated": Row(of("GatedShortConv", use_bias=True), 6, **STEPS),
+    "canon": Row(
+        lambda **dtype: layers.Canon(of("LightConv", 2, 3, **CAUSAL)(**dtype), **dtype),
+        2, **STEPS,
+    ),
     "light module": Row(
         of("LightConvModule", 2, 3, conv_dim=4, input_dropout=0.5, **HALF),
         5, seeds=2,
@@ -166,6 +170,7 @@ ROWS = {
         of("FeedForward", 9, activation="gelu", dropout=0.5, seed=1),
         4, seeds=1, **STEPS,
     ),
+    "feed forward, canon": Row(of("FeedForward", 9, canon="causal"), 5, **STEPS),
     "feed forward, no biases": Row(of("FeedForward", 9, use_bias=False), 2, **STEPS),
     "residual": Row(
         residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **STEPS

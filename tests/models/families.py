@@ -125,6 +125,10 @@ CONFIGS = {
         mixer=QUERY, embedding_dim=10, share_embeddings="decoder", positions=None,
         **ONE,
     )),
+    "short_conv": (encoder_decoder, dict(
+        mixer={"encoder": "short_conv", "decoder": ["attention", "short_conv"]},
+        canon="acd", num_encoder_layers=1, kernel_sizes=3, normalize_first=True,
+    )),
     "own": (encoder_decoder, dict(
         mixer={"encoder": [narrow_conv, "attention"],
                "decoder": [DynamicConv, {"kind": Previous, "reach": 2}]},
@@ -169,8 +173,8 @@ CONFIGS = {
                                              convolutions="[(8, 2)]", output_dim=8)),
 }  # fmt: skip
 ADAPTIVE_OUTPUTS = ("lm_adaptive", "lm_tied", "lm_tied_projections", "conv_lm_adaptive")
-_QUICK = ("mixed", "sides", "lm_mixed", "lm_adaptive", "lm_tied_projections",
-          "conv_lm", "conv_s2s")  # fmt: skip
+_QUICK = ("mixed", "sides", "short_conv", "lm_mixed", "lm_adaptive",
+          "lm_tied_projections", "conv_lm", "conv_s2s")  # fmt: skip
 
 
 def cases(quick=_QUICK, slow=()):
