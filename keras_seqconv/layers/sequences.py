@@ -280,6 +280,13 @@ class ConvolutionLayer(SequenceLayer):
     Sub-classes set `kernel_size`, `padding` and, in `build`, `channels`.
     """
 
+    dilation_rate = 1
+
+    @property
+    def history(self) -> int:
+        """(K - 1) D, the number of earlier inputs that an output reaches."""
+        return (self.kernel_size - 1) * self.dilation_rate
+
     def _require_causal(self):
         if self.padding != "causal":
             raise ValueError(
@@ -289,14 +296,14 @@ class ConvolutionLayer(SequenceLayer):
         self._require_built()
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
+        """{"inputs": zeros (B, history, C)}, see `layers.sequences`."""
         self._require_causal()
         shape = (batch_size, *self._state_shapes()["inputs"][1:])
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
 
     def _state_shapes(self) -> dict:
         """Shapes of a state's tensors, see `_check_step`."""
-        return {"inputs": (None, self.kernel_size - 1, self.channels)}
+        return {"inputs": (None, self.history, self.channels)}
 
     def _slide(self, inputs, state):
         """The window (B, K - 1 + n, C) that n new outputs reach, and the next state."""

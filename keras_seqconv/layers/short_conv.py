@@ -108,11 +108,6 @@ class ShortConv(ConvolutionLayer):
                 constraint=self.bias_constraint,
             )
 
-    @property
-    def history(self) -> int:
-        """(K - 1) D, the number of earlier inputs that an output reaches."""
-        return (self.kernel_size - 1) * self.dilation_rate
-
     def _kernel(self):
         return ops.cast(self.kernel, self.compute_dtype)
 
@@ -139,9 +134,6 @@ class ShortConv(ConvolutionLayer):
         if self.padding == "valid":
             outputs = outputs[:, self.history :]
         return finished(outputs, self.bias, residual, self.activation)
-
-    def _state_shapes(self) -> dict:
-        return {"inputs": (None, self.history, self.channels)}
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""

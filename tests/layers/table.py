@@ -95,6 +95,12 @@ ROWS = {
     "surplus": Row(
         of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **STEPS
     ),
+    "light, dilated": Row(
+        of("LightConv", 3, 3, use_bias=True, dilation_rate=2, **CAUSAL), 2, **STEPS
+    ),
+    "dynamic, dilated": Row(
+        of("DynamicConv", 2, 3, dilation_rate=2, **CAUSAL), 1, **STEPS
+    ),
     "short": Row(of("ShortConv", 4), 2, **STEPS),
     "short, dilated": Row(
         of("ShortConv", 3, None, dilation_rate=2, residual=True), 2, **STEPS
