@@ -3,6 +3,7 @@
 Letters: B batch, T time, C channels, n new positions of a step.
 """
 
+import inspect
 from typing import Unpack
 
 import keras
@@ -11,13 +12,12 @@ from keras import ops
 from keras_seqconv.layers.sequences import (
     LayerOptions,
     SequenceLayer,
-    accepted,
     by_rows,
     zero_masked,
 )
 from keras_seqconv.layers.short_conv import make_canon
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
-from keras_seqconv.support.arguments import check_choice, check_number
+from keras_seqconv.support.arguments import check_keys, check_number
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -39,7 +39,7 @@ class FeedForward(SequenceLayer):
         kernel_regularizer, kernel_constraint: for both kernels.
         use_bias: whether both maps have biases.
         canon: padding, "causal" or "same", of a Canon layer between the first map and
-            the activation (Canon-D, see `Canon`); None for none.
+            the activation (Canon-D, see `make_canon`); None for none.
 
     Call arguments:
         inputs: tensor (..., C); the outputs have the same shape.
@@ -61,10 +61,7 @@ class FeedForward(SequenceLayer):
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
-        self.canon_layer = None
-        if canon is not None:
-            check_choice("canon", canon, ("causal", "same"))
-            self.canon_layer = make_canon(4, canon, self.dtype_policy)
+        self.canon_layer = canon and make_canon(canon, self.dtype_policy)
         self.activation = keras.activations.get(activation)
         if self.kernel_initializer is None:
             raise ValueError(
@@ -141,6 +138,8 @@ class Residual(SequenceLayer):
         normalize_first: pre-norm instead of post-norm.
         epsilon: added to the variance in the normalization.
         seed: seed of the dropout.
+        canon: padding, "causal" or "same", of a Canon layer in front of `layer`, see
+            `make_canon`; None for none.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`, also for steps.
@@ -169,10 +168,12 @@ class Residual(SequenceLayer):
         normalize_first: bool = False,
         epsilon: float = 1e-5,
         seed: int | None = None,
+        canon: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
+        self.canon_layer = canon and make_canon(canon, self.dtype_policy)
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
@@ -208,6 +209,8 @@ class Residual(SequenceLayer):
             )
         self.further_widths = getattr(self.layer, "further_widths", {})
         self.layer_norm.build(inputs_shape)
+        if self.canon_layer:
+            self.canon_layer.build(inputs_shape)
 
     def call(
         self,
@@ -232,19 +235,36 @@ class Residual(SequenceLayer):
                     f"`{name}` cannot be passed on: {type(self.layer).__name__} does "
                     f"not take it. Received: {name} of shape {tuple(argument.shape)}"
                 )
-        return self._surround(inputs, lambda x: self.layer(x, **taken), training)
+
+        def sublayer(x):
+            if self.canon_layer:
+                x = self.canon_layer(x, mask=mask)
+            return self.layer(x, **taken)
+
+        return self._surround(inputs, sublayer, training)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """Returns the state of the wrapped layer."""
-        return self.layer.get_initial_state(batch_size, max_length=max_length)
+        """The state of the wrapped layer; with a Canon layer also its last inputs."""
+        state = self.layer.get_initial_state(batch_size, max_length=max_length)
+        if self.canon_layer:
+            canon = self.canon_layer.get_initial_state(batch_size)
+            state = {"canon": canon["inputs"], **state}
+        return state
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, C) of n new positions, and the wrapped layer's next state."""
+        """Outputs (B, n, C) of n new positions, and the next state."""
         self._check_step(inputs)
 
         def step(x):
             nonlocal state
-            outputs, state = self.layer.step(x, state)
+            if self.canon_layer is None:
+                outputs, state = self.layer.step(x, state)
+                return outputs
+            check_keys("state", state, self.get_initial_state(1, max_length=1))
+            rest = dict(state)
+            x, canon = self.canon_layer.step(x, {"inputs": rest.pop("canon")})
+            outputs, rest = self.layer.step(x, rest)
+            state = {"canon": canon["inputs"], **rest}
             return outputs
 
         return self._surround(ops.cast(inputs, self.compute_dtype), step), state
@@ -283,3 +303,13 @@ class Residual(SequenceLayer):
             )
         outputs = inputs + self._dropped(outputs, self.dropout, training)
         return outputs if self.normalize_first else self._normalized(outputs)
+
+
+def accepted(function, arguments):
+    """Selects the given arguments that a function names."""
+    names = inspect.signature(function).parameters
+    return {
+        name: argument
+        for name, argument in arguments.items()
+        if argument is not None and name in names
+    }

@@ -465,13 +465,3 @@ def unfold_beams(outputs, inputs):
     return split_positions(
         outputs, inputs, *(ops.shape(outputs)[2:] if None in rest else rest)
     )
-
-
-def accepted(function, arguments):
-    """Selects the given arguments that a function names."""
-    names = inspect.signature(function).parameters
-    return {
-        name: argument
-        for name, argument in arguments.items()
-        if argument is not None and name in names
-    }

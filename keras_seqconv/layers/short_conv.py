@@ -11,14 +11,12 @@ from keras import ops
 from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
     LayerOptions,
-    SequenceLayer,
-    accepted,
     by_rows,
     zero_masked,
 )
 from keras_seqconv.ops.causal_conv import causal_conv1d, causal_conv1d_update, finished
 from keras_seqconv.ops.convolution import light_conv
-from keras_seqconv.support.arguments import check_choice, check_keys
+from keras_seqconv.support.arguments import check_choice
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -163,22 +161,19 @@ class ShortConv(ConvolutionLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class GatedShortConv(SequenceLayer):
+class GatedShortConv(ShortConv):
     """Short convolution between two gates, as in LFM2, in place of attention.
 
         b, c, x = split(inputs W1)
         outputs = (c * conv(b * x)) W2
 
-    (Liquid AI 2025, LFM2 Technical Report, section 2.) The convolution is a `ShortConv`
-    without activation. Calls, masks and steps: `layers.sequences`.
+    (Liquid AI 2025, LFM2 Technical Report, section 2.) Calls, masks and steps:
+    `layers.sequences`.
 
     Args:
-        kernel_size: taps of the convolution.
-        padding: "causal" or "same".
-        dilation_rate: distance of neighbouring taps.
+        kernel_size, padding, dilation_rate, kernel_initializer, bias_initializer: as in
+            `ShortConv`; the projections start as those of `keras.layers.Dense`.
         use_bias: whether projections and convolution have biases.
-        kernel_initializer: for the projections.
-        bias_initializer: for all biases.
         kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: for
             the projections and the convolution.
     """
@@ -186,59 +181,27 @@ class GatedShortConv(SequenceLayer):
     def __init__(
         self,
         kernel_size: int | tuple[int] = 3,
+        activation: str | None = None,
         padding: str = "causal",
         *,
-        dilation_rate: int = 1,
         use_bias: bool = False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
-        self._set_arguments(locals())
-        self.convolution = ShortConv(
-            kernel_size,
-            activation=None,
-            padding=padding,
-            dilation_rate=dilation_rate,
-            use_bias=use_bias,
-            **self._parameter_options(),
-            dtype=self.dtype_policy,
-            name="convolution",
-        )
-
-    def _parameter_options(self) -> dict:
-        return {
-            "bias_initializer": self.bias_initializer,
-            "bias_regularizer": self.bias_regularizer,
-            "bias_constraint": self.bias_constraint,
-            **self._kernel_options("kernel_"),
-        }
+        super().__init__(kernel_size, activation, padding, use_bias=use_bias, **kwargs)
 
     def build(self, inputs_shape):
-        width = self._accept(inputs_shape)
-        for name, units in (("input", 3 * width), ("output", width)):
-            dense = keras.layers.Dense(
-                units,
-                use_bias=self.use_bias,
-                # A copy: one object gives the same numbers again and again.
-                kernel_initializer=self.kernel_initializer.clone(),
-                **self._parameter_options(),
-                dtype=self.dtype_policy,
-                name=f"{name}_projection",
+        super().build(inputs_shape)
+        for name, units in (("input", 3), ("output", 1)):
+            projection = self._dense(
+                f"{name}_projection",
+                inputs_shape,
+                units * self.channels,
+                "glorot_uniform",
+                bias_initializer=self.bias_initializer,
+                bias_regularizer=self.bias_regularizer,
+                bias_constraint=self.bias_constraint,
             )
-            dense.build((None, None, width))
-            setattr(self, dense.name, dense)
-        self.convolution.build(inputs_shape)
-
-    def call(self, inputs, mask=None, segment_ids=None):
-        gate, inputs = self._gated(zero_masked(inputs, mask))
-        outputs = self.convolution(inputs, mask=mask, segment_ids=segment_ids)
-        return by_rows(self.output_projection, gate * outputs)
+            setattr(self, projection.name, projection)
 
     def _gated(self, inputs):
         """The gate of the outputs, and the inputs of the convolution."""
@@ -246,81 +209,24 @@ class GatedShortConv(SequenceLayer):
         before, after, values = ops.split(projected, 3, axis=-1)
         return after, before * values
 
-    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """State of the convolution, see `layers.sequences`."""
-        return self.convolution.get_initial_state(batch_size, max_length)
+    def call(self, inputs, mask=None, segment_ids=None):
+        gate, inputs = self._gated(zero_masked(inputs, mask))
+        outputs = super().call(inputs, mask=mask, segment_ids=segment_ids)
+        return by_rows(self.output_projection, gate * outputs)
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
         self._check_step(inputs)
         gate, inputs = self._gated(ops.cast(inputs, self.compute_dtype))
-        outputs, state = self.convolution.step(inputs, state)
+        outputs, state = super().step(inputs, state)
         return by_rows(self.output_projection, gate * outputs), state
 
 
-@keras.saving.register_keras_serializable(package="keras_seqconv")
-class Canon(SequenceLayer):
-    """A sub-layer with a Canon layer in front of it.
-
-        x = inputs + conv(inputs)
-        outputs = layer(x)
+def make_canon(padding: str, dtype) -> ShortConv:
+    """A Canon layer: x + conv(x) with a kernel of 4 taps for each channel.
 
     (Allen-Zhu 2025, Physics of Language Models: Part 4.1, Architecture Design and the
-    Magic of Canon Layers; Canon-A in front of a mixer, Canon-C in front of a
-    feed-forward network.) Calls, masks and steps: `layers.sequences`. The convolution
-    is a `ShortConv` without activation and bias.
-
-    Args:
-        layer: the sub-layer; causal if `padding` is "causal".
-        kernel_size: taps of the convolution.
-        padding: "causal" or "same".
+    Magic of Canon Layers.)
     """
-
-    def __init__(
-        self,
-        layer: keras.layers.Layer,
-        kernel_size: int | tuple[int] = 4,
-        padding: str = "causal",
-        **kwargs: Unpack[LayerOptions],
-    ):
-        super().__init__(**kwargs)
-        self._set_arguments(locals())
-        self.convolution = make_canon(kernel_size, padding, self.dtype_policy)
-
-    def build(self, inputs_shape):
-        self._accept(inputs_shape)
-        self.convolution.build(inputs_shape)
-        if not self.layer.built:
-            self.layer.build(inputs_shape)
-
-    def call(self, inputs, mask=None, training=None):
-        options = accepted(self.layer.call, {"mask": mask, "training": training})
-        return self.layer(self.convolution(inputs, mask=mask), **options)
-
-    def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """The last inputs of the convolution, "canon", beside the layer's state."""
-        convolution = self.convolution.get_initial_state(batch_size)
-        state = self.layer.get_initial_state(batch_size, max_length=max_length)
-        return {"canon": convolution["inputs"], **state}
-
-    def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, C) of n new positions, and the next state."""
-        check_keys("state", state, self.get_initial_state(1, max_length=1))
-        rest = dict(state)
-        convolution = {"inputs": rest.pop("canon")}
-        x, convolution = self.convolution.step(inputs, convolution)
-        outputs, rest = self.layer.step(x, rest)
-        return outputs, {"canon": convolution["inputs"], **rest}
-
-
-def make_canon(kernel_size, padding, dtype) -> ShortConv:
-    """The convolution of a Canon layer."""
-    return ShortConv(
-        kernel_size,
-        activation=None,
-        padding=padding,
-        use_bias=False,
-        residual=True,
-        dtype=dtype,
-        name="canon",
-    )
+    options = {"activation": None, "use_bias": False, "residual": True}
+    return ShortConv(4, padding=padding, **options, dtype=dtype, name="canon")

@@ -63,7 +63,7 @@ class EncoderDecoder(SequenceModel):
             (sides); 3, 7, 15 and then 31 by default.
         canon: places of Canon layers in each block, some letters of "acd": a before
             the mixer, c before the position-wise network, d inside of it before the
-            activation; see `keras_seqconv.layers.Canon`.
+            activation (Allen-Zhu 2025, Physics of Language Models: Part 4.1).
         dropout: rate after the embedding and after each sub-layer.
         attention_dropout: rate on attention probabilities.
         activation_dropout: rate inside the position-wise networks.

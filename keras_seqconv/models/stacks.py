@@ -21,7 +21,6 @@ from keras import ops
 from keras_seqconv.layers import (
     AdaptiveInput,
     AdaptiveSoftmax,
-    Canon,
     DynamicConvModule,
     FeedForward,
     GatedShortConv,
@@ -55,6 +54,19 @@ def make_attention(
     )
 
 
+def make_short_conv(
+    kernel_size, padding, use_bias=False, dilation_rate=1, dtype=None
+) -> GatedShortConv:
+    """The row of `GatedShortConv`, whose activation is not that of the model."""
+    return GatedShortConv(
+        kernel_size,
+        padding=padding,
+        use_bias=use_bias,
+        dilation_rate=dilation_rate,
+        dtype=dtype,
+    )
+
+
 # kind -> class or function that makes the layer. It is called with the options of the
 # mixer, and with what else it names of `FOR_MIXERS`, `kernel_size`, `padding` ("causal"
 # in a decoder, otherwise "same"), `seed` and `dtype`.
@@ -62,7 +74,7 @@ MIXERS: dict[str, Callable] = {
     "light_conv": LightConvModule,
     "dynamic_conv": DynamicConvModule,
     "query_conv": QueryConvModule,
-    "short_conv": GatedShortConv,
+    "short_conv": make_short_conv,
     "attention": make_attention,
 }
 FOR_MIXERS = (
@@ -173,11 +185,10 @@ def make_blocks(
     canon = checked_canon(options["canon"])
 
     def residual(number, part, layer):
-        place = {"mixer": "a", "feed_forward": "c"}.get(part)
-        if place is not None and place in canon:
-            layer = Canon(layer, padding=padding, dtype=dtype)
+        has_canon = {"mixer": "a", "feed_forward": "c"}.get(part, "-") in canon
         return Residual(
             layer,
+            canon=padding if has_canon else None,
             name=f"{name}_{number}_{part}",
             dropout=options["dropout"],
             normalize_first=options["normalize_first"],

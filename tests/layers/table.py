@@ -106,10 +106,6 @@ ROWS = {
         of("ShortConv", 3, None, dilation_rate=2, residual=True), 2, **STEPS
     ),
     "short, gated": Row(of("GatedShortConv", use_bias=True), 6, **STEPS),
-    "canon": Row(
-        lambda **dtype: layers.Canon(of("LightConv", 2, 3, **CAUSAL)(**dtype), **dtype),
-        2, **STEPS,
-    ),
     "light module": Row(
         of("LightConvModule", 2, 3, conv_dim=4, input_dropout=0.5, **HALF),
         5, seeds=2,
@@ -184,6 +180,9 @@ ROWS = {
     "residual, norm first": Row(
         residual(2, causal=True, dropout=0.5, seed=1, normalize_first=True),
         10, seeds=1, **STEPS,
+    ),
+    "residual, canon": Row(
+        residual(2, causal=True, normalize_first=True, canon="causal"), 11, **STEPS
     ),
     "residual to a source": Row(
         residual(2, normalize_first=True),
