@@ -260,8 +260,9 @@ class Residual(SequenceLayer):
             if self.canon_layer is None:
                 outputs, state = self.layer.step(x, state)
                 return outputs
-            check_keys("state", state, self.get_initial_state(1, max_length=1))
-            rest = dict(state)
+            rest = dict(state) if isinstance(state, dict) else {}
+            if "canon" not in rest:
+                check_keys("state", state, self.get_initial_state(1, max_length=1))
             x, canon = self.canon_layer.step(x, {"inputs": rest.pop("canon")})
             outputs, rest = self.layer.step(x, rest)
             state = {"canon": canon["inputs"], **rest}
