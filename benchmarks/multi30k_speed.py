@@ -140,7 +140,7 @@ def measure_ours(system: str, work: str, cores: int, precision: str) -> float:
 
     import keras_seqconv as ks
     from keras_seqconv.devices import find_devices
-    from keras_seqconv.translation.text_model import default_parallel, side_by_side
+    from keras_seqconv.translation.text_model import default_parallel, in_threads
 
     keras.config.set_dtype_policy(precision)
     # As `train` and `translate` do.
@@ -187,7 +187,7 @@ def measure_ours(system: str, work: str, cores: int, precision: str) -> float:
         return np.asarray(found[0])
 
     def decode():
-        list(side_by_side(search, [source] * BATCHES, default_parallel()))
+        list(in_threads(search, [source] * BATCHES, default_parallel()))
 
     decode()
     return DECODED / timed(decode, 5)

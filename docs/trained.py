@@ -39,7 +39,7 @@ def _run(preset: str, **recipe) -> Path:
         max_shapes=4,
         tokens_per_batch=2048,
         gradient_accumulation_steps=1,
-        validate_every=50,
+        updates_per_epoch=50,
         workdir=str(WORK / preset),
         **recipe,
     )

@@ -18,4 +18,4 @@ export JAX_LOCAL_DEVICE_IDS=0,1,2,3,4,5,6,7
 srun --kill-on-bad-exit=1 keras-seqconv train \
   --preset dynamic_conv_wmt_en_de --dataset wmt14_translate/de-en \
   --workdir "$HOME/runs/wmt" --precision mixed_bfloat16 \
-  --checkpoint-every 1000 --hosts
+  --updates-per-epoch 1000 --hosts

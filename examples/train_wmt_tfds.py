@@ -10,7 +10,7 @@ BLEU.
         --preset dynamic_conv_wmt_en_de --vocabulary-size 32768 --accumulation 8 \
         --tokens-per-batch 4096 --max-shapes 16 \
         --learning-rate 1e-3 --warmup 10000 --max-updates 30000 \
-        --checkpoint-every 1000 --workdir runs/wmt         # for a GPU
+        --updates-per-epoch 1000 --workdir runs/wmt        # for a GPU
     python examples/train_wmt_tfds.py                    # the embedded corpus
 
 The second command takes some minutes on two cores. Both print progress, some
@@ -59,7 +59,7 @@ def main(arguments=None):
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--warmup", type=int, default=150)
     parser.add_argument("--max-updates", type=int, default=600)
-    parser.add_argument("--checkpoint-every", type=int, default=50, help="updates")
+    parser.add_argument("--updates-per-epoch", type=int, default=50)
     parser.add_argument("--average", type=int, default=5, help="last checkpoints")
     parser.add_argument("--test-sentences", type=int, default=1000)
     options = parser.parse_args(arguments)
@@ -96,21 +96,18 @@ def main(arguments=None):
         model,
         stream,
         max_updates=options.max_updates,
+        updates_per_epoch=options.updates_per_epoch,
         directory=checkpoints,
         callbacks=[
             ks.callbacks.Validate(validation),
-            ks.callbacks.Checkpoints(
-                checkpoints,
-                every_updates=options.checkpoint_every,
-                keep_updates=options.average,
-            ),
             ks.callbacks.StopOnNaN(),
             ks.callbacks.Progress(options.max_updates),
+            ks.callbacks.Checkpoints(checkpoints, keep_last=options.average),
         ],
     )
 
     # The mean of the last checkpoints, with tokenizers and search options, as a folder.
-    last = ks.checkpoints.last_updates(checkpoints, options.average)
+    last = ks.checkpoints.select(checkpoints, "last_epochs", options.average)
     ks.checkpoints.average(last, model)
     translator = ks.Translator(
         model, tokenizer, tokenizer, search={"num_beams": 4, "max_length": 100}

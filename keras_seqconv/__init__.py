@@ -2,64 +2,15 @@
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
 
 import wrapt
 
-from keras_seqconv.support import imported_when_used
+from keras_seqconv.support import imported_when_used, names_in_stub
 from keras_seqconv.version import __version__
 
-if TYPE_CHECKING:  # for editors; in a running program each is loaded at first use
-    from keras_seqconv import (  # noqa: F401
-        callbacks,
-        checkpoints,
-        convert,
-        data,
-        decoding,
-        evaluation,
-        export,
-        layers,
-        losses,
-        metrics,
-        models,
-        ops,
-        optimizers,
-        presets,
-        schedules,
-        tokenizers,
-        training,
-    )
-    from keras_seqconv.callbacks import fit_stream  # noqa: F401
-    from keras_seqconv.devices import keep_freed_memory  # noqa: F401
-    from keras_seqconv.evaluation import demo, inspection, plots  # noqa: F401
-    from keras_seqconv.translation import load  # noqa: F401
-    from keras_seqconv.translation.translator import (  # noqa: F401
-        LanguageGenerator,
-        Translator,
-    )
-
-# Modules, and where other names are.
-_HOMES = {
-    name: name
-    for name in (
-        "callbacks", "checkpoints", "convert", "data", "decoding", "evaluation",
-        "export", "layers", "losses", "metrics", "models", "ops", "optimizers",
-        "presets", "schedules", "tokenizers", "training",
-    )
-} | {
-    "demo": "evaluation.demo",
-    "inspection": "evaluation.inspection",
-    "plots": "evaluation.plots",
-    "fit_stream": "callbacks",
-    "LanguageGenerator": "translation.translator",
-    "keep_freed_memory": "devices",
-    "Translator": "translation.translator",
-    "load": "translation",
-}  # fmt: skip
+_HOMES = names_in_stub(__name__, __file__)
 __all__ = ["__version__", *_HOMES]
-
-if not TYPE_CHECKING:  # to type checkers every name would be there
-    __getattr__ = imported_when_used(__name__, _HOMES)
+__getattr__ = imported_when_used(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

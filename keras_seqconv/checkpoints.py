@@ -72,54 +72,58 @@ def latest(directory: str | os.PathLike) -> Path | None:
     return None
 
 
-def last_updates(
-    directory: str | os.PathLike, count: int, up_to: int | None = None
-) -> list[Path]:
-    """Lists the `count` newest checkpoints up to update `up_to`, oldest first.
-
-    Here and in `last_epochs` and `best`, a damaged file is skipped with a warning that
-    names it, and the next one replaces it. ValueError if there is none.
-    """
-    paths = (path for path, _ in states(directory, up_to))
-    return _first(paths, count, directory)[::-1]
-
-
-def last_epochs(
-    directory: str | os.PathLike, count: int, up_to: int | None = None
-) -> list[Path]:
-    """Lists the `count` newest checkpoints of ends of epochs and of training.
-
-    Training may end inside an epoch: its end is the newest checkpoint.
-    """
-    end = latest(directory)
-    paths = (
-        path
-        for path, state in states(directory, up_to)
-        if path == end or state.get("epoch_end")
-    )
-    return _first(paths, count, directory, " of a whole epoch")[::-1]
-
-
-def best(
+def select(
     directory: str | os.PathLike,
+    kind: str,
     count: int,
+    *,
     monitor: str = "val_nll",
     mode: str = "min",
+    up_to: int | None = None,
 ) -> list[Path]:
-    """Lists the `count` checkpoints with the best value of a metric, best first.
+    """Chooses checkpoints of a folder, for example to average them.
+
+    A damaged file is skipped with a warning that names it, and the next one replaces
+    it.
 
     Args:
         directory: the folder.
+        kind: "last_epochs": ends of epochs, newest first; if training ended inside of
+            an epoch, its end counts as well. "best": those with the best value of a
+            metric, best first.
         count: number of checkpoints; with a warning, fewer if there are fewer.
-        monitor: metric in the states of `callbacks.Checkpoints`.
+        monitor: metric in the states of `callbacks.Checkpoints`, for "best".
         mode: "min" or "max"; of two equal checkpoints the newer is better.
+        up_to: latest update of the checkpoints.
+
+    Raises:
+        ValueError: there is none.
     """
-    paths = ranked(dict(states(directory)), monitor, mode)
-    return _first(paths, count, directory, f" with the metric {monitor}")
+    check_positive_integer("count", count)
+    known_states = dict(states(directory, up_to))
+    newest = latest(directory)
+    if newest in known_states:
+        known_states[newest] = {**known_states[newest], "epoch_end": True}
+    paths = ranked(known_states, kind, monitor, mode)
+    undamaged = (path for path in paths if _tried(check, path) is not None)
+    chosen = list(itertools.islice(undamaged, count))
+    what = f" with the metric {monitor}" if kind == "best" else " of a whole epoch"
+    if not chosen:
+        raise ValueError(f"{directory} has no checkpoint{what}.")
+    if len(chosen) < count:
+        warnings.warn(
+            f"{directory} has {len(chosen)} checkpoints{what}, not {count}.",
+            stacklevel=2,
+        )
+    return chosen
 
 
-def ranked(states: dict[Path, dict], monitor: str, mode: str) -> list[Path]:
-    """Sorts the checkpoints that have a metric, best first; given newest first."""
+def ranked(
+    states: dict[Path, dict], kind: str, monitor: str = "val_nll", mode: str = "min"
+) -> list[Path]:
+    """Ranks checkpoints as `select` does; `states` come newest first."""
+    if check_choice("kind", kind, ("last_epochs", "best")) == "last_epochs":
+        return [path for path in states if states[path].get("epoch_end")]
     sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
     scores = {}
     for path, state in states.items():
@@ -151,21 +155,6 @@ def _tried(read: Callable[[Path], dict], path: Path) -> dict | None:
     except (ValueError, OSError) as error:
         warnings.warn(f"Skipped a checkpoint. {error}", stacklevel=3)
         return None
-
-
-def _first(paths: Iterable, count: int, directory, what: str = "") -> list[Path]:
-    """The first `count` that are whole."""
-    check_positive_integer("count", count)
-    whole = (path for path in paths if _tried(check, path) is not None)
-    chosen = list(itertools.islice(whole, count))
-    if not chosen:
-        raise ValueError(f"{directory} has no checkpoint{what}.")
-    if len(chosen) < count:
-        warnings.warn(
-            f"{directory} has {len(chosen)} checkpoints{what}, not {count}.",
-            stacklevel=3,
-        )
-    return chosen
 
 
 # --- One file ---
@@ -261,7 +250,7 @@ def average(paths: Iterable[str | os.PathLike], model: keras.Model) -> None:
     optimizer is unchanged.
 
     Args:
-        paths: checkpoints, as from `last_epochs`, `last_updates` or `best`.
+        paths: checkpoints, as from `select`.
         model: model made like the saved ones.
 
     Raises:
@@ -296,8 +285,8 @@ def _variables(model) -> dict[str, list]:
     if optimizer is not None and not optimizer.built:
         with _scope(model):
             optimizer.build(model.trainable_variables)
-    others = [] if optimizer is None else optimizer.variables
-    return {"model": model.variables, "optimizer": others}
+    of_optimizer = [] if optimizer is None else optimizer.variables
+    return {"model": model.variables, "optimizer": of_optimizer}
 
 
 def _entry(variable) -> dict:
@@ -336,16 +325,17 @@ class _File(NamedTuple):
 
     def compare(self, group: str, variables: list) -> None:
         """ValueError unless shapes and dtypes are those of the variables."""
-        stored, own = self.header[group], [_entry(v) for v in variables]
+        stored, expected = self.header[group], [_entry(v) for v in variables]
         reason = None
-        if len(stored) != len(own):
-            reason = f"it has {len(stored)} variables, not {len(own)}"
-        for number, (one, other) in enumerate(zip(stored, own, strict=False)):
-            integers = "int" in one["dtype"] and "int" in other["dtype"]
-            same = one["dtype"] == other["dtype"] or integers
-            if not same or one["shape"] != other["shape"]:
-                one, other = (" ".join(map(str, e.values())) for e in (one, other))
-                reason = f"number {number} is {one} in the file, {other} in memory"
+        if len(stored) != len(expected):
+            reason = f"it has {len(stored)} variables, not {len(expected)}"
+        for number, pair in enumerate(zip(stored, expected, strict=False)):
+            first, second = pair
+            integers = "int" in first["dtype"] and "int" in second["dtype"]
+            same = first["dtype"] == second["dtype"] or integers
+            if not same or first["shape"] != second["shape"]:
+                first, second = (" ".join(map(str, e.values())) for e in pair)
+                reason = f"number {number} is {first} in the file, {second} in memory"
                 break
         if reason is not None:
             where = "in memory"

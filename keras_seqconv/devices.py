@@ -19,8 +19,8 @@ _VARIABLES = (
 
 
 def available_cores() -> int:
-    mine = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(mine(0)) if mine else os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def accelerator() -> str | None:
@@ -43,18 +43,18 @@ def _on_tensorflow() -> bool:
 def share_cores(workers: int) -> bool:
     """Gives each operation of TensorFlow the part of the cores that one worker has.
 
-    By default every operation of every thread may use all cores, and threads that work
-    side by side then spend their time on waking each other.
+    By default every operation of every thread may use all cores, and parallel threads
+    then spend their time on waking each other.
 
     Args:
-        workers: threads that run TensorFlow at the same time.
+        workers: threads that run TensorFlow in parallel.
 
     Returns:
         Whether it was set: False for one worker, on other backends, where the
         environment sets TF_NUM_INTRAOP_THREADS, and where TensorFlow already runs.
     """
-    given = "TF_NUM_INTRAOP_THREADS" in os.environ
-    if workers == 1 or given or not _on_tensorflow():
+    is_set = "TF_NUM_INTRAOP_THREADS" in os.environ
+    if workers == 1 or is_set or not _on_tensorflow():
         return False
     threads = max(1, available_cores() // workers)
     try:
@@ -107,8 +107,8 @@ def keep_freed_memory(arenas: int = 1) -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    # No block of its own from the system for a large tensor (which is given back when
-    # it is freed), and never give back the end.
+    # Never map a large tensor separately (freeing it would return the memory), and
+    # never return the end of the heap.
     parameters = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _ARENA_MAX: arenas}
     return all(mallopt(name, value) == 1 for name, value in parameters.items())
 
@@ -142,9 +142,9 @@ def find_devices(number: int | None) -> Devices:
     if not _on_tensorflow():
         return _jax_devices(number)
     gpus = len(tf.config.list_physical_devices("GPU"))
-    kind, most = ("GPU", gpus) if gpus else ("CPU", available_cores())
+    kind, available = ("GPU", gpus) if gpus else ("CPU", available_cores())
     number = number or max(1, gpus)
-    _check_number(number, most, "GPUs" if gpus else "cores")
+    _check_number(number, available, "GPUs" if gpus else "cores")
     if number == 1:
         return Devices()
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -168,9 +168,9 @@ def _jax_devices(number: int | None) -> Devices:
     import jax
     import keras
 
-    most = jax.local_device_count()
-    number = number or most
-    _check_number(number, most, "devices of JAX")
+    available = jax.local_device_count()
+    number = number or available
+    _check_number(number, available, "devices of JAX")
     devices = [
         f"{device.platform}:{device.id}"
         for host in range(jax.process_count())
@@ -185,9 +185,9 @@ def _jax_devices(number: int | None) -> Devices:
     return Devices(parallel.scope, len(devices))
 
 
-def _check_number(number: int, most: int, what: str) -> None:
-    if number > most:
+def _check_number(number: int, available: int, kind: str) -> None:
+    if number > available:
         raise ValueError(
-            f"`devices` must be at most {most}, as many {what} as there are. "
+            f"`devices` must be at most {available}, as many {kind} as there are. "
             f"Received: devices={number}"
         )

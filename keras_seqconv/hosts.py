@@ -1,8 +1,7 @@
 """Processes on several hosts that train one model together, on JAX.
 
-All of them run the same program on their own part of each batch. What only one of them
-does, the first one does: writing. Everything else is the same everywhere, so that
-collective operations meet.
+All hosts run the same program on their own part of each batch. Only the first one
+writes. Everything else is the same on all hosts, so that collective operations meet.
 """
 
 import contextlib
@@ -16,12 +15,12 @@ from typing import Any
 import keras
 import numpy as np
 
-# Seconds after which a host that says nothing counts as dead.
-_SILENCE = 30
+# Seconds without a heartbeat after which a host counts as dead.
+_TIMEOUT = 30
 
 
 def join(address: str | None, number: int | None, index: int | None) -> None:
-    """Joins the other hosts; before anything is computed.
+    """Connects to the other hosts, before anything is computed.
 
     Args:
         address: "host:port" of host 0, or "auto": address, number and index come from
@@ -30,7 +29,7 @@ def join(address: str | None, number: int | None, index: int | None) -> None:
         index: of this one, from 0.
 
     Raises:
-        ValueError: not on JAX; nothing tells what the cluster is.
+        ValueError: not on JAX, or JAX finds no cluster.
     """
     if keras.backend.backend() != "jax":
         raise ValueError(
@@ -46,7 +45,7 @@ def join(address: str | None, number: int | None, index: int | None) -> None:
             None if address == "auto" else address,
             number,
             index,
-            heartbeat_timeout_seconds=_SILENCE,
+            heartbeat_timeout_seconds=_TIMEOUT,
         )
     except ValueError as error:
         raise ValueError(
@@ -57,7 +56,7 @@ def join(address: str | None, number: int | None, index: int | None) -> None:
 
 
 def leave() -> None:
-    """Parts from the others once all have come here; local devices go on working."""
+    """Disconnects once all hosts call it; local devices go on working."""
     if shard()[1] > 1:
         import jax
 
@@ -107,10 +106,10 @@ def file_of_first(path: Path | None) -> tuple[str, bytes] | None:
 
 
 def together(function: Callable[[], Any]) -> Any:
-    """Calls a function on each host; where it fails on one, all part with that error.
+    """Calls a function on each host; if any host raises, all raise.
 
     Raises:
-        ValueError: "host 2: ..." for what went wrong on another one.
+        ValueError: "host 2: ..." for the error of another host.
     """
     result = error = None
     try:
@@ -127,11 +126,11 @@ def together(function: Callable[[], Any]) -> Any:
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-    """ValueError, on all hosts, where one has another value than host 0."""
-    first, *others = gather(values)
+    """ValueError, on all hosts, if one has another value than host 0."""
+    first, *rest = gather(values)
     different = [
         f"{name} is {other.get(name)!r} on host {host} and {value!r} on host 0"
-        for host, other in enumerate(others, 1)
+        for host, other in enumerate(rest, 1)
         for name, value in first.items()
         if other.get(name) != value
     ]
@@ -142,7 +141,7 @@ def check_same(values: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def awaited() -> Iterator[None]:
-    """ConnectionError for XLA's error where a host does not come."""
+    """ConnectionError for XLA's error when another host is gone."""
     index, number = shard()
     if number == 1:
         yield

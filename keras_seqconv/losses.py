@@ -7,10 +7,10 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import (
+    compiled_by_xla,
     custom_gradient,
-    in_xla_context,
     padded_rows,
-    run,
+    run_formula,
 )
 from keras_seqconv.ops.fused import row_sums
 from keras_seqconv.support.arguments import (
@@ -134,7 +134,7 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
     """
     number, shape = ops.size(labels), ops.shape(labels)
     labels = padded_rows(ops.reshape(labels, (-1,)))
-    options = {"inside_xla": in_xla_context()}
+    options = {"inside_xla": compiled_by_xla()}
 
     @custom_gradient
     def function(logits):
@@ -142,7 +142,7 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
         highest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
         highest = ops.cast(highest, "float32")
         # Kept for the gradient in place of the logits: exp is the dearest part.
-        powers, total, plain = run(
+        powers, total, plain = run_formula(
             _powers, _powers, logits, highest, rows=2, static=(bool(base),), **options
         )
         normalizer = (ops.log(total) + highest)[:, 0]
@@ -153,7 +153,7 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
             loss -= base * plain[:, 0]
 
         def gradient(*upstream):
-            return run(
+            return run_formula(
                 _gradient_in_one_pass,
                 _gradient_in_place,
                 *(powers, total, labels, upstream[0]),
@@ -189,11 +189,12 @@ def _gradient_in_one_pass(powers, total, labels, upstream, extra, base, dtype):
 
 
 def _gradient_in_place(powers, total, labels, upstream, extra, base, dtype):
-    """The same for uncompiled graphs, where the vectors of labels would be passes."""
+    """The same for uncompiled graphs, where comparing labels would be one more pass."""
     scale = upstream[:, None]
     slope = powers * (scale / total)
     if base:
         slope -= base * scale
-    places = ops.stack([ops.arange(ops.size(labels), dtype="int32"), labels], axis=-1)
-    slope = ops.scatter_update(slope, places, -extra * upstream, reduction="add")
+    rows = ops.arange(ops.size(labels), dtype="int32")
+    indices = ops.stack([rows, labels], axis=-1)
+    slope = ops.scatter_update(slope, indices, -extra * upstream, reduction="add")
     return ops.cast(slope, dtype)

@@ -12,7 +12,7 @@ from keras_seqconv.support.arguments import check_boolean, check_integer, public
 __dir__ = public_names(globals())
 
 # exp of more is no float32.
-LARGEST_EXPONENT = 88.0
+MAX_EXPONENT = 88.0
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -46,7 +46,7 @@ class TokenMetrics(keras.metrics.Metric):
         super().__init__(dtype, name)
         self.pad_id = check_integer("pad_id", pad_id, -1)
         self.has_accuracy = check_boolean("has_accuracy", has_accuracy)
-        # Sums of loss, nll, correct, tokens; below them what rounding took from each.
+        # Sums of loss, nll, correct and tokens, and the rounding error of each.
         self.totals = self.add_variable(
             (2, 4), initializer="zeros", dtype="float32", name="totals"
         )
@@ -65,13 +65,13 @@ class TokenMetrics(keras.metrics.Metric):
 
     def add(self, sums):
         """Adds sums over tokens of loss, nll and correct, and their number: (4,)."""
-        total, lost = self.totals[0], self.totals[1]
+        total, error = self.totals[0], self.totals[1]
         sums = ops.cast(sums, "float32")
-        # Knuth's exact sum: total + sums = new + (what rounding took).
+        # Knuth's exact sum: total + sums = new + rounding error.
         new = total + sums
         share = new - total
-        lost = lost + ((total - (new - share)) + (sums - share))
-        self.totals.assign(ops.stack([new, lost]))
+        error = error + ((total - (new - share)) + (sums - share))
+        self.totals.assign(ops.stack([new, error]))
 
     def result(self):
         return self.results_of(self.totals)
@@ -81,7 +81,7 @@ class TokenMetrics(keras.metrics.Metric):
         sums = totals[0] + totals[1]
         tokens = sums[3]
         loss, nll, correct = ops.unstack(ops.divide_no_nan(sums[:3], tokens))
-        power = ops.exp(ops.minimum(nll, LARGEST_EXPONENT))
+        power = ops.exp(ops.minimum(nll, MAX_EXPONENT))
         perplexity = ops.where(tokens > 0, power, 0.0)
         results = {"loss": loss, "nll": nll, "perplexity": perplexity}
         if self.has_accuracy:

@@ -198,8 +198,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def build(self, variables):
         if self.inner_optimizer.built:
-            known = self.inner_optimizer._trainable_variables_indices
-            if new := [v for v in variables if self._var_key(v) not in known]:
+            indices = self.inner_optimizer._trainable_variables_indices
+            if new := [v for v in variables if self._var_key(v) not in indices]:
                 raise ValueError(
                     "The optimizer was built for other variables: `compile` again, "
                     "with a new optimizer, to train what was frozen or added since. "
@@ -241,8 +241,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
             self.accumulators = [
                 sums((), "accumulated_tokens", "mean"),  # of all replicas
                 *(
-                    sums(one.shape, f"{one.path.replace('/', '_')}_accumulator")
-                    for one in variables
+                    sums(v.shape, f"{v.path.replace('/', '_')}_accumulator")
+                    for v in variables
                 ),
             ]
         super().build(variables)
@@ -288,21 +288,21 @@ class TokenNormalized(keras.optimizers.Optimizer):
         """
         if not self.built:
             self.build(trainable_variables)
-        gradients = self._of_all(gradients)
+        gradients = self._all_gradients(gradients)
         replica = tf.distribute.get_replica_context()
         tokens = _over_replicas([ops.cast(tokens, "float32")])
         sums = [*tokens, *(_dense(g, "float32") for g in gradients)]
 
-        def outside(strategy, *sums):
-            """Updates meet other replicas, and TensorFlow allows no condition around
-            such code within a replica."""
+        def across_replicas(strategy, *sums):
+            """TensorFlow allows no condition around sums over replicas in a replica."""
 
-            def run(function):
+            def on_replicas(function):
                 strategy.extended.call_for_each_replica(function, args=sums)
 
-            self._take_in(run, strategy.experimental_local_results(sums[0])[0])
+            all_tokens = strategy.experimental_local_results(sums[0])[0]
+            self._add_micro_batch(on_replicas, all_tokens)
 
-        replica.merge_call(outside, args=tuple(sums))
+        replica.merge_call(across_replicas, args=tuple(sums))
 
     def stateless_apply_sums(
         self, optimizer_variables, gradients, tokens, trainable_variables
@@ -310,12 +310,15 @@ class TokenNormalized(keras.optimizers.Optimizer):
         """`apply_sums` for JAX: from values of `self.variables` and of the weights to
         new ones, `(trainable_variables, optimizer_variables)`."""
         trained = [v for v in self._trainable_variables if v.trainable]
-        variables, gradients = [*trained, *self.variables], self._of_all(gradients)
+        variables, gradients = (
+            [*trained, *self.variables],
+            self._all_gradients(gradients),
+        )
         values = [*trainable_variables, *optimizer_variables]
         pairs = list(zip(variables, values, strict=True))
         tokens = ops.cast(tokens, "float32")
 
-        def run(function):
+        def on_values(function):
             with keras.StatelessScope(state_mapping=pairs) as scope:
                 function(tokens, *gradients)
             return [
@@ -323,30 +326,33 @@ class TokenNormalized(keras.optimizers.Optimizer):
             ]
 
         with keras.StatelessScope(state_mapping=pairs):
-            values = self._take_in(run, tokens)
+            values = self._add_micro_batch(on_values, tokens)
         count = len(trainable_variables)
         return values[:count], values[count:]
 
-    def _of_all(self, gradients):
-        """Zeros for what is frozen, or on which the loss does not depend (None)."""
-        variables, given = self._trainable_variables, iter(gradients)
-        found = [next(given) if v.trainable else None for v in variables]
-        pairs = zip(found, variables, strict=True)
+    def _all_gradients(self, gradients):
+        """Gradients of all variables: zeros for frozen ones and for None."""
+        variables, remaining = self._trainable_variables, iter(gradients)
+        gradients = [next(remaining) if v.trainable else None for v in variables]
+        pairs = zip(gradients, variables, strict=True)
         return [ops.zeros(v.shape) if g is None else g for g, v in pairs]
 
-    def _take_in(self, run, tokens):
-        """`run(function)` is `function(tokens, *gradients)` in each replica: tokens of
-        all of them, and the sums of gradients of its own."""
-        with _gradients_as_given(self.inner_optimizer) as limit:
-            update = functools.partial(run, functools.partial(self._update, limit))
-            clear = functools.partial(run, self._clear)
+    def _add_micro_batch(self, call, tokens):
+        """Accumulates a micro-batch, or updates the weights with it.
+
+        `call(function)` calls `function(tokens, *gradients)` in each replica, with the
+        tokens of all replicas and its own sums of gradients.
+        """
+        with _without_clipping_and_reduction(self.inner_optimizer) as limit:
+            update = functools.partial(call, functools.partial(self._update, limit))
+            clear = functools.partial(call, self._clear)
             if self.accumulation_steps == 1:
                 return ops.cond(tokens > 0, update, clear)
             total = tokens + ops.convert_to_tensor(self.accumulators[0])
             return ops.cond(
                 self.micro_batch >= self.accumulation_steps - 1,
                 lambda: ops.cond(total > 0, update, clear),
-                functools.partial(run, self._accumulate),
+                functools.partial(call, self._accumulate),
             )
 
     def _accumulate(self, *sums):
@@ -356,8 +362,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def _clear(self, *sums):
         if self.accumulation_steps > 1:
-            for one in (*self.accumulators, self.micro_batch):
-                self.assign(one, ops.zeros(one.shape, one.dtype))
+            for variable in (*self.accumulators, self.micro_batch):
+                self.assign(variable, ops.zeros(variable.shape, variable.dtype))
 
     def _update(self, limit, *sums):
         """Sums over all tokens to clipped means, still scaled, and these to weights.
@@ -401,12 +407,12 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     # Keras saves the optimizer inside as well, as an object of its own.
     def save_own_variables(self, store):
-        for place, variable in enumerate(super().variables):
-            store[str(place)] = ops.convert_to_numpy(variable)
+        for index, variable in enumerate(super().variables):
+            store[str(index)] = ops.convert_to_numpy(variable)
 
     def load_own_variables(self, store):
-        for place, variable in enumerate(super().variables):
-            variable.assign(store[str(place)])
+        for index, variable in enumerate(super().variables):
+            variable.assign(store[str(index)])
 
     def get_config(self) -> dict:
         return {
@@ -424,10 +430,10 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
 
 @contextlib.contextmanager
-def _gradients_as_given(optimizer):
-    """Keep an optimizer from clipping and from summing over replicas once more.
+def _without_clipping_and_reduction(optimizer):
+    """Keeps an optimizer from clipping and from summing over replicas once more.
 
-    Gives the norm to which it would have clipped. Keras has no option for the latter.
+    Yields the norm to which it would have clipped. Keras has no option for the latter.
     """
     limit, optimizer.global_clipnorm = optimizer.global_clipnorm, None
     optimizer._all_reduce_sum_gradients = lambda pairs: pairs
@@ -450,8 +456,9 @@ def _over_replicas(values: list) -> list:
 
 def _handle(variable):
     """The resource of a Keras variable, or of a TensorFlow variable."""
-    inside = isinstance(variable, keras.Variable)
-    return (variable.value if inside else variable).handle
+    if isinstance(variable, keras.Variable):
+        variable = variable.value
+    return variable.handle
 
 
 def _dense(gradient, dtype):

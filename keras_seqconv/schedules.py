@@ -15,10 +15,10 @@ from keras_seqconv.support.arguments import check_integer, check_number, public_
 
 __dir__ = public_names(globals())
 
-# Restarts are laid out up to here.
-MOST_UPDATES = 2**30
-# The least value of each argument; where it is an int, values must be ints too.
-_LEAST = {
+# Periods are computed up to this update.
+MAX_UPDATES = 2**30
+# Minimum of each argument; where it is an int, values must be ints too.
+_MINIMA = {
     "learning_rate": 0.0, "warmup_steps": 0, "warmup_start": 0.0, "period": 1,
     "floor": 0.0, "period_growth": 1.0, "shrink": 0.0,
 }  # fmt: skip
@@ -34,11 +34,11 @@ class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if isinstance(_LEAST[name], int):
-                check_integer(name, value, _LEAST[name])
-            elif check_number(name, value) < _LEAST[name]:
+            if isinstance(_MINIMA[name], int):
+                check_integer(name, value, _MINIMA[name])
+            elif check_number(name, value) < _MINIMA[name]:
                 raise ValueError(
-                    f"`{name}` must be at least {_LEAST[name]:g}. "
+                    f"`{name}` must be at least {_MINIMA[name]:g}. "
                     f"Received: {name}={value!r}"
                 )
 
@@ -111,7 +111,8 @@ class WarmupCosine(_AfterWarmUp):
     shrink: float = 1.0
 
     def _later(self, updates):
-        number, time, period = self._place(ops.maximum(updates - self.warmup_steps, 0))
+        after = ops.maximum(updates - self.warmup_steps, 0)
+        number, time, period = self._period_of(after)
         shrink = 1.0
         if self.shrink != 1:
             shrink = ops.power(float(self.shrink), ops.cast(number, "float32"))
@@ -119,14 +120,14 @@ class WarmupCosine(_AfterWarmUp):
         range_ = (self.learning_rate - self.floor) / 2
         return shrink * (middle + range_ * ops.cos(math.pi * (time / period)))
 
-    def _place(self, updates):
+    def _period_of(self, updates):
         """Number of the period, updates since it began, and its length."""
         if self.period_growth == 1:
             number = ops.floor_divide(updates, self.period)
             time = ops.cast(updates - number * self.period, "float32")
             return number, time, float(self.period)
         starts, lengths = [0.0], [float(self.period)]
-        while starts[-1] + lengths[-1] < MOST_UPDATES:
+        while starts[-1] + lengths[-1] < MAX_UPDATES:
             starts.append(starts[-1] + lengths[-1])
             lengths.append(lengths[-1] * self.period_growth)
         # The first update of a period, and how far into the period it lies: float32

@@ -170,15 +170,13 @@ class TrainingOptions(_RecipeOptions):
         'other arguments of the model as JSON, such as {"hidden_dim": 192}', {}
     )
 
-    validate_every: Count | None = _reports(
-        "updates between validations (default: each epoch)"
+    updates_per_epoch: Count | None = _reports(
+        "updates of an epoch, which ends with validation, log record and checkpoint "
+        "(default: one pass over the training data)"
     )
-    checkpoint_every: Count | None = _reports(
-        "updates between checkpoints, in addition to each epoch"
-    )
-    keep: Count = _reports("checkpoints of epochs that are kept", 10)
+    keep: Count = _reports("last checkpoints that are kept", 10)
     validation_bleu: bool = _reports(
-        "translate the validation split at each validation, for BLEU", False
+        "translate the validation split after each epoch, for BLEU", False
     )
     monitor: Literal["nll", "bleu"] = _reports(
         "metric of the best checkpoint and of early stopping", "nll"

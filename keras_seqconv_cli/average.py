@@ -12,7 +12,6 @@ DESCRIPTION = (
 )
 _KINDS = {
     "--last-epochs N": "checkpoints of the last N epochs",
-    "--last-updates N": "newest N checkpoints",
     "--best N": "best N checkpoints",
 }
 _FLAGS = {
@@ -34,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     if options.up_to is not None and (options.best or options.checkpoints):
-        raise ValueError(
-            "`up_to` goes with `last_epochs` or `last_updates`. "
-            f"Received: {options.up_to}"
-        )
+        raise ValueError(f"`up_to` goes with `last_epochs`. Received: {options.up_to}")
     check_files(str(Path(options.run) / "run.json"), *options.checkpoints or ())
 
 

@@ -248,7 +248,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
 
     asked, options.runtime = options.runtime, "keras"
     generator = load_models(options, *options.model)
-    if not hasattr(generator, "tokenizer"):
+    if generator.translates:
         raise ValueError(
             f"`text` is for language models; {options.model[0]} translates: give "
             "`source` and `reference`."

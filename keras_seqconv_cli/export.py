@@ -122,7 +122,7 @@ def _summary(path: Path, translator) -> str:
     # A request that every such export answers.
     request = {"instances": ["..."]}
     if not tokenizers:
-        translates = hasattr(translator, "source_tokenizer")
+        translates = translator.translates
         kind, ids = ("translate", "source") if translates else ("generate", "prefix")
         inputs = {f"{ids}_ids": [[translator.model.end_id]], "lengths": [1]}
         request = {"signature_name": f"{kind}_ids", "inputs": inputs}

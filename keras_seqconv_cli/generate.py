@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     generator = load_models(options, options.model)
-    if not hasattr(generator, "tokenizer"):
+    if generator.translates:
         raise ValueError(
             f"{options.model} translates: `keras-seqconv translate {options.model}`."
         )

@@ -115,7 +115,7 @@ def _attention(options):
     from keras import ops
 
     loaded = ks.load(options.model)
-    if not hasattr(loaded, "source_tokenizer"):
+    if not loaded.translates:
         raise ValueError(f"{options.model} has no attention to a source.")
     inputs, tokens = ks.inspection.sentence(loaded, options.text, options.translation)
     weights = ops.convert_to_numpy(loaded.model.attention_weights(inputs))

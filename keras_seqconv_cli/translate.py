@@ -113,7 +113,7 @@ def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dic
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     translator = load_models(options, *options.model)
-    if hasattr(translator, "tokenizer"):
+    if not translator.translates:
         raise ValueError(
             f"{options.model[0]} is a language model, which has no source to translate:"
             " `keras-seqconv evaluate --text` tells its perplexity, "

@@ -254,16 +254,19 @@ def test_selection(tmp_path):
     ):
         state = {"epoch_end": end, "metrics": {"val_nll": nll}}
         saved(tmp_path, update, 0.0, state)
-    assert updates_of(checkpoints.last_updates(tmp_path, 2)) == [4, 5]
-    assert updates_of(checkpoints.last_updates(tmp_path, 2, up_to=3)) == [2, 3]
-    assert updates_of(checkpoints.last_epochs(tmp_path, 2)) == [4, 5]
-    assert updates_of(checkpoints.last_epochs(tmp_path, 1, up_to=2)) == [1]
-    assert updates_of(checkpoints.best(tmp_path, 3)) == [5, 2, 3]
-    assert updates_of(checkpoints.best(tmp_path, 1, mode="max")) == [1]
+
+    def select(kind, count, **options):
+        return updates_of(checkpoints.select(tmp_path, kind, count, **options))
+
+    assert select("last_epochs", 2) == [5, 4]
+    assert select("last_epochs", 1, up_to=2) == [1]
+    assert select("best", 3) == [5, 2, 3]
+    assert select("best", 2, up_to=3) == [2, 3]
+    assert select("best", 1, mode="max") == [1]
     with pytest.warns(UserWarning, match="has 4 checkpoints"):
-        assert updates_of(checkpoints.last_epochs(tmp_path, 5)) == [1, 3, 4, 5]
+        assert select("last_epochs", 5) == [5, 4, 3, 1]
     with pytest.raises(ValueError, match="no checkpoint with the metric val_bleu"):
-        checkpoints.best(tmp_path, 1, monitor="val_bleu")
+        select("best", 1, monitor="val_bleu")
 
 
 @pytest.mark.parametrize("array", [None, np.full(4, 0.5, "float32")])
@@ -271,7 +274,7 @@ def test_selection_skips_damaged_files_by_name(tmp_path, array):
     state = {"epoch_end": True, "metrics": {"val_nll": 1.0}}
     paths = [saved(tmp_path, update, 0.5, state) for update in (1, 2, 3)]
     damage(paths[1], array)
-    for select in (checkpoints.last_updates, checkpoints.last_epochs, checkpoints.best):
+    for kind in ("last_epochs", "best"):
         with pytest.warns(UserWarning, match="Skipped .*update-00000002.npz: it is da"):
-            chosen = select(tmp_path, 2)
-        assert sorted(chosen) == [paths[0], paths[2]]
+            chosen = checkpoints.select(tmp_path, kind, 2)
+        assert chosen == [paths[2], paths[0]]

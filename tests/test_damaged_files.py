@@ -33,6 +33,7 @@ from keras_seqconv.training import TrainingOptions, average_run
 from keras_seqconv.training.finish import _remove_results
 from keras_seqconv.training.recipe import make_model, make_optimizer, resolve_recipe
 from keras_seqconv.training.run import open_run, read_run
+from tests.cases import quick_and_slow
 from tests.small_models import SMALL, TOKENIZER, encoder_decoder, tokenizer_of
 
 pytestmark = pytest.mark.tensorflow
@@ -238,7 +239,9 @@ def test_states_of_callbacks_of_strangers(folder):
     model = make_model(run.options, recipe.precision, TOKENIZER, TOKENIZER)
     model.compile(make_optimizer(recipe))
     with refused(path, "has no state of these callbacks .missing is 'seconds'"):
-        callbacks.resume(model, path.parent, [callbacks.LogFile(run.log)])
+        callbacks.fit_stream(
+            model, None, callbacks=[callbacks.LogFile(run.log)], directory=path.parent
+        )
 
 
 @pytest.mark.parametrize("size", [10**9, 10**5])
@@ -290,8 +293,8 @@ def test_the_largest_tokenizers(tmp_path):
     assert load_tokenizer(tmp_path / "pieces").model == model
 
 
-@pytest.mark.parametrize("every", [50, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_log_of_a_million_updates(tmp_path, every):
+def test_the_log_of_a_million_updates(tmp_path):
+    every = 50
     names = ("loss", "nll", "accuracy", "learning_rate", "gradient_norm", "seconds")
     record = {"epoch": 1000, **dict.fromkeys(names, math.pi)}
     updates = range(every, 10**6 + 1, every)
@@ -326,7 +329,7 @@ def test_a_checkpoint_of_three_gigabytes(tmp_path):
 # --- Weights that are not finite ---
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("value", quick_and_slow([np.nan], [-np.inf]))
 def test_weights_that_are_not_finite(folder, golden, value):
     """Are told by whatever reads them, and in memory; a search would find nothing."""
     words = "`model` must have finite weights. Received: NaN or infinity in .*/"

@@ -57,5 +57,7 @@ def test_the_reference_has_every_public_module():
     import keras_seqconv as ks
 
     pages = "".join(page.read_text() for page in ROOT.glob("docs/reference/*.md"))
-    for name in set(ks.__all__) - {"__version__", *ks._HOMES}:
+    modules = [name for name, module in ks._HOMES.items() if name == module]
+    assert len(modules) > 15
+    for name in modules:
         assert f"keras_seqconv.{name}" in pages, name

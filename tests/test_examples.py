@@ -98,7 +98,7 @@ def test_train_wmt_tfds_on_mocked_data(tmp_path, capsys):
     mock_data = pytest.importorskip("tensorflow_datasets").testing.mock_data
     import keras_seqconv as ks
 
-    small = ["--vocabulary-size", 400, "--average", 2, "--checkpoint-every", 1]
+    small = ["--vocabulary-size", 400, "--average", 2, "--updates-per-epoch", 1]
     small += ["--test-sentences", 2, "--data-dir", tmp_path]
     small += ["--dataset", "wmt14_translate/de-en", "--workdir", tmp_path / "run"]
     with mock_data(num_examples=40):

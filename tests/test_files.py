@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from keras_seqconv.support.files import atomic_directory, locked, write_file
-from tests.processes import full_disk
+from keras_seqconv.support.files import atomic_directory, locked
 
 
 def write(path, text="new", replaceable=None):
@@ -55,21 +54,6 @@ def test_interrupted_write_leaves_nothing_behind(tmp_path, stop, before):
     assert names(tmp_path) == (["model"] if before else [])
     if before:
         assert (path / "config.json").read_text() == "old"
-
-
-def write_in_folder(path):
-    with atomic_directory(path) as folder, open(folder / "ids", "wb") as stream:
-        stream.write(bytes(9000))
-
-
-@pytest.mark.parametrize(
-    "write", [write_in_folder, lambda p: write_file(p, b"0" * 9000)]
-)
-def test_full_disk_is_named_and_leaves_nothing(tmp_path, write):
-    with pytest.raises(OSError) as error, full_disk():
-        write(tmp_path / "new")
-    assert error.value.filename == str(tmp_path / "new")
-    assert names(tmp_path) == []
 
 
 def test_what_killed_writers_left_is_removed_or_comes_back(tmp_path):

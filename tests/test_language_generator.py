@@ -10,6 +10,7 @@ from tests.cases import quick_and_slow
 from tests.models.families import ADAPTIVE, conv_language_model, language_model
 from tests.small_models import TOKENIZER, decided
 
+DRAWN = {"seed": 1, "temperature": 4.0}
 SMALL = dict(hidden_dim=16, num_layers=1, dropout=0.0, kernel_sizes=3)
 LEARNED = dict(mixer="attention", positions={"kind": "learned", "max_length": 10})
 MODELS = {
@@ -44,29 +45,25 @@ def test_scores_are_means_of_log_probabilities(generator):
 
 
 def test_unknown_tokens_of_prompts_are_told(generator):
-    for call in (generator.generate, generator.sample):
+    for call, options in ((generator.generate, {}), (generator.sample, DRAWN)):
         with pytest.warns(UserWarning, match="^1 of 3 input .* unknown tokens: 1$"):
-            call(["w1 odd", "", "w2"], max_length=3)
+            call(["w1 odd", "", "w2"], **options)
 
 
 def test_generated_texts_begin_with_their_prompts(generator):
     prompts = ["w1 w2", "", "w3", "w4 w5 w6 w7 w8 w9"]
-    for found in (
-        generator.generate(prompts),
-        generator.generate(prompts, num_beams=1, max_length=7),
-        generator.sample(prompts, seed=1, top_k=9, max_length=7),
-    ):
+    for found in (generator.generate(prompts), generator.sample(prompts, **DRAWN)):
         for prompt, text in zip(prompts, found, strict=True):
             assert text.split()[: len(prompt.split())] == prompt.split()
             assert len(text.split()) <= 8
-    for prompt, text in zip(
-        prompts, generator.generate(prompts, max_length=7), strict=True
-    ):
+    found = generator.generate(prompts, num_beams=3, max_length=7)
+    for prompt, text in zip(prompts, found, strict=True):
         prefix = TOKENIZER.tokenize([prompt])[0][:-1] or [generator.model.pad_id]
         ids, _ = ks.decoding.beam_search(
-            generator.model, prefix_ids=[prefix], num_beams=2, max_length=7
-        )
-        assert text == TOKENIZER.detokenize(keras.ops.convert_to_numpy(ids)[0, :1])[0]
+            generator.model, prefix_ids=[prefix], num_beams=3, max_length=7,
+            num_hypotheses=1,
+        )  # fmt: skip
+        assert text == TOKENIZER.detokenize(keras.ops.convert_to_numpy(ids)[0])[0]
     alone = [generator.generate([prompt])[0] for prompt in prompts]
     small = ks.LanguageGenerator(
         generator.model, TOKENIZER, generator.search,
@@ -80,14 +77,14 @@ def test_generated_texts_begin_with_their_prompts(generator):
 
 def test_samples_follow_their_seed(generator):
     prompts = ["w1"] * 40
-    found = generator.sample(prompts, seed=1, temperature=4.0)
-    assert found == generator.sample(prompts, seed=1, temperature=4.0)
-    assert found != generator.sample(prompts, seed=2, temperature=4.0)
+    found = generator.sample(prompts, **DRAWN)
+    assert found == generator.sample(prompts, **DRAWN)
+    assert found != generator.sample(prompts, **{**DRAWN, "seed": 2})
     assert len(set(found)) > 5
     small = ks.LanguageGenerator(
         generator.model, TOKENIZER, generator.search, tokens_per_batch=32
     )
-    assert small.sample(prompts, seed=1, temperature=4.0) == found  # other batches
+    assert small.sample(prompts, **DRAWN) == found  # other batches
 
 
 def test_prompts_that_are_too_long(generator):
@@ -98,9 +95,7 @@ def test_prompts_that_are_too_long(generator):
             generator.sample(["w1 " * 10], max_length=50)
         with pytest.raises(ValueError, match="at most 10 tokens"):
             generator.score(["w1 " * 10])
-    assert generator.generate("w1", max_length=3) == generator.generate(
-        ["w1"], max_length=3
-    )
+    assert generator.generate("w1") == generator.generate(["w1"])
 
 
 def test_what_does_not_fit_together():

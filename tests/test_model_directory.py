@@ -1,9 +1,7 @@
 """Model directories: what is saved comes back, and nothing else does any harm."""
 
-import errno
 import functools
 import json
-import os
 import shutil
 import warnings
 
@@ -70,9 +68,8 @@ def edit(folder, change):
 # Of each class one, of each dtype one; weight normalization is folded in float32.
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("EncoderDecoder", "float32"), ("ConvS2S", "mixed_bfloat16"),
-     ("LanguageModel", "bfloat16"), ("ConvS2S", "float32"),
-     ("ConvLanguageModel", "bfloat16")],
+    [("EncoderDecoder", "mixed_bfloat16"), ("LanguageModel", "bfloat16"),
+     ("ConvS2S", "float32"), ("ConvLanguageModel", "bfloat16")],
 )  # fmt: skip
 def test_round_trip(name, dtype, tmp_path):
     model = MODELS[name](dtype=dtype, name="mine")
@@ -88,11 +85,11 @@ def test_round_trip(name, dtype, tmp_path):
     assert loaded.get_config() == model.get_config()
     assert len(loaded.weights) == len(model.weights)
     np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))
-    for dtype in ("float32", "mixed_bfloat16"):
-        other = ks.load(tmp_path / "model", dtype=dtype).model
-        assert other.get_config()["dtype"] == dtype
-        found, expected = outputs_of(other), outputs_of(model)
-        assert abs(found - expected).max() < 0.1 * abs(expected).max()
+    dtype = "mixed_bfloat16" if dtype == "float32" else "float32"
+    other = ks.load(tmp_path / "model", dtype=dtype).model
+    assert other.get_config()["dtype"] == dtype
+    outputs, expected = outputs_of(other), outputs_of(model)
+    assert abs(outputs - expected).max() < 0.1 * abs(expected).max()
 
 
 def test_tokenizers_and_search_options(tmp_path):
@@ -106,9 +103,6 @@ def test_tokenizers_and_search_options(tmp_path):
         "num_beams": 2, "length_penalty": 0.6, "max_length": 200,
         "suppressed_ids": [4, 5],
     }  # fmt: skip
-    assert loaded.translate(["W1 w2"], max_length=5) == ks.Translator(
-        model, lower, TOKENIZER, search
-    ).translate(["W1 w2"], max_length=5)
     ks.Translator(model, TOKENIZER, TOKENIZER).save(tmp_path / "one")
     assert not (tmp_path / "one" / "target_tokenizer").exists()
     shared = ks.load(tmp_path / "one")
@@ -159,24 +153,6 @@ def test_what_is_there_is_kept(saved):
     assert ks.load(saved).search["num_beams"] == 3
     assert not (saved / "source_tokenizer").exists()
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
-
-
-def test_full_disk_is_named(saved, monkeypatch):
-    """HDF5, which crashes where it cannot write, has room when it closes the file."""
-    held = []
-
-    def save_weights(model, path):
-        held.append(open(path, "wb", buffering=0))  # noqa: SIM115
-        held[0].write(bytes(9000))
-        raise OSError(errno.ENOSPC, "Can't synchronously write data (long ...)")
-
-    monkeypatch.setattr(keras.Model, "save_weights", save_weights)
-    translator = ks.load(saved)
-    with pytest.raises(OSError, match="No space left on device.*model.weights.h5"):
-        translator.save(saved, overwrite=True)
-    assert os.fstat(held[0].fileno()).st_size == 0
-    held[0].close()
-    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
 # --- Reading what is damaged, or what strangers wrote ---

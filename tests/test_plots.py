@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="needs the extra plot (matplotlib)")
 
 from keras_seqconv.evaluation import plots
+from tests.cases import quick_and_slow
 
 
 def texts_of(labels):
@@ -82,7 +83,7 @@ def test_learning_curves():
     assert len(line.get_xdata()) == 2000
 
 
-@pytest.mark.parametrize("size", ((1, 1), (14, 23), (60, 90)))
+@pytest.mark.parametrize("size", quick_and_slow([(1, 1), (14, 23)], [((60, 90),)]))
 def test_attention(size):
     rows, columns = size
     weights = np.random.default_rng(0).dirichlet(np.ones(columns), rows)
@@ -100,7 +101,9 @@ def test_attention(size):
     assert texts_of(figure.axes[0].get_yticklabels()) == [" "]
 
 
-@pytest.mark.parametrize("shape", ((1, 1, 1), (7, 2, 3), (40, 8, 31)))
+@pytest.mark.parametrize(
+    "shape", quick_and_slow([(1, 1, 1), (7, 2, 3)], [((40, 8, 31),)])
+)
 def test_dynamic_conv_kernels(shape):
     values = np.random.default_rng(0).dirichlet(np.ones(shape[2]), shape[:2])
     tokens = [f"token{n}" for n in range(shape[0])]

@@ -5,7 +5,11 @@ import time
 
 import pytest
 
-from keras_seqconv.translation.text_model import Batch, batches, side_by_side
+from keras_seqconv.translation.text_model import (
+    Batch,
+    batches_by_length,
+    in_threads,
+)
 
 
 def test_an_error_in_one_batch_ends_the_others():
@@ -18,14 +22,14 @@ def test_an_error_in_one_batch_ends_the_others():
 
     many = [Batch([0], width) for width in range(100)]
     with pytest.raises(ArithmeticError, match="batch of width 0"):
-        list(side_by_side(fails, many, 3))
+        list(in_threads(fails, many, 3))
     assert len(started) < 50
 
 
 def test_batches_are_bounded_and_of_few_shapes():
     draw = random.Random(5)
     lengths = [draw.choice([0, 1, draw.randint(1, 300)]) for _ in range(500)]
-    found = list(batches(lengths, 1000, 250))
+    found = list(batches_by_length(lengths, 1000, 250))
     assert sorted(i for batch in found for i in batch.indices) == [
         index for index, length in enumerate(lengths) if length
     ]
@@ -34,9 +38,13 @@ def test_batches_are_bounded_and_of_few_shapes():
         longest = min(250, max(lengths[index] for index in batch.indices))
         assert batch.width == min(width for width in widths if width >= longest)
         assert len(batch.indices) * batch.width <= 1000
-    assert [next(batches([width], 1000, 250)).width for width in widths] == widths
-    assert list(batches([], 10, None)) == []
-    (alone,) = batches([5000], 1000, None)  # more than the bound, but it must run
+    assert [
+        next(batches_by_length([width], 1000, 250)).width for width in widths
+    ] == widths
+    assert list(batches_by_length([], 10, None)) == []
+    (alone,) = batches_by_length(
+        [5000], 1000, None
+    )  # more than the bound, but it must run
     assert alone.indices == [0]
 
 
@@ -45,5 +53,5 @@ def test_batches_are_bounded_and_of_few_shapes():
     [(100, 1, [100]), (100, 4, [25] * 4), (10, 4, [8, 2]), (600, 2, [128] * 4 + [88])],
 )
 def test_few_texts_are_dealt_out_to_the_cores(texts, parallel, sizes):
-    found = list(batches([10] * texts, 128 * 16, None, parallel))
+    found = list(batches_by_length([10] * texts, 128 * 16, None, parallel))
     assert [len(batch.indices) for batch in found] == sizes

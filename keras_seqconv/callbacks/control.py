@@ -19,30 +19,20 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
 )
 
-# --- What a callback knows of the training it takes part in ---
-
 
 @dataclasses.dataclass(eq=False)
-class CountingCallback(keras.callbacks.Callback):
-    """Base of the callbacks: counts batches, and reads the updates only when needed.
+class TrainingCallback(keras.callbacks.Callback):
+    """Base of the callbacks, which are dataclasses of their arguments.
 
-    An update may take several batches (gradient accumulation), and a batch may make
-    none (a skipped update of mixed_float16). Their number is a variable of the
-    optimizer, perhaps on a GPU: reading it after every batch would make batches wait
-    for each other.
-
-    A subclass is a dataclass of its arguments and does its work in `on_logs(logs,
-    epoch_end)`, at the end of each batch and of each epoch.
-
-    Attributes: `epoch`, from 0; `position`, batches since the start of training;
-    `batches`, batches of this epoch in this call of `fit`; `message`, the reason of an
-    end of training, or None; `state_names`, names of attributes in checkpoints.
+    Attributes: `position`, batches since the start of training (of this `fit`, but for
+    `Checkpoints`); `batches`, batches of this epoch in this call of `fit`; `message`,
+    the reason of an end of training, or None; `state_names`, names of attributes in
+    checkpoints.
     """
 
     state_names = ()
-    epoch = position = batches = 0
+    position = batches = 0
     message = None
-    _update, _since, _was_due = 0, 1, 0
 
     def __post_init__(self):
         super().__init__()
@@ -54,65 +44,39 @@ class CountingCallback(keras.callbacks.Callback):
         for name in self.state_names:
             setattr(self, name, state[name])
 
-    def on_train_begin(self, logs=None):
-        self.batches = 0
-        self._since = 1  # whatever was known is out of date
-        self._was_due = self.update
-
     def on_epoch_begin(self, epoch, logs=None):
-        self.epoch, self.batches = epoch, 0
+        self.batches = 0
 
     def on_train_batch_end(self, batch, logs=None):
-        done = batch + 1 - self.batches
-        self.batches += done
-        self.position += done
-        self._since += done
-        self.on_logs({} if logs is None else logs, False)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.on_logs({} if logs is None else logs, True)
-
-    def on_logs(self, logs, epoch_end: bool) -> None:
-        """Handles the logs of a batch or an epoch, and may add to them."""
+        self.position += batch + 1 - self.batches
+        self.batches = batch + 1
 
     @property
     def update(self) -> int:
-        """Number of completed updates, including those before a restart."""
-        if self._since:
-            self._update = int(ops.convert_to_numpy(self.model.optimizer.iterations))
-            self._since = 0
-        return self._update
+        """Number of completed updates, including those before a restart.
 
-    def reached(self, update: int) -> bool:
-        """Whether this number of updates is completed."""
-        # A batch makes at most one.
-        return self._update + self._since >= update and self.update >= update
-
-    def due(self, every: int | None) -> bool:
-        """Whether a multiple of `every` updates was completed since the last time."""
-        if every is None or not self.reached((self._was_due // every + 1) * every):
-            return False
-        self._was_due = self.update
-        return True
-
-    @property
-    def last_batch(self) -> bool:
-        """Whether the epoch has no more batches; False where their number is unknown.
-
-        (Without a number, the end is seen only in `on_epoch_end`.)
+        It is a variable of the optimizer, perhaps on a GPU: reading it waits for the
+        batches at work.
         """
-        steps = self.params.get("steps")
-        return steps is not None and self.batches >= steps
+        return updates_of(self.model)
 
     @property
     def epoch_complete(self) -> bool:
-        """Whether an epoch ended after its last batch, not by a stop."""
-        return self.last_batch or not self.unsynced_model.stop_training
+        """Whether all batches of this epoch are done; True if their number is unknown.
+
+        An epoch that `max_updates` cuts short ends, too, but is not complete.
+        """
+        return self.batches >= (self.params.get("steps") or 0)
 
     @property
     def unsynced_model(self):
         """The model without what `model` does on JAX: the state into the variables."""
         return self._model
+
+
+def updates_of(model) -> int:
+    """Number of completed updates."""
+    return int(ops.convert_to_numpy(model.optimizer.iterations))
 
 
 def nested(optimizer):
@@ -126,7 +90,7 @@ def accumulation_steps(optimizer) -> int:
     """Batches of an update, of `TokenNormalized` or of an optimizer of Keras."""
     names = ("accumulation_steps", "gradient_accumulation_steps")
     return max(
-        getattr(one, name, None) or 1 for one in nested(optimizer) for name in names
+        getattr(inner, name, None) or 1 for inner in nested(optimizer) for name in names
     )
 
 
@@ -150,7 +114,7 @@ def is_better(value: float, best: float | None, mode: str, margin: float = 0) ->
 # --- Rates ---
 
 
-class _Schedule(CountingCallback):
+class RateCallback(TrainingCallback):
     """Sets `rate` between updates; in a warm-up one on the line from `warmup_start`."""
 
     # Updates that the warm-up is ahead of those completed.
@@ -167,21 +131,24 @@ class _Schedule(CountingCallback):
         super().on_epoch_begin(epoch, logs)
         self._set()
 
-    def on_logs(self, logs, epoch_end):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
         if self._warming_up:
             self._set()
 
     def _set(self):
         rate = self.rate
-        self._warming_up = self._warming_up and self.update < self.warmup_steps
         if self._warming_up:
-            done = (self.update + self._ahead) / self.warmup_steps
-            rate = self.warmup_start + (rate - self.warmup_start) * done
+            update = self.update
+            self._warming_up = update < self.warmup_steps
+        if self._warming_up:
+            share = (update + self._ahead) / self.warmup_steps
+            rate = self.warmup_start + (rate - self.warmup_start) * share
         self.model.optimizer.learning_rate = rate
 
 
 @dataclasses.dataclass(eq=False)
-class FixedSchedule(_Schedule):
+class FixedSchedule(RateCallback):
     """Shrinks the rate each epoch, from a given epoch on (fairseq's `fixed`).
 
     With epochs e = 1, 2, ..., and f = force_anneal:
@@ -208,13 +175,13 @@ class FixedSchedule(_Schedule):
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.force_anneal is not None:
-            done = max(epoch + 2 - self.force_anneal, 0)
-            self.rate = self.learning_rate * self.shrink**done
+            shrunk_epochs = max(epoch + 2 - self.force_anneal, 0)
+            self.rate = self.learning_rate * self.shrink**shrunk_epochs
         super().on_epoch_begin(epoch, logs)
 
 
 @dataclasses.dataclass(eq=False)
-class ReduceOnPlateau(_Schedule):
+class ReduceOnPlateau(RateCallback):
     """Shrinks the learning rate when validation stops improving (PyTorch's rule).
 
     Once at the end of each epoch: a value v is better than the best b if v < 0.9999 b
@@ -251,10 +218,8 @@ class ReduceOnPlateau(_Schedule):
         if self.rate is None:
             self.rate = rate_of(self.model)
 
-    def on_logs(self, logs, epoch_end):
-        super().on_logs(logs, epoch_end)
-        looks = epoch_end and self.epoch_complete and self.monitor in logs
-        if self._warming_up or not looks:
+    def on_epoch_end(self, epoch, logs=None):
+        if self._warming_up or not self.epoch_complete or self.monitor not in logs:
             return
         value = float(logs[self.monitor])
         if is_better(value, self.best, self.mode, 1e-4):
@@ -270,24 +235,16 @@ class ReduceOnPlateau(_Schedule):
 
 
 @dataclasses.dataclass(eq=False)
-class StopAtUpdate(CountingCallback):
-    """Ends training after `max_updates`, including those before a restart."""
+class StopAtLearningRate(TrainingCallback):
+    """Ends training after an epoch when the rate is not above `minimum` (fairseq).
 
-    max_updates: int
-
-    def on_logs(self, logs, epoch_end):
-        if self.reached(self.max_updates):
-            self.unsynced_model.stop_training = True
-
-
-@dataclasses.dataclass(eq=False)
-class StopAtLearningRate(CountingCallback):
-    """Ends training after an epoch when the rate is not above `minimum` (fairseq)."""
+    It comes after the callbacks that change the rate.
+    """
 
     minimum: float
 
-    def on_logs(self, logs, epoch_end):
-        if epoch_end and (rate := rate_of(self.model)) <= self.minimum:
+    def on_epoch_end(self, epoch, logs=None):
+        if (rate := rate_of(self.model)) <= self.minimum:
             self.message = (
                 f"Training ended at update {self.update}: the learning rate {rate:.3g} "
                 f"is not above {self.minimum:.3g}."
@@ -296,16 +253,15 @@ class StopAtLearningRate(CountingCallback):
 
 
 @dataclasses.dataclass(eq=False)
-class EarlyStopping(CountingCallback):
+class EarlyStopping(TrainingCallback):
     """Ends training after `patience` validations in a row without a better result.
 
-    Keras' callback counts epochs and loses its count when training is interrupted. This
-    one counts validations, and `Checkpoints` keeps its count. It does not change the
-    weights: `checkpoints.best` finds the best ones. `message` has the reason of the
-    end.
+    Keras' callback loses its count when training is interrupted; this one is part of
+    checkpoints, and has the reason of the end in `message`. It does not change the
+    weights: `checkpoints.select` finds the best ones.
 
     Args:
-        patience: validations.
+        patience: epochs with a validation.
         monitor: "val_nll", "val_bleu" or any other key of the logs.
         mode: "min", "max", or "auto": "max" for accuracy and BLEU.
     """
@@ -313,9 +269,8 @@ class EarlyStopping(CountingCallback):
     patience: int
     monitor: str = "val_nll"
     mode: str = "auto"
-    state_names = ("best", "bad_validations", "seen")
+    state_names = ("best", "bad_validations")
     best, bad_validations = None, 0
-    seen = None  # the last update with a result
 
     def __post_init__(self):
         super().__post_init__()
@@ -325,15 +280,17 @@ class EarlyStopping(CountingCallback):
             self.mode = "max" if upwards else "min"
 
     def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
-        self.on_logs({}, False)  # patience may have been at its end already
+        self._stop()  # where training had come to its end already
 
-    def on_logs(self, logs, epoch_end):
-        if self.monitor in logs and self.update != self.seen:
-            self.seen, value = self.update, float(logs[self.monitor])
+    def on_epoch_end(self, epoch, logs=None):
+        if self.monitor in logs:
             self.bad_validations += 1
+            value = float(logs[self.monitor])
             if is_better(value, self.best, self.mode):
                 self.best, self.bad_validations = value, 0
+            self._stop()
+
+    def _stop(self):
         if self.bad_validations >= self.patience:
             best = math.nan if self.best is None else self.best
             self.message = (
@@ -344,7 +301,7 @@ class EarlyStopping(CountingCallback):
 
 
 @dataclasses.dataclass(eq=False)
-class StopOnNaN(CountingCallback):
+class StopOnNaN(TrainingCallback):
     """Ends training when loss or gradients are no longer finite.
 
     A message on stderr, also in `message` (else None), names the position and remedies.
@@ -365,27 +322,33 @@ class StopOnNaN(CountingCallback):
     MINIMUM_LOSS_SCALE = 1e-4
 
     def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
         self.message = None
 
-    def on_logs(self, logs, epoch_end):
-        fetched = isinstance(logs, dict) or self.batches % self.every == 0
-        reason = self._reason(logs) if fetched and self.message is None else None
-        if reason is not None:
-            bad = weights_not_finite(self.model)
-            more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-            where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
-            files = checkpoints.find(self.directory) if self.directory else []
-            last = f" The last checkpoint is {files[-1]}." if files else ""
-            self.message = (
-                f"Training stopped at update {self.update} "
-                f"(batch {self.position} of this run): {reason}.{where}{last} "
-                "Try a lower learning rate, a longer warm-up, `global_clipnorm`, or "
-                "`mixed_bfloat16` or float32 instead of float16; "
-                "`tf.debugging.enable_check_numerics()` names the operation."
-            )
-            sys.stderr.write(f"\n{self.message}\n")
-            self.unsynced_model.stop_training = True
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if isinstance(logs, dict) or self.batches % self.every == 0:
+            self._check(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._check(logs)
+
+    def _check(self, logs):
+        reason = None if self.message else self._reason(logs)
+        if reason is None:
+            return
+        bad = weights_not_finite(self.model)
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
+        files = checkpoints.find(self.directory) if self.directory else []
+        last = f" The last checkpoint is {files[-1]}." if files else ""
+        self.message = (
+            f"Training stopped at update {self.update}: {reason}.{where}{last} "
+            "Try a lower learning rate, a longer warm-up, `global_clipnorm`, or "
+            "`mixed_bfloat16` or float32 instead of float16; "
+            "`tf.debugging.enable_check_numerics()` names the operation."
+        )
+        sys.stderr.write(f"\n{self.message}\n")
+        self.unsynced_model.stop_training = True
 
     def _reason(self, logs) -> str | None:
         infinite = [
@@ -405,7 +368,7 @@ class StopOnNaN(CountingCallback):
 
 
 @dataclasses.dataclass(eq=False)
-class GracefulStop(CountingCallback):
+class GracefulStop(TrainingCallback):
     """Ends training after the current update on Ctrl-C and SIGTERM.
 
     `fit` returns as after its last epoch, `Checkpoints` writes a checkpoint, and
@@ -435,7 +398,6 @@ class GracefulStop(CountingCallback):
         self._handlers = {}
 
     def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
         self.signal = self._agreed = None
         if threading.current_thread() is threading.main_thread() and not self._handlers:
             self._handlers = {
@@ -443,16 +405,22 @@ class GracefulStop(CountingCallback):
                 for number in (signal.SIGINT, signal.SIGTERM)
             }
 
-    def on_logs(self, logs, epoch_end):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
         if hosts.shard()[1] == 1:
             self._agreed = self.signal
-        elif not epoch_end and self.position % self.EVERY == 0:
+        elif self.position % self.EVERY == 0:
             self.signal = max(hosts.gather(self.signal or 0)) or None
             self._agreed = self.signal
+        steps = accumulation_steps(self.unsynced_model.optimizer)
+        if self._agreed is not None and self.position % steps == 0:
+            self.unsynced_model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if hosts.shard()[1] == 1:  # a signal during a validation
+            self._agreed = self.signal
         if self._agreed is not None:
-            steps = accumulation_steps(self.unsynced_model.optimizer)
-            if epoch_end or self.position % steps == 0:  # between two updates
-                self.unsynced_model.stop_training = True
+            self.unsynced_model.stop_training = True
 
     def on_train_end(self, logs=None):
         self.close()

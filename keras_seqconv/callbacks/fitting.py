@@ -1,4 +1,4 @@
-"""`fit` from any batch of a stream, its checkpoints, and the order of callbacks."""
+"""`fit` from any batch of a stream, and its checkpoints."""
 
 import collections
 import dataclasses
@@ -14,53 +14,49 @@ from keras import ops
 
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.control import (
-    CountingCallback,
-    StopAtLearningRate,
-    StopAtUpdate,
+    TrainingCallback,
     accumulation_steps,
-    floats,
+    updates_of,
 )
-from keras_seqconv.callbacks.reporting import Reports, Validation, for_replicas
+from keras_seqconv.callbacks.reporting import Validation, for_replicas
 from keras_seqconv.support import weights_not_finite
-from keras_seqconv.support.arguments import check_choice, check_ids
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_ids,
+    check_positive_integer,
+)
 from keras_seqconv.support.files import naming_file
 
 
 @dataclasses.dataclass(eq=False)
-class Checkpoints(CountingCallback):
+class Checkpoints(TrainingCallback):
     """Writes checkpoints of the whole state that the next update depends on.
 
-    Checkpoints are written at the end of each epoch, every `every_updates` updates,
-    after each validation, and at the end of training. Old ones are deleted after a new
-    one is complete. A model with weights that are not finite is not written. The
-    callback comes last (see `ordered`), after the callbacks whose results and states it
-    uses. With several processes (JAX) only the first one writes.
+    A checkpoint is written at the end of each epoch, and where training ends inside of
+    one. Old ones are deleted after a new one is complete. A model with weights that are
+    not finite is not written. With several processes (JAX) only the first one writes.
 
     Args:
         directory: folder of the checkpoints, made if it is missing.
-        every_updates: updates between two checkpoints, or None.
         keep_last: number of checkpoints at ends of epochs to keep; None: all.
-        keep_updates: number of other checkpoints to keep; None: all.
-        keep_best: number of best checkpoints to keep, of either kind.
-        monitor: key of the logs whose value ranks checkpoints. A key other than val_*,
-            which only a validation has, counts at ends of epochs.
+        keep_best: number of best checkpoints to keep.
+        monitor: key of the logs whose value ranks checkpoints.
         mode: "min" or "max".
         recipe: JSON value, written to each checkpoint.
 
     The state in a checkpoint: `update`, `position` (batches since the start of
     training), `epoch` (from 0, in which training continues), `epoch_end` (whether an
-    epoch ended), `metrics` (the logs), `running_metrics` (sums of the current epoch),
-    `callbacks` (their states), `stream` (its state), `recipe`.
+    epoch is complete), `metrics` (the logs of the epoch), `running_metrics` (sums of an
+    epoch that is not complete), `callbacks` (their states), `stream` (its state),
+    `recipe`.
 
     Attributes: `others`, the callbacks whose states are kept (with `get_state` and
     `set_state`); `stream`, the stream of batches whose state is kept, if it has one, or
-    None. `ordered` and `fit_stream` set them.
+    None. `fit_stream` sets them.
     """
 
     directory: str | os.PathLike
-    every_updates: int | None = None
     keep_last: int | None = 10
-    keep_updates: int | None = 2
     keep_best: int = 1
     monitor: str = "val_nll"
     mode: str = "min"
@@ -70,31 +66,27 @@ class Checkpoints(CountingCallback):
         super().__post_init__()
         self.directory = Path(self.directory)
         check_choice("mode", self.mode, ("min", "max"))
-        self.others, self.stream, self._saved = (), None, 0
+        self.others, self.stream, self.epoch = (), None, 0
 
     def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
         self._saved = self.position
         if hosts.is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
 
-    def on_logs(self, logs, epoch_end):
-        due = self.due(self.every_updates)
-        validated = self.monitor.startswith("val_") and self.monitor in logs
-        if not epoch_end:
-            # After the last batch when the epoch has ended, with its validation.
-            if (due or validated) and not self.last_batch:
-                self._save(logs if validated else {})
-        elif self.epoch_complete:  # else it was stopped: `on_train_end`
-            self.epoch += 1
-            self._save(logs, epoch_end=True)
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self.epoch = epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epoch += self.epoch_complete
+        self._save(logs or {}, self.epoch_complete)
 
     def on_train_end(self, logs=None):
         if self._saved != self.position:
-            self._save(logs)
+            self._save({}, False)
 
-    def _save(self, logs, epoch_end: bool = False):
+    def _save(self, logs, epoch_end: bool):
         self._saved = self.position
         if not hosts.is_first():
             return
@@ -111,7 +103,7 @@ class Checkpoints(CountingCallback):
             "position": self.position,
             "epoch": self.epoch,
             "epoch_end": epoch_end,
-            "metrics": floats(logs),
+            "metrics": {name: float(value) for name, value in logs.items()},
             "callbacks": {
                 key: callback.get_state() for key, callback in _with_state(self.others)
             },
@@ -127,45 +119,10 @@ class Checkpoints(CountingCallback):
         checkpoints.save(newest, model, state)
         # Only now older ones may go.
         states = dict(checkpoints.states(self.directory))
-        ends = [path for path in states if states[path].get("epoch_end")]
-        between = [path for path in states if path not in ends]
-        best = checkpoints.ranked(states, self.monitor, self.mode)
-        kept = {newest, *best[: self.keep_best]}
-        kept |= {*ends[: self.keep_last], *between[: self.keep_updates]}
-        for path in states.keys() - kept:
+        last = checkpoints.ranked(states, "last_epochs")[: self.keep_last]
+        best = checkpoints.ranked(states, "best", self.monitor, self.mode)
+        for path in states.keys() - {newest, *last, *best[: self.keep_best]}:
             path.unlink(missing_ok=True)
-
-
-def resume(
-    model: keras.Model, directory: str | os.PathLike, callbacks: Iterable = ()
-) -> dict | None:
-    """Restores a model, its optimizer and callbacks to the state of a training.
-
-    The newest undamaged checkpoint is used; damaged ones are skipped with a warning.
-
-    Args:
-        model: compiled model, made like the saved one; see `checkpoints.restore`.
-        directory: folder of `Checkpoints`.
-        callbacks: callbacks of the training, of the same classes as the saved ones.
-
-    Returns:
-        The state of the checkpoint, with the `initial_epoch` of `fit` as "epoch"; None
-        without a checkpoint.
-    """
-    path = checkpoints.latest(directory)
-    if path is None:
-        return None
-    state = checkpoints.restore(path, model)
-    callbacks = list(callbacks)
-    with naming_file(path, "has no state of these callbacks"):
-        for key, callback in _with_state(callbacks):
-            if key in state.get("callbacks", {}):
-                callback.set_state(state["callbacks"][key])
-    for callback in callbacks:
-        if isinstance(callback, Checkpoints):
-            callback.position = state.get("position", 0)
-            callback.epoch = state.get("epoch", 0)
-    return state
 
 
 def _with_state(callbacks: Iterable) -> Iterator[tuple[str, object]]:
@@ -178,38 +135,13 @@ def _with_state(callbacks: Iterable) -> Iterator[tuple[str, object]]:
             counts[name] += 1
 
 
-# Places of classes; all others, also those of other packages, are at 0.
-_PLACES = {
-    StopAtUpdate: -2, Validation: -1, StopAtLearningRate: 1, Reports: 2, Checkpoints: 3,
-}  # fmt: skip
-
-
-def ordered(callbacks: Iterable) -> list:
-    """Sort callbacks so that each sees the results it needs.
-
-    First `StopAtUpdate`, whose last update is validated; `Validate` and
-    `ValidationBLEU`, which put val_* into the logs; then, in their order, callbacks
-    that use results or stop for other reasons, and all other classes; then
-    `StopAtLearningRate`, after callbacks that change the rate; `LogFile`, `TensorBoard`
-    and `Progress`, which report; and `Checkpoints`, which from then on keeps the states
-    of all others.
-    """
-    callbacks = sorted(
-        callbacks,
-        key=lambda one: sum(_PLACES[kind] for kind in _PLACES if isinstance(one, kind)),
-    )
-    for callback in callbacks:
-        if isinstance(callback, Checkpoints):
-            callback.others = [other for other in callbacks if other is not callback]
-    return callbacks
-
-
 def fit_stream(
     model: keras.Model,
     stream,
     *,
     max_updates: int | None = None,
     max_epochs: int | None = None,
+    updates_per_epoch: int | None = None,
     callbacks: Iterable = (),
     directory: str | os.PathLike | None = None,
 ) -> keras.callbacks.History:
@@ -217,9 +149,11 @@ def fit_stream(
 
     `fit` can start at any epoch but not inside an epoch. Therefore each epoch, or its
     rest, is one call of `fit` with a data set that starts there. Callbacks see one
-    training: one `on_train_begin`, numbered epochs, one `on_train_end`. An epoch ends
-    with the first whole update that contains its last batch. A resumed epoch continues
-    the sums of metrics of the checkpoint. (The history begins with this epoch.)
+    training: one `on_train_begin`, numbered epochs, one `on_train_end`. Validation, log
+    record and checkpoint come at the end of an epoch. An epoch in which training is
+    stopped has no `on_epoch_end`; one that `max_updates` cuts short has. A resumed
+    epoch continues the sums of metrics of the checkpoint. (The history begins with this
+    epoch.)
 
     Logs of a batch are fetched from the device only if a callback reads them.
 
@@ -231,9 +165,14 @@ def fit_stream(
             and a `start_id` of it must be those of the model.
         max_updates: total number of updates, including those before a restart.
         max_epochs: total number of epochs.
-        callbacks: callbacks, which `callbacks.ordered` sorts.
-        directory: folder of checkpoints; training resumes from its newest one.
-            (The callback `Checkpoints` writes them.)
+        updates_per_epoch: updates of an epoch, as `steps_per_epoch` of `fit`; by
+            default an epoch is one pass over the data and ends with the first whole
+            update that contains its last batch.
+        callbacks: callbacks. Validations are called first and `Checkpoints` last, all
+            others in their order.
+        directory: folder of checkpoints; training resumes from its newest one, and so
+            do callbacks with `get_state` and `set_state`. (The callback `Checkpoints`
+            writes them.)
 
     Returns:
         Keras' history, also `model.history`.
@@ -249,46 +188,45 @@ def fit_stream(
             "`steps_per_execution` of `compile` must be 1, as updates are counted. "
             f"Received: {model.steps_per_execution}"
         )
+    if updates_per_epoch is not None:
+        check_positive_integer("updates_per_epoch", updates_per_epoch)
     check_ids("stream", stream, model)
-    if max_updates is not None:
-        callbacks.append(StopAtUpdate(max_updates))
-    callbacks = ordered(callbacks)
-    for callback in callbacks:
-        if isinstance(callback, Checkpoints):
-            callback.stream = stream
-    state = {}
-    if directory is not None:
-        state = resume(model, directory, callbacks) or {}
-    if "stream" in state:
-        stream.set_state(state["stream"])
-    every = accumulation_steps(model.optimizer)
+    callbacks.sort(key=lambda c: isinstance(c, Checkpoints) - isinstance(c, Validation))
+    state = _resume(model, stream, callbacks, directory)
+    batches_per_update = accumulation_steps(model.optimizer)
+    last_update = math.inf if max_updates is None else max_updates
     epoch, position = state.get("epoch", 0), state.get("position", 0)
     training = _Training(callbacks, add_history=True, model=model)
+    training.running_metrics = state.get("running_metrics", ())
     training.set_params({"epochs": max_epochs, "steps": None, "verbose": 0})
-    training.running_metrics = state.get("running_metrics")
     model.stop_training = False
-    super(_Training, training).on_train_begin()
     try:
-        updates = int(ops.convert_to_numpy(model.optimizer.iterations))
-        done = model.stop_training or (
-            max_updates is not None and updates >= max_updates
-        )
-        while not done and epoch < (math.inf if max_epochs is None else max_epochs):
-            end = -(-(epoch + 1) * stream.batches_per_epoch() // every) * every
-            if end > position:  # not so for an epoch smaller than one update
-                training.params["steps"] = end - position
+        training.begin()
+        while not model.stop_training and (max_epochs is None or epoch < max_epochs):
+            updates_left = last_update - updates_of(model)
+            if updates_left <= 0:
+                break
+            if updates_per_epoch is None:
+                batches = (epoch + 1) * stream.batches_per_epoch()
+                end = -(-batches // batches_per_update) * batches_per_update
+            else:
+                end = (epoch + 1) * updates_per_epoch * batches_per_update
+            training.params["steps"] = end - position
+            # Fewer where training ends; an update that makes none is made up for.
+            training.steps = min(end - position, updates_left * batches_per_update)
+            if training.steps > 0:  # not so for an epoch smaller than one update
                 model.fit(
                     for_replicas(model, stream.dataset(position)),
                     initial_epoch=epoch,
                     epochs=epoch + 1,
-                    steps_per_epoch=end - position,
+                    steps_per_epoch=training.steps,
                     callbacks=training,
                     shuffle=False,  # which Keras can only do with arrays
                     verbose=0,
                 )
-                position, done = end, model.stop_training
-            epoch += 1
-        super(_Training, training).on_train_end(training.logs)
+                position += training.steps
+            epoch += position >= end
+        training.end()
     finally:
         for callback in callbacks:
             if hasattr(callback, "close"):
@@ -296,21 +234,53 @@ def fit_stream(
     return model.history
 
 
+def _resume(model, stream, callbacks: list, directory) -> dict:
+    """Sets all to the newest undamaged checkpoint; returns its state, {} without."""
+    writers = [one for one in callbacks if isinstance(one, Checkpoints)]
+    for writer in writers:
+        writer.stream = stream
+        writer.others = [one for one in callbacks if one not in writers]
+    path = None if directory is None else checkpoints.latest(directory)
+    if path is None:
+        return {}
+    state = checkpoints.restore(path, model)
+    with naming_file(path, "has no state of these callbacks"):
+        for key, callback in _with_state(callbacks):
+            if key in state.get("callbacks", {}):
+                callback.set_state(state["callbacks"][key])
+    for writer in writers:
+        writer.position, writer.epoch = state.get("position", 0), state.get("epoch", 0)
+    if "stream" in state:
+        stream.set_state(state["stream"])
+    return state
+
+
 class _Training(keras.callbacks.CallbackList):
-    """The callbacks of a training whose epochs are a `fit` each."""
+    """The callbacks of a training whose epochs are a `fit` each.
 
-    logs = running_metrics = None
+    `steps` are the batches of this call of `fit`, `running_metrics` the sums with which
+    it begins.
+    """
 
-    # Called by the `fit` of each epoch; `fit_stream` calls those of `CallbackList`.
+    steps, running_metrics = 0, ()
+
+    def begin(self):
+        super().on_train_begin()
+
+    def end(self):
+        super().on_train_end()
+
+    # What the `fit` of each epoch calls.
+
     def on_train_begin(self, logs=None):
         pass
 
     def on_train_end(self, logs=None):
-        self.logs = logs
+        pass
 
     def on_epoch_begin(self, epoch, logs=None):
         """Sums of a half epoch come back, once `fit` has reset the metrics."""
-        values, self.running_metrics = self.running_metrics or [], None
+        values, self.running_metrics = self.running_metrics, ()
         variables = self.model.metrics_variables
         if [np.shape(value) for value in values] == [tuple(v.shape) for v in variables]:
             for variable, value in zip(variables, values, strict=True):
@@ -318,9 +288,14 @@ class _Training(keras.callbacks.CallbackList):
         super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_end(self, batch, logs=None):
+        self.batches = batch + 1
         logs = FetchedLogs(logs or {})
         for callback in self.callbacks:
             callback.on_train_batch_end(batch, logs=logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.batches >= self.steps:  # else training was stopped
+            super().on_epoch_end(epoch, logs)
 
 
 class FetchedLogs(collections.UserDict):

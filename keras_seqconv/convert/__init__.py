@@ -64,66 +64,82 @@ def translator_from_fairseq(
             model.
         ImportError: torch, sacremoses or subword-nmt is missing.
     """
-    folder = Path(checkpoint)
-    published = folder.is_dir()
-    content = read_checkpoint(_checkpoint_in(folder) if published else folder)
+    path = Path(checkpoint)
+    content = read_checkpoint(_checkpoint_in(path) if path.is_dir() else path)
     translates = is_translation_model(content)
-    tables = {"source": source_dictionary, "target": target_dictionary}
-    unwanted = [dictionary]
-    if not translates:
-        unwanted, tables = list(tables.values()), {"target": dictionary}
-    if any(unwanted) or (not published and None in tables.values()):
-        names = ["`source_dictionary` and `target_dictionary`", "`dictionary`"]
-        wanted, unwanted = names if translates else names[::-1]
-        raise ValueError(
-            f"The checkpoint is a {'translation' if translates else 'language'} model: "
-            f"{wanted} must be given, and no {unwanted}. fairseq writes them beside "
-            "the binarized data: dict.de.txt, dict.en.txt; dict.txt"
-        )
-    languages = {"source": source_language, "target": target_language}
-    for side in languages:
-        language = content.options.get(f"{side}_lang")
-        if languages[side] is None and isinstance(language, str):
-            languages[side] = language if re.fullmatch(r"[\w-]+", language) else None
+    dictionaries = {"source": source_dictionary, "target": target_dictionary}
+    _check_dictionaries(translates, path.is_dir(), dictionaries.values(), dictionary)
+    languages = {
+        "source": source_language or _language_of(content, "source_lang"),
+        "target": target_language or _language_of(content, "target_lang"),
+    }
     codes = {"source": source_bpe_codes, "target": target_bpe_codes}
-    moses = text_options.get("moses") or text_options.get("normalize")
+    if not translates:
+        dictionaries = {"target": dictionary}
     tokenizers = []
-    for side, table in tables.items():
-        language = languages[side]
-        if table is None:
-            table = _dictionary_in(folder, side, language, translates)
-        if published and codes[side] is None:
-            codes[side] = _codes_in(folder)
+    for side, file in dictionaries.items():
+        if file is None:
+            name = f"dict.{languages[side]}.txt" if translates else "dict.txt"
+            file = _dictionary_in(path, side, name)
+        codes_file = codes[side]
+        if codes_file is None and path.is_dir():
+            codes_file = _codes_in(path)
+        language = None
+        if text_options.get("moses") or text_options.get("normalize"):
+            language = check_language(f"{side}_language", languages[side])
         tokenizer = DictionaryTokenizer(
-            Dictionary.read(table),
-            language=check_language(f"{side}_language", language) if moses else None,
-            bpe_codes=codes[side] and read_text(codes[side]),
+            Dictionary.read(file),
+            language=language,
+            bpe_codes=codes_file and read_text(codes_file),
             **text_options,
         )
         tokenizers.append(tokenizer)
-    dictionaries = [tokenizer.dictionary for tokenizer in tokenizers]
-    pieces = [
-        name
-        for tokenizer in tokenizers
-        for name in tokenizer.dictionary.symbols
-        if name.endswith("@@") and tokenizer.bpe_codes is None
-    ]
-    if pieces:
-        warnings.warn(
-            f"A dictionary has parts of words, such as {pieces[0]!r}, and there are no "
-            "byte-pair codes that split words into them: texts must be split already, "
-            f"and stay so. {_GIVE_CODES}",
-            stacklevel=2,
+    _warn_of_pieces(tokenizers)
+    *source, target = (tokenizer.dictionary for tokenizer in tokenizers)
+    model = from_fairseq(content, *(source or [None]), target, dtype=dtype)
+    if not translates:
+        return LanguageGenerator(model, *tokenizers, search)
+    return Translator(model, *tokenizers, search, languages=tuple(languages.values()))
+
+
+def _check_dictionaries(translates, is_folder, of_sides, of_language_model) -> None:
+    """ValueError where those of the other kind of model are given, or some are not."""
+    wanted = [*of_sides] if translates else [of_language_model]
+    unwanted = [of_language_model] if translates else [*of_sides]
+    if any(unwanted) or (None in wanted and not is_folder):
+        rules = (
+            "a language model: `dictionary` must be given, and no `source_dictionary` "
+            "and `target_dictionary`",
+            "a translation model: `source_dictionary` and `target_dictionary` must be "
+            "given, and no `dictionary`",
         )
-    if translates:
-        model = from_fairseq(content, *dictionaries, dtype=dtype)
-        known = tuple(languages.values())
-        return Translator(model, *tokenizers, search, languages=known)
-    model = from_fairseq(content, target_dictionary=dictionaries[0], dtype=dtype)
-    return LanguageGenerator(model, *tokenizers, search)
+        raise ValueError(
+            f"The checkpoint is {rules[translates]}. fairseq writes them beside the "
+            "binarized data: dict.de.txt, dict.en.txt; dict.txt"
+        )
 
 
-# --- What lies in a folder ---
+def _language_of(checkpoint, option: str) -> str | None:
+    language = checkpoint.options.get(option)
+    is_code = isinstance(language, str) and re.fullmatch(r"[\w-]+", language)
+    return language if is_code else None
+
+
+def _warn_of_pieces(tokenizers) -> None:
+    """A warning where a dictionary has parts of words that no codes make."""
+    for tokenizer in tokenizers:
+        pieces = [x for x in tokenizer.dictionary.symbols if x.endswith("@@")]
+        if pieces and tokenizer.bpe_codes is None:
+            warnings.warn(
+                f"A dictionary has parts of words, such as {pieces[0]!r}, and there "
+                "are no byte-pair codes that split words into them: texts must be "
+                f"split already, and stay so. {_GIVE_CODES}",
+                stacklevel=3,
+            )
+            return
+
+
+# --- Files of a folder ---
 
 
 def _checkpoint_in(folder: Path) -> Path:
@@ -141,13 +157,13 @@ def _checkpoint_in(folder: Path) -> Path:
     return folder / names[0]
 
 
-def _dictionary_in(folder: Path, side: str, language: str | None, translates) -> Path:
-    path = folder / (f"dict.{language}.txt" if translates else "dict.txt")
+def _dictionary_in(folder: Path, side: str, name: str) -> Path:
+    path = folder / name
     if not path.exists():
-        there = ", ".join(sorted(entry.name for entry in folder.glob("dict.*")))
+        names = ", ".join(sorted(entry.name for entry in folder.glob("dict.*")))
         raise ValueError(
-            f"{folder} must hold {path.name} of the {side}, and it holds "
-            f"{there or 'no dictionary'}. Give `{side}_language` or the dictionary"
+            f"{folder} must hold {name} of the {side}, and it holds "
+            f"{names or 'no dictionary'}. Give `{side}_language` or the dictionary"
         )
     return path
 

@@ -134,8 +134,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__} instead of a dict")
-        most = 16 * path.stat().st_size
-        weights = _unwrapped(_weights(torch, content, most))
+        limit = 16 * path.stat().st_size
+        weights = _unwrapped(_weights(torch, content, limit))
         return Checkpoint(str(path), _options(content), weights)
 
 
@@ -267,8 +267,8 @@ def _popped(stack: list, kinds: list) -> list:
     count = kinds.index(pickletools.markobject) if marked else len(kinds)
     start = len(stack)
     if marked:
-        places = range(start - 1, -1, -1)
-        start = next(i for i in places if stack[i].opcode == "MARK")
+        indices = range(start - 1, -1, -1)
+        start = next(i for i in indices if stack[i].opcode == "MARK")
     parts = stack[start + 1 :]
     if start < count:
         raise ValueError("a pickle that takes more than there is")
@@ -330,34 +330,37 @@ def _options(content: dict) -> dict:
         raise ValueError('it has neither "args" nor "cfg"')
     configuration = _section(content["cfg"], "cfg")
     options = _section(configuration.get("model"), "cfg.model")
-    more = {"arch": options.pop("_name", None)}
+    names = {"arch": options.pop("_name", None)}
     if isinstance(task := configuration.get("task"), dict):
-        more |= {name: task.get(name) for name in ("source_lang", "target_lang")}
-    return {name: more[name] for name in more if more[name] is not None} | options
+        names |= {name: task.get(name) for name in ("source_lang", "target_lang")}
+    return {name: names[name] for name in names if names[name] is not None} | options
 
 
 def _section(value, name: str) -> dict:
-    values = _plain(value)
+    values = _python_value(value)
     if not isinstance(values, dict):
         raise ValueError(f'"{name}" is neither a Namespace nor a dict')
     return values
 
 
-def _plain(value):
+def _python_value(value):
     """Python values only."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is argparse.Namespace:
         value = vars(value)
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {_python_value(key): _python_value(item) for key, item in value.items()}
     if type(value) in (list, tuple, set):
-        return type(value)(map(_plain, value))
+        return type(value)(map(_python_value, value))
     return Inert()
 
 
-def _weights(torch, content: dict, most: int) -> dict[str, np.ndarray]:
-    """float32 from half precision under several names is not that much, in bytes."""
+def _weights(torch, content: dict, limit: int) -> dict[str, np.ndarray]:
+    """The tensors as arrays, float32 if floating; at most `limit` bytes in all.
+
+    Half precision under several names, as float32, stays below 16 times the file.
+    """
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError('it has no "model", the dict of weights')
@@ -367,8 +370,8 @@ def _weights(torch, content: dict, most: int) -> dict[str, np.ndarray]:
             raise ValueError(
                 f'what "model" holds under {name!r} is not a tensor with a name'
             )
-        most -= 4 * tensor.numel()
-        if most < 0:
+        limit -= 4 * tensor.numel()
+        if limit < 0:
             raise ValueError(f"the tensors up to {name} show far more than is stored")
         if tensor.is_floating_point():
             tensor = tensor.to(torch.float32)  # NumPy has no bfloat16

@@ -62,11 +62,11 @@ def from_fairseq(
         ValueError: the file is damaged, no checkpoint, or its pickle names anything
             that a checkpoint does not need.
     """
-    given = {"source": source_dictionary, "target": target_dictionary}
+    arguments = {"source": source_dictionary, "target": target_dictionary}
     dictionaries = {
-        side: one if isinstance(one, Dictionary) else Dictionary.read(one)
-        for side, one in given.items()
-        if one is not None
+        side: value if isinstance(value, Dictionary) else Dictionary.read(value)
+        for side, value in arguments.items()
+        if value is not None
     }
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = read_checkpoint(checkpoint)
@@ -81,26 +81,26 @@ def from_fairseq(
     arrays = checkpoint.weights
     numbers = sum(array.size for array in arrays.values())
     # Queries, keys and values may be stored as one.
-    most = sum(3 if ".in_proj_" in name else 1 for name in arrays)
+    variables = sum(3 if ".in_proj_" in name else 1 for name in arrays)
     try:
-        with at_most(2 * numbers, most):
+        with at_most(2 * numbers, variables):
             model = families[translates](options, weights, dtype)
     except ValueError as error:
         # What the options describe is no model; what was noted so far may say why.
         raise ConversionError(checkpoint.path, [*problems, str(error)]) from error
     weights.check_all_used()
     options.check_all_understood()
-    known = {"target": model.target_vocabulary_size}
+    sizes = {"target": model.target_vocabulary_size}
     if translates:
-        known["source"] = model.source_embedder.tokens.vocabulary_size
+        sizes["source"] = model.source_embedder.tokens.vocabulary_size
     problems += [
-        f"the {side} dictionary has {len(one)} symbols, the embedding "
-        f"{known.get(side, 'is missing')}"
-        for side, one in dictionaries.items()
-        if len(one) != known.get(side)
+        f"the {side} dictionary has {len(dictionary)} symbols, the embedding "
+        f"{sizes.get(side, 'is missing')}"
+        for side, dictionary in dictionaries.items()
+        if len(dictionary) != sizes.get(side)
     ]
     shared = model.get_config().get("share_embeddings") == "all"
-    if shared and len({one.symbols for one in dictionaries.values()}) > 1:
+    if shared and len({entry.symbols for entry in dictionaries.values()}) > 1:
         problems.append("the dictionaries differ, and the model shares all embeddings")
     if problems:
         raise ConversionError(checkpoint.path, problems)

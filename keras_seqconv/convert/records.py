@@ -1,7 +1,7 @@
-"""Options and tensors of a checkpoint by name, and a record of what was used.
+"""Options and tensors of a checkpoint by name, and a record of those that were used.
 
-What would change the model and is not understood is noted in a list of problems, all
-of it, so that a user sees everything at once.
+All that would change the model and is not understood is collected as problems, so that
+a user sees everything at once.
 """
 
 import re
@@ -158,11 +158,11 @@ class Weights:
         if array is not None and array.shape == tuple(variable.shape):
             variable.assign(array)
             return
-        given = ", ".join(f"{name} {self.arrays[name].shape}" for name in names)
-        made = "no such shape" if array is None else f"shape {array.shape}"
+        stored = ", ".join(f"{name} {self.arrays[name].shape}" for name in names)
+        shape = "no such shape" if array is None else f"shape {array.shape}"
         self.problems.append(
-            f"tensor {given} gives {made}, where the model that the rest describes has "
-            f"{tuple(variable.shape)}"
+            f"tensor {stored} gives {shape}, where the model that the rest describes "
+            f"has {tuple(variable.shape)}"
         )
 
     def dense(self, layer, name: str) -> None:

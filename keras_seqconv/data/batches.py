@@ -5,7 +5,7 @@ batch. A run resumes anywhere at the cost of ordering one epoch, which takes abo
 second for five million rows, and shards of several hosts agree without
 communication.
 
-A *shape* is the size of a batch; a batch has *cells*, the entries of its padded arrays.
+A *shape* is the size of a batch; its *padded tokens* are the entries of its arrays.
 Shapes are chosen once, from the lengths of a corpus. Each epoch shuffles the rows and
 cuts them into batches. A batch that the rows of its own shape do not fill takes rows of
 a smaller shape. Rows of padding fill the rest, in a few batches of an epoch: there is
@@ -66,8 +66,8 @@ class BatchStream:
 
     Attributes:
         shapes: every `Shape` (of all shards together) that a batch can have.
-        padding_share: share of an epoch's cells without a token, including rows of
-            padding.
+        padding_share: share of padding in an epoch's padded tokens, rows of padding
+            included.
 
     Example:
 
@@ -122,8 +122,8 @@ class BatchStream:
         self.shapes = shapes
         self._assigned = assign(self._lengths, shapes)
         counts = np.bincount(self._assigned, minlength=len(shapes))
-        self._batches, cells = size_of_epoch(counts, shapes)
-        self.padding_share = 1 - self._tokens / cells
+        self._batches, padded_tokens = size_of_epoch(counts, shapes)
+        self.padding_share = 1 - self._tokens / padded_tokens
         # Of two epochs: while one ends, prefetching is in the next.
         self._order = functools.lru_cache(2)(
             functools.partial(order_epoch, self._assigned, shapes, self.seed)
@@ -135,7 +135,10 @@ class BatchStream:
         sizes = zip(
             *((s.rows // self.shard[1], *s.widths) for s in self.shapes), strict=True
         )
-        rows, *widths = [one[0] if len({*one}) == 1 else None for one in sizes]
+        rows, *widths = [
+            sizes_of_axis[0] if len({*sizes_of_axis}) == 1 else None
+            for sizes_of_axis in sizes
+        ]
         specs = {
             key: tf.TensorSpec((rows, width), tf.int32)
             for key, width in zip(self._columns, widths, strict=True)
@@ -214,7 +217,7 @@ class BatchStream:
 
     def _mapped(self, positions, batch: Callable):
         spec = self.element_spec
-        shapes = [one.shape for one in tf.nest.flatten(spec)]
+        shapes = [array.shape for array in tf.nest.flatten(spec)]
         atexit.unregister(_end)
         atexit.register(_end)
 
@@ -223,7 +226,7 @@ class BatchStream:
 
         def padded(position):
             flat = tf.numpy_function(arrays, [position], [tf.int32] * len(shapes))
-            flat = [tf.ensure_shape(*one) for one in zip(flat, shapes, strict=True)]
+            flat = [tf.ensure_shape(*pair) for pair in zip(flat, shapes, strict=True)]
             return tf.nest.pack_sequence_as(spec, flat)
 
         options = tf.data.Options()
@@ -247,12 +250,13 @@ def choose_shapes(
     """A table of shapes that holds every row with little padding.
 
     The rows, whose `lengths` are (N, D), are divided at quantiles of them; then those
-    two groups are joined whose common widths add the fewest cells, again and again. Of
-    the tables that this leads to, from `max_shapes` shapes to one, the one with the
-    fewest cells in an epoch is taken: with fewer shapes, fewer batches are not full.
+    two groups are joined whose common widths add the fewest padded tokens, again and
+    again. Of the tables that this leads to, from `max_shapes` shapes to one, the one
+    with the fewest padded tokens in an epoch is taken: with fewer shapes, fewer batches
+    are not full.
 
     Returns:
-        Shapes, those with the fewest cells in a row first.
+        Shapes, those with the fewest padded tokens in a row first.
     """
     longest = lengths.max(axis=1)
     if longest.max() > tokens_per_batch:
@@ -264,15 +268,15 @@ def choose_shapes(
             f"longest of {longest.max()}"
         )
     # Groups between quantiles of tokens: their widths (G, D), and the rows in them.
-    edges, places = [], []
+    edges, groups_of_rows = [], []
     for column in lengths.T:
         tokens = np.cumsum(np.bincount(column) * np.arange(column.max() + 1))
         marks = tokens[-1] * np.arange(1, _QUANTILES + 1) // _QUANTILES
         edges.append(np.unique(np.searchsorted(tokens, marks)))
-        places.append(np.searchsorted(edges[-1], column))
+        groups_of_rows.append(np.searchsorted(edges[-1], column))
     sizes = [len(some) for some in edges]
     counts = np.bincount(
-        np.ravel_multi_index(places, sizes), minlength=math.prod(sizes)
+        np.ravel_multi_index(groups_of_rows, sizes), minlength=math.prod(sizes)
     )
     groups = np.flatnonzero(counts)
     counts, indices = counts[groups], np.unravel_index(groups, sizes)
@@ -285,17 +289,19 @@ def choose_shapes(
             rows = tokens_per_batch // max(row)
             rows = rows // 8 * 8 if rows >= 8 else rows
             shapes.append(Shape(num_replicas * rows, row))
-        own = np.bincount(assign(widths, shapes), counts, len(shapes))
+        rows_of_shapes = np.bincount(assign(widths, shapes), counts, len(shapes))
         # No more rows in a batch than the same number of batches needs.
         needed = []
-        for rows, (most, row) in zip(fill(own, shapes)[0], shapes, strict=True):
+        for rows, (limit, row) in zip(
+            fill(rows_of_shapes, shapes)[0], shapes, strict=True
+        ):
             if rows:
-                unit = num_replicas * (8 if most >= 8 * num_replicas else 1)
-                batches = -(-rows // most)
+                unit = num_replicas * (8 if limit >= 8 * num_replicas else 1)
+                batches = -(-rows // limit)
                 rows = -(-rows // (batches * unit)) * unit
-                needed.append(Shape(min(most, rows), row))
-        own = np.bincount(assign(widths, needed), counts, len(needed))
-        tables.append((size_of_epoch(own, needed)[1], needed))
+                needed.append(Shape(min(limit, rows), row))
+        rows_of_shapes = np.bincount(assign(widths, needed), counts, len(needed))
+        tables.append((size_of_epoch(rows_of_shapes, needed)[1], needed))
     return tuple(min(tables)[1])
 
 
@@ -304,10 +310,10 @@ def _joined(widths, counts, max_shapes: int) -> Iterator[list[tuple[int, ...]]]:
     widths, counts, left = widths.copy(), counts.copy(), len(widths)
 
     def costs_of(group: int) -> np.ndarray:
-        """Cells added by joining it with each other group, infinite for those gone."""
+        """Padded tokens that joining it with each group adds; inf for those gone."""
         common = np.maximum(widths, widths[group]).sum(axis=1)
-        own = widths.sum(axis=1)
-        added = counts * (common - own) + counts[group] * (common - own[group])
+        sums = widths.sum(axis=1)
+        added = counts * (common - sums) + counts[group] * (common - sums[group])
         added = np.where(counts, added, np.inf)
         added[group] = np.inf
         return added
@@ -319,16 +325,16 @@ def _joined(widths, counts, max_shapes: int) -> Iterator[list[tuple[int, ...]]]:
             yield sorted(table, key=lambda row: (sum(row), row))
         if left == 1:
             return
-        one, other = divmod(int(costs.argmin()), len(costs))
-        widths[one] = np.maximum(widths[one], widths[other])
-        counts[one], counts[other] = counts[one] + counts[other], 0
+        group, other = divmod(int(costs.argmin()), len(costs))
+        widths[group] = np.maximum(widths[group], widths[other])
+        counts[group], counts[other] = counts[group] + counts[other], 0
         costs[other] = costs[:, other] = np.inf
-        costs[one] = costs[:, one] = costs_of(one)
+        costs[group] = costs[:, group] = costs_of(group)
         left -= 1
 
 
 def assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
-    """The shape of each row, (N,) int16: with the fewest cells, -1 where none fits."""
+    """The shape with the fewest padded tokens for each row, (N,) int16, or -1."""
     assigned = np.full(len(lengths), -1, "int16")
     for index in reversed(range(len(shapes))):
         assigned[(lengths <= shapes[index].widths).all(axis=1)] = index
@@ -357,13 +363,13 @@ def fill(
 
 
 def size_of_epoch(counts: Sequence[int], shapes: Sequence[Shape]) -> tuple[int, int]:
-    """Its batches and their cells; `counts` are rows that a shape is smallest for."""
+    """Numbers of batches and of padded tokens; `counts` as in `fill`."""
     filled, _ = fill(counts, shapes)
     batches = [
         -(-rows // shape.rows) for rows, shape in zip(filled, shapes, strict=True)
     ]
-    cells = [shape.rows * sum(shape.widths) for shape in shapes]
-    return sum(batches), sum(map(math.prod, zip(batches, cells, strict=True)))
+    padded_tokens = [shape.rows * sum(shape.widths) for shape in shapes]
+    return sum(batches), sum(map(math.prod, zip(batches, padded_tokens, strict=True)))
 
 
 def order_epoch(
@@ -383,11 +389,11 @@ def order_epoch(
         rows[large] = np.append(rows[large], rows[small][-number:])
         rows[small] = rows[small][:-number]
     batches = []
-    for index, (shape, own) in enumerate(zip(shapes, rows, strict=True)):
-        padding = np.full(-len(own) % shape.rows, -1, "int32")
-        own = np.append(own, padding).reshape(-1, shape.rows)
-        batches += [(index, batch) for batch in own]
-    return [batches[place] for place in _permutation(len(batches), seed, epoch, 1)]
+    for index, (shape, numbers) in enumerate(zip(shapes, rows, strict=True)):
+        padding = np.full(-len(numbers) % shape.rows, -1, "int32")
+        numbers = np.append(numbers, padding).reshape(-1, shape.rows)
+        batches += [(index, batch) for batch in numbers]
+    return [batches[index] for index in _permutation(len(batches), seed, epoch, 1)]
 
 
 def _permutation(count: int, seed: int | None, epoch: int, purpose: int) -> np.ndarray:

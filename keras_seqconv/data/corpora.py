@@ -96,15 +96,15 @@ class Corpus:
             )
         self.counts[split] = +counts
 
-    def texts(self, split: str, side: str, most: int | None = None) -> Iterator[str]:
-        """Yields the texts of one side of a split, at most `most`.
+    def texts(self, split: str, side: str, limit: int | None = None) -> Iterator[str]:
+        """Yields the texts of one side of a split, at most `limit`.
 
         `side` is "source" or "target"; "target" for text of a language model.
         """
         sides = ("target",) if self.source_language is None else ("source", "target")
         check_choice("side", side, sides)
         columns = (block[sides.index(side)] for block in self.blocks(split))
-        return itertools.islice(itertools.chain.from_iterable(columns), most)
+        return itertools.islice(itertools.chain.from_iterable(columns), limit)
 
     def digests(self, splits: Sequence[str]) -> dict[str, str]:
         """Digests that show changes of splits; about a second per GB of files.
@@ -132,6 +132,7 @@ def open_corpus(
     on_error: str = "raise",
     manual_dir: str | os.PathLike | None = None,
     tsv_header: bool | None = None,
+    default_languages: tuple[str, str] | None = None,
 ) -> Corpus:
     """Opens a corpus by name; TensorFlow Datasets may download it.
 
@@ -170,6 +171,8 @@ def open_corpus(
         manual_dir: for tfds, a folder of manual downloads.
         tsv_header: whether line 1 of each .tsv file names its columns and is skipped.
             None: line 1 is a row, and an error if it looks like names.
+        default_languages: source and target where neither is given and the corpus has
+            both; and for the other one where it has more than two languages.
 
     Raises:
         ValueError: unknown name, missing language, or no language if the direction is
@@ -185,15 +188,15 @@ def open_corpus(
     ```
     """
     name = os.fspath(name)
-    languages = source_language, target_language
     skip = check_choice("on_error", on_error, ("raise", "skip")) == "skip"
-    folder = Path(name).expanduser()
+    chosen, default = (source_language, target_language), default_languages or ()
+    path, order = Path(name).expanduser(), ()
     if name == "phrases":
-        folder = Path(__file__).parent / "phrases"
-        if languages == (None, None):
-            languages = "en", "de"
-    if name and folder.exists():
-        return _open_files(name, folder, *languages, variant, skip, tsv_header)
+        path, order = Path(__file__).parent / "phrases", ("en", "de")
+    if name and path.exists():
+        return _open_files(
+            name, path, order, chosen, default, variant, skip, tsv_header
+        )
     if not name or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
     if variant is not None:
@@ -201,26 +204,7 @@ def open_corpus(
             "`variant` must be None unless `name` is a folder of text files. "
             f"Received: name={name!r}, variant={variant!r}"
         )
-    builder = tfds_builder(name, *languages, data_dir)
-    source, target = _direction(
-        builder.info.full_name, *tfds_names(builder), *languages
-    )
-    prepare_tfds(builder, manual_dir)
-    wanted = [one for one in (source, target) if one is not None]
-
-    def read(split, counts):
-        rows = read_tfds(builder, split, wanted, counts)
-        return checked(rows, skip, False, counts)
-
-    def digests(splits):
-        return {
-            f"{builder.info.full_name} {one.name}": f"{one.num_examples} rows, "
-            f"{one.num_bytes} bytes"
-            for one in map(builder.info.splits.get, splits)
-        }
-
-    splits = tuple(map(str, builder.info.splits))
-    return Corpus(name, source, target, splits, read, digests)
+    return _open_tfds(name, chosen, default, data_dir, manual_dir, skip)
 
 
 def hold_out(corpus: Corpus, share: float) -> Corpus:
@@ -240,14 +224,14 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
         if split not in ("train", "validation"):
             yield from corpus._read(split, counts)
             return
-        most, kept = share * 2**32, sys.maxsize
+        threshold, kept = share * 2**32, sys.maxsize
         if corpus.source_language is None:
             number = sum(1 for _ in corpus.texts("train", "target"))
-            most, kept = 0, number - max(1, round(number * share))
+            threshold, kept = 0, number - max(1, round(number * share))
         rows = itertools.count()
         for columns in corpus._read("train", counts):
             wanted = [
-                (zlib.crc32(text.encode()) < most or row >= kept)
+                (zlib.crc32(text.encode()) < threshold or row >= kept)
                 == (split == "validation")
                 for text, row in zip(columns[0], rows, strict=False)
             ]
@@ -265,83 +249,111 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
 
 
 def _direction(
-    what: str, names: Sequence[str], default: Sequence[str], source, target
+    corpus: str,
+    names: Sequence[str],
+    order: Sequence[str],
+    chosen: tuple[str | None, str | None],
+    default: Sequence[str],
 ) -> tuple[str | None, str]:
-    """Source and target: both as in `default`, or the other of two names.
+    """Source and target of a corpus whose languages are `names`; () fits any two.
 
-    Of a single name None and that: text of a language model.
+    | chosen       | result                                                          |
+    |--------------|-----------------------------------------------------------------|
+    | both         | both                                                            |
+    | one          | the other one of two languages, or that of `default`            |
+    | neither      | `default` if the corpus has both, or the corpus' own `order`    |
+    | the only one | None and that one: text of a language model; also if not chosen |
     """
+    source, target = chosen
     if len(names) == 1 and source is None and target in (None, names[0]):
         return None, names[0]
-    pair = default or names
-    if source is None and target is None and default:
-        source, target = default
-    elif len(pair) == 2 and (source or target) in pair:
-        other = pair[1 - pair.index(source or target)]
-        source, target = source or other, target or other
-    if source == target or source not in names or target not in names:
-        listed = ", ".join(names)
-        if source is target is None and len(names) == 2:
-            ways = (
-                f"`source_language`={a} `target_language`={b}"
-                for a, b in (names, names[::-1])
-            )
-            listed += f". Nothing says which is translated: give {' or '.join(ways)}"
+    if chosen == (None, None):
+        fits = default and (not names or {*default} <= {*names})
+        source, target = default if fits else order or chosen
+    else:
+        language, pair = source or target, order or names
+        if len(pair) == 2 and language in pair:
+            default = [pair[1 - pair.index(language)]] * 2
+        default_source, default_target = default or chosen
+        source, target = source or default_source, target or default_target
+    valid = names or [language for language in (source, target) if language]
+    if source != target and source in valid and target in valid:
+        return source, target
+    received = "Received: {!r} and {!r}".format(*chosen)
+    if not names:
         raise WrongLanguages(
-            "`source_language` and `target_language` must be two languages of "
-            f"{what}: {listed}. Received: {source!r} and {target!r}",
-            names,
+            "`source_language` and `target_language` must name the two columns of "
+            f"{corpus}. {received}"
         )
-    return source, target
+    listed = ", ".join(names)
+    if chosen == (None, None) and len(names) == 2:
+        first, second = names
+        listed += (
+            ". Nothing says which is translated: give "
+            f"`source_language`={first} `target_language`={second} or "
+            f"`source_language`={second} `target_language`={first}"
+        )
+    raise WrongLanguages(
+        "`source_language` and `target_language` must be two languages of "
+        f"{corpus}: {listed}. {received}",
+        names,
+    )
+
+
+# --- TensorFlow Datasets ---
+
+
+def _open_tfds(name, chosen, default, data_dir, manual_dir, skip) -> Corpus:
+    wanted = default if default and chosen == (None, None) else chosen
+    builder = tfds_builder(name, *wanted, data_dir)
+    full_name = builder.info.full_name
+    source, target = _direction(full_name, *tfds_names(builder), chosen, default)
+    prepare_tfds(builder, manual_dir)
+    columns = [target] if source is None else [source, target]
+
+    def read(split, counts):
+        rows = read_tfds(builder, split, columns, counts)
+        return checked(rows, skip, False, counts)
+
+    def digests(splits):
+        infos = map(builder.info.splits.get, splits)
+        return {
+            f"{full_name} {info.name}": f"{info.num_examples} rows, "
+            f"{info.num_bytes} bytes"
+            for info in infos
+        }
+
+    splits = tuple(map(str, builder.info.splits))
+    return Corpus(name, source, target, splits, read, digests)
 
 
 # --- Files ---
 
 
-def _open_files(name, path, source, target, variant, skip, header) -> Corpus:
+def _open_files(name, path, order, chosen, default, variant, skip, header) -> Corpus:
     if path.is_dir():
         layout = _layout(path)
     else:
-        language = "tsv" if ".tsv" in path.suffixes[-2:] else target or "text"
+        language = "tsv" if ".tsv" in path.suffixes[-2:] else chosen[1] or "text"
         layout = {("train", "", language): path}
-    variants = sorted({other for stem, other, _ in layout if _SPLIT.fullmatch(stem)})
-    if len(variants) > 1 and {language for *_, language in layout} == {"txt"}:
-        raise ValueError(
-            f"Files of {path} must be named by split and language, such as train.de "
-            f"or de.train.txt. Received: {_names(layout)}"
-        )
-    if variant is None and ("" in variants or len(variants) == 1):
-        variant = variants[0]  # "" is the first
-    elif variant not in variants:
-        raise ValueError(
-            f"`variant` must be one that {path} holds: "
-            f"{', '.join(map(repr, filter(None, variants))) or 'none'}. "
-            f"Received: variant={variant!r}"
-        )
-    layout = {(k[0], k[2]): file for k, file in layout.items() if k[1] == variant}
-    stems = {stem for stem, _ in layout if _SPLIT.fullmatch(stem)}
-    stems = {stem for stem in stems if _TRAINING.fullmatch(stem)} or stems
-    languages = sorted({language for stem, language in layout if stem in stems})
-    if languages == ["tsv"]:
-        columns = languages
-        if source is None or target is None or source == target:
-            raise WrongLanguages(
-                "`source_language` and `target_language` must name the two columns of "
-                f"{path}. Received: {source!r}, {target!r}"
-            )
-    elif len(languages) == 1 and source is not None:
-        csv = ", and no .csv," * ("csv" in path.suffix + languages[0])
+    variant = _variant(path, layout, variant)
+    files = {(k[0], k[2]): file for k, file in layout.items() if k[1] == variant}
+    names = _columns(files)
+    with_columns = names == ["tsv"]
+    if len(names) == 1 and not with_columns and (chosen[0] or default):
+        csv = ", and no .csv," if "csv" in path.suffix + names[0] else ""
         raise ValueError(
             f"{path} must hold a text of each language, such as train.de and train.en, "
             f"or be or hold .tsv files{csv} of two columns, for a model that "
-            f"translates. Received: {_names(layout)}"
+            f"translates. Received: {_listed(layout)}"
         )
-    else:
-        default = re.split(r"[-_]", variant)  # fairseq's train.de-en.de
-        default = default if sorted(default) == languages else ()
-        source, target = _direction(str(path), languages, default, source, target)
-        columns = [one for one in (source, target) if one is not None]
-    splits = _splits(path, layout, columns)
+    if sorted(re.split(r"[-_]", variant)) == names:  # fairseq's train.de-en.de
+        order = re.split(r"[-_]", variant)
+    source, target = _direction(
+        str(path), () if with_columns else names, order, chosen, default
+    )
+    columns = [target] if source is None else [source, target]
+    splits = _splits(path, files, names if with_columns else columns)
 
     def read(split, counts):
         if split not in splits:
@@ -350,19 +362,43 @@ def _open_files(name, path, source, target, variant, skip, header) -> Corpus:
                 f"splits are for TensorFlow Datasets). Received: split={split!r}"
             )
         for paths in splits[split]:
-            if languages == ["tsv"]:
+            if with_columns:
                 rows = read_tsv(*paths, {source, target}, header)
             else:
                 rows = read_parallel(paths, skip, counts)
             yield from checked(rows, skip, source is None, counts)
 
     def digests(chosen):
-        digests = {}
-        for path in itertools.chain.from_iterable(sum((splits[s] for s in chosen), [])):
-            digests[path.name] = digest(path)
-        return digests
+        paths = itertools.chain.from_iterable(sum((splits[s] for s in chosen), []))
+        return {path.name: digest(path) for path in paths}
 
     return Corpus(name, source, target, tuple(splits), read, digests)
+
+
+def _variant(path: Path, layout: dict, variant: str | None) -> str:
+    """The part of names between split and language: as chosen, or none, or the only."""
+    variants = sorted({other for stem, other, _ in layout if _SPLIT.fullmatch(stem)})
+    if len(variants) > 1 and {column for *_, column in layout} == {"txt"}:
+        raise ValueError(
+            f"Files of {path} must be named by split and language, such as train.de "
+            f"or de.train.txt. Received: {_listed(layout)}"
+        )
+    if variant is None and ("" in variants or len(variants) == 1):
+        return variants[0]  # "" is the first
+    if variant not in variants:
+        raise ValueError(
+            f"`variant` must be one that {path} holds: "
+            f"{', '.join(map(repr, filter(None, variants))) or 'none'}. "
+            f"Received: variant={variant!r}"
+        )
+    return variant
+
+
+def _columns(files: dict) -> list[str]:
+    """Languages of the training files, or of all splits; "tsv" is a pair of them."""
+    stems = {stem for stem, _ in files if _SPLIT.fullmatch(stem)}
+    stems = {stem for stem in stems if _TRAINING.fullmatch(stem)} or stems
+    return sorted({column for stem, column in files if stem in stems})
 
 
 def _layout(folder: Path) -> dict:
@@ -385,7 +421,7 @@ def _layout(folder: Path) -> dict:
     return layout
 
 
-def _names(layout) -> str:
+def _listed(layout) -> str:
     return ", ".join([path.name for path in layout.values()][:8])
 
 
@@ -394,7 +430,7 @@ def _splits(folder: Path, layout, columns) -> dict[str, list[list[Path]]]:
     splits: dict = {}
     stems = {stem for stem, _ in layout}
     for stem in sorted(stems, key=lambda stem: (len(stem), stem)):  # train2, train10
-        paths = [layout[stem, one] for one in columns if (stem, one) in layout]
+        paths = [layout[stem, column] for column in columns if (stem, column) in layout]
         if len(paths) == len(columns):
             split = "train" if _TRAINING.fullmatch(stem) else stem
             splits.setdefault(split, []).append(paths)

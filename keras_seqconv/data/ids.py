@@ -89,8 +89,9 @@ def encode(
                 kept += 1
                 yield {"source_ids": source, "target_ids": target}
     if not kept:
-        left_out = [f"{counts[key]:,} {words}" for key, words in _LENGTHS.items()
-                    if counts[key]]  # fmt: skip
+        left_out = [
+            f"{counts[key]:,} {words}" for key, words in _LENGTHS.items() if counts[key]
+        ]
         raise ValueError(
             "At least one row of text must have the right lengths. Left out: "
             f"{', '.join(left_out) or 'none'}. Received: min_length={min_length}, "
@@ -240,7 +241,7 @@ class IdStore:
         Raises:
             ValueError: a row is longer than its width; no row is cut.
         """
-        indices, found = np.asarray(indices, "int64"), {}
+        indices, padded = np.asarray(indices, "int64"), {}
         for key, width in widths.items():
             lengths = np.where(indices < 0, 0, self.lengths[key][indices])
             if lengths.max(initial=0) > width:
@@ -248,12 +249,12 @@ class IdStore:
                     "`widths` must be at least the longest row. Received: width "
                     f"{width} for {key}, and a row of {lengths.max()} ids"
                 )
-            places = np.arange(width)
-            real = places < lengths[:, None]
-            found[key] = np.full((len(indices), width), pad_id, "int32")
+            positions = np.arange(width)
+            real = positions < lengths[:, None]
+            padded[key] = np.full((len(indices), width), pad_id, "int32")
             starts = self._offsets[key][indices]
-            found[key][real] = self._values[key][(starts[:, None] + places)[real]]
-        return found
+            padded[key][real] = self._values[key][(starts[:, None] + positions)[real]]
+        return padded
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping]) -> "IdStore":
@@ -289,16 +290,16 @@ class IdStore:
                     if key not in about:
                         about[key] = {"dtype": "<u2", "ids": 0}
                         _append(offsets, np.zeros(1), "<i8")
-                    one = about[key]
-                    if one["dtype"] == "<u2" and values.max() >= 1 << 16:
-                        one["dtype"] = "<i4"
+                    array = about[key]
+                    if array["dtype"] == "<u2" and values.max() >= 1 << 16:
+                        array["dtype"] = "<i4"
                         if path.exists():
                             before = np.fromfile(path, "<u2").astype("<i4")
                             path.write_bytes(before.tobytes())
-                    _append(path, values, one["dtype"])
-                    ends = one["ids"] + lengths.cumsum()
+                    _append(path, values, array["dtype"])
+                    ends = array["ids"] + lengths.cumsum()
                     _append(offsets, ends, "<i8")
-                    one["ids"] = int(ends[-1])
+                    array["ids"] = int(ends[-1])
                 number += len(lengths)
             settings = {**_FORMAT, "rows": number, "keys": about}
             write_json(folder / "settings.json", settings)

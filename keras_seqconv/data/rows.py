@@ -93,8 +93,7 @@ def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[t
     """The rows of the first two columns of a file, for `checked`."""
     quoted, third = 0, ""
     for (lines,), names, numbers in read_parallel([path], False, collections.Counter()):
-        rows = [[*line.split("\t"), _NO_TAB][: max(2, line.count("\t") + 1)]
-                for line in lines]  # fmt: skip
+        rows = [line.split("\t") if "\t" in line else [line, _NO_TAB] for line in lines]
         if numbers[0] == 1:
             if header is None and _names_columns(rows[0][:2], languages):
                 raise ValueError(
@@ -109,18 +108,18 @@ def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[t
         )
         third = third or next((row[2] for row in rows if len(row) > 2), "")
         yield texts, names * 2, numbers
-    for found, problem in (
+    for occurs, problem in (
         (quoted, f"{quoted:,} cells stand in quotes, which are read as text."),
         (third, f"columns from the third on are left out, such as {third[:60]!r}."),
     ):
-        if found:
+        if occurs:
             warnings.warn(f"{path}: {problem}", stacklevel=2)
 
 
 def _names_columns(cells: list[str], languages: set[str]) -> bool:
-    known = _COLUMNS | {language.lower() for language in languages}
-    words = [set(re.split(r"[\W_]+", cell.lower().strip('"'))) for cell in cells]
-    return all(one & known and len(one) <= 3 for one in words)
+    names = _COLUMNS | {language.lower() for language in languages}
+    cells = [set(re.split(r"[\W_]+", cell.lower().strip('"'))) for cell in cells]
+    return all(cell & names and len(cell) <= 3 for cell in cells)
 
 
 def read_parallel(
@@ -134,7 +133,7 @@ def read_parallel(
     names = [f"{path}, line" for path in paths]
     done = 0  # rows
     while True:
-        columns = [[*itertools.islice(one, _ROWS_AT_ONCE)] for one in readers]
+        columns = [[*itertools.islice(reader, _ROWS_AT_ONCE)] for reader in readers]
         for path, lines in zip(paths, columns, strict=True):
             if not done and len(lines) == 1 and "\r" in lines[0]:
                 raise ValueError(
@@ -182,8 +181,8 @@ def tfds_builder(name: str, source: str | None, target: str | None, data_dir):
     try:
         return tfds.builder(chosen, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
-        known = tfds.list_builders(with_community_datasets=False)
-        hint = near(base, known) or '"phrases" is the embedded corpus. '
+        names = tfds.list_builders(with_community_datasets=False)
+        hint = near(base, names) or '"phrases" is the embedded corpus. '
         if configs:
             hint = f"Configurations of {base}: {', '.join(configs[:40])}. "
         raise ValueError(
@@ -223,9 +222,8 @@ def prepare_tfds(builder, manual_dir: str | os.PathLike | None = None) -> None:
             # other errors, and those of what it downloads with, have no common class.
             by_hand = isinstance(error, AssertionError)
             package = type(error).__module__.partition(".")[0]
-            if not by_hand and package not in (
-                "tensorflow_datasets", "requests", "urllib",
-            ):  # fmt: skip
+            downloads = ("tensorflow_datasets", "requests", "urllib")
+            if not by_hand and package not in downloads:
                 raise
             raise (FileNotFoundError if by_hand else ConnectionError)(
                 f"{builder.info.full_name} is not prepared in {root}, and cannot be: "
@@ -292,10 +290,12 @@ def read_tfds(
         example = example if key is None else example[key]
         if not vary:
             return tuple(example[name] for name in names)
-        known = [example["translation"][example["language"] == name] for name in names]
-        return tuple(tf.strings.reduce_join(texts[:1]) for texts in known)
+        texts_of_names = [
+            example["translation"][example["language"] == name] for name in names
+        ]
+        return tuple(tf.strings.reduce_join(texts[:1]) for texts in texts_of_names)
 
-    places = [
+    descriptions = [
         f"{builder.info.full_name}, split {split}, {name} of example" for name in names
     ]
     first = 0
@@ -315,5 +315,5 @@ def read_tfds(
             counts["untranslated"] += len(whole) - len(kept)
             columns = [[texts[row] for row in kept] for texts in columns]
         if kept:
-            yield columns, places, [first + row for row in kept]
+            yield columns, descriptions, [first + row for row in kept]
         first += len(batch[0])

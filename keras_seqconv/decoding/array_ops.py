@@ -8,7 +8,8 @@
 
 So the rules, the choice of beams and the hypotheses are written once, and a search by
 ONNX Runtime imports neither Keras nor TensorFlow. Names and arguments are those of
-`keras.ops`; `take` and `take_each` are those of `ops/fused.py`.
+`keras.ops`; `take` and `take_each` are those of `ops/fused.py`, and `take_in_rows` is
+defined here.
 """
 
 import functools
@@ -78,6 +79,19 @@ class _Keras(metaclass=_Namespace):
         from keras_seqconv.ops.fused import take_each
 
         return take_each(x, indices)
+
+    @staticmethod
+    def take_in_rows(x, indices):
+        """x (R, N, C), indices (R, n) -> (R, n, C)."""
+        from keras import ops
+
+        count, size = x.shape[1:]
+        rows = ops.arange(ops.shape(x)[0], dtype="int32")
+        return _Keras.take(ops.reshape(x, (-1, size)), indices + rows[:, None] * count)
+
+    @staticmethod
+    def has_fast_log_softmax(x) -> bool:
+        return False
 
     @staticmethod
     def compiled_by_xla(x) -> bool:

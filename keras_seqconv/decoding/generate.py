@@ -81,7 +81,8 @@ def beam_search_hypotheses(
     batch_size=None,
     max_batch_size: int = 64,
     jit_compile: bool | None = None,
-    **options,
+    options: BeamOptions | None = None,
+    **names,
 ) -> Hypotheses:
     """Runs `beam_search` and returns all details of its results.
 
@@ -96,12 +97,12 @@ def beam_search_hypotheses(
             which B and S are padded; False runs a plain TensorFlow graph. None compiles
             on JAX and accelerators. No effect in a `tf.function`, of which the search
             is a part.
-        **options: options of `BeamOptions`.
+        options, **names: `BeamOptions`, or its options by name.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
-    options = BeamOptions.from_names(options)
+    options = options or BeamOptions.from_names(names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 
@@ -160,7 +161,8 @@ def sample_hypotheses(
     batch_size=None,
     max_batch_size: int = 64,
     jit_compile: bool | None = None,
-    **options,
+    options: SampleOptions | None = None,
+    **names,
 ) -> Hypotheses:
     """Runs `sample` and returns all details of its results.
 
@@ -172,17 +174,17 @@ def sample_hypotheses(
             the generator's state. Or the random numbers, a tensor (B * N, L) uniform
             in [0, 1). Or, in eager calls, a list of B pairs of integers: the draws of
             a sentence depend on its own pair alone.
-        **options: options of `SampleOptions`. `temperature`, `top_k` and `max_length`
-            may be scalar tensors, so that one graph serves all values (unchecked, with
-            `max_length_ratio` 0 and without a limit of the model); `max_length` not
-            under XLA and on JAX, which need constant shapes.
+        options, **names: `SampleOptions`, or its options by name. `temperature`,
+            `top_k` and `max_length` may be scalar tensors, so that one graph serves all
+            values (unchecked, with `max_length_ratio` 0 and without a limit of the
+            model); `max_length` not under XLA and on JAX, which need constant shapes.
 
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
-    names = [name for name in _MAY_BE_TENSORS if ops.is_tensor(options.get(name))]
-    of_call = {name: options.pop(name) for name in names}
-    options = SampleOptions.from_names(options)
+    tensors = [name for name in _MAY_BE_TENSORS if ops.is_tensor(names.get(name))]
+    of_call = {name: names.pop(name) for name in tensors}
+    options = options or SampleOptions.from_names(names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     if ops.is_tensor(seed):
         tensors["uniforms"] = seed

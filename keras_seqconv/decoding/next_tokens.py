@@ -8,9 +8,9 @@ Where rules contradict each other, the first of this list holds:
 4. a hypothesis shorter than the minimum does not end;
 5. no n-gram is repeated.
 
-A pass over (R, V) costs as much as a layer of a small decoder, so no log-softmax is
-computed: the normalizer is one number per row, and the best tokens are found in two
-stages.
+A pass over (R, V) costs as much as a layer of a small decoder. So the best tokens are
+found in two stages, and Keras computes no log-softmax: the normalizer is one number per
+row. ONNX Runtime, which has a kernel for it, starts from log-probabilities.
 """
 
 from typing import NamedTuple
@@ -57,10 +57,14 @@ class Constraints(NamedTuple):
         logits = ops.float32_logits(logits)
         if options.temperature != 1:
             logits = logits / options.temperature
-        blocks = Blocks.of(logits)
-        normalizer = blocks.log_normalizer()
+        if ops.has_fast_log_softmax(logits):
+            logits, normalizer = ops.log_softmax(logits), None
+            blocks = VocabularyBlocks.of(logits)
+        else:
+            blocks = VocabularyBlocks.of(logits)
+            normalizer = blocks.log_normalizer()
         closed = step >= self.limits
-        end = _without_nan(logits[:, model.end_id] - normalizer)
+        end = _log_probs(logits[:, model.end_id], normalizer)
         may_end = closed | (step >= options.min_length)
         forced, forced_log_prob = None, None
         if self.prefix is not None:
@@ -69,16 +73,16 @@ class Constraints(NamedTuple):
             forced = ops.where(tokens == model.pad_id, -1, tokens)
             forced = ops.where(closed, model.end_id, forced)
             column = ops.maximum(forced, 0)[:, None]
-            chosen = ops.take_each(logits, column)[:, 0] - normalizer
+            chosen = ops.take_each(logits, column)[:, 0]
             penalty = ops.where(forced == model.unk_id, options.unk_penalty, 0.0)
-            forced_log_prob = _without_nan(chosen - penalty)
+            forced_log_prob = _log_probs(chosen, normalizer, -penalty)
             forced_end = forced == model.end_id
             if self.first_beam is not None:
                 forced_end = forced_end & (self.first_beam | closed)
             may_end = ops.where(forced >= 0, forced_end, may_end)
         if options.no_repeat_ngram_size:
             logits = self._without_repeated_ngrams(logits, history, step)
-            blocks = Blocks.of(logits)
+            blocks = VocabularyBlocks.of(logits)
         bias = np.zeros(logits.shape[-1], "float32")
         bias[model.unk_id] -= options.unk_penalty
         bias[[model.pad_id, model.end_id, *options.suppressed_ids]] = NEVER
@@ -126,7 +130,8 @@ class NextTokens(NamedTuple):
 
     logits: (R, V), tokens of blocked n-grams at -inf.
     blocks: the same, cut into blocks.
-    normalizer: (R,), subtracted from logits for log-probabilities.
+    normalizer: (R,), subtracted from logits for log-probabilities, or None if these
+        are log-probabilities.
     bias: (V,) NumPy array added to the log-probabilities; -inf at the end token.
     end: (R,), the log-probability of ending here.
     closed: (R,) boolean, rows that can only end.
@@ -137,7 +142,7 @@ class NextTokens(NamedTuple):
     """
 
     logits: object
-    blocks: "Blocks"
+    blocks: "VocabularyBlocks"
     normalizer: object
     bias: np.ndarray
     end: object
@@ -151,7 +156,7 @@ class NextTokens(NamedTuple):
         """The k best tokens but the end token: ids (R, k), log-probabilities (R, k)."""
         k = min(k, len(self.bias))
         values, ids = self.blocks.top_k(self.bias, k)
-        log_probs = _without_nan(values - self.normalizer[:, None])
+        log_probs = _log_probs(values, self.normalizer)
         log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
         if self.forced is None:
             return ids, log_probs
@@ -165,7 +170,7 @@ class NextTokens(NamedTuple):
 
     def all(self):
         """Log-probabilities of the whole vocabulary, (R, V), the end token included."""
-        log_probs = _without_nan(self.logits + self.bias - self.normalizer[:, None])
+        log_probs = _log_probs(self.logits + self.bias, self.normalizer)
         log_probs = ops.where(self.closed[:, None], NEVER, log_probs)
         ids = np.arange(len(self.bias), dtype="int32")
         if self.forced is not None:
@@ -186,10 +191,10 @@ def block_size(vocabulary_size: int) -> int:
     return next((size for size in sizes if vocabulary_size % size == 0), 64)
 
 
-class Blocks(NamedTuple):
+class VocabularyBlocks(NamedTuple):
     """Logits cut along V, with the largest value of each block.
 
-    values: (R * blocks, columns).
+    values: (R, blocks, columns).
     maxima: (R, blocks).
     """
 
@@ -197,15 +202,15 @@ class Blocks(NamedTuple):
     maxima: object
 
     @classmethod
-    def of(cls, logits) -> "Blocks":
+    def of(cls, logits) -> "VocabularyBlocks":
         """Cut logits (R, V); V must be known."""
         size = block_size(logits.shape[-1])
         count = -(-logits.shape[-1] // size)
         extra = count * size - logits.shape[-1]
         if extra:
             logits = ops.pad(logits, [(0, 0), (0, extra)], constant_values=NEVER)
-        values = ops.reshape(logits, (-1, size))
-        return cls(values, ops.reshape(ops.max(values, axis=-1), (-1, count)))
+        values = ops.reshape(logits, (-1, count, size))
+        return cls(values, ops.max(values, axis=-1))
 
     def top_k(self, bias: np.ndarray, k: int):
         """The k largest of logits + bias in each row, ties to the lowest id.
@@ -220,22 +225,23 @@ class Blocks(NamedTuple):
         Returns:
             Values (R, k) and ids (R, k), int32.
         """
-        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        count, size = self.values.shape[1:]
         padded = np.zeros((count, size), "float32")
         padded.reshape(-1)[: len(bias)] = bias
+        # NaN has no order and may bring padding to the front, where no token is.
+        ids = np.minimum(np.arange(count * size, dtype="int32"), len(bias) - 1)
         if k * 4 > count:
             row = ops.reshape(self.values, (-1, count * size)) + padded.reshape(-1)
-            values, ids = ops.top_k(row, k)
-            return values, ops.minimum(ids, len(bias) - 1)
+            values, places = ops.top_k(row, k)
+            return values, ops.minimum(places, len(bias) - 1)
         _, chosen = ops.top_k(self._biased_maxima(padded), k)
-        # In their order in V, so that the second stage breaks ties like the first.
-        chosen = ops.sort(chosen, axis=-1)
-        inside = self._take(chosen, self.values)
-        inside = inside + ops.take(padded, chosen)
+        if k > 1:
+            # In their order in V, so that the second stage breaks ties like the first.
+            chosen = ops.sort(chosen, axis=-1)
+        inside = ops.take_in_rows(self.values, chosen) + ops.take(padded, chosen)
         values, places = ops.top_k(ops.reshape(inside, (-1, k * size)), k)
-        block = ops.take_each(chosen, places // size)
-        # NaN has no order and may bring padding to the front, where no token is.
-        return values, ops.minimum(block * size + places % size, len(bias) - 1)
+        ids = ops.take(ids.reshape(count, size), chosen)
+        return values, ops.take_each(ops.reshape(ids, (-1, k * size)), places)
 
     def log_normalizer(self):
         """log(sum(exp(logits))) of each row, float32 (R,).
@@ -243,7 +249,7 @@ class Blocks(NamedTuple):
         Without XLA from the largest probability, exp(largest) / sum(exp(logits)): the
         softmax is one kernel that keeps a row in cache, the sum would be three passes.
         """
-        size, count = self.values.shape[-1], self.maxima.shape[-1]
+        count, size = self.values.shape[1:]
         logits = ops.reshape(self.values, (-1, count * size))
         largest = ops.max(self.maxima, axis=-1)
         if ops.compiled_by_xla(logits):
@@ -251,29 +257,27 @@ class Blocks(NamedTuple):
             return ops.log(sums) + largest
         # It is in the block with the largest logit.
         _, block = ops.top_k(self.maxima, 1)
-        shares = ops.reshape(ops.softmax(logits, axis=-1), (-1, size))
-        share = ops.max(self._take(block, shares), axis=(1, 2))
+        shares = ops.reshape(ops.softmax(logits, axis=-1), (-1, count, size))
+        share = ops.max(ops.take_in_rows(shares, block), axis=(1, 2))
         return largest - ops.log(share)
-
-    def _take(self, chosen, values):
-        """The chosen blocks (R, n) of each row of values shaped as ours.
-
-        -> (R, n, columns).
-        """
-        rows = ops.arange(ops.shape(self.maxima)[0], dtype="int32")
-        return ops.take(values, chosen + rows[:, None] * self.maxima.shape[-1])
 
     def _biased_maxima(self, bias):
         """Maxima of logits + bias; only blocks up to the last biased are read again."""
-        size, count = self.values.shape[-1], self.maxima.shape[-1]
         biased = int(np.flatnonzero(bias.any(axis=-1)).max(initial=-1)) + 1
         if not biased:
             return self.maxima
-        values = ops.reshape(self.values, (-1, count, size))[:, :biased]
-        maxima = ops.max(values + bias[:biased], axis=-1)
+        maxima = ops.max(self.values[:, :biased] + bias[:biased], axis=-1)
         return ops.concatenate([maxima, self.maxima[:, biased:]], axis=1)
 
 
-def _without_nan(log_probs):
-    """NaN (of logits that are NaN or infinite) becomes -inf: never chosen."""
-    return ops.where(ops.isnan(log_probs), NEVER, log_probs)
+def _log_probs(logits, normalizer, bonus=None):
+    """Log-probabilities (R,) or (R, n); NaN becomes -inf, which is never chosen.
+
+    NaN comes of logits that are NaN or infinite.
+    """
+    if normalizer is not None:
+        column = len(logits.shape) == 2
+        logits = logits - (normalizer[:, None] if column else normalizer)
+    if bonus is not None:
+        logits = logits + bonus
+    return ops.where(ops.isnan(logits), NEVER, logits)

@@ -267,16 +267,15 @@ def _sliced(x: Value, key: tuple) -> Value:
         place = key.index(Ellipsis)
         count = len(x.shape) - (len(key) - 1 - key.count(None))
         key = (*key[:place], *[slice(None)] * count, *key[place + 1 :])
-    limits, axes, new, dropped, sizes = [], [], [], [], list(x.shape)
+    limits, axes, new, single, sizes = [], [], [], [], list(x.shape)
     axis = 0
     for place, part in enumerate(key):
         if part is None:
             new.append(place)
             continue
         if isinstance(part, int):
-            part = slice(part, part + 1 if part != -1 else None)
-            dropped.append(axis)
-        if part != slice(None):
+            single.append((axis, part))
+        elif part != slice(None):
             axes.append(axis)
             end = 2**31 - 1 if part.stop is None else part.stop
             limits.append((part.start or 0, end, part.step or 1))
@@ -287,9 +286,9 @@ def _sliced(x: Value, key: tuple) -> Value:
         starts, ends, steps = np.array(limits).T
         inputs = [x, starts, ends, np.array(axes), steps]
         x = x.graph.node("Slice", inputs, x.dtype, sizes)
-    if dropped:
-        kept = [size for axis, size in enumerate(x.shape) if axis not in dropped]
-        x = x.graph.node("Squeeze", [x, np.array(dropped)], x.dtype, kept)
+    for axis, index in reversed(single):
+        kept = [*x.shape[:axis], *x.shape[axis + 1 :]]
+        x = x.graph.node("Gather", [x, np.array(index)], x.dtype, kept, axis=axis)
     if new:
         shape = list(x.shape)
         new = [n - sum(isinstance(part, int) for part in key[:n]) for n in new]

@@ -58,16 +58,17 @@ class BeamStrategy:
         count = ids.shape[-1]
         # Beam and token in one axis. The G best of each row are enough: what is beyond
         # them in a row is beyond them in the sentence.
-        log_probs = ops.reshape(log_probs, (-1, beams, count))
-        totals = ops.reshape(scores[:, :, None] + log_probs, (-1, beams * count))
+        totals = ops.reshape(scores, (-1, 1)) + log_probs
+        totals = ops.reshape(totals, (-1, beams * count))
         going_on, places = ops.top_k(totals, beams)
         ids = ops.reshape(ids, (-1, beams * count))
         ends = scores + ops.reshape(following.end, (-1, beams))
         ends, end_parents = ops.top_k(ends, beams)
         if not self.optimal:
-            better = ops.cast(going_on[:, None, :] > ends[:, :, None], "int32")
-            rank = ops.sum(better, axis=-1) + np.arange(beams, dtype="int32")
-            ends = ops.where(rank < beams, ends, NEVER)
+            # The i-th best end is among the G best of all if it reaches the
+            # (G - i)-th best that goes on.
+            opposite = ops.take(going_on, np.arange(beams, dtype="int32")[::-1], axis=1)
+            ends = ops.where(ends >= opposite, ends, NEVER)
         return Choice(
             scores=going_on,
             parents=places // count,

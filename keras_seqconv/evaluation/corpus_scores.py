@@ -162,8 +162,8 @@ def _rouge(texts, references, separator: str | None) -> list[Score]:
     package = require("rouge_score.rouge_scorer", "rouge")
     scorer = package.RougeScorer([*kinds], use_stemmer=True)
     rows = [  # of each text, by the best of its references
-        scorer.score_multi([one for one in others if one is not None], text)
-        for text, others in zip(texts, zip(*references, strict=True), strict=True)
+        scorer.score_multi([text for text in row if text is not None], hypothesis)
+        for hypothesis, row in zip(texts, zip(*references, strict=True), strict=True)
     ]
     results = []
     for kind, name in kinds.items():
@@ -211,9 +211,9 @@ def bleu_by_length(
     counts = np.bincount(groups, minlength=len(names))
     values = np.full(len(names), np.nan)
     for group in np.flatnonzero(counts):
-        places = np.flatnonzero(groups == group)
-        texts, *others = ([column[place] for place in places] for column in columns)
-        values[group] = metric.corpus_score(texts, others).score
+        rows = np.flatnonzero(groups == group)
+        texts, *rest = ([column[row] for row in rows] for column in columns)
+        values[group] = metric.corpus_score(texts, rest).score
     return names, values, counts
 
 
@@ -278,16 +278,16 @@ def paired_bootstrap(
         num_samples,
     )
     _, results = test()
-    other, own = next(pair for name, pair in results.items() if name != "System")
+    other, system = next(pair for name, pair in results.items() if name != "System")
     return Comparison(
         metric,
-        score=float(own.score),
+        score=float(system.score),
         other_score=float(other.score),
-        mean=float(own.mean),
+        mean=float(system.mean),
         other_mean=float(other.mean),
-        half_width=float(own.ci),
+        half_width=float(system.ci),
         other_half_width=float(other.ci),
-        p_value=1.0 if own.score == other.score else own.p_value,
+        p_value=1.0 if system.score == other.score else system.p_value,
     )
 
 
@@ -308,8 +308,8 @@ def metric_of(
     if name == "bleu" and tokenize is None:
         options["trg_lang"] = _code(target_language)
     elif name == "bleu":
-        known = sorted(package.BLEU.TOKENIZERS)
-        options["tokenize"] = check_choice("tokenize", tokenize, tuple(known))
+        tokenizers = tuple(sorted(package.BLEU.TOKENIZERS))
+        options["tokenize"] = check_choice("tokenize", tokenize, tokenizers)
     try:
         return getattr(package, kind)(**options)
     except RuntimeError as error:
@@ -328,7 +328,7 @@ def check_references(references: References) -> list[list[str | None]]:
     columns = [*references]
     if columns and isinstance(columns[0], str | None):
         columns = [columns]
-    columns = [[one if one and one.strip() else None for one in c] for c in columns]
+    columns = [[text if text and text.strip() else None for text in c] for c in columns]
     if columns and None in columns[0]:
         raise ValueError(
             "The first of `references` must have no empty line (in a further one, an "

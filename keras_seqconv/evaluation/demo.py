@@ -147,23 +147,23 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
             return gradio.skip()
         lines = _lines(text)
         try:
-            found = translator.translate_n_best(
+            n_best = translator.translate_n_best(
                 lines, beams, beams, length_penalty=penalty, return_attention=True
             )
         except (ValueError, TypeError) as error:
             raise gradio.Error(str(error), print_exception=False) from error
         _tell_unknown(gradio, translator.source_tokenizer, lines)
-        texts = [hypotheses[0].text if hypotheses else "" for hypotheses in found]
-        if not found[0] or not found[0][0].tokens:
+        texts = [hypotheses[0].text if hypotheses else "" for hypotheses in n_best]
+        if not n_best[0] or not n_best[0][0].tokens:
             gradio.Warning("There is no word to translate.")
             return gradio.skip()
         source = translator.source_tokenizer
         read = source.to_tokens(source.tokenize(lines[:1])[0])
         picture = plots.attention(
-            found[0][0].attention, [*read, "</s>"], [*found[0][0].tokens, "</s>"]
+            n_best[0][0].attention, [*read, "</s>"], [*n_best[0][0].tokens, "</s>"]
         )
         drawn = draw_kernels(text, texts[0], layer)
-        return "\n".join(texts), "".join(map(table, found)), _whole(picture), drawn
+        return "\n".join(texts), "".join(map(table, n_best)), _whole(picture), drawn
 
     def draw_kernels(text, translation, layer):
         _check(gradio, text)
@@ -260,10 +260,10 @@ def _layers(translator) -> list[str]:
 
     try:
         inputs, _ = inspection.sentence(translator, "", "")
-        found = inspection.dynamic_conv_kernels(translator.model, inputs)
+        layers = inspection.dynamic_conv_kernels(translator.model, inputs)
     except (ValueError, AttributeError):  # no such layer; an ensemble
         return [_NO_KERNELS]
-    return [layer.name for layer in found]
+    return [layer.name for layer in layers]
 
 
 def _kernels(translator, text: str, translation: str, name: str):

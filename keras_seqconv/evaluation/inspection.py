@@ -95,13 +95,15 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
     def attend(attention, x):
         return attention(x, value=memory, value_mask=mask)
 
-    if hasattr(model, "encoder_blocks"):
+    if model.has_source:
         source_ids = ops.convert_to_tensor(inputs["source_ids"], "int32")
         mask = ops.not_equal(source_ids, model.pad_id)
         layers += encoder_kernels(model, source_ids)
         memory, _ = model.encode(source_ids)
     target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
-    stacks.run(model.decoder_blocks, model.target_embedder(target_ids), mix, attend)
+    stacks.run_blocks(
+        model.decoder_blocks, model.target_embedder(target_ids), mix, attend
+    )
     return [
         layer._replace(values=ops.convert_to_numpy(layer.values)) for layer in layers
     ]
@@ -118,17 +120,17 @@ def encoder_kernels(model, source_ids) -> list[LayerKernels]:
     layers, mix = _collecting(convolutions)
     mask = ops.not_equal(source_ids, model.pad_id)
     x = model.source_embedder(source_ids, mask)
-    stacks.run(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
+    stacks.run_blocks(model.encoder_blocks, x, lambda mixer, x: mix(mixer, x, mask))
     return layers
 
 
 def _collecting(convolutions) -> tuple:
     """A list, and a function that calls a mixer and appends the kernels it makes."""
-    known, layers = {id(mixer): more for mixer, *more in convolutions}, []
+    labels, layers = {id(mixer): label for mixer, *label in convolutions}, []
 
     def mix(mixer, x, mask=None):
-        if id(mixer) in known:
-            name, left = known[id(mixer)]
+        if id(mixer) in labels:
+            name, left = labels[id(mixer)]
             normalized = mixer.layer_norm(x) if mixer.normalize_first else x
             values = mixer.layer.kernels(normalized, mask=mask)
             layers.append(LayerKernels(name, values, left))
@@ -139,7 +141,7 @@ def _collecting(convolutions) -> tuple:
 
 def _convolutions(model, kind: type, required: bool = True) -> list[tuple]:
     """Mixer, name and P of each block with a convolution of this kind."""
-    found, encoder = [], getattr(model, "encoder_blocks", [])
+    convolutions, encoder = [], getattr(model, "encoder_blocks", [])
     sides = (
         ("encoder", encoder),
         ("decoder" if encoder else "layer", model.decoder_blocks),
@@ -152,10 +154,10 @@ def _convolutions(model, kind: type, required: bool = True) -> list[tuple]:
             if isinstance(convolution, kind):
                 taps, causal = convolution.kernel_size, convolution.padding == "causal"
                 left = taps - 1 if causal else (taps - 1) // 2
-                found.append((block.mixer, f"{side} {number}", left))
-    if required and not found:
+                convolutions.append((block.mixer, f"{side} {number}", left))
+    if required and not convolutions:
         raise ValueError(
             f"`model` must have a {kind.__name__} layer. Received: "
             f"{type(model).__name__} without one"
         )
-    return found
+    return convolutions

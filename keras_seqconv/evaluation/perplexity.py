@@ -115,11 +115,11 @@ def text_perplexity(
     from keras import ops
 
     from keras_seqconv.decoding.graphs import run_cached
-    from keras_seqconv.translation.text_model import batches, check_lengths
+    from keras_seqconv.translation.text_model import batches_by_length, check_lengths
 
     if generator.tokenizer is None:
         raise ValueError("This model has no tokenizer.")
-    model, most = generator.model, generator.model.max_target_length
+    model, limit = generator.model, generator.model.max_target_length
     total = tokens = infinite = words = 0
 
     def ids():
@@ -131,7 +131,7 @@ def text_perplexity(
 
     rows = blocks(
         ids(),
-        tokens_per_sample or min(512, most or 512),
+        tokens_per_sample or min(512, limit or 512),
         break_mode=break_mode,
         context_window=context_window,
         end_id=model.end_id,
@@ -144,16 +144,16 @@ def text_perplexity(
     while part := list(itertools.islice(rows, 4096)):
         inputs = [row["target_ids"].tolist() for row in part]
         labels = [row["labels"].tolist() for row in part]
-        check_lengths("lines", inputs, most)
-        for batch in batches([*map(len, inputs)], size, most):
+        check_lengths("lines", inputs, limit)
+        for batch in batches_by_length([*map(len, inputs)], size, limit):
             targets = batch.padded(labels, model.pad_id)
             tensors = {
                 "inputs": ops.convert_to_tensor(batch.padded(inputs, model.pad_id)),
                 "labels": ops.convert_to_tensor(targets),
             }
-            found = run_cached(_log_probs, model, None, tensors)
+            of_rows = run_cached(_log_probs, model, None, tensors)
             scored = targets != model.pad_id
-            log_probs = ops.convert_to_numpy(found)[scored]
+            log_probs = ops.convert_to_numpy(of_rows)[scored]
             finite = np.isfinite(log_probs)
             total -= float(log_probs[finite].sum(dtype="float64"))
             tokens += int(finite.sum())

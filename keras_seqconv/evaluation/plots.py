@@ -119,7 +119,9 @@ def learning_curves(runs: Mapping[str, Sequence[Mapping]]):
             for label, color, style in entries
         ]
         place = {"loc": "outside lower center", "ncols": min(4, len(entries))}
-        _plain(figure.legend(frameon=False, handles=handles, **place).get_texts())
+        _without_formulas(
+            figure.legend(frameon=False, handles=handles, **place).get_texts()
+        )
     return figure
 
 
@@ -222,7 +224,7 @@ def dynamic_conv_kernels(values, tokens: Sequence[str], left: int, title: str = 
         if head % 4 == 0:
             _token_labels(axes.yaxis, tokens)
     if title:
-        _plain([figure.suptitle(title, fontsize=11)])
+        _without_formulas([figure.suptitle(title, fontsize=11)])
     figure.supxlabel("position relative to the token", fontsize=10)
     return figure
 
@@ -272,7 +274,7 @@ def bleu_by_length(
     axes.set_axisbelow(True)
     if len(values) > 1:
         place = {"loc": "outside upper center", "ncols": min(3, len(values))}
-        _plain(figure.legend(frameon=False, **place).get_texts())
+        _without_formulas(figure.legend(frameon=False, **place).get_texts())
     return figure
 
 
@@ -310,10 +312,10 @@ def _token_labels(axis, tokens: Sequence[str], **options):
     fonts = ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]
     labels = [_short(token, 24) for token in tokens]
     axis.set_ticks(range(len(labels)), labels, fontsize=8, fontfamily=fonts, **options)
-    _plain(axis.get_ticklabels())
+    _without_formulas(axis.get_ticklabels())
 
 
-def _plain(texts):
+def _without_formulas(texts):
     """A dollar sign in a text is a dollar sign, not the start of a formula."""
     for text in texts:
         text.set_parse_math(False)

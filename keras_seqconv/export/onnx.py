@@ -162,7 +162,7 @@ def _options(translator, quantize, search: dict) -> BeamOptions:
             f"Received: {type(translator).__name__} of {type(model).__name__}"
         )
     require("tf2onnx", "onnx")
-    return BeamOptions(**translator.search_options(search))
+    return translator.search_options(search)
 
 
 # --- Files ---
@@ -197,8 +197,8 @@ def _write_kernels(model, folder: Path) -> list[str]:
     """Names of the layers whose kernels the graph returns; or none, and no graph."""
 
     def kernels(source_ids):
-        found = inspection.encoder_kernels(model, source_ids)
-        return {layer.name.replace(" ", "_"): layer.values for layer in found}
+        layers = inspection.encoder_kernels(model, source_ids)
+        return {layer.name.replace(" ", "_"): layer.values for layer in layers}
 
     names = list(kernels(np.array([[model.end_id]])))
     if names:
@@ -221,13 +221,13 @@ def _fetch(folder: Path) -> None:
         )
     packages = [package for _, package, _ in _FETCHED]
     command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
-    with tempfile.TemporaryDirectory() as place:
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as install:
+        done = subprocess.run(command, cwd=install, capture_output=True, text=True)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise OSError(f"npm cannot fetch {' and '.join(packages)}: {reason}")
         for name, package, files in _FETCHED:
             (folder / name).mkdir()
             for file in files:
-                path = Path(place, "node_modules", package.rpartition("@")[0], file)
+                path = Path(install, "node_modules", package.rpartition("@")[0], file)
                 shutil.copy(path, folder / name)

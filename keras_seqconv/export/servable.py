@@ -1,23 +1,4 @@
-"""Signatures of an exported model, as graphs of TensorFlow.
-
-| signature          | inputs -> outputs                                              |
-|--------------------|----------------------------------------------------------------|
-| `serving_default`  | text (N,) -> translation (N,), score (N,)                      |
-| `translate_n_best` | text (N,) -> translation (N, n), score (N, n)                  |
-| `translate_ids`    | source_ids (N, S), lengths (N,) -> ids (N, n, L), scores (N, n)|
-| `score`            | text (N,), translation (N,) -> score (N,)                      |
-| `score_ids`        | source_ids, lengths, target_ids, target_lengths -> score (N,)  |
-| `encode`           | text (N,) -> outputs (N, S, C), lengths (N,)                   |
-| `count_tokens`     | text (N,) -> tokens (N,), unknown (N,) of them                 |
-
-Language models have `serving_default` (text -> the most probable generation, score),
-`generate` (prompt (N,), length, temperature, seed and top_k, scalars -> generation,
-score: drawn as by `LanguageGenerator.sample`), `generate_ids` (prefix_ids, lengths ->
-ids, scores), `score` (text -> score), `score_ids` (target_ids, target_lengths ->
-score), `count_tokens`.
-
-Without tokenizers, those of texts are missing. Texts are tf.string, scores float32,
-ids and lengths int32. No name ends in `_bytes`, which a server would code in base64.
+"""Computations of an export on ids, in graphs of TensorFlow.
 
 Any number of sentences is computed in bounded memory, by a loop over chunks. Letters: N
 sentences of a request, B of a chunk and its width W, S source time, T target time, n
@@ -34,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SearchOptions
-from keras_seqconv.models.changes import folded
+from keras_seqconv.decoding.options import OF_SCORES, SearchOptions
+from keras_seqconv.models.configuration import folded
 from keras_seqconv.support.arguments import check_boolean, check_integer
 
 # The score of a hypothesis that was not found: JSON has no infinity.
@@ -81,7 +62,7 @@ class Servable:
         xla: bool = False,
     ):
         self.xla = check_boolean("xla", xla)
-        self.options = BeamOptions(**translator.search_options(search))
+        self.options = translator.search_options(search)
         if tokens_per_batch is None:
             tokens_per_batch = translator.tokens_per_batch
         self.tokens_per_batch = check_integer("tokens_per_batch", tokens_per_batch, 1)
@@ -90,19 +71,19 @@ class Servable:
         # One of them for the end token.
         check_integer("max_source_length", max_source_length, 2)
         longest = self.options.max_length
-        most = max(LONGEST_SOURCE, longest + 1)
+        limit = max(LONGEST_SOURCE, longest + 1)
         target = translator.model.max_target_length
-        self.max_target_length = min(most, target or most)
-        # A prompt leaves room for the end token.
+        self.max_target_length = min(limit, target or limit)
+        # An end token follows the longest prompt.
         prompt = min(longest, self.max_target_length - 1)
-        most = getattr(translator, "max_source_length", prompt)
-        self.max_source_length = min(max_source_length, most or max_source_length)
+        limit = getattr(translator, "max_source_length", prompt)
+        self.max_source_length = min(max_source_length, limit or max_source_length)
         self.model = _folded(translator.model)
         models = getattr(self.model, "models", [self.model])
         weights = {id(weight): weight for member in models for weight in member.weights}
         stacks = list(_stacks_of(weights.values()))
         self.variables = [
-            tf.Variable(tf.stack([one.value for one in stack]), trainable=False)
+            tf.Variable(tf.stack([weight.value for weight in stack]), trainable=False)
             for stack in stacks
         ]
         # In it the model computes with the variables; for use in a graph.
@@ -120,15 +101,15 @@ class Servable:
         """
         ids, lengths = self._sources(source_ids, lengths)
         pad_id, count = self.model.pad_id, self.options.num_hypotheses
-        none = lengths == 0
+        empty_source = lengths == 0
         if not self.translates:
             # An empty prompt is a column of padding.
             ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=pad_id)
             lengths = tf.maximum(lengths, 1)
         rows, width = tf.unstack(tf.shape(ids))
         # A scalar tensor where it depends on the sources.
-        most = self.model.max_target_length
-        longest = self.options.length_limits(lengths, width, most)[1] + 1
+        limit = self.model.max_target_length
+        longest = self.options.length_limits(lengths, width, limit)[1] + 1
         empty = tf.fill(tf.stack([rows, count, longest]), pad_id)
         if isinstance(longest, int):
             empty = tf.ensure_shape(empty, (None, count, longest))
@@ -145,18 +126,18 @@ class Servable:
             search = compiled(search, self.max_source_length, pad_id)
 
         def run(ids):
-            found_ids, scores = search(ids)
-            missing = [[0, 0], [0, 0], [0, longest - tf.shape(found_ids)[2]]]
-            return tf.pad(found_ids, missing, constant_values=pad_id), scores
+            hypotheses, scores = search(ids)
+            missing = [[0, 0], [0, 0], [0, longest - tf.shape(hypotheses)[2]]]
+            return tf.pad(hypotheses, missing, constant_values=pad_id), scores
 
         with self._scope():
             tokens = self.tokens_per_batch // self.options.num_beams
-            found_ids, scores = in_chunks(lengths, tokens, initial, run, ids)
+            hypotheses, scores = in_chunks(lengths, tokens, initial, run, ids)
         scores = tf.maximum(scores, NOT_FOUND)
         if self.translates:
             first = tf.range(count) == 0
-            scores = tf.where(none[:, None] & first, 0.0, scores)
-        return {"ids": found_ids, "scores": scores}
+            scores = tf.where(empty_source[:, None] & first, 0.0, scores)
+        return {"ids": hypotheses, "scores": scores}
 
     def sample(self, prefix_ids, lengths, length, temperature, seed, top_k) -> dict:
         """Texts drawn after prompts: `ids` (N, L), `scores` (N,); see `generate`.
@@ -166,16 +147,16 @@ class Servable:
         """
         ids, lengths = self._sources(prefix_ids, lengths)
         ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=self.model.pad_id)
-        most = min(self.options.max_length, self.max_target_length - 1)
-        length = tf.clip_by_value(length, 1, most)
+        longest = min(self.options.max_length, self.max_target_length - 1)
+        length = tf.clip_by_value(length, 1, longest)
         ids, lengths = ids[:, :length], tf.clip_by_value(lengths, 1, length)
         rows = tf.shape(ids)[0]
-        # By the seed and the place of a prompt, as `LanguageGenerator.sample` draws.
+        # By the seed and the number of a prompt, as `LanguageGenerator.sample` draws.
         uniforms = tf.map_fn(
-            lambda place: tf.random.stateless_uniform(
-                [length + 1], tf.cast(tf.stack([seed, place]), tf.int64)
+            lambda number: tf.random.stateless_uniform(
+                [length + 1], tf.cast(tf.stack([seed, number]), tf.int64)
             ),
-            tf.range(1, rows + 2),  # never nothing
+            tf.range(1, rows + 2),  # at least one
             fn_output_signature=tf.float32,
         )
         size = self.model.target_vocabulary_size
@@ -202,8 +183,8 @@ class Servable:
         initial, tokens = (empty, tf.fill([rows], NOT_FOUND)), self.tokens_per_batch
         inputs = ids, tf.range(rows)[:, None]
         with self._scope():
-            found, scores = in_chunks(lengths, tokens, initial, run, *inputs)
-        return {"ids": found, "scores": tf.maximum(scores, NOT_FOUND)}
+            texts, scores = in_chunks(lengths, tokens, initial, run, *inputs)
+        return {"ids": texts, "scores": tf.maximum(scores, NOT_FOUND)}
 
     def score(self, target_ids, target_lengths, source_ids=None, lengths=None) -> dict:
         """`score` (N,) of targets (N, T) with end tokens, of sources (N, S) if any."""
@@ -215,8 +196,8 @@ class Servable:
         if source_ids is not None:
             sources, lengths = self._sources(source_ids, lengths)
             lengths = _checked_rows(targets, lengths)
-            none = (longest == 0) | (lengths == 0)
-            longest = tf.where(none, 0, tf.maximum(longest, lengths))
+            empty = (longest == 0) | (lengths == 0)
+            longest = tf.where(empty, 0, tf.maximum(longest, lengths))
             inputs.append(sources)
 
         penalty = {name: getattr(self.options, name) for name in OF_SCORES}
@@ -252,24 +233,24 @@ class Servable:
 
     def _sources(self, ids, lengths):
         """Sources or prompts, made fit for the model, and their lengths."""
-        most = self.max_source_length
-        return self._checked(ids, lengths, self._source_size, most, self.translates)
+        limit = self.max_source_length
+        return self._checked(ids, lengths, self._source_size, limit, self.translates)
 
-    def _checked(self, ids, lengths, vocabulary_size: int, most: int, end: bool):
-        """Ids of the vocabulary, padding from `lengths` on, and lengths of 0 to `most`.
+    def _checked(self, ids, lengths, vocabulary_size: int, limit: int, end: bool):
+        """Ids of the vocabulary, padding from `lengths` on, lengths of 0 to `limit`.
 
         Where rows are cut, their last id is the end token if `end`.
         """
         lengths = tf.clip_by_value(_checked_rows(ids, lengths), 0, tf.shape(ids)[1])
-        ids = ids[:, :most]
-        known = (ids >= 0) & (ids < vocabulary_size)
-        ids = tf.where(known, ids, self.model.unk_id)
-        places = tf.range(tf.shape(ids)[1])
+        ids = ids[:, :limit]
+        in_vocabulary = (ids >= 0) & (ids < vocabulary_size)
+        ids = tf.where(in_vocabulary, ids, self.model.unk_id)
+        positions = tf.range(tf.shape(ids)[1])
         if end:
-            cut = (lengths > most)[:, None] & (places == most - 1)
+            cut = (lengths > limit)[:, None] & (positions == limit - 1)
             ids = tf.where(cut, self.model.end_id, ids)
-        ids = tf.where(places < lengths[:, None], ids, self.model.pad_id)
-        return ids, tf.minimum(lengths, most)
+        ids = tf.where(positions < lengths[:, None], ids, self.model.pad_id)
+        return ids, tf.minimum(lengths, limit)
 
 
 def _checked_rows(ids, lengths):
@@ -303,13 +284,13 @@ def in_chunks(lengths, tokens: int, initial: tuple, run: Callable, *ids) -> tupl
     def body(start, results):
         width = lengths[order[start]]
         rows = tf.maximum(tokens // width, 1)
-        chosen = order[start : tf.minimum(start + rows, count)]
-        made = run(*(tf.gather(one, chosen)[:, :width] for one in ids))
+        chunk = order[start : tf.minimum(start + rows, count)]
+        updates = run(*(tf.gather(tensor, chunk)[:, :width] for tensor in ids))
         results = tuple(
-            tf.tensor_scatter_nd_update(result, chosen[:, None], new)
-            for result, new in zip(results, made, strict=True)
+            tf.tensor_scatter_nd_update(result, chunk[:, None], update)
+            for result, update in zip(results, updates, strict=True)
         )
-        return start + tf.size(chosen), results
+        return start + tf.size(chunk), results
 
     _, results = tf.while_loop(
         lambda start, _: start < count,
@@ -320,16 +301,16 @@ def in_chunks(lengths, tokens: int, initial: tuple, run: Callable, *ids) -> tupl
     return results
 
 
-def compiled(function: Callable, most: int, pad_id: int) -> Callable:
+def compiled(function: Callable, widest: int, pad_id: int) -> Callable:
     """`function(ids (B, W)) -> tensors (B, ...)`, compiled by XLA.
 
     Each shape is a compilation: so B and W are rounded up, B to a power of two with
-    copies of the first row, W to one of 16, 24, 32, 48, 64, ..., at most `most`.
+    copies of the first row, W to one of 16, 24, 32, 48, 64, ..., `widest` at most.
     """
     jitted = tf.function(function, jit_compile=True, autograph=False)
     powers = tf.constant([1 << power for power in range(31)])
     widths = sorted(number << power for number in (2, 3) for power in range(3, 28))
-    widths = tf.constant([*(width for width in widths if width < most), most])
+    widths = tf.constant([*(width for width in widths if width < widest), widest])
 
     def run(ids):
         rows, width = tf.unstack(tf.shape(ids))
@@ -374,122 +355,18 @@ class _Reading(keras.StatelessScope):
 
     def __init__(self, stacks, variables):
         super().__init__()
-        self._places = {
-            id(weight): (variable, place)
+        self._slices = {
+            id(weight): (variable, index)
             for stack, variable in zip(stacks, variables, strict=True)
-            for place, weight in enumerate(stack)
+            for index, weight in enumerate(stack)
         }
         self._read = {}
 
     def get_current_value(self, variable):
-        if id(variable) not in self._places:
+        if id(variable) not in self._slices:
             return None
-        stack, place = self._places[id(variable)]
+        stack, index = self._slices[id(variable)]
         key = tf.compat.v1.get_default_graph(), id(stack)
         if key not in self._read:
             self._read[key] = tf.unstack(stack)
-        return self._read[key][place]
-
-
-# --- Signatures ---
-
-
-def make_signatures(translator, servable: Servable) -> dict:
-    """Graphs of open shapes by name, the default one first."""
-    names, output, sources = ("generate_ids", "prefix_ids"), "generation", ()
-    if servable.translates:
-        names, output = ("translate_ids", "source_ids"), "translation"
-        sources = ("source_ids", "lengths")
-    # One graph for all signatures that search.
-    search = _graph(servable.search, names[1], "lengths")
-    score = _graph(servable.score, "target_ids", "target_lengths", *sources)
-    signatures = {names[0]: search, "score_ids": score}
-    tokenizers = [*translator.tokenizers.values()]
-    if not tokenizers:
-        return signatures
-    reader, writer = tokenizers[0], tokenizers[-1]
-
-    def tokens(tokenizer, texts, most: int):
-        """Ids (N, S) and lengths (N,); of longer rows than `most` a little more."""
-        rows = tokenizer.tokenize_tensor(texts)
-        lengths = tf.cast(rows.row_lengths(), tf.int32)
-        return rows[:, : most + 1].to_tensor(tokenizer.pad_id), lengths
-
-    def n_best(text, count=None):
-        ids, lengths = tokens(reader, text, servable.max_source_length)
-        if servable.translates:
-            blank = tf.strings.length(tf.strings.strip(text)) == 0
-            # Nothing is to be translated where there is nothing but an end token.
-            lengths = tf.where(blank | (lengths == 1), 0, lengths)
-        else:  # a prompt has no end token
-            lengths = lengths - 1
-        found = search(ids, lengths)
-        ids, scores = found["ids"][:, :count], found["scores"][:, :count]
-        rows, count, longest = tf.unstack(tf.shape(ids))
-        flat = tf.reshape(ids, tf.stack([rows * count, longest]))
-        texts = writer.detokenize_tensor(flat)
-        return {output: tf.reshape(texts, tf.stack([rows, count])), "score": scores}
-
-    def generate(prompt, length, temperature, seed, top_k):
-        ids, lengths = tokens(reader, prompt, servable.max_source_length)
-        drawn = servable.sample(ids, lengths - 1, length, temperature, seed, top_k)
-        texts = writer.detokenize_tensor(drawn["ids"])
-        return {output: texts, "score": drawn["scores"]}
-
-    def best(text):
-        return {name: value[:, 0] for name, value in n_best(text, 1).items()}
-
-    def score_texts(target, *sources):
-        inputs = tokens(writer, target, servable.max_target_length)
-        for text in sources:
-            inputs += tokens(reader, text, servable.max_source_length)
-        return score(*inputs)
-
-    def encode(text):
-        return servable.encode(*tokens(reader, text, servable.max_source_length))
-
-    def count_tokens(text):
-        """Numbers of tokens without the end, also of those beyond the limit."""
-        rows = reader.tokenize_tensor(text)
-        unknown = tf.cast(rows == reader.unk_id, tf.int32)
-        counts = tf.cast(rows.row_lengths() - 1, tf.int32)
-        return {"tokens": counts, "unknown": tf.reduce_sum(unknown, axis=1)}
-
-    texts = {"serving_default": _graph(best, "text")}
-    texts["count_tokens"] = _graph(count_tokens, "text")
-    if servable.translates:
-        texts["translate_n_best"] = _graph(n_best, "text")
-        texts["score"] = _graph(score_texts, "translation", "text")
-        if hasattr(servable.model, "encode"):
-            texts["encode"] = _graph(encode, "text")
-    else:
-        texts["generate"] = _graph(
-            generate, "prompt", "length", "temperature", "seed", "top_k"
-        )
-        texts["score"] = _graph(score_texts, "text")
-    return texts | signatures
-
-
-def _graph(function, *names: str):
-    """A graph with open shapes, made now; the names of inputs tell their shapes."""
-    specs = []
-    for name in names:
-        shape = [None, None] if name.endswith("ids") else [None]
-        shape = [] if name in ("length", "temperature", "seed", "top_k") else shape
-        dtype = tf.string if name in ("text", "translation", "prompt") else tf.int32
-        dtype = tf.float32 if name == "temperature" else dtype
-        specs.append(tf.TensorSpec(shape, dtype, name))
-
-    # Without what the function has defaults for.
-    def checked(*inputs):
-        # A server compares no shapes: this names the input and its shape.
-        pairs = zip(inputs, specs, strict=True)
-        return function(*(tf.ensure_shape(x, spec.shape) for x, spec in pairs))
-
-    traced = tf.function(checked, autograph=False)
-    return traced.get_concrete_function(*specs)
-
-
-def inputs_of(function) -> dict:
-    """The inputs of a signature by name, as `tf.TensorSpec`."""
-    return {spec.name: spec for spec in function.structured_input_signature[0]}
+        return self._read[key][index]

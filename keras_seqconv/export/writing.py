@@ -19,9 +19,6 @@ def saved_model(
     translator,
     directory: str | os.PathLike,
     *,
-    num_beams: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
     max_source_length: int | None = None,
     n_best: int | None = None,
     tokens_per_batch: int | None = None,
@@ -29,6 +26,7 @@ def saved_model(
     version: int | None = None,
     warmup_texts: list[str] | None = None,
     run: str | os.PathLike | None = None,
+    **search,
 ) -> Path:
     """Writes `directory/<version>/` for a stock `tensorflow_model_server`.
 
@@ -42,7 +40,6 @@ def saved_model(
     Args:
         translator: a `Translator` or `LanguageGenerator`, which stays unchanged.
         directory: folder of the versions, named like the model.
-        num_beams, length_penalty, max_length: of the search; default: the translator's.
         max_source_length: tokens of a source (a prompt) to read, including its end; 512
             by default, or the limit of the model. The rest is ignored.
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
@@ -53,20 +50,23 @@ def saved_model(
         version: a positive integer; by default one more than the largest version.
         warmup_texts: typical texts of users; None makes texts of random tokens.
         run: work folder of the training, for scores in the model card.
+        **search: options of `keras_seqconv.decoding.beam_search`, by default those of
+            the translator.
 
     Returns:
         The folder of the version.
 
     Raises:
-        ValueError: an argument breaks its rule, the version exists, or the backend is
-            JAX.
+        ValueError, TypeError: an argument breaks its rule, the version exists, or the
+            backend is JAX.
         ImportError: a tokenizer needs a package that is not installed.
         OSError: names the folder that cannot be written.
     """
     require_tensorflow()
     # They need TensorFlow.
     from keras_seqconv.export.model_card import model_card
-    from keras_seqconv.export.servable import Servable, make_signatures
+    from keras_seqconv.export.servable import Servable
+    from keras_seqconv.export.signatures import make_signatures
 
     if not hasattr(translator, "search_options"):
         raise ValueError(
@@ -76,18 +76,16 @@ def saved_model(
     parent = Path(os.path.realpath(directory))
     if version is None:  # one more than the largest
         names = [entry.name for entry in parent.glob("*")]
-        version = 1 + max((int(one) for one in names if one.isdecimal()), default=0)
+        version = 1 + max((int(n) for n in names if n.isdecimal()), default=0)
     path = parent / str(check_positive_integer("version", version))
     if path.exists():
         raise ValueError(
             f"`version` must be one that does not exist in {parent}; versions are "
             f"never overwritten. Received: version={version}"
         )
-    search = {
-        "num_beams": num_beams, "length_penalty": length_penalty,
-        "max_length": max_length, "num_hypotheses": n_best,
-    }  # fmt: skip
     search = {name: value for name, value in search.items() if value is not None}
+    if n_best is not None:
+        search["num_hypotheses"] = n_best
     # No op may choose XLA for itself: a stock server has none.
     limits = max_source_length, tokens_per_batch
     with ops.jit_scope(False):
@@ -151,14 +149,14 @@ def _without_newer_attributes(folder: Path) -> None:
 
 
 def _warmup_requests(
-    signatures: dict, translator, texts: list[str] | None, most: int
+    signatures: dict, translator, texts: list[str] | None, longest: int
 ) -> list[tuple[str, dict]]:
     """Signature and inputs of typical sizes, of all sizes for the default signature.
 
     texts: what users send; None makes texts of random tokens.
-    most: tokens of the longest source.
+    longest: tokens of the longest source.
     """
-    from keras_seqconv.export.servable import inputs_of
+    from keras_seqconv.export.signatures import inputs_of
 
     rng = np.random.default_rng(0)
     tokenizer = next(iter(translator.tokenizers.values()), None)
@@ -183,7 +181,7 @@ def _warmup_requests(
         sizes = _SIZES if name == "serving_default" or not requests else _SIZES[1:4:2]
         for count, length in sizes:
             inputs = {
-                key: value(spec, count, min(length, most))
+                key: value(spec, count, min(length, longest))
                 for key, spec in inputs_of(function).items()
             }
             requests.append((name, inputs))

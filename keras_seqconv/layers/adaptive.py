@@ -84,19 +84,15 @@ class AdaptiveInput(SequenceLayer):
                 initializer=_normal_with_zero_row(dim, pad_row),
                 autocast=False,  # only the rows that are looked up are cast
             )
-            projection = self.add_weight(
-                name=f"projection_{band}",
-                shape=(dim, self.output_dim),
-                initializer="glorot_uniform",
-            )
             self.embeddings.append(table)
+            shape = (dim, self.output_dim)
+            projection = self.add_weight(shape, name=f"projection_{band}")
             self.projections.append(projection)
         self.built = True
 
     def call(self, inputs):
         ids = ops.cast(inputs, "int32")
-        outputs = None
-        last = len(self.cutoffs) - 1
+        outputs, last = None, len(self.cutoffs) - 1
         for band, (first, end) in enumerate(_ranges(self.cutoffs)):
             # The last band is not clipped at its end: ids beyond the vocabulary are
             # the backend's to refuse.
@@ -107,10 +103,8 @@ class AdaptiveInput(SequenceLayer):
                 ops.cast(vectors, self.compute_dtype),
                 ops.cast(self.projections[band], self.compute_dtype),
             )
-            if outputs is None:
-                outputs = vectors
-            else:
-                outputs = ops.where((ids >= first)[..., None], vectors, outputs)
+            inside = ops.expand_dims(ids >= first, -1)
+            outputs = ops.where(inside, vectors, outputs) if band else vectors
         if self.pad_id is not None:
             outputs = ops.where((ids == self.pad_id)[..., None], 0.0, outputs)
         return ops.cast(outputs, self.compute_dtype)
@@ -208,12 +202,12 @@ class AdaptiveSoftmax(SequenceLayer):
                 f"Received: adaptive_input={adaptive_input!r}"
             )
         for name in ("vocabulary_size", "cutoffs", "factor"):
-            own = getattr(self, name)
-            other = getattr(adaptive_input, name, own)
-            if own != other:
+            value = getattr(self, name)
+            tied_value = getattr(adaptive_input, name, value)
+            if value != tied_value:
                 raise ValueError(
                     f"`{name}` must be that of `adaptive_input`. Received: "
-                    f"{name}={own}, adaptive_input.{name}={other}"
+                    f"{name}={value}, adaptive_input.{name}={tied_value}"
                 )
         self._seed_dropout(dropout, seed)
 
@@ -229,18 +223,17 @@ class AdaptiveSoftmax(SequenceLayer):
             if self.tie_projections:
                 self._check_width("output_dim", channels)
         if num_tails or not tied:
-            self.head = self._weight(
-                "head", num_tails + (0 if tied else self.cutoffs[0]), channels
-            )
+            rows = num_tails + (0 if tied else self.cutoffs[0])
+            self.head = self.add_weight((rows, channels), name="head")
         self.tail_projections, self.tails = [], []
         for tail, (first, end) in enumerate(_ranges(self.cutoffs)[1:]):
             if not self.tie_projections:
-                projection = self._weight(
-                    f"tail_projection_{tail}", channels, dims[tail]
-                )
+                shape = (channels, dims[tail])
+                projection = self.add_weight(shape, name=f"tail_projection_{tail}")
                 self.tail_projections.append(projection)
             if not tied:
-                self.tails.append(self._weight(f"tail_{tail}", end - first, dims[tail]))
+                shape = (end - first, dims[tail])
+                self.tails.append(self.add_weight(shape, name=f"tail_{tail}"))
 
     def _check_width(self, name, channels):
         width = getattr(self.adaptive_input, name)
@@ -250,11 +243,6 @@ class AdaptiveSoftmax(SequenceLayer):
                 f"`adaptive_input.{name}`. Received: inputs with {channels} channels, "
                 f"{name}={width}"
             )
-
-    def _weight(self, name, rows, columns):
-        return self.add_weight(
-            name=name, shape=(rows, columns), initializer="glorot_uniform"
-        )
 
     def call(self, inputs, mask=None, training=None):
         inputs = zero_masked(inputs, mask)

@@ -21,6 +21,7 @@ from keras_seqconv.layers.sequences import (
     unfold_beams,
     zero_masked,
 )
+from keras_seqconv.ops.fused import split_not_finite
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_mask,
@@ -71,8 +72,7 @@ class MultiHeadAttention(SequenceLayer):
 
     Masks, those attached to `value` too, and steps with `use_causal_mask=True`:
     `layers.sequences`. Incremental cross-attention: `project_memory` once, then
-    `attend`. NaN in a value makes the outputs NaN of the queries that attend to it, and
-    of no others.
+    `attend`.
 
     Output shape: (B, T, output_dim).
 
@@ -108,8 +108,8 @@ class MultiHeadAttention(SequenceLayer):
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
-        value_shape = inputs_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
+        value_shape = value_shape or inputs_shape
+        key_shape = key_shape or value_shape
         channels = self._accept(inputs_shape)
         check_sequence("value", value_shape)
         check_sequence("key", key_shape)
@@ -170,13 +170,8 @@ class MultiHeadAttention(SequenceLayer):
         causal = self.use_causal_mask or use_causal_mask
         partly = causal or attention_mask is not None
         project = self._project_past if partly else self._project_memory
-        heads = self._attend(
-            self._project_query(inputs),
-            project(value, key),
-            self._allowed(inputs, value, value_mask, attention_mask, causal),
-            training=training,
-        )
-        return self._project("output", heads, inner=2)
+        allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
+        return self._attend(inputs, project(value, key), allowed, training)
 
     def attention_weights(
         self,
@@ -197,10 +192,14 @@ class MultiHeadAttention(SequenceLayer):
         """
         self._require_built()
         inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
-        causal = self.use_causal_mask
-        allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
+        allowed = self._allowed(
+            inputs, value, value_mask, attention_mask, self.use_causal_mask
+        )
         keys = self._project_heads("key", key)
-        return self._shown_weights(self._project_query(inputs), keys, allowed)
+        weights = self._probabilities(self._project_query(inputs), keys, allowed)
+        if allowed is not None:
+            weights = ops.where(ops.any(allowed, -1, keepdims=True), weights, 0.0)
+        return ops.cast(weights, "float32")
 
     def memory_weights(self, inputs, memory: dict):
         """Returns the probabilities (B * G, H, n, S) of `attend`, in float32.
@@ -214,12 +213,6 @@ class MultiHeadAttention(SequenceLayer):
         weights = ops.cast(weights, "float32")
         weights = ops.transpose(weights, (0, 2, 1, 3))  # (B, G * n, H, S)
         return ops.transpose(unfold_beams(weights, inputs), (0, 2, 1, 3))
-
-    def _shown_weights(self, query, keys, allowed):
-        weights = self._probabilities(query, keys, allowed)
-        if allowed is not None:
-            weights = ops.where(ops.any(allowed, -1, keepdims=True), weights, 0.0)
-        return ops.cast(weights, "float32")
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """Returns the state of causal self-attention; see `layers.sequences`.
@@ -249,31 +242,27 @@ class MultiHeadAttention(SequenceLayer):
         """
         self._require_causal()
         heads, head_dim = self.key_kernel.shape[1:]
-        kept = dict.fromkeys(("keys", "values"), (None, heads, None, head_dim))
+        shapes = dict.fromkeys(("keys", "values"), (None, heads, None, head_dim))
         grows = isinstance(state, dict) and "position" not in state
-        self._check_step(inputs, state, kept if grows else {**kept, "position": ()})
+        self._check_step(inputs, state, shapes if grows else {**shapes, "position": ()})
         check_shape("state['values']", state["values"], state["keys"].shape)
         new, held = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
-        position = state.get("position")
-        if not grows and _known(new, held) and new > held:
-            raise ValueError(
-                f"`inputs` has more positions than the state holds. Received: "
-                f"inputs.shape={tuple(inputs.shape)}, max_length={held}"
-            )
         added = self._project_past(inputs, inputs)
         if grows:
             memory = {n: ops.concatenate([state[n], added[n]], axis=2) for n in added}
             # One new position may attend to all there are.
-            single = _known(new) and new == 1
+            single = inputs.shape[1] == 1
             allowed = None if single else _causal_mask(new, held + new, held)
-        else:
-            start = ops.minimum(position, held - new)
-            memory = {n: _write(state[n], added[n], start) for n in added}
-            allowed = _causal_mask(new, held, position)
-        heads = self._attend(self._project_query(inputs), memory, allowed)
-        outputs = self._project("output", heads, inner=2)
-        if grows:
-            return outputs, memory
+            return self._attend(inputs, memory, allowed), memory
+        if _known(new, held) and new > held:
+            raise ValueError(
+                f"`inputs` has more positions than the state holds. Received: "
+                f"inputs.shape={tuple(inputs.shape)}, max_length={held}"
+            )
+        position = state["position"]
+        start = ops.minimum(position, held - new)
+        memory = {n: _write(state[n], added[n], start) for n in added}
+        outputs = self._attend(inputs, memory, _causal_mask(new, held, position))
         outputs = ops.where(position + new <= held, outputs, float("nan"))
         return outputs, {**memory, "position": position + new}
 
@@ -300,7 +289,7 @@ class MultiHeadAttention(SequenceLayer):
 
     def memory_bias(self, mask):
         """The "bias" of a memory, from the mask."""
-        bias = ops.where(_key_mask(mask), 0.0, _MASKED_LOGIT)
+        bias = ops.where(ops.expand_dims(mask, (1, 2)), 0.0, _MASKED_LOGIT)
         return ops.cast(bias, self.wide_dtype)
 
     def _project_past(self, value, key):
@@ -340,8 +329,9 @@ class MultiHeadAttention(SequenceLayer):
             )
         # The beams become further query positions, so nothing is repeated.
         weights = self._memory_weights(inputs, memory, num_beams)
+        weights = ops.cast(weights, self.compute_dtype)
         # A query without any key attends to zeros.
-        attended = self._weighted(weights, memory["values"])
+        attended = ops.matmul(weights, memory["values"])
         attended = ops.transpose(attended, (0, 2, 1, 3))
         return self._project("output", unfold_beams(attended, inputs), inner=2)
 
@@ -407,32 +397,30 @@ class MultiHeadAttention(SequenceLayer):
         logits = ops.einsum("bhtd,bhsd->bhts", query, keys)
         return ops.cast(logits, self.wide_dtype)
 
-    def _weighted(self, weights, values):
-        """weights (B, H, T, S), values (B, H, S, D) -> (B, H, T, D)."""
-        return ops.matmul(ops.cast(weights, self.compute_dtype), values)
-
-    def _attend(self, query, memory, allowed, training=False):
-        """query (B, T, H, D) and the memory -> attended values (B, T, H, D)."""
+    def _attend(self, inputs, memory, allowed, training=False):
+        """inputs (B, T, C) and the memory -> outputs (B, T, output_dim)."""
+        query = self._project_query(inputs)
         weights = self._probabilities(query, memory["keys"], allowed)
         weights = self._dropped(weights, self.dropout, training)
-        heads = self._weighted(weights, memory["values"])
+        weights = ops.cast(weights, self.compute_dtype)
+        heads = ops.matmul(weights, memory["values"])
         if allowed is not None:
             # Zeroing here and not in `weights` is a factor S / D cheaper.
             heads = ops.where(ops.any(allowed, -1, keepdims=True), heads, 0.0)
-        return ops.transpose(heads, (0, 2, 1, 3))
+        return self._project("output", ops.transpose(heads, (0, 2, 1, 3)), inner=2)
 
     def _allowed(self, inputs, value, value_mask, attention_mask, causal):
         """All masks as one, broadcastable to (B, H, T, S), or None."""
         masks = []
         if value_mask is not None:
-            masks.append(_key_mask(value_mask))
+            masks.append(ops.expand_dims(ops.cast(value_mask, "bool"), (1, 2)))
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
-            flat = len(attention_mask.shape) == 2
             sizes = (*inputs.shape[:2], value.shape[1])
-            check_mask("attention_mask", attention_mask, sizes[flat:])
-            if flat:
+            if len(attention_mask.shape) == 2:  # one for all sentences
+                check_mask("attention_mask", attention_mask, sizes[1:])
                 attention_mask = attention_mask[None]
+            check_mask("attention_mask", attention_mask, sizes)
             masks.append(attention_mask[:, None])
         if causal:
             masks.append(_causal_mask(ops.shape(inputs)[1], ops.shape(value)[1]))
@@ -466,11 +454,6 @@ def _known(*sizes):
     return all(isinstance(size, int) for size in sizes)
 
 
-def _key_mask(mask):
-    """(B, S) -> (B, 1, 1, S)."""
-    return None if mask is None else ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
-
-
 def _causal_mask(queries, keys, offset=0):
     """(1, 1, queries, keys); query t is at position t + offset."""
     last = ops.arange(queries, dtype="int32") + offset
@@ -480,17 +463,17 @@ def _causal_mask(queries, keys, offset=0):
 def _nan_in_keys(keys, values):
     """A memory whose values are finite: where they were not, the keys are NaN.
 
-    A weight of 0 times NaN is NaN, whatever a mask hides; of the keys it selects.
+    Masks select logits, and so hide NaN of keys. They do not hide NaN of values, which
+    a weight of 0 multiplies.
     """
-    finite = ops.isfinite(ops.mean(values, axis=-1, keepdims=True))
-    keys, values = ops.cond(
-        ops.all(finite),
-        lambda: (keys, values),
-        lambda: (
-            ops.where(finite, keys, float("nan")),
-            ops.where(finite, values, 0.0),
-        ),
-    )
+
+    def marked():
+        zeroed, spoiled = split_not_finite(values)
+        return ops.where(spoiled, float("nan"), keys), zeroed
+
+    # A sum that overflows costs time and changes nothing.
+    finite = ops.isfinite(ops.sum(values))
+    keys, values = ops.cond(finite, lambda: (keys, values), marked)
     return {"keys": keys, "values": values}
 
 

@@ -130,7 +130,7 @@ class _ConvolutionModule(SequenceLayer):
         width, gate = inputs_shape[-1], gate or self._gate
         initializer = "glorot_uniform"
         if self.kernel_initializer is not None:
-            # A copy: one object gives the same numbers again and again.
+            # A copy: the same object gives the same numbers in each call.
             initializer = self.kernel_initializer.clone()
         elif gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5

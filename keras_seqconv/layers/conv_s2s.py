@@ -64,7 +64,7 @@ class ScaleGradient(SequenceLayer):
 
 
 class _WeightNormalized(SequenceLayer):
-    """A layer of weight-normalised ones, which `fold` makes plain.
+    """A layer of weight-normalized layers, which `fold` makes plain.
 
     Args:
         folded: True makes all weights in their plain form, see `WeightNormDense`; this
@@ -87,29 +87,15 @@ class _WeightNormalized(SequenceLayer):
         options = self._kernel_options("kernel_")
         return {**options, "folded": self.folded, "dtype": self.dtype_policy}
 
-    def _parts(self) -> list:
-        """The weight-normalised layers, and others that have them, as far as built."""
-        raise NotImplementedError
-
     def _dense(self, name, inputs_shape, units):
         dense = WeightNormDense(units, **self._options(), name=name)
         dense.build(inputs_shape)
         return dense
 
-    def step_kernels(self) -> dict:
-        """The kernels that every step uses, to be made once before a loop of steps."""
-        kernels = {}
-        for part in self._parts():
-            if isinstance(part, _WeightNormalized):
-                kernels |= part.step_kernels()
-            else:
-                kernels[part.name] = part.step_kernel()
-        return kernels
-
     def fold(self) -> None:
         """Replace v and g of all weights by plain kernels, see `WeightNormDense`."""
-        for part in self._parts():
-            part.fold()
+        for layer in self._flatten_layers(include_self=False, recursive=False):
+            layer.fold()
         self.folded = True
 
 
@@ -124,7 +110,6 @@ class ScaledResidual(_WeightNormalized):
     Call arguments:
         inputs: tensor (B, T, C).
         skip: tensor (B, T, C or any other known width).
-        kernels: result of `step_kernels`, for loops of calls.
         mask: of both tensors, see `layers.sequences`.
         inputs_mask: mask of `inputs` that Keras passes.
 
@@ -139,15 +124,12 @@ class ScaledResidual(_WeightNormalized):
         if self.further_widths["skip"] != width:
             self.projection = self._dense("projection", skip_shape, width)
 
-    def _parts(self):
-        return [] if self.projection is None else [self.projection]
-
-    def call(self, inputs, skip, kernels=None, mask=None, inputs_mask=None):
+    def call(self, inputs, skip, mask=None, inputs_mask=None):
         check_sequence("skip", skip.shape, self.further_widths["skip"])
         mask = inputs_mask if mask is None else mask
         inputs, skip = zero_masked(inputs, mask), zero_masked(skip, mask)
         if self.projection is not None:
-            skip = self.projection(skip, kernel=kernels and kernels["projection"])
+            skip = self.projection(skip)
         return (inputs + skip) * _SQRT_HALF
 
 
@@ -166,8 +148,7 @@ class ConvS2SBlock(_WeightNormalized):
     tensor is the masked input of the block without dropout, projected if its width is
     not `filters`.
 
-    Calls, masks and steps: `layers.sequences`; `step` also takes the result of
-    `step_kernels`. `residual=False` returns y alone, in a full pass and in steps. A
+    Calls, masks and steps: `layers.sequences`. `residual=False` returns y alone. A
     `ScaledResidual` after it allows attention between the gate and the residual, or a
     residual from an earlier layer.
 
@@ -235,26 +216,18 @@ class ConvS2SBlock(_WeightNormalized):
         x = self._dropped(inputs, self.dropout, training)
         return self._gate_and_add(self.convolution(x), inputs)
 
-    def _parts(self):
-        parts = [self.convolution, self.scaled_residual]
-        return parts if self.residual else parts[:1]
-
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
         return self.convolution.get_initial_state(batch_size, max_length)
 
-    def step(self, inputs, state: dict, kernels: dict | None = None) -> tuple:
+    def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, filters) of n new positions, and the next state."""
-        convolved, state = self.convolution.step(
-            inputs, state, kernels and kernels["convolution"]
-        )
-        return self._gate_and_add(convolved, inputs, kernels), state
+        convolved, state = self.convolution.step(inputs, state)
+        return self._gate_and_add(convolved, inputs), state
 
-    def _gate_and_add(self, convolved, skip, kernels=None):
+    def _gate_and_add(self, convolved, skip):
         outputs = ops.glu(convolved, axis=-1)
-        if self.scaled_residual is None:
-            return outputs
-        return self.scaled_residual(outputs, skip, kernels=kernels)
+        return self.scaled_residual(outputs, skip) if self.residual else outputs
 
     def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:-1], self.filters)
@@ -324,9 +297,6 @@ class ConvS2SAttention(_WeightNormalized):
         self.in_projection = self._dense("in_projection", inputs_shape, embed_dim)
         self.out_projection = self._dense("out_projection", values_shape, width)
 
-    def _parts(self):
-        return [self.in_projection, self.out_projection] if self.built else []
-
     def call(
         self,
         inputs,
@@ -351,16 +321,15 @@ class ConvS2SAttention(_WeightNormalized):
         keys,
         values,
         keys_mask=None,
-        kernels: dict | None = None,
         num_beams: int | None = None,
     ):
         """Attends to keys and values that are finite at masked positions too.
 
-        It also takes the result of `step_kernels`, and G.
+        `num_beams`: G, where the shapes do not tell it.
         """
         check_sequence("values", values.shape, self.further_widths["values"])
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
-        query = self._query(inputs, target_embeddings, keys, kernels, num_beams)
+        query = self._query(inputs, target_embeddings, keys, num_beams)
         weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
         context = ops.matmul(weights, values)
         if keys_mask is None:
@@ -370,33 +339,22 @@ class ConvS2SAttention(_WeightNormalized):
             count = ops.expand_dims(count, (1, 2))
         context = context * ops.cast(ops.sqrt(count), self.compute_dtype)
         context = unfold_beams(context, inputs)
-        kernel = kernels and kernels["out_projection"]
-        return (self.out_projection(context, kernel=kernel) + inputs) * _SQRT_HALF
+        return (self.out_projection(context) + inputs) * _SQRT_HALF
 
-    def attention_weights(
-        self,
-        inputs,
-        target_embeddings,
-        keys,
-        keys_mask=None,
-        kernels: dict | None = None,
-    ):
+    def attention_weights(self, inputs, target_embeddings, keys, keys_mask=None):
         """Returns weights (B * G, T, S) in float32; arguments as in `attend`."""
         inputs = ops.cast(inputs, self.compute_dtype)
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
-        query = self._query(inputs, target_embeddings, keys, kernels)
+        query = self._query(inputs, target_embeddings, keys)
         weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
         return ops.cast(weights, "float32")
 
-    def _query(self, inputs, target_embeddings, keys, kernels, num_beams=None):
+    def _query(self, inputs, target_embeddings, keys, num_beams=None):
         for name, tensor in (("target_embeddings", target_embeddings), ("keys", keys)):
             check_sequence(name, tensor.shape, self.further_widths[name])
-        projected = self.in_projection(
-            inputs, kernel=kernels and kernels["in_projection"]
-        )
-        query = (projected + target_embeddings) * _SQRT_HALF
+        query = (self.in_projection(inputs) + target_embeddings) * _SQRT_HALF
         return fold_beams(query, keys, num_beams)
 
 

@@ -114,11 +114,11 @@ class _HeadConvolution(ConvolutionLayer):
             outputs = ops.sum(wide(rows) * wide(weights), axis=1)
             return ops.cast(ops.reshape(outputs, (-1, 1, self.channels)), rows.dtype)
         # Each row's window (K, C) times its kernels (H, K). Of the products (H, C) a
-        # channel needs the one of its head; the others are computed in vain.
+        # channel needs that of its head; the rest is discarded.
         products = ops.matmul(kernel, window)  # (B, H, C)
         blocks = ops.reshape(products, (-1, heads * heads, self.channels // heads))
-        own = take(blocks, np.arange(heads) * (heads + 1), axis=1)
-        return ops.reshape(own, (-1, 1, self.channels))
+        outputs = take(blocks, np.arange(heads) * (heads + 1), axis=1)
+        return ops.reshape(outputs, (-1, 1, self.channels))
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -14,6 +14,10 @@ result at a real token and no gradient. Keras passes the masks that
 it attaches to tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of
 `inputs`. Masked positions of the outputs have no meaning.
 
+NaN and infinity. At a position that no mask hides they make the outputs NaN or infinite
+that depend on this position, perhaps in all channels, and no others: not those of other
+sentences, nor, in a causal layer, earlier ones.
+
 Steps. A causal layer also runs position by position. Any split into chunks gives the
 results of the full pass:
 
@@ -33,8 +37,10 @@ that break a rule of their docstring, and shapes that do not fit (the last axis 
 known), raise ValueError.
 """
 
+import contextlib
+import contextvars
 import inspect
-import types
+from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
 import keras
@@ -101,6 +107,28 @@ def checked(name: str, value):
     return _CHECKS[name](name, value) if name in _CHECKS else value
 
 
+_LOOP_KERNELS = contextvars.ContextVar("loop_kernels", default=None)
+
+
+@contextlib.contextmanager
+def loop_kernels(layers: list, kernels: list) -> Iterator[None]:
+    """While active, steps of these layers use these kernels and make none.
+
+    A loop makes the kernels once before it: weight normalization in every step would
+    cost more than the products with the few rows of a step.
+    """
+    token = _LOOP_KERNELS.set(dict(zip(map(id, layers), kernels, strict=True)))
+    try:
+        yield
+    finally:
+        _LOOP_KERNELS.reset(token)
+
+
+def loop_kernel(layer):
+    """The kernel of the layer within `loop_kernels`, otherwise None."""
+    return (_LOOP_KERNELS.get() or {}).get(id(layer))
+
+
 class LayerOptions(TypedDict, total=False):
     """Arguments of `keras.layers.Layer`, for type checkers."""
 
@@ -120,6 +148,20 @@ class KernelOptions(LayerOptions, total=False):
     kernel_constraint: Any
 
 
+def argument_names(layer_class: type) -> list[str]:
+    """Arguments of the constructor, also those that its `**kwargs` hand on."""
+    names = {}
+    for base in layer_class.__mro__:
+        if base is keras.layers.Layer:
+            break
+        parameters = inspect.signature(base.__init__).parameters
+        names |= dict.fromkeys(parameters)
+        kinds = [parameter.kind for parameter in parameters.values()]
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            break
+    return [name for name in names if name not in ("self", "kwargs")]
+
+
 class SequenceLayer(keras.layers.Layer):
     """Base layer that keeps mask and shape; its arguments are its configuration.
 
@@ -134,21 +176,6 @@ class SequenceLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.further_widths = {}  # of arguments after the first, by name
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        init = cls.__init__
-        if init is SequenceLayer.__init__:
-            return
-        if "__init__" not in vars(cls):  # a copy, whose errors name this class
-            cls.__init__ = types.FunctionType(
-                init.__code__, init.__globals__, closure=init.__closure__
-            )
-            cls.__init__.__defaults__ = init.__defaults__
-            cls.__init__.__kwdefaults__ = init.__kwdefaults__
-            cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
-        # Complete where `help` and editors look.
-        cls.__init__.__signature__ = inspect.Signature(parameters_of(cls))
 
     def __call__(self, *args, **kwargs):
         check_export_dtype(self.compute_dtype)
@@ -182,12 +209,12 @@ class SequenceLayer(keras.layers.Layer):
     def _set_arguments(self, arguments: dict) -> None:
         """Makes the arguments of a constructor, its `locals()`, attributes, checked.
 
-        None is right where it is the default.
+        `get_config` returns them. None is allowed where it is the default.
         """
-        known = inspect.signature(arguments["__class__"].__init__).parameters
-        for name, parameter in known.items():
+        parameters = inspect.signature(arguments["__class__"].__init__).parameters
+        for name, parameter in parameters.items():
             if name in arguments and name not in ("self", "kwargs"):
-                value = arguments[name]
+                value = plain(arguments[name])
                 if value is not None or parameter.default is not None:
                     value = checked(name, value)
                 setattr(self, name, value)
@@ -259,17 +286,19 @@ class SequenceLayer(keras.layers.Layer):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        for name in [one.name for one in parameters_of(type(self))]:
+        for name in argument_names(type(self)):
             if name not in config and hasattr(self, name):
-                config[name] = _serialized(getattr(self, name))
+                value = getattr(self, name)
+                value = list(value) if isinstance(value, tuple) else value
+                config[name] = keras.saving.serialize_keras_object(value)
         quantized = quantized_layers(self) or self._quantized
         return {**config, "quantized": quantized} if quantized else config
 
     @classmethod
     def from_config(cls, config: dict):
-        config = {name: _deserialized(value) for name, value in config.items()}
-        quantized = config.pop("quantized", {})
-        layer = cls(**config)
+        quantized = config.get("quantized", {})
+        config = {k: value for k, value in config.items() if k != "quantized"}
+        layer = cls(**keras.saving.deserialize_keras_object(config))
         layer._quantized = quantized
         return layer
 
@@ -320,43 +349,14 @@ class ConvolutionLayer(SequenceLayer):
         return window, {"inputs": last}
 
 
-def parameters_of(layer_class: type) -> list[inspect.Parameter]:
-    """Parameters of the constructor and, through `**kwargs`, of base classes."""
-    found = {}
-    for base in layer_class.__mro__:
-        if base is keras.layers.Layer:
-            break
-        parameters = inspect.signature(base.__init__).parameters.values()
-        for one in parameters:
-            if base is not layer_class and one.kind is not one.VAR_KEYWORD:
-                one = one.replace(kind=one.KEYWORD_ONLY)
-            found.setdefault(one.name, one)
-        if all(one.kind is not one.VAR_KEYWORD for one in parameters):
-            break
-    return sorted(found.values(), key=lambda one: one.kind)
-
-
-def _serialized(value):
-    value = plain(value)
-    if isinstance(value, tuple):
-        return list(value)
-    simple = isinstance(value, (type(None), bool, int, float, str))
-    return value if simple else keras.saving.serialize_keras_object(value)
-
-
-def _deserialized(value):
-    serialized = isinstance(value, dict) and "class_name" in value
-    return keras.saving.deserialize_keras_object(value) if serialized else value
-
-
 def quantized_layers(layer) -> dict:
     """Layers inside that Keras quantized: number -> mode, or a serialized config."""
     numbered = enumerate(layer._flatten_layers(include_self=False))
     configs = {
-        str(number): getattr(one, "quantization_config", None)
-        for number, one in numbered
+        str(number): getattr(layer, "quantization_config", None)
+        for number, layer in numbered
     }
-    return {number: _plain(config) for number, config in configs.items() if config}
+    return {n: _mode_or_config(config) for n, config in configs.items() if config}
 
 
 def quantize_layers(layer, quantized: dict) -> None:
@@ -364,10 +364,11 @@ def quantize_layers(layer, quantized: dict) -> None:
     layers = layer._flatten_layers(include_self=False)
     for number, config in quantized.items():
         if not getattr(layers[int(number)], "quantization_config", None):
-            layers[int(number)].quantize(config=_deserialized(config))
+            config = keras.saving.deserialize_keras_object(config)
+            layers[int(number)].quantize(config=config)
 
 
-def _plain(config):
+def _mode_or_config(config):
     """The mode alone, if all else is as Keras has it by default."""
     known = config.mode in ("int8", "int4", "float8")
     if known and _settings(config) == _settings(type(config)()):

@@ -14,6 +14,7 @@ from keras_seqconv.layers.sequences import (
     LayerOptions,
     SequenceLayer,
     by_rows,
+    loop_kernel,
     zero_masked,
 )
 from keras_seqconv.ops.fused import wide
@@ -61,7 +62,7 @@ class _WeightNormOptions(KernelOptions, total=False):
 class _WeightNorm(SequenceLayer):
     """The weights v, g and bias of both layers, and the kernel that v and g make."""
 
-    gain = 1.0  # of the initializer that is used when none is given
+    gain = 1.0  # of the default initializer
 
     def __init__(
         self,
@@ -91,12 +92,11 @@ class _WeightNorm(SequenceLayer):
         return v * (ops.cast(self.g, v.dtype) * inverse)
 
     def step_kernel(self):
-        """The kernel in the compute dtype, to be made once before a loop of steps.
-
-        Normalising all weights in every step would cost more than the products with
-        the few rows of a step.
-        """
-        return ops.cast(self.effective_kernel(), self.compute_dtype)
+        """The kernel in the compute dtype; within `loop_kernels`, theirs."""
+        kernel = loop_kernel(self)
+        if kernel is None:
+            kernel = ops.cast(self.effective_kernel(), self.compute_dtype)
+        return kernel
 
     def _v_and_square(self):
         """v and ||v||**2 of every output, at least float32."""
@@ -178,7 +178,6 @@ class WeightNormDense(_WeightNorm):
     Call arguments:
         inputs: tensor (..., in), rank 2 or more.
         mask: see `layers.sequences`.
-        kernel: result of `step_kernel`, for loops of calls.
 
     Output shape: (..., units).
     """
@@ -191,9 +190,8 @@ class WeightNormDense(_WeightNorm):
         width = self._accept(input_shape, ndim=None)
         self._add_weights((width, self.units))
 
-    def call(self, inputs, kernel=None, mask=None):
-        inputs = zero_masked(inputs, mask)
-        kernel = self.step_kernel() if kernel is None else kernel
+    def call(self, inputs, mask=None):
+        inputs, kernel = zero_masked(inputs, mask), self.step_kernel()
         outputs = by_rows(lambda rows: ops.matmul(rows, kernel), inputs)
         return self._add_bias(outputs)
 
@@ -210,8 +208,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
     `kernel[..., o] = g[o] * v[..., o] / ||v[..., o]||` as in `WeightNormDense`, the
     norm over taps and input channels.
 
-    Calls, masks and steps: `layers.sequences`; `step` also takes the result of
-    `step_kernel`.
+    Calls, masks and steps: `layers.sequences`.
 
     Args:
         filters: positive integer, output channels.
@@ -247,7 +244,7 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         same, kernel = self.padding == "same", self.step_kernel()
         if same and None not in inputs.shape and 0 not in inputs.shape:
             return self._convolve(inputs, kernel, "same")
-        # Of nothing, backends convolve one zero: they fail or return a wrong shape.
+        # Backends disagree on empty inputs: they are padded to one position.
         batch, length = ops.shape(inputs)[:2]
         row, position = _one_for_none(batch), _one_for_none(length)
         left = 0 if same else self.kernel_size - 1
@@ -257,10 +254,10 @@ class WeightNormConv1D(ConvolutionLayer, _WeightNorm):
         outputs = self._convolve(padded, kernel, "same" if same else "valid")
         return ops.slice(outputs, (0, 0, 0), (batch, length, self.filters))
 
-    def step(self, inputs, state: dict, kernel=None) -> tuple:
+    def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, filters) of n new positions, and the next state."""
         window, state = self._slide(inputs, state)
-        kernel = self.step_kernel() if kernel is None else kernel
+        kernel = self.step_kernel()
         if inputs.shape[1] == 1:
             return self._multiply_window(window, kernel), state
         return self._convolve(window, kernel, "valid"), state

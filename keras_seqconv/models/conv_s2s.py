@@ -12,6 +12,7 @@ from keras import ops
 from keras_seqconv.layers import ScaledResidual, ScaleGradient
 from keras_seqconv.layers.sequences import checked, zero_masked
 from keras_seqconv.models import gated_stack
+from keras_seqconv.models.configuration import configuration_of
 from keras_seqconv.models.gated_stack import (
     WeightNormalizedModel,
     parse_convolutions,
@@ -20,7 +21,6 @@ from keras_seqconv.models.gated_stack import (
 from keras_seqconv.models.sequence_model import (
     ModelOptions,
     beams_of,
-    constructor_arguments,
 )
 from keras_seqconv.models.stacks import (
     SIDES,
@@ -84,6 +84,8 @@ class ConvS2S(WeightNormalizedModel):
     ```
     """
 
+    has_source = True
+
     def __init__(
         self,
         source_vocabulary_size: int,
@@ -102,7 +104,7 @@ class ConvS2S(WeightNormalizedModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         for name in ("dropout", "output_dim", "share_output_embedding"):
             checked(name, config[name])
         check_boolean("positions", positions)
@@ -132,14 +134,14 @@ class ConvS2S(WeightNormalizedModel):
             for side in SIDES:
                 length = of_side("max_length", max_length, side)
                 lengths[side] = check_positive_integer("max_length", length)
-        self.source_embedder = gated_stack.make_embedder(
+        self.source_embedder = gated_stack.make_gated_embedder(
             source_vocabulary_size,
             width,
             max_length=lengths["encoder"],
             name="source_embedding",
             **shared,
         )
-        self.target_embedder = gated_stack.make_embedder(
+        self.target_embedder = gated_stack.make_gated_embedder(
             target_vocabulary_size,
             width,
             max_length=lengths["decoder"],
@@ -152,10 +154,10 @@ class ConvS2S(WeightNormalizedModel):
             for layers in (source_layers, target_layers)
         )
         shared["folded"] = folded
-        self.encoder_blocks = gated_stack.make_blocks(
+        self.encoder_blocks = gated_stack.make_gated_blocks(
             source_layers, padding="same", **shared
         )
-        self.decoder_blocks = gated_stack.make_blocks(
+        self.decoder_blocks = gated_stack.make_gated_blocks(
             target_layers, padding="causal", attention=attentions, **shared
         )
         self.encoder_output = weight_normed(width, **plain)
@@ -174,10 +176,10 @@ class ConvS2S(WeightNormalizedModel):
         """Encodes ids (B, S) to keys and values (B, S, E) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
         embedded = self.source_embedder(source_ids, mask)
-        x = gated_stack.run(
+        x = gated_stack.run_gated_blocks(
             self.encoder_blocks,
             self.encoder_input(embedded),
-            lambda mixer, x, _: mixer(x, mask=mask),
+            lambda mixer, x: mixer(x, mask=mask),
         )
         keys = self.gradient_scale(self.encoder_output(x))
         return keys, self.encoder_sum(keys, embedded), mask
@@ -185,13 +187,11 @@ class ConvS2S(WeightNormalizedModel):
     def decode(self, target_ids, keys, values, mask):
         """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         embedded = self.target_embedder(target_ids)
-        x = gated_stack.run(
+        x = gated_stack.run_gated_blocks(
             self.decoder_blocks,
             self.decoder_input(embedded),
-            lambda mixer, x, _: mixer(x),
-            lambda attention, x, _: attention(
-                x, embedded, keys, values, keys_mask=mask
-            ),
+            lambda mixer, x: mixer(x),
+            lambda attention, x: attention(x, embedded, keys, values, keys_mask=mask),
         )
         return self._head(x)
 
@@ -206,14 +206,10 @@ class ConvS2S(WeightNormalizedModel):
         keys, values, mask = (state["shared"][x] for x in ("keys", "values", "mask"))
         embedded, weights = x, []
 
-        def attend(attention, x, kernels):
+        def attend(attention, x):
             if look:
-                weights.append(
-                    attention.attention_weights(x, embedded, keys, mask, kernels)
-                )
-            return attention.attend(
-                x, embedded, keys, values, mask, kernels, beams_of(state)
-            )
+                weights.append(attention.attention_weights(x, embedded, keys, mask))
+            return attention.attend(x, embedded, keys, values, mask, beams_of(state))
 
         x, _ = super()._advance(x, mix, state, look, attend)
         return x, sum(weights) / len(self.decoder_blocks) if look else None
@@ -283,17 +279,17 @@ class ConvLanguageModel(WeightNormalizedModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         checked("dropout", dropout)
         seeds, dtype = make_seeds(seed), config["dtype"]
         plain = {"folded": folded, "dtype": dtype}
         shared = {"dropout": dropout, "seeds": seeds, "dtype": dtype}
-        self.target_embedder = gated_stack.make_embedder(
+        self.target_embedder = gated_stack.make_gated_embedder(
             vocabulary_size, embedding_dim, name="target_embedding", **shared
         )
         layers = parse_convolutions(convolutions)
         self.input_dense = weight_normed(layers[0].channels, dropout, **plain)
-        self.decoder_blocks = gated_stack.make_blocks(
+        self.decoder_blocks = gated_stack.make_gated_blocks(
             layers, padding="causal", folded=folded, **shared
         )
         self.adaptive_softmax = make_adaptive_softmax(config, seeds)

@@ -11,11 +11,11 @@ from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput
 from keras_seqconv.models import stacks
+from keras_seqconv.models.configuration import configuration_of
 from keras_seqconv.models.sequence_model import (
     ModelOptions,
     SequenceModel,
     beams_of,
-    constructor_arguments,
 )
 from keras_seqconv.support.arguments import check_boolean, check_choice, check_integer
 
@@ -101,6 +101,8 @@ class EncoderDecoder(SequenceModel):
     ```
     """
 
+    has_source = True
+
     def __init__(
         self,
         source_vocabulary_size: int,
@@ -129,7 +131,7 @@ class EncoderDecoder(SequenceModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
         check_integer("num_encoder_layers", num_encoder_layers, 1, stacks.MOST_LAYERS)
         check_integer("num_decoder_layers", num_decoder_layers, 1, stacks.MOST_LAYERS)
@@ -169,7 +171,7 @@ class EncoderDecoder(SequenceModel):
     def encode(self, source_ids) -> tuple:
         """Encodes source ids (B, S) to outputs (B, S, C) and the mask (B, S)."""
         mask = ops.not_equal(source_ids, self.pad_id)
-        x = stacks.run(
+        x = stacks.run_blocks(
             self.encoder_blocks,
             self.source_embedder(source_ids, mask),
             lambda mixer, x: mixer(x, mask=mask),
@@ -179,7 +181,7 @@ class EncoderDecoder(SequenceModel):
     def decode(self, target_ids, memory, memory_mask):
         """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
-        x = stacks.run(
+        x = stacks.run_blocks(
             self.decoder_blocks,
             self.target_embedder(target_ids),
             lambda mixer, x: mixer(x),
@@ -192,7 +194,7 @@ class EncoderDecoder(SequenceModel):
     def _shared(self, source_ids) -> dict:
         memory, mask = self.encode(source_ids)
         attentions = [block.attention.layer for block in self.decoder_blocks]
-        memories = [one.project_memory(memory, mask=mask) for one in attentions]
+        memories = [layer.project_memory(memory, mask=mask) for layer in attentions]
         # One mask for all; the values that it pads a narrower source with are masked.
         memories = [{n: x[n] for n in ("keys", "values")} for x in memories]
         return {"mask": mask, "memory": memories}
@@ -209,7 +211,7 @@ class EncoderDecoder(SequenceModel):
                 weights = ops.mean(attention.memory_weights(x, memory), axis=1)
             return attention.attend(x, memory, beams_of(state))
 
-        return stacks.run(self.decoder_blocks, x, mix, attend), weights
+        return stacks.run_blocks(self.decoder_blocks, x, mix, attend), weights
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -285,7 +287,7 @@ class LanguageModel(SequenceModel):
         seed: int | None = None,
         **kwargs: Unpack[ModelOptions],
     ):
-        config = constructor_arguments(locals())
+        config = configuration_of(locals())
         check_integer("num_layers", num_layers, 1, stacks.MOST_LAYERS)
         stacks.check_options(config)
         _check_sharing(config)
@@ -297,7 +299,7 @@ class LanguageModel(SequenceModel):
                 vocabulary_size,
                 hidden_dim,
                 embedding_dim=embedding_dim,
-                pad_id=self.pad_id,
+                pad_id=config["special_ids"]["pad"],
                 dtype=config["dtype"],
                 name="target_embedding",
                 **stacks.checked_adaptive(
@@ -324,11 +326,11 @@ class LanguageModel(SequenceModel):
     # Of the steps, see `SequenceModel`.
 
     def _advance(self, x, mix, state, look: bool) -> tuple:
-        return stacks.run(self.decoder_blocks, x, mix), None
+        return stacks.run_blocks(self.decoder_blocks, x, mix), None
 
 
 def _check_sharing(config):
-    """Refuse ways of sharing matrices that exclude each other."""
+    """ValueError for options of sharing that exclude each other."""
     names = "share_embeddings", "tie_adaptive_weights", "tie_adaptive_projections"
     share, weights, projections = (check_boolean(x, config[x]) for x in names)
     adaptive = config["adaptive_softmax"], config["adaptive_input"]

@@ -5,12 +5,12 @@ Letters: B batch, T time, C channels, E embedding width.
 
 import ast
 import dataclasses
+import itertools
 import reprlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import keras
-from keras import ops
 
 from keras_seqconv.layers import (
     ConvS2SAttention,
@@ -153,14 +153,8 @@ class GatedBlock:
         """The parts with a state in steps."""
         return [self.mixer]
 
-    def step_kernels(self) -> dict:
-        """The kernels of the layers, to be made once before a loop of steps."""
-        names = "mixer", "attention", "residual"
-        layers = {name: getattr(self, name) for name in names}
-        return {k: x.step_kernels() for k, x in layers.items() if x is not None}
 
-
-def make_blocks(
+def make_gated_blocks(
     convolutions: list[Convolution],
     *,
     padding: str,
@@ -189,26 +183,24 @@ def make_blocks(
     return blocks
 
 
-def run(blocks: list[GatedBlock], x, mix, attend=None, kernels=None):
+def run_gated_blocks(blocks: list[GatedBlock], x, mix, attend=None):
     """x (B, T, C) through all blocks.
 
     The one loop of the full and of the incremental pass, which differ in how they
-    convolve (`mix(mixer, x, kernels)`) and look at the source
-    (`attend(attention, x, kernels)`). `kernels` are `step_kernels` of each block.
+    convolve (`mix(mixer, x)`) and attend to the source (`attend(attention, x)`).
     """
     outputs = [x]
-    for block, given in zip(blocks, kernels or [{}] * len(blocks), strict=True):
-        x = mix(block.mixer, outputs[-1], given.get("mixer"))
+    for block in blocks:
+        x = mix(block.mixer, outputs[-1])
         if block.attention is not None:
-            x = attend(block.attention, x, given.get("attention"))
+            x = attend(block.attention, x)
         if block.residual is not None:
-            skip = outputs[-block.back]
-            x = block.residual(x, skip, kernels=given.get("residual"))
+            x = block.residual(x, outputs[-block.back])
         outputs.append(x)
     return outputs[-1]
 
 
-def make_embedder(
+def make_gated_embedder(
     vocabulary_size: int,
     embedding_dim: int,
     *,
@@ -247,7 +239,7 @@ def weight_normed(units: int, dropout: float = 0.0, **plain) -> WeightNormDense:
 
 
 class WeightNormalizedModel(SequenceModel):
-    """A model of weight-normalised layers, which `fold` makes plain ones."""
+    """A model of weight-normalized layers, which `fold` makes plain."""
 
     # Names of the layers in front of the blocks of the decoder and behind them.
     _input, _output = "decoder_input", "decoder_output"
@@ -255,35 +247,28 @@ class WeightNormalizedModel(SequenceModel):
     # Of the steps, see `SequenceModel`.
 
     def _advance(self, x, mix, state, look: bool, attend=None) -> tuple:
-        kernels = state["common"]
-        x = getattr(self, self._input)(x, kernel=kernels.get("input"))
-        return run(self.decoder_blocks, x, mix, attend, kernels.get("stack")), None
+        x = getattr(self, self._input)(x)
+        return run_gated_blocks(self.decoder_blocks, x, mix, attend), None
 
-    def _head(self, x, kernels=None):
+    def _head(self, x):
         if not self.has_logits:
             return x
-        kernels = kernels or {}
-        x = getattr(self, self._output)(x, kernel=kernels.get("output"))
-        x, kernel = self.output_dropout(x), kernels.get("logits")
+        x = self.output_dropout(getattr(self, self._output)(x))
         if self.output_dense is not None:
-            return wide(self.output_dense(x, kernel=kernel))
-        tokens = self.target_embedder.tokens
-        if kernel is not None:
-            return tokens.to_logits(ops.matmul(x, kernel))
-        return tokens(x, reverse=True)
+            return wide(self.output_dense(x))
+        return self.target_embedder.tokens(x, reverse=True)
 
-    def _kernels(self) -> dict:
-        kernels = {
-            "input": getattr(self, self._input).step_kernel(),
-            "stack": [block.step_kernels() for block in self.decoder_blocks],
-        }
+    def _step_layers(self) -> list:
+        layers = [getattr(self, self._input)]
+        for block in self.decoder_blocks:
+            layers += [block.mixer, block.attention, block.residual]
         if self.has_logits:
-            kernels["output"] = getattr(self, self._output).step_kernel()
-            tied, dense = self.target_embedder.tokens, self.output_dense
-            kernels["logits"] = (
-                tied.output_kernel() if dense is None else dense.step_kernel()
-            )
-        return kernels
+            layers += [getattr(self, self._output), self.output_dense]
+            if self.output_dense is None:
+                layers.append(self.target_embedder.tokens)
+        inner = (layer._flatten_layers() for layer in layers if layer is not None)
+        inner = itertools.chain.from_iterable(inner)
+        return [layer for layer in inner if hasattr(layer, "step_kernel")]
 
     def fold(self) -> None:
         """Replaces all weight-normalized weights by plain kernels, for serving.

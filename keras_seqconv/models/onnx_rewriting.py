@@ -20,6 +20,7 @@ def tidied(model):
 
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _move_reshapes(model.graph)
+    _add_in_normalization(model.graph)
     _drop_unused(model.graph)
     del model.graph.value_info[:]
     return model
@@ -122,6 +123,26 @@ def _is_by_rows(node, size) -> bool:
     for one in axes:
         one.i = -1 if is_last else one.i
     return is_last
+
+
+def _add_in_normalization(graph) -> None:
+    """Gives a normalization the vector that is added to its result."""
+    vectors = {one.name for one in graph.initializer if len(one.dims) == 1}
+    users = {}
+    for node in graph.node:
+        for name in node.input:
+            users.setdefault(name, []).append(node)
+    outputs = {value.name for value in graph.output}
+    for node in graph.node:
+        addition, *more = users.get(node.output[0], [None])
+        is_sum = addition is not None and addition.op_type == "Add" and not more
+        if node.op_type != "LayerNormalization" or len(node.input) > 2 or not is_sum:
+            continue
+        shift = [name for name in addition.input if name in vectors]
+        if shift and node.output[0] not in outputs:
+            node.input.extend(shift)
+            # The sum's own node stays without a use.
+            node.output[0], addition.output[0] = addition.output[0], node.output[0]
 
 
 # --- Parts of graphs ---

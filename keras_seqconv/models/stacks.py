@@ -16,7 +16,6 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import keras
-from keras import ops
 
 from keras_seqconv.layers import (
     AdaptiveInput,
@@ -31,19 +30,18 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import by_rows, checked, parameters_of
+from keras_seqconv.layers.sequences import argument_names, by_rows, checked
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 SIDES = ("encoder", "decoder")
 MOST_LAYERS = 1000  # against typing errors and hostile files
-SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
 
 
 def make_attention(
     hidden_dim, num_heads, padding, attention_dropout=0.0, seed=None, dtype=None
 ) -> MultiHeadAttention:
-    """The row of `MultiHeadAttention`, which names its arguments in its own way."""
+    """The row of `MultiHeadAttention`, whose arguments have other names."""
     return MultiHeadAttention(
         num_heads,
         output_dim=hidden_dim,
@@ -107,7 +105,7 @@ def of_side(name: str, value, side: str):
 
 
 def of_layers(name: str, value, num_layers: int) -> list:
-    """One value for each layer: given one by one, or one for all."""
+    """A list with a value for each layer, from such a list or from one value."""
     if not isinstance(value, (list, tuple)):
         return [value] * num_layers
     if len(value) not in (1, num_layers):
@@ -151,7 +149,7 @@ class Block:
         return [self.mixer, *([self.feed_forward] if convolves else [])]
 
 
-def run(blocks: list[Block], x, mix, attend=None):
+def run_blocks(blocks: list[Block], x, mix, attend=None):
     """x (B, T, C) through all blocks.
 
     The one loop of the full and of the incremental pass, which differ in how they mix
@@ -181,7 +179,7 @@ def make_blocks(
         # As in Wu et al. 2019, section 5.1 (their first 7).
         kernel_sizes = [*(3, 7, 15)[:num_layers], *[31] * (num_layers - 3)]
     kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
-    given = {name: options[name] for name in FOR_MIXERS}
+    arguments = {name: options[name] for name in FOR_MIXERS}
     canon = checked_canon(options["canon"])
 
     def residual(number, part, layer):
@@ -200,8 +198,8 @@ def make_blocks(
     for number, (mixer, kernel_size) in enumerate(
         zip(mixers, kernel_sizes, strict=True), start=1
     ):
-        given["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
-        shared = {**given, "seed": next(seeds), "dtype": dtype}
+        arguments["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
+        shared = {**arguments, "seed": next(seeds), "dtype": dtype}
         mixer = residual(
             number, "mixer", make_mixer(mixer, {**shared, "padding": padding})
         )
@@ -236,39 +234,41 @@ def checked_canon(canon: str | None) -> str:
     return canon
 
 
-def make_mixer(mixer, given: dict) -> keras.layers.Layer:
+def make_mixer(mixer, arguments: dict) -> keras.layers.Layer:
     """A layer from a row of `MIXERS`.
 
     Args:
         mixer: a kind, that is a row, a name that is registered with Keras, or a class
             or function itself; or {"kind": ..., and options of the layer}.
-        given: arguments of the model; options of the mixer override them.
+        arguments: of the model, None where not set; options of the mixer override them.
     """
     options = dict(mixer) if isinstance(mixer, dict) else {"kind": mixer}
-    make = options.pop("kind", None)
-    if isinstance(make, str):
-        make = MIXERS.get(make) or keras.saving.get_registered_object(make)
-    if not callable(make) or isinstance(make, keras.layers.Layer):
+    kind = options.pop("kind", None)
+    if isinstance(kind, str):
+        kind = MIXERS.get(kind) or keras.saving.get_registered_object(kind)
+    if not callable(kind) or isinstance(kind, keras.layers.Layer):
         raise ValueError(
             f"`mixer` must be one of {tuple(MIXERS)}, a class or function that is "
             "registered with Keras, or a dictionary with one of these as 'kind'. "
             f"Received: mixer={mixer!r}"
         )
-    if isinstance(make, type):
-        parameters = parameters_of(make)
-    else:
-        parameters = inspect.signature(make).parameters.values()
-    names = {one.name for one in parameters}
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        names.add("dtype")  # as of layers
+    names = _parameter_names(kind)
     for name in options:
         if name not in names or name in ("padding", "seed", "dtype"):
             raise ValueError(
                 f"`mixer` has the option `{name}`, which its layer has not. "
                 f"Received: mixer={mixer!r}"
             )
-    given = {k: v for k, v in given.items() if k in names and v is not None}
-    return make(**{**given, **options})
+    arguments = {k: v for k, v in arguments.items() if k in names and v is not None}
+    return kind(**{**arguments, **options})
+
+
+def _parameter_names(kind) -> set:
+    """Names of the arguments that a class or function takes, `dtype` by `**kwargs`."""
+    parameters = inspect.signature(kind).parameters
+    names = {*(argument_names(kind) if isinstance(kind, type) else parameters)}
+    takes_more = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
+    return names | {"dtype"} if takes_more else names
 
 
 # --- Ids to vectors, and vectors to logits ---
@@ -354,29 +354,16 @@ class VocabularyMap:
     dense: keras.layers.Dense | None
     table: TokenEmbedding | None
 
-    def __call__(self, x, kernel=None):
-        """x (..., C) -> (..., V), at least float32; by W if it is at hand.
+    def __call__(self, x):
+        """x (..., C) -> (..., V), at least float32.
 
-        Without W what an adaptive softmax takes, (..., width).
+        Without W the inputs of an adaptive softmax, (..., width).
         """
         x = x if self.norm is None else self.norm(x)
         x = x if self.projection is None else self.projection(x)
-        if kernel is not None:
-            return wide(ops.matmul(x, kernel))
         if self.dense is not None:
             return wide(self.dense(x))
         return x if self.table is None else self.table(x, reverse=True)
-
-    def kernel(self):
-        """W (width, V), in the layout that small products want, or None.
-
-        None of a quantized layer, too: only its call knows what its numbers mean.
-        """
-        if self.dense is not None:
-            if self.dense.quantization_mode is not None:
-                return None
-            return ops.cast(self.dense.kernel, self.dense.compute_dtype)
-        return None if self.table is None else self.table.output_kernel()
 
 
 def make_vocabulary_map(

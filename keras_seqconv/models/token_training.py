@@ -1,16 +1,18 @@
-"""One step of `fit` and of `evaluate` in which every target token counts the same.
+"""Training in which every target token counts the same: the model class, its steps.
 
 Letters: B sentences, T target time, V vocabulary.
 """
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
+from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.optimizers import TokenNormalized
 from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_ids
@@ -69,12 +71,12 @@ def without_class_weight(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def checked(*args, **options):
-        given = signature.bind(*args, **options).arguments.get("class_weight")
-        if given is not None:
+        arguments = signature.bind(*args, **options).arguments
+        if arguments.get("class_weight") is not None:
             raise ValueError(
                 "`class_weight` is for one label of a row, not for the labels (B, T) "
                 "of a sequence: give `sample_weight`, (B,) or (B, T). Received: "
-                f"class_weight={given!r}"
+                f"class_weight={arguments['class_weight']!r}"
             )
         return method(*args, **options)
 
@@ -122,14 +124,14 @@ def _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums):
 def _train_on_jax(model, state: tuple, data) -> tuple:
     import jax
 
-    weights, others, optimizer_values, metric_values = state
+    weights, non_trainable, optimizer_values, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     optimizer = model.optimizer
 
     def objective_of(weights):
         with _scope(
             (model.trainable_variables, weights),
-            (model.non_trainable_variables, others),
+            (model.non_trainable_variables, non_trainable),
             (optimizer.variables, optimizer_values),
             collect_losses=True,
         ) as scope:
@@ -140,7 +142,7 @@ def _train_on_jax(model, state: tuple, data) -> tuple:
         return objective, (*results, _values(scope, model.non_trainable_variables))
 
     differentiated = jax.value_and_grad(objective_of, has_aux=True)
-    (_, (sums, outputs, others)), gradients = differentiated(weights)
+    (_, (sums, outputs, non_trainable)), gradients = differentiated(weights)
     weights, optimizer_values = optimizer.stateless_apply_sums(
         optimizer_values, gradients, sums[3], weights
     )
@@ -152,22 +154,22 @@ def _train_on_jax(model, state: tuple, data) -> tuple:
         logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
         logs = {**logs, **_update_logs(model)}
     metric_values = _values(scope, model.metrics_variables)
-    return logs, (weights, others, optimizer_values, metric_values)
+    return logs, (weights, non_trainable, optimizer_values, metric_values)
 
 
 def _test_on_jax(model, state: tuple, data) -> tuple:
-    weights, others, metric_values = state
+    weights, non_trainable, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     with _scope(
         (model.trainable_variables, weights),
-        (model.non_trainable_variables, others),
+        (model.non_trainable_variables, non_trainable),
         (model.metrics_variables, metric_values),
     ) as scope:
         _, sums, outputs = _token_sums(model, inputs, labels, sample_weight, False)
         model.training.metrics.add(sums)
         logs = model.compute_metrics(inputs, labels, outputs, sample_weight)
-    others = _values(scope, model.non_trainable_variables)
-    return logs, (weights, others, _values(scope, model.metrics_variables))
+    non_trainable = _values(scope, model.non_trainable_variables)
+    return logs, (weights, non_trainable, _values(scope, model.metrics_variables))
 
 
 def _scope(*states, **options):
@@ -247,7 +249,7 @@ def _weighted(model, outputs, labels, real, weight, training):
     if loss is None:
         total = nll(outputs, training)
         return total, ops.stop_gradient(total), ops.zeros(())
-    # A loss of one's own; nll and accuracy cost another pass over the logits.
+    # A custom loss; nll and accuracy cost another pass over the logits.
     call = loss.call if isinstance(loss, keras.losses.Loss) else loss
     values = ops.cast(call(labels, outputs), "float32")
     if len(values.shape) not in (0, 2):
@@ -264,3 +266,149 @@ def _weighted(model, outputs, labels, real, weight, training):
     _, of_tokens, correct = plain.token_losses(labels, outputs)
     correct = ops.sum(weight * ops.cast(correct, "float32"))
     return values, ops.sum(weight * of_tokens), correct
+
+
+# --- The model ---
+
+
+class TokenTrainedModel(keras.Model):
+    """Model whose loss, gradients and metrics are means over target tokens.
+
+    Training: `compile` and Keras' `fit` and `evaluate`, on the inputs of the model and
+    labels (B, T), the target ids shifted by one position. Loss, gradients and
+    metrics are sums over target tokens divided by their number, over all micro-batches
+    and replicas of an update, whatever the batches' shapes. Logs: `loss` (nats per
+    token), `nll` and `perplexity` without label smoothing, `accuracy` (not with an
+    adaptive softmax), `tokens` (since the start of the epoch), and when training
+    `learning_rate` and `gradient_norm` (before clipping) of the last update.
+
+    Several GPUs: on TensorFlow create and compile the model in the scope of a
+    `tf.distribute.MirroredStrategy`; `fit` splits each batch by rows. Several hosts: on
+    JAX, with `keras.distribution.DataParallel`, see docs/devices.md.
+
+    Sub-classes have `pad_id`.
+    """
+
+    adaptive_softmax = None  # of language models: the outputs are features for it
+
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        metrics=None,
+        *,
+        gradient_accumulation_steps: int | None = None,
+        auto_scale_loss: bool = True,
+        **options,
+    ) -> None:
+        """Configures `fit` and `evaluate`.
+
+        Args:
+            optimizer: Keras optimizer or its name, which is wrapped by
+                `keras_seqconv.optimizers.TokenNormalized`.
+            loss: `keras_seqconv.losses.LabelSmoothedCrossentropy`; None for the mean
+                of -log_prob, which is the choice with an adaptive softmax; another
+                Keras loss or function of (labels, outputs) that returns a number for
+                each token, (B, T), or their sum.
+            metrics: further metrics, as in Keras; they see padding.
+            gradient_accumulation_steps: micro-batches of an update. An incomplete
+                update continues in the next epoch.
+            auto_scale_loss, **options: `weighted_metrics`, `run_eagerly`,
+                `steps_per_execution`, `jit_compile`: as in Keras.
+
+        Raises:
+            ValueError: an argument breaks these rules; the loss or a metric has
+                another `pad_id` (or, of Keras, `ignore_class`) than the model.
+        """
+        scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
+        optimizer = wrapped_optimizer(optimizer, gradient_accumulation_steps, scale)
+        options["metrics"] = metrics
+        for metric in keras.tree.flatten([metrics, options.get("weighted_metrics")]):
+            check_ids("metrics", metric, self)
+        super().compile(optimizer, **options, auto_scale_loss=False)
+        options |= {
+            "optimizer": optimizer, "loss": loss, "auto_scale_loss": auto_scale_loss,
+        }  # fmt: skip
+        # A record: Keras would track a metric that became an attribute.
+        self.training = types.SimpleNamespace(
+            loss=checked_loss(loss, self),
+            metrics=TokenMetrics(self.pad_id, has_accuracy=self.has_logits),
+            config=options,
+        )
+        self._trained = None
+
+    def get_compile_config(self) -> dict:
+        if not self.compiled:
+            return {}
+        return keras.saving.serialize_keras_object(self.training.config)
+
+    def compile_from_config(self, config) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force: bool = False):
+        """As in Keras, and again after a change of the trainable variables.
+
+        The optimizer is built here, not in `compile`: layers may be frozen or given
+        LoRA in between.
+
+        Raises:
+            ValueError: no variable is trainable, or the optimizer was built without
+                some of the variables.
+        """
+        variables = self.trainable_variables
+        if not variables:
+            raise ValueError("The model has no trainable variables: all are frozen.")
+        self.optimizer.build(variables)
+        trained = tuple(map(id, variables))
+        force = force or trained != self._trained
+        self._trained = trained
+        return super().make_train_function(force)
+
+    fit = without_class_weight(keras.Model.fit)
+    train_on_batch = without_class_weight(keras.Model.train_on_batch)
+    # As Keras calls them: with the data, on JAX with the state and the data.
+    train_step, test_step = train_step, test_step
+
+    @property
+    def metrics(self) -> list:
+        metrics = super().metrics
+        return [*metrics, self.training.metrics] if self.compiled else metrics
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the outputs are logits, not features for an adaptive softmax."""
+        return self.adaptive_softmax is None
+
+    def log_prob(self, outputs, ids, training: bool | None = None):
+        """Returns natural log-probabilities of ids, given the outputs of a call.
+
+        Args:
+            outputs: outputs of the model: logits (B, T, V), or with an adaptive
+                softmax features (B, T, C).
+            ids: integers (B, T).
+            training: whether to apply the dropout of an adaptive softmax.
+
+        Returns:
+            Tensor (B, T), float32. An adaptive softmax makes no tensor (B, T, V).
+        """
+        if self.adaptive_softmax is not None:
+            return self.adaptive_softmax.log_prob(outputs, ids, training)
+        ids = ops.cast(ids, "int32")[..., None]
+        chosen = ops.take_along_axis(outputs, ids, axis=-1)[..., 0]
+        return chosen - ops.logsumexp(outputs, axis=-1)
+
+    def negative_log_likelihood(self, outputs, labels, training: bool | None = None):
+        """Returns the sum of -log_prob over labels without padding.
+
+        Args:
+            outputs, training: as in `log_prob`.
+            labels: integers (B, T).
+
+        Returns:
+            Scalar in nats. Divide by the number of such labels for the mean.
+        """
+        real = ops.not_equal(labels, self.pad_id)
+        if self.adaptive_softmax is not None:
+            return self.adaptive_softmax.loss(outputs, labels, real, training)
+        return -ops.sum(ops.where(real, self.log_prob(outputs, labels), 0.0))

@@ -2,9 +2,7 @@
 
 from keras_seqconv.ops.causal_conv import causal_conv1d as causal_conv1d
 from keras_seqconv.ops.causal_conv import causal_conv1d_update as causal_conv1d_update
-from keras_seqconv.ops.compilation import get_jit_compile as get_jit_compile
 from keras_seqconv.ops.compilation import jit_scope as jit_scope
-from keras_seqconv.ops.compilation import set_jit_compile as set_jit_compile
 from keras_seqconv.ops.convolution import dynamic_conv as dynamic_conv
 from keras_seqconv.ops.convolution import light_conv as light_conv
 from keras_seqconv.support.arguments import public_names

@@ -1,19 +1,21 @@
 """Compilation of ops by XLA or as plain operations, and custom gradients.
 
-Under TensorFlow the choice is made when a call is traced (or run eagerly):
+Of two formulas for one result, `run_formula` takes the one that fits where it is traced
+(or run eagerly). Under TensorFlow:
 
-| where                             | "auto"       | True         | False        |
-|-----------------------------------|--------------|--------------|--------------|
-| inside a function compiled by XLA | fused, inline| fused, inline| fused, inline|
-| while a SavedModel is written     | plain        | plain        | plain        |
-| eagerly, in an uncompiled graph   | the faster   | fused, by XLA| plain        |
+| where                             | formula                     |
+|-----------------------------------|-----------------------------|
+| inside a function compiled by XLA | fused, inline               |
+| while a model is exported         | plain                       |
+| eagerly, in an uncompiled graph   | the faster; fused means XLA |
+| the same under `jit_scope(False)` | plain                       |
 
-The second row holds because a stock TensorFlow Serving refuses compiled functions. The
+A stock TensorFlow Serving refuses compiled functions, hence the second row. The
 compiled functions are shared by all layers and compiled once per shape; T, or the
 number of rows, is padded to one of few (`bucket`) so that ragged batches do not compile
 each of them.
 
-With JAX every call is compiled by `jax.jit` unless it is forbidden.
+With JAX every call is compiled by `jax.jit` unless `jit_scope` forbids it.
 """
 
 import contextlib
@@ -26,37 +28,21 @@ import keras
 from keras import ops
 
 from keras_seqconv.support import tf
-from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.arguments import check_boolean
 
-_jit_compile: bool | str = "auto"
-
-
-def set_jit_compile(jit_compile: bool | str) -> None:
-    """Forces or forbids XLA for the ops of this package, in the whole process.
-
-    Traced graphs keep the setting of their tracing, so set it before the first call of
-    a model or of its `fit`.
-
-    Args:
-        jit_compile: "auto" (the default) takes the faster way, True always compiles,
-            False never does. The setting has no effect inside a function that XLA
-            compiles, and while a SavedModel is written.
-
-    Raises:
-        ValueError: any other value.
-    """
-    global _jit_compile
-    _jit_compile = check_choice("jit_compile", jit_compile, ("auto", True, False))
-
-
-def get_jit_compile() -> bool | str:
-    """Returns the value of the last `set_jit_compile`, initially "auto"."""
-    return _jit_compile
+_may_compile = True
 
 
 @contextlib.contextmanager
-def jit_scope(jit_compile: bool | str) -> Iterator[None]:
-    """Applies `set_jit_compile` in a `with` block.
+def jit_scope(jit_compile: bool) -> Iterator[None]:
+    """Allows or forbids the ops of this package to compile themselves by XLA.
+
+    It acts on what is traced, or run eagerly, in a `with` block, and not on functions
+    that Keras, TensorFlow or JAX compile as a whole.
+
+    Args:
+        jit_compile: True, as without a scope, lets an op compile itself where that is
+            faster; False never does.
 
     Example:
 
@@ -64,16 +50,19 @@ def jit_scope(jit_compile: bool | str) -> Iterator[None]:
     with keras_seqconv.ops.jit_scope(False):
         model.fit(dataset)  # traced here, so it runs without XLA
     ```
+
+    Raises:
+        ValueError: `jit_compile` is no boolean.
     """
-    before = get_jit_compile()
-    set_jit_compile(jit_compile)
+    global _may_compile
+    before, _may_compile = _may_compile, check_boolean("jit_compile", jit_compile)
     try:
         yield
     finally:
-        set_jit_compile(before)
+        _may_compile = before
 
 
-def run(
+def run_formula(
     fused: Callable,
     plain: Callable,
     *tensors,
@@ -82,16 +71,16 @@ def run(
     inside_xla: bool = False,
     rows: int = 0,
 ):
-    """Run one of two formulas for the same result, the way that fits the surroundings.
+    """Runs one of two formulas for the same result, see the table above.
 
     Args:
         fused: formula for XLA, called as `fused(*tensors, *static)`.
         plain: formula for uncompiled graphs, called in the same way.
         tensors: tensors (B, T, ...), or (H, K) for a shared kernel.
         static: hashable values; part of what a compiled function is cached by.
-        prefer_plain: the plain formula is the faster one in surroundings without XLA.
-        inside_xla: the result will be compiled by XLA though the graph does not show
-            it: gradients of a compiled function are traced outside of it.
+        prefer_plain: the plain formula is the faster one in an uncompiled graph.
+        inside_xla: XLA compiles the result though the graph does not show it: gradients
+            of a compiled function are traced outside of it.
         rows: for formulas without T, how many of the first tensors are (N, ...). Their
             N is not padded here; see `padded_rows`.
 
@@ -99,14 +88,13 @@ def run(
         What the formula returns; tensors (B, T, ...) are cut back to T.
     """
     if keras.backend.backend() == "jax":
-        if _jit_compile is False:
-            return plain(*tensors, *static)
-        return _jitted(fused, static)(*tensors)
-    inside_xla = inside_xla or in_xla_context()
+        if _may_compile:
+            return _jitted(fused, static)(*tensors)
+        return plain(*tensors, *static)
+    inside_xla = inside_xla or compiled_by_xla()
     if in_export():
         return (fused if inside_xla else plain)(*tensors, *static)
-    plainly = _jit_compile is False or (_jit_compile == "auto" and prefer_plain)
-    if plainly and not inside_xla:
+    if not inside_xla and (prefer_plain or not _may_compile):
         if in_graph():
             return plain(*tensors, *static)
         # One call of a graph instead of many small ones.
@@ -126,31 +114,30 @@ def _jitted(formula, static):
     return jax.jit(lambda *tensors: formula(*tensors, *static))
 
 
-# Modules that trace a function in order to write it down. TensorFlow tells it of a
-# SavedModel; the exporters to other formats tell nothing.
+# Modules of exporters to other runtimes. TensorFlow tells when it traces a SavedModel;
+# these leave no trace but their frames, and start from any `keras.Model`.
 _EXPORTERS = (
     "keras.src.export.litert", "keras.src.export.onnx", "keras.src.export.openvino",
     "tf2onnx", "openvino", "keras_seqconv.models.onnx_graphs",
 )  # fmt: skip
 
 
-def in_save_context() -> bool:
-    """Whether TensorFlow is tracing what goes into a SavedModel."""
-    if keras.backend.backend() == "jax":
-        return False
+def _in_save_context() -> bool:
     from tensorflow.python.saved_model import save_context
 
     return save_context.in_save_context()
 
 
 def in_export() -> bool:
-    """Whether the trace is for a runtime with stock operations only."""
-    return in_save_context() or leaves_tensorflow()
+    """Whether the trace is for a SavedModel or another runtime: stock operations."""
+    if keras.backend.backend() == "jax":
+        return False
+    return _in_save_context() or leaves_tensorflow()
 
 
 def leaves_tensorflow() -> bool:
     """Whether an exporter to another runtime, such as ONNX, is tracing."""
-    if keras.backend.backend() == "jax" or not in_graph() or in_save_context():
+    if keras.backend.backend() == "jax" or not in_graph() or _in_save_context():
         return False
     frame = sys._getframe(1)
     while frame is not None:
@@ -178,15 +165,13 @@ def in_graph() -> bool:
     return not tf.executing_eagerly()
 
 
-def in_xla_context() -> bool:
-    """Whether TensorFlow is tracing a function that XLA will compile."""
+def compiled_by_xla() -> bool:
+    """Whether XLA compiles what is traced here, as on JAX: sizes must be fixed."""
     if keras.backend.backend() == "jax":
-        return False
+        return True
     from tensorflow.python.ops import control_flow_util
 
-    if not in_graph():
-        return False
-    return control_flow_util.GraphOrParentsInXlaContext(
+    return in_graph() and control_flow_util.GraphOrParentsInXlaContext(
         tf.compat.v1.get_default_graph()
     )
 
@@ -197,11 +182,6 @@ def on_cpu() -> bool:
 
         return jax.default_backend() == "cpu"
     return not tf.config.list_logical_devices("GPU")
-
-
-def compiled_by_xla() -> bool:
-    """Whether XLA compiles what runs here: fixed sizes, passes that it fuses."""
-    return keras.backend.backend() == "jax" or in_xla_context()
 
 
 def _run_with_padded_time(function, tensors):
@@ -236,7 +216,7 @@ def padded_rows(tensor):
 
     Gradients of the padding, and of the cut back to N, need no code.
     """
-    if compiled_by_xla() or in_export() or _jit_compile is False:
+    if compiled_by_xla() or in_export() or not _may_compile:
         return tensor
     _, extra = _size_and_extra(tensor, axis=0)
     known = isinstance(extra, int) and extra == 0

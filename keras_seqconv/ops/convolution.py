@@ -10,10 +10,10 @@ from keras import ops
 
 from keras_seqconv.ops import formulas
 from keras_seqconv.ops.compilation import (
+    compiled_by_xla,
     in_export,
-    in_xla_context,
     primitive,
-    run,
+    run_formula,
     varying_alike,
     with_gradient,
 )
@@ -187,10 +187,10 @@ def _convolve(kind, inputs, kernel, left, inside_xla=False):
         static = {"kind": kind, "left": left, "taps": kernel.shape[-2:]}
         tensors = varying_alike(inputs, kernel)
         return _primitives()[0].bind(*tensors, **static)
-    inside_xla = inside_xla or in_xla_context()
+    inside_xla = inside_xla or compiled_by_xla()
 
     def convolve(inputs, kernel):
-        outputs = run(
+        outputs = run_formula(
             kind.fused,
             kind.plain,
             inputs,
@@ -225,7 +225,7 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     """
 
     def gradients(upstream, inputs, kernel):
-        by_inputs, by_kernel = run(
+        by_inputs, by_kernel = run_formula(
             kind.fused_gradients,
             kind.plain_gradients,
             upstream,
@@ -258,20 +258,20 @@ def _primitives():
     from jax.interpreters.ad import defbilinear
 
     def convolution(inputs, kernel, *, kind, left, taps):
-        outputs = run(kind.fused, kind.plain, inputs, kernel, static=(left,))
+        outputs = run_formula(kind.fused, kind.plain, inputs, kernel, static=(left,))
         return _heads_joined(outputs, inputs)
 
     # What a gradient does not depend on may be anything of the right shape.
     def by_inputs(upstream, kernel, *, kind, left, taps):
         both = _one_of(kind.fused_gradients, 0), _one_of(kind.plain_gradients, 0)
-        outputs = run(*both, upstream, upstream, kernel, static=(left,))
+        outputs = run_formula(*both, upstream, upstream, kernel, static=(left,))
         return _heads_joined(outputs, upstream)
 
     def by_kernel(upstream, inputs, *, kind, left, taps):
         both = _one_of(kind.fused_gradients, 1), _one_of(kind.plain_gradients, 1)
         leading = ops.shape(inputs)[:2] if kind is _DYNAMIC else ()
         kernel = ops.zeros((*leading, *taps), upstream.dtype)
-        return run(*both, upstream, inputs, kernel, static=(left,))
+        return run_formula(*both, upstream, inputs, kernel, static=(left,))
 
     primitives = y, dx, dk = [
         primitive(f"{function.__name__}_of_heads", function)
@@ -323,9 +323,8 @@ def _accumulate_in_float32(formula, under_xla):
 def _both_gradients(convolve, kernel_gradient, upstream, inputs, kernel, left):
     """Gradients of the convolution, (dx, dk)."""
     heads, taps = kernel.shape[-2:]
-    mirror = functools.partial(formulas.mirrored, kernel, left)
     return (
-        convolve(upstream, mirror(), taps - 1 - left, mirror),
+        convolve(upstream, formulas.mirrored(kernel, left), taps - 1 - left),
         kernel_gradient(upstream, inputs, heads, taps, left),
     )
 

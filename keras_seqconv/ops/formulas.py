@@ -20,7 +20,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import leaves_tensorflow, on_cpu
-from keras_seqconv.ops.fused import take
+from keras_seqconv.ops.fused import split_not_finite, take
 from keras_seqconv.support import tf
 
 # Products of at least this many rows keep the matrix units busy; blocks much longer
@@ -52,12 +52,12 @@ def by_matrix_units(taps):
     return taps > FEW_TAPS and not on_cpu()
 
 
-def convolve_under_xla(inputs, kernel, left, *remake):
+def convolve_under_xla(inputs, kernel, left):
     """`convolve` by the formula that XLA makes faster for this K."""
     taps = kernel.shape[-1]
     if taps <= MOST_SHIFTS and not by_matrix_units(taps):
         return convolve_by_shifts(inputs, kernel, left)
-    return convolve_by_bands(inputs, kernel, left, *remake)
+    return convolve_by_bands(inputs, kernel, left)
 
 
 def convolve_by_shifts(inputs, kernel, left):
@@ -84,70 +84,64 @@ def convolve_by_shifts(inputs, kernel, left):
     return total
 
 
-def convolve_by_bands(inputs, kernel, left, remake=None):
+def convolve_by_bands(inputs, kernel, left):
     """`convolve` as products of band matrices, one for all blocks or one for each.
 
     The taps of L neighbouring positions form an L x W band matrix, multiplied with the
     W inputs that they reach. Small matrix products are fast in uncompiled graphs, and
     for long kernels under XLA. L grows with K and not with T, so that memory is
-    O(BTC + BTHK). The zeros beside the bands would spread NaN and infinity over a
-    block. Non-finite inputs therefore take a slow loop on a CPU. A GPU, where the host
-    would have to wait for the choice, leaves them out and marks the outputs that they
-    reach, in all channels of the head.
-
-    `remake` recomputes the kernel, where holding it would cost a pass over memory.
+    O(BTC + BTHK).
     """
     heads, taps = kernel.shape[-2:]
     batch, length, channels = ops.shape(inputs)
+    if by_matrix_units(taps):  # the host of a GPU would have to wait for a choice
+        outputs = _multiply_finite(*_bands_and_windows(inputs, kernel, left))
+    else:
+        outputs = ops.matmul(*_bands_and_windows(inputs, kernel, left))
+        if not leaves_tensorflow():  # other runtimes are spared the choice
+            # Each row of a block multiplies all of its window, if only by zeros.
+            # (Wide, as a sum of many float16 would overflow.)
+            first_rows = ops.cast(outputs[:, :, :, 0], "float32")
+            outputs = ops.cond(
+                ops.isfinite(ops.sum(first_rows)),
+                lambda: outputs,
+                # Made again: what the choice holds on to costs time.
+                lambda: _multiply_finite(*_bands_and_windows(inputs, kernel, left)),
+            )
+    padded = ops.shape(outputs)[2] * _block_length(taps)
+    outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
+    whole = (batch, heads, length, channels // heads)
+    outputs = ops.transpose(ops.slice(outputs, (0, 0, 0, 0), whole), (0, 2, 1, 3))
+    return ops.reshape(outputs, (batch, length, channels))
+
+
+def _bands_and_windows(inputs, kernel, left):
+    """(B, H, N, L, W) and (B, H, N, W, R), whose product has all outputs."""
+    heads, taps = kernel.shape[-2:]
     block = _block_length(taps)
     if len(kernel.shape) == 2:
         blocks = kernel[None, :, None, None]
         blocks = ops.broadcast_to(blocks, (1, heads, 1, block, taps))
     else:
         blocks = _blocks(ops.transpose(kernel, (0, 2, 1, 3)), block)
-    bands = _bands(blocks)
-    windows, places = _windows(inputs, heads, left, taps, block)
-    on_gpu = by_matrix_units(taps)
-    if on_gpu:
-        finite = ops.isfinite(windows)
-        windows = ops.where(finite, windows, ops.zeros_like(windows))
-    outputs = ops.matmul(bands, take(windows, places, axis=2))  # (B, H, N, L, R)
-    if on_gpu:
-        spoiled = ops.cast(~ops.all(finite, axis=-1, keepdims=True), inputs.dtype)
-        ones = _bands(ops.ones((1, 1, 1, block, taps), inputs.dtype))
-        hit = ops.matmul(ones, take(spoiled, places, axis=2)) > 0
-        outputs = ops.where(hit, ops.full_like(outputs, float("nan")), outputs)
-    first_rows = outputs[:, :, :, 0]
-    padded = ops.shape(outputs)[2] * block
-    outputs = ops.reshape(outputs, (batch, heads, padded, channels // heads))
-    whole = (batch, heads, length, channels // heads)
-    outputs = ops.transpose(ops.slice(outputs, (0, 0, 0, 0), whole), (0, 2, 1, 3))
-    outputs = ops.reshape(outputs, (batch, length, channels))
-    if on_gpu or leaves_tensorflow():  # other runtimes are spared the loop
-        return outputs
-    # Zeros beside a band times what is not finite are NaN, in every row of the block.
-    # (Wide, as a sum of many float16 would overflow.)
-    return ops.cond(
-        ops.isfinite(ops.sum(ops.cast(first_rows, "float32"))),
-        lambda: outputs,
-        lambda: _convolve_in_a_loop(inputs, remake() if remake else kernel, left),
-    )
+    return _bands(blocks), take(*_windows(inputs, heads, left, taps, block), axis=2)
 
 
-def _convolve_in_a_loop(inputs, kernel, left):
-    """`convolve` as a loop over taps: slow and small, for what is not finite."""
-    rows, taps = _split_heads(inputs, kernel.shape[-2]), kernel.shape[-1]
-    padded = _pad_time(rows, left, taps - 1 - left)
+def _multiply_finite(bands, windows):
+    """bands @ windows, NaN where a tap reaches what is not finite, and only there.
 
-    def add(tap, total):
-        shifted = ops.slice(padded, (0, tap, 0, 0), ops.shape(rows))
-        return total + ops.take(kernel, [tap], axis=-1) * shifted
+    Zeros beside a band times NaN or infinity would be NaN in all rows of the block. The
+    outputs are NaN in all channels of the head.
+    """
+    windows, spoiled = split_not_finite(windows)
+    outputs = ops.matmul(bands, windows)
+    block, width = bands.shape[3:]
+    ones = ops.ones((1, 1, 1, block, width - block + 1), windows.dtype)
+    reached = ops.matmul(_bands(ones), ops.cast(spoiled, windows.dtype)) > 0
+    return ops.where(reached, ops.full_like(outputs, float("nan")), outputs)
 
-    total = ops.fori_loop(0, taps, add, ops.zeros_like(rows))
-    return ops.reshape(total, ops.shape(inputs))
 
-
-def convolve_natively(inputs, kernel, left, *_):
+def convolve_natively(inputs, kernel, left):
     """`convolve` for a shared kernel (H, K) by the backend's depthwise convolution.
 
     Fast where the backend calls a library (uncompiled TensorFlow), slow under XLA.

@@ -12,11 +12,11 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import (
-    in_xla_context,
+    compiled_by_xla,
     leaves_tensorflow,
     on_cpu,
     padded_rows,
-    run,
+    run_formula,
     with_gradient,
 )
 from keras_seqconv.support import tf
@@ -50,6 +50,17 @@ def take_each(x, indices):
     if keras.backend.backend() != "tensorflow":
         return ops.take_along_axis(x, indices, axis=1)
     return tf.gather(x, indices, axis=1, batch_dims=1)
+
+
+def split_not_finite(values):
+    """values (..., C) with zeros for NaN and infinity, and (..., 1): where any were.
+
+    A factor of 0 hides a number from a sum unless that is not finite: the sum is NaN.
+    Sums with such factors take the first result and mark theirs by the second.
+    """
+    finite = ops.isfinite(values)
+    zeroed = ops.where(finite, values, ops.zeros_like(values))
+    return zeroed, ops.logical_not(ops.all(finite, axis=-1, keepdims=True))
 
 
 def row_sums(rows):
@@ -140,7 +151,7 @@ def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: flo
     """
     affine = ops.concatenate([ops.reshape(w, (1, -1)) for w in (gamma, beta)])
     seed = ops.reshape(ops.cast(seed, "uint32"), (1, 2))
-    inside_xla = in_xla_context()
+    inside_xla = compiled_by_xla()
     static = (float(rate), float(epsilon))
 
     def gradient(upstream, inputs, branch, affine, seed):
@@ -157,7 +168,7 @@ def add_and_norm(inputs, branch, gamma, beta, *, rate: float, seed, epsilon: flo
 
 
 def _run(formula, tensors, rows, static, inside_xla):
-    return run(
+    return run_formula(
         formula, formula, *tensors, static=static, inside_xla=inside_xla, rows=rows
     )
 
@@ -247,7 +258,7 @@ def log_prob_of_rows(hidden, table, labels, order, first, count):
         size = max(1, min(size, number))
     if keras.backend.backend() == "jax":
         # Called eagerly, JAX compiles a loop anew unless it stands in a function.
-        return run(_differentiable, _differentiable, *tensors, static=(size,))
+        return run_formula(_differentiable, _differentiable, *tensors, static=(size,))
     return _differentiable(*tensors, size)
 
 

@@ -88,13 +88,19 @@ class OnnxModel:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
 
-    def beam_search_hypotheses(self, source_ids=None, **options) -> Hypotheses:
+    def beam_search_hypotheses(
+        self, source_ids=None, *, prefix_ids=None, options=None, **names
+    ) -> Hypotheses:
         """See `keras_seqconv.decoding.beam_search_hypotheses`; L is at most its L."""
-        return self._searched(BeamOptions, source_ids, options)
+        options = options or BeamOptions.from_names(names)
+        return self._searched(options, source_ids, prefix_ids)
 
-    def sample_hypotheses(self, source_ids=None, *, seed, **options) -> Hypotheses:
+    def sample_hypotheses(
+        self, source_ids=None, *, seed, prefix_ids=None, options=None, **names
+    ) -> Hypotheses:
         """See `keras_seqconv.decoding.sample_hypotheses`; a seed for each sentence."""
-        return self._searched(SampleOptions, source_ids, options, seed)
+        options = options or SampleOptions.from_names(names)
+        return self._searched(options, source_ids, prefix_ids, seed)
 
     def score(self, source_ids, target_ids: np.ndarray, length_penalty=1.0, **options):
         """See `keras_seqconv.decoding.score`: a search that is forced to the targets.
@@ -111,17 +117,17 @@ class OnnxModel:
         )
 
     def stream_ids(
-        self, prefix_ids: list[int], seed: tuple[int, int], options: dict
+        self, prefix_ids: list[int], seed: tuple[int, int], options: SampleOptions
     ) -> Iterator[int]:
         """Yields the tokens after a prefix as they are drawn, without the end token.
 
         Args:
             prefix_ids: first tokens of the text.
             seed: two integers.
-            options: of `SampleOptions`.
+            options: of the draw.
         """
         prefix = np.array([prefix_ids or [self.pad_id]])
-        steps, *_ = self._begun(SampleOptions, None, options, [seed], prefix)
+        steps, *_ = self._begun(options, None, prefix, [seed])
         for number, (_, made) in enumerate(steps):
             if not (made["next_scores"] > NEVER).any():
                 return
@@ -154,13 +160,9 @@ class OnnxModel:
         end = graph.model(best_ended(task, sentences)._asdict())
         return {"start": start, "step": step, "end": end}
 
-    def _searched(self, kind, source_ids, options, seeds=None) -> Hypotheses:
-        options = dict(options)
-        for name in ("max_batch_size", "jit_compile"):
-            options.pop(name, None)
-        prefix_ids = options.pop("prefix_ids", None)
+    def _searched(self, options, source_ids, prefix_ids, seeds=None) -> Hypotheses:
         steps, task, rows, sentences = self._begun(
-            kind, source_ids, options, seeds, prefix_ids
+            options, source_ids, prefix_ids, seeds
         )
         count, records = len(sentences.scores), {name: [] for name in Records._fields}
         for left, made in steps:
@@ -176,9 +178,8 @@ class OnnxModel:
             ids=found.ids.astype("int32"), lengths=found.lengths.astype("int32")
         )
 
-    def _begun(self, kind, source_ids, options, seeds, prefix_ids) -> tuple:
+    def _begun(self, options, source_ids, prefix_ids, seeds) -> tuple:
         """An iterator over the steps; task, rows and sentences before the first one."""
-        options = kind.from_names(options)
         options.check_model(self)
         tensors = {"source_ids": source_ids, "prefix_ids": prefix_ids}
         tensors = {

@@ -1,11 +1,13 @@
-"""Base of all rooms: packages imported where they are used, and lines of progress."""
+"""Imports at first use, packages of extras, lines of progress."""
 
+import ast
 import contextlib
 import importlib.metadata
 import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from time import monotonic
 from types import ModuleType
 from typing import TextIO
@@ -26,6 +28,16 @@ class _Lazy:
 tf = _Lazy("tensorflow")
 
 
+def names_in_stub(package: str, file: str) -> dict[str, str]:
+    """Name -> its module in a package, from the imports of the stub beside `file`."""
+    names = {}
+    for node in ast.parse(Path(file).with_suffix(".pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            module = node.module.removeprefix(package)[1:]
+            names |= {alias.name: module or alias.name for alias in node.names}
+    return names
+
+
 def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable:
     """`__getattr__` of a package, which imports its names at their first use.
 
@@ -39,7 +51,7 @@ def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         path = homes[name]
         try:
-            home = importlib.import_module(f"{package}.{path}")
+            home = __import__(f"{package}.{path}", fromlist=[name])
         except ImportError as error:  # an extra is missing: `hasattr` answers False
             raise AttributeError(str(error)) from error
         value = home if path.split(".")[-1] == name else getattr(home, name)
@@ -146,11 +158,11 @@ class Progress:
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of this package, of Python, and of those packages that there are."""
-    found = {"keras_seqconv": __version__, "python": platform.python_version()}
+    numbers = {"keras_seqconv": __version__, "python": platform.python_version()}
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            numbers[package] = importlib.metadata.version(package)
+    return numbers
 
 
 def clock(seconds: float) -> str:

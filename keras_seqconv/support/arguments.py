@@ -43,13 +43,14 @@ def check_ids(name: str, holder, model) -> None:
 
     Ids that only one of them has are not compared.
     """
-    for own in ("pad_id", "start_id", "ignore_class"):  # the last one of Keras' losses
-        wanted = "pad_id" if own == "ignore_class" else own
-        expected, received = getattr(model, wanted, None), getattr(holder, own, None)
+    names = {"pad_id": "pad_id", "start_id": "start_id", "ignore_class": "pad_id"}
+    for attribute, of_model in names.items():  # `ignore_class` is of Keras' losses
+        expected = getattr(model, of_model, None)
+        received = getattr(holder, attribute, None)
         if None not in (expected, received) and received != expected:
             raise ValueError(
-                f"`{name}` must have the `{wanted}` of the model, {expected}. "
-                f"Received: {own}={received} of {type(holder).__name__}"
+                f"`{name}` must have the `{of_model}` of the model, {expected}. "
+                f"Received: {attribute}={received} of {type(holder).__name__}"
             )
 
 
@@ -108,8 +109,8 @@ def public_names(members: dict, *modules: str) -> Callable:
 
 def near(name: str, names: Iterable[str]) -> str:
     """ "Did you mean ...? " with the names that come near, or "", for an error."""
-    found = difflib.get_close_matches(str(name), names)
-    return f"Did you mean {', '.join(found)}? " if found else ""
+    matches = difflib.get_close_matches(str(name), names)
+    return f"Did you mean {', '.join(matches)}? " if matches else ""
 
 
 def known_width(name: str, shape: tuple) -> int:
@@ -124,8 +125,8 @@ def known_width(name: str, shape: tuple) -> int:
 
 def check_sequence(name: str, shape: tuple, channels: int | None = None) -> int:
     """C, or ValueError unless the shape of `name` is (B, T, C), C being `channels`."""
-    known = len(shape) == 3 and shape[-1] is not None
-    if not known or channels not in (None, shape[-1]):
+    is_sequence = len(shape) == 3 and shape[-1] is not None
+    if not is_sequence or channels not in (None, shape[-1]):
         wanted = f"{channels} channels" if channels else "known channels"
         raise ValueError(
             f"`{name}` must have shape (batch, time, channels) with {wanted}. "

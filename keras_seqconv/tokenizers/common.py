@@ -111,8 +111,8 @@ class Tokenizer:
         before = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
         rows = tf.ragged.boolean_mask(ids, before & (ids != BOS_ID) & (ids != PAD_ID))
         inside = (rows.values >= 0) & (rows.values < self.vocabulary_size)
-        known = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
-        return self._texts_tensor(rows.with_values(tf.cast(known, tf.int32)))
+        valid = tf.where(inside, rows.values, tf.cast(UNK_ID, ids.dtype))
+        return self._texts_tensor(rows.with_values(tf.cast(valid, tf.int32)))
 
     def _ids_tensor(self, texts):
         tokens = self._split_tensor(texts)
@@ -166,9 +166,9 @@ class Tokenizer:
                 f"other settings than its own. Received: kind={settings['kind']!r}, "
                 f"unknown settings {unknown}"
             )
-        given = {key: settings[key] for key in cls._settings if key in settings}
+        arguments = {key: settings[key] for key in cls._settings if key in settings}
         try:
-            return cls(**cls._read(directory, given))
+            return cls(**cls._read(directory, arguments))
         except ValueError as error:
             if str(directory) in str(error):
                 raise
@@ -193,8 +193,10 @@ def check_one_vocabulary(source: Tokenizer, target: Tokenizer) -> None:
     if source is target:
         return
     tokens = [
-        one.to_tokens(i for i in range(one.vocabulary_size) if i != one.end_id)
-        for one in (source, target)
+        tokenizer.to_tokens(
+            i for i in range(tokenizer.vocabulary_size) if i != tokenizer.end_id
+        )
+        for tokenizer in (source, target)
     ]
     for pair in itertools.zip_longest(*tokens):
         if pair[0] != pair[1]:
@@ -245,23 +247,19 @@ class _VocabularyTokenizer(Tokenizer):
             ValueError: an argument breaks its rule, or no token is left.
         """
         check_positive_integer("min_count", min_count)
-        first, most = len(SPECIAL_SYMBOLS), None
+        first, limit = len(SPECIAL_SYMBOLS), None
         if vocabulary_size is not None:
-            most = check_integer("vocabulary_size", vocabulary_size, first + 1) - first
+            limit = check_integer("vocabulary_size", vocabulary_size, first + 1) - first
         counts = Counter()
         for text in valid_texts(texts):
             counts.update(cls._split(text))
-        tokens = [
-            token
-            for token in sorted(counts, key=lambda token: (-counts[token], token))
-            if counts[token] >= min_count and token not in SPECIAL_SYMBOLS
-        ]
+        tokens = [token for token, _ in most_frequent(counts, limit, min_count)]
         if not tokens:
             raise ValueError(
                 f"`texts` must hold a token that appears at least {min_count} times. "
                 f"Received: none among {counts.total()} tokens"
             )
-        return cls(tokens[:most])
+        return cls(tokens)
 
     def join(self, tokens: Iterable[str]) -> str:
         """The text of tokens."""
@@ -356,7 +354,20 @@ class CharacterTokenizer(_VocabularyTokenizer):
         return tf.strings.unicode_split(texts, "UTF-8")
 
 
-# --- Texts that come in, and tables. ---
+# --- Counts of tokens, texts that come in, and tables. ---
+
+
+def most_frequent(
+    counts: Mapping[str, int], limit: int | None, min_count: int
+) -> list[tuple[str, int]]:
+    """Tokens and counts: by falling count, equal counts by code points.
+
+    Special symbols and tokens that are less frequent than `min_count` are left out, and
+    of the others all but the first `limit`.
+    """
+    items = [item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS]
+    items = sorted(items, key=lambda item: (-item[1], item[0]))[:limit]
+    return [item for item in items if item[1] >= min_count]
 
 
 def valid_text(text: str | bytes, name: str = "texts") -> str:

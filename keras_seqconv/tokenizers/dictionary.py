@@ -10,7 +10,12 @@ import numpy as np
 
 from keras_seqconv.support import require, tf
 from keras_seqconv.support.files import read_bytes, write_file
-from keras_seqconv.tokenizers.common import SPECIAL_SYMBOLS, UNK_ID, lookup_table
+from keras_seqconv.tokenizers.common import (
+    SPECIAL_SYMBOLS,
+    UNK_ID,
+    lookup_table,
+    most_frequent,
+)
 
 _OVERWRITE = "#fairseq:overwrite"
 
@@ -118,12 +123,8 @@ class Dictionary:
             nwords: limit of symbols, including four special ones; no limit if <= 0.
             padding_factor: `madeupwordNNNN 0` are added up to a multiple of it.
         """
-        words = [item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS]
-        # By falling count, equal counts by code points.
-        words.sort(key=lambda item: (-item[1], item[0]))
-        if nwords > 0:
-            words = words[: max(0, nwords - len(SPECIAL_SYMBOLS))]
-        self = cls((word, count) for word, count in words if count >= threshold)
+        limit = max(0, nwords - len(SPECIAL_SYMBOLS)) if nwords > 0 else None
+        self = cls(most_frequent(counts, limit, threshold))
         number = 0
         while padding_factor > 1 and len(self) % padding_factor:
             filler = f"madeupword{number:04d}"
@@ -343,11 +344,11 @@ class BytePairsInGraph:
             best = tf.math.unsorted_segment_min(ranks, rows[:-1], count + 1)
             chosen = (ranks < none) & (ranks == tf.gather(best, rows[:-1]))
             # Of x x x the first two: every other one of a run that overlaps.
-            places = tf.range(tf.size(ranks))
+            positions = tf.range(tf.size(ranks))
             runs = tf.cumsum(tf.cast(~chosen, tf.int32))
-            firsts = tf.where(chosen, places, places[-1:])
+            firsts = tf.where(chosen, positions, positions[-1:])
             firsts = tf.math.unsorted_segment_min(firsts, runs, tf.size(symbols))
-            chosen &= (places - tf.gather(firsts, runs)) % 2 == 0
+            chosen &= (positions - tf.gather(firsts, runs)) % 2 == 0
             merged = tf.gather(numbers, tf.where(chosen, ranks, 0))
             merged = tf.where(chosen, merged, symbols[:-1])
             symbols = tf.concat([merged, symbols[-1:]], axis=0)

@@ -35,7 +35,7 @@ from keras_seqconv.tokenizers.dictionary import (
 
 # Characters of a word that byte pairs are made of.
 _LONGEST_WORD = 1000
-# Arguments of `moses_steps`.
+# Arguments of `DictionaryTokenizer` that say what comes before the dictionary.
 _STEPS = (
     "language", "normalize", "moses", "aggressive_dash_splits", "escape", "lowercase"
 )  # fmt: skip
@@ -116,8 +116,6 @@ class DictionaryTokenizer(Tokenizer):
             check_language("language", language)
         if self.needs_moses:
             require("sacremoses", "mt")
-        steps = {name: getattr(self, name) for name in _STEPS}
-        self._steps = functools.partial(moses_steps, **steps)
         self._bpe = read_codes(bpe_codes) if self.bpe else None
         symbols = dictionary.symbols
         ids = {symbol: dictionary.id_of(symbol) for symbol in symbols}
@@ -153,8 +151,6 @@ class DictionaryTokenizer(Tokenizer):
         *,
         joint: bool = False,
         vocabulary_size: int | None = None,
-        min_count: int = 1,
-        padding_factor: int = 8,
         moses: bool = True,
         **steps,
     ) -> list["DictionaryTokenizer"]:
@@ -169,8 +165,6 @@ class DictionaryTokenizer(Tokenizer):
             joint: whether to make one dictionary of all sides, for models that share
                 embeddings; by default each side has its own.
             vocabulary_size: largest number of ids, special ones included (`nwords`).
-            min_count: less frequent symbols are unknown (fairseq's `threshold`).
-            padding_factor: the dictionary is filled up to a multiple of it.
             moses, **steps: `normalize`, `moses`, `aggressive_dash_splits`, `escape`,
                 `lowercase` of the class.
 
@@ -191,11 +185,9 @@ class DictionaryTokenizer(Tokenizer):
             check_positive_integer("merges", merges)
         if vocabulary_size is not None:
             check_integer("vocabulary_size", vocabulary_size, len(SPECIAL_SYMBOLS) + 1)
-        check_positive_integer("min_count", min_count)
-        check_positive_integer("padding_factor", padding_factor)
         makers = [
-            functools.partial(cls, language=one, moses=moses, **steps)
-            for one in languages
+            functools.partial(cls, language=language, moses=moses, **steps)
+            for language in languages
         ]
         counts = {name: Counter() for name in sides}
         for maker, name in zip(makers, sides, strict=True):
@@ -210,19 +202,27 @@ class DictionaryTokenizer(Tokenizer):
         if merges is not None:
             codes = learn_codes(sum(counts, Counter()), merges)
             split = cls(Dictionary(), bpe_codes=codes).split
-            counts = [count_pieces(words, split) for words in counts]
+            counts = [_count_pieces(words, split) for words in counts]
         if joint:
             counts = [sum(counts, Counter())] * len(counts)
-        limits = min_count, vocabulary_size or -1, padding_factor
-        tokenizers = [
-            maker(Dictionary.from_counts(symbols, *limits), bpe_codes=codes)
-            for maker, symbols in zip(makers, counts, strict=True)
-        ]
+        tokenizers = []
+        for maker, symbols in zip(makers, counts, strict=True):
+            dictionary = Dictionary.from_counts(symbols, nwords=vocabulary_size or -1)
+            tokenizers.append(maker(dictionary, bpe_codes=codes))
         same = joint and len(set(languages)) == 1
         return tokenizers[:1] * len(sides) if same else tokenizers
 
     def _split(self, text: str) -> list[str]:
-        words = self._steps(text).split()
+        if self.normalize:
+            text = _moses(self.language)[0].normalize(text)
+        if self.moses:
+            text = _moses(self.language)[1].tokenize(
+                text,
+                aggressive_dash_splits=self.aggressive_dash_splits,
+                escape=self.escape,
+                return_str=True,
+            )
+        words = (text.lower() if self.lowercase else text).split()
         if self._bpe is None:
             return words
         return self._bpe.segment_tokens([word[:_LONGEST_WORD] for word in words])
@@ -267,8 +267,8 @@ class DictionaryTokenizer(Tokenizer):
         if not self.bpe:
             return words
         cut = tf.strings.substr(words.values, 0, _LONGEST_WORD, unit="UTF8_CHAR")
-        different, places = tf.unique(cut)
-        pieces = tf.gather(self._pairs.segment(different), places)
+        different, indices = tf.unique(cut)
+        pieces = tf.gather(self._pairs.segment(different), indices)
         return words.with_values(pieces).merge_dims(1, 2)
 
     def _join_tensor(self, tokens):
@@ -291,7 +291,7 @@ class DictionaryTokenizer(Tokenizer):
         return {"dictionary": dictionary, "bpe_codes": codes, **settings}
 
 
-def count_pieces(words: Mapping[str, int], split: Callable) -> Counter:
+def _count_pieces(words: Mapping[str, int], split: Callable) -> Counter:
     """Counts the pieces of all words, each by `split(word)`."""
     pieces = Counter()
     for word, count in words.items():
@@ -301,30 +301,6 @@ def count_pieces(words: Mapping[str, int], split: Callable) -> Counter:
 
 
 # --- Moses. ---
-
-
-def moses_steps(
-    text: str,
-    language: str | None = None,
-    *,
-    normalize: bool = False,
-    moses: bool = False,
-    aggressive_dash_splits: bool = True,
-    escape: bool = True,
-    lowercase: bool = False,
-) -> str:
-    """The text after the steps that were asked for; see `DictionaryTokenizer`."""
-    if normalize:
-        text = _moses(language)[0].normalize(text)
-    if moses:
-        text = _moses(language)[1].tokenize(
-            text,
-            aggressive_dash_splits=aggressive_dash_splits,
-            escape=escape,
-            return_str=True,
-        )
-        text = " ".join(text.split())
-    return text.lower() if lowercase else text
 
 
 @functools.cache
@@ -364,10 +340,12 @@ def lower(texts):
     texts = tf.strings.regex_replace(texts, "İ", "İ".lower())
     upper, lower = tf.unstack(tf.constant(_lower_codes()), axis=1)
     codes = tf.strings.unicode_decode(texts, "UTF-8")
-    places = tf.searchsorted(upper, codes.values)
-    places = tf.minimum(places, tf.size(upper) - 1)
+    indices = tf.searchsorted(upper, codes.values)
+    indices = tf.minimum(indices, tf.size(upper) - 1)
     lowered = tf.where(
-        tf.gather(upper, places) == codes.values, tf.gather(lower, places), codes.values
+        tf.gather(upper, indices) == codes.values,
+        tf.gather(lower, indices),
+        codes.values,
     )
     texts = tf.strings.unicode_encode(codes.with_values(lowered), "UTF-8")
     # The op believes that a text ends at NUL.
@@ -382,4 +360,8 @@ def lower(texts):
 def _lower_codes() -> list[tuple[int, int]]:
     """Code points and those that they have in lower case, where both are one."""
     letters = [chr(code) for code in range(sys.maxunicode + 1) if chr(code) not in "Σİ"]
-    return [(ord(one), ord(one.lower())) for one in letters if one != one.lower()]
+    return [
+        (ord(letter), ord(letter.lower()))
+        for letter in letters
+        if letter != letter.lower()
+    ]

@@ -32,7 +32,9 @@ from keras_seqconv.tokenizers.common import (
     valid_texts,
 )
 
-NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
+# Largest number of texts that a model is learned from, and threads that learn it: sums
+# of rounded numbers, and so a unigram model, depend on the threads.
+_MOST_TEXTS, _THREADS = 2_000_000, 4
 _MODEL_FILE = "sentencepiece.model"
 _BLANK = "\u2581"
 # Rules of sentencepiece that make a blank of white space and of the sign for it.
@@ -60,10 +62,9 @@ class SentencePieceTokenizer(Tokenizer):
     blank, and none remains at the ends. With `remove_extra_whitespaces=False` it
     returns every text to the byte, with all blanks, entities such as `&apos;` and
     control characters, except for U+2581, the model's sign for a blank, which becomes a
-    blank. Without `byte_fallback`, runs of unknown characters become `<unk>`. With a
-    `normalization` other than "identity" the model returns the normalized text. Bytes
-    that are not UTF-8 first become U+FFFD, as does each byte of an incomplete character
-    in ids.
+    blank. Without `byte_fallback`, runs of unknown characters become `<unk>`. A model
+    of another program that normalizes texts returns the normalized text. Bytes that are
+    not UTF-8 first become U+FFFD, as does each byte of an incomplete character in ids.
 
     Args:
         model: content of a model file of sentencepiece with the ids 0 to 3 for bos,
@@ -140,33 +141,25 @@ class SentencePieceTokenizer(Tokenizer):
         vocabulary_size: int,
         model_type: str = "bpe",
         *,
-        normalization: str = "identity",
         remove_extra_whitespaces: bool = True,
         character_coverage: float = 0.9995,
         byte_fallback: bool = True,
-        max_texts: int = 2_000_000,
-        num_threads: int = 4,
         at_most: bool = False,
     ) -> "SentencePieceTokenizer":
         """Learns a vocabulary. Equal arguments give equal models, to the byte.
 
         Args:
-            texts: iterable, read once, which may exceed the memory.
+            texts: iterable, read once, which may exceed the memory: a model is learned
+                from all texts, or from two million of them, drawn evenly.
             vocabulary_size: number of ids, including the four special ones and the 256
                 bytes.
             model_type: "bpe" or "unigram".
-            normalization: sentencepiece's normalization of texts: "identity" (none),
-                "nfkc", "nmt_nfkc", and "nfkc_cf", "nmt_nfkc_cf" that also lower-case.
-            remove_extra_whitespaces: whether to fold white space of all kinds (with
-                "nfkc" and "nfkc_cf" not tabs and line breaks). False if white space is
-                content, as in the text of a language model.
+            remove_extra_whitespaces: whether to fold white space of all kinds. False if
+                white space is content, as in the text of a language model.
             character_coverage: share of the characters of `texts` with their own id,
                 0.98 to 1; the rarest become bytes.
             byte_fallback: whether to spell unknown characters in bytes, for 256 ids.
                 Otherwise they are lost, so use a `character_coverage` of 1.
-            max_texts: largest number of texts to learn from, drawn evenly.
-            num_threads: threads of the unigram training. Sums of rounded numbers, and
-                so the model, depend on it.
             at_most: whether to take fewer than `vocabulary_size` if the texts have no
                 more.
 
@@ -181,14 +174,11 @@ class SentencePieceTokenizer(Tokenizer):
             lambda share: 0.98 <= share <= 1,
         )
         check_positive_integer("vocabulary_size", vocabulary_size)
-        check_positive_integer("max_texts", max_texts)
-        check_positive_integer("num_threads", num_threads)
         check_choice("model_type", model_type, ("bpe", "unigram"))
-        check_choice("normalization", normalization, NORMALIZATIONS)
         check_boolean("remove_extra_whitespaces", remove_extra_whitespaces)
         check_boolean("byte_fallback", byte_fallback)
         check_boolean("at_most", at_most)
-        texts, model, rules = _drawn(valid_texts(texts), max_texts), io.BytesIO(), {}
+        texts, model, rules = _drawn(valid_texts(texts), _MOST_TEXTS), io.BytesIO(), {}
         if not any(text.replace("\0", "").strip() for text in texts):
             raise ValueError("`texts` must hold a text. Received: none")
         # Gives each text away, as sentencepiece keeps a copy of its own.
@@ -196,7 +186,7 @@ class SentencePieceTokenizer(Tokenizer):
         texts.reverse()
         try:
             with tempfile.TemporaryDirectory() as folder:
-                if normalization == "identity" and remove_extra_whitespaces:
+                if remove_extra_whitespaces:
                     rules = {"normalization_rule_tsv": f"{folder}/rules.tsv"}
                     Path(folder, "rules.tsv").write_text(_FOLDED)
                 require("sentencepiece", "mt").SentencePieceTrainer.train(
@@ -205,11 +195,11 @@ class SentencePieceTokenizer(Tokenizer):
                     vocab_size=vocabulary_size,
                     hard_vocab_limit=not at_most,
                     model_type=model_type,
-                    normalization_rule_name=normalization,
+                    normalization_rule_name="identity",
                     remove_extra_whitespaces=remove_extra_whitespaces,
                     character_coverage=float(character_coverage),
                     byte_fallback=byte_fallback,
-                    num_threads=num_threads,
+                    num_threads=_THREADS,
                     bos_id=BOS_ID,
                     pad_id=PAD_ID,
                     eos_id=END_ID,
@@ -293,15 +283,15 @@ class SentencePieceTokenizer(Tokenizer):
         return type(self), (self.model,)
 
 
-def _drawn(texts: Iterable[str], most: int) -> list[str]:
-    """All texts, or `most` of them drawn evenly (algorithm R), always the same."""
+def _drawn(texts: Iterable[str], limit: int) -> list[str]:
+    """All texts, or `limit` of them drawn evenly (algorithm R), always the same."""
     texts = iter(texts)
-    kept = list(itertools.islice(texts, most))
+    kept = list(itertools.islice(texts, limit))
     generator = random.Random(0)
-    for number, text in enumerate(texts, most + 1):
-        place = generator.randrange(number)
-        if place < most:
-            kept[place] = text
+    for number, text in enumerate(texts, limit + 1):
+        index = generator.randrange(number)
+        if index < limit:
+            kept[index] = text
     return kept
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from keras_seqconv import callbacks, checkpoints, evaluation
 from keras_seqconv.callbacks.control import is_better
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.evaluation import plots
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
@@ -38,26 +37,11 @@ def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = "
             *tokenizers,
             dataclasses.asdict(recipe.search),
             max_source_length=run.options.truncate_source,
-            languages=languages_of(run),
+            languages=run.languages,
         )
     names = {"preset": run.options.preset, "dataset": run.options.dataset}
     translator.trained = {**names, "checkpoints": averaged}
     return translator
-
-
-def languages_of(run: Run) -> tuple:
-    return tuple(read_json(run.settings).get("languages", (None, None)))
-
-
-def batches(run: Run, text: Text, store, **more) -> BatchStream:
-    return BatchStream(
-        store,
-        tokens_per_batch=text.recipe.tokens_per_batch,
-        max_shapes=run.options.max_shapes,
-        start_id=text.tokenizers[1].start_id,
-        pad_id=text.tokenizers[1].pad_id,
-        **more,
-    )
 
 
 def finish(run: Run, text: Text, model, say) -> dict:
@@ -104,11 +88,11 @@ def _average_or_best(run: Run, text: Text, translator) -> str:
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
         validation = callbacks.ValidationBLEU(translator, *pairs)
     else:
-        validation = callbacks.Validate(batches(run, text, text.validation))
+        validation = callbacks.Validate(run.stream(text, text.validation))
     validation.set_model(translator.model)
     value = validation.results()[monitor]
     states = dict(checkpoints.states(run.checkpoints))
-    best = next(iter(checkpoints.ranked(states, monitor, mode)), None)
+    best = next(iter(checkpoints.ranked(states, "best", monitor, mode)), None)
     of_best = math.nan if best is None else states[best]["metrics"][monitor]
     if not is_better(of_best, value, mode, 1e-4):
         return f"{monitor} of the model: {value:.4g}"
@@ -184,8 +168,8 @@ def average_run(
     Args:
         folder: the work folder of `train`.
         output: the model directory, which `keras_seqconv.load` reads.
-        kind: "last_epochs", "last_updates" or "best"; by default that of the recipe.
-            The end of training counts as the end of an epoch.
+        kind: "last_epochs" or "best", see `checkpoints.select`; by default that of the
+            recipe.
         count: number of checkpoints; by default that of the recipe.
         files: checkpoints to average instead.
         up_to: latest update of the checkpoints; not with "best".
@@ -242,23 +226,21 @@ def _remove_results(run: Run) -> str:
 
 def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:
     """Gives a model the mean of checkpoints of its run; says in words which."""
+    monitor, mode = run.monitor
+    options = dict(monitor=monitor, mode=mode, up_to=up_to)
     what = kind.replace("_", " ")
     with warnings.catch_warnings():
         # That there are fewer is said below; that one is damaged is not.
         warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
         try:
-            if kind == "best":
-                paths = checkpoints.best(run.checkpoints, count, *run.monitor)
-            else:
-                paths = getattr(checkpoints, kind)(run.checkpoints, count, up_to)
+            paths = checkpoints.select(run.checkpoints, kind, count, **options)
         except ValueError:
-            if kind == "last_updates":
-                raise
             for path in checkpoints.find(run.checkpoints):
                 checkpoints.check(path)  # a damaged one may be what was asked for
-            paths = checkpoints.last_updates(run.checkpoints, 1, up_to)
-            why = "none is validated" if kind == "best" else "no epoch is complete"
-            what = f"newest, as {why}"
+            if kind != "best":
+                raise
+            paths = checkpoints.select(run.checkpoints, "last_epochs", 1)
+            what = "newest, as none is validated"
     done = _mean(model, paths, what)
     return done + (f"; there are no {count}" if len(paths) < count else "")
 

@@ -15,12 +15,13 @@ import keras
 import numpy as np
 
 from keras_seqconv import checkpoints, hosts
+from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.presets import Recipe
 from keras_seqconv.support import files, versions
 from keras_seqconv.support.files import read_json, write_json
 from keras_seqconv.training.recipe import recipe_from_json
-from keras_seqconv.training.text import Text, corpus_of, read_text, remove_text
+from keras_seqconv.training.text import Text, corpus_of, remove_text, text_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
@@ -29,20 +30,26 @@ _FORMAT_VERSION = 1
 _PACKAGES = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
 # That a killed run may have been writing.
 _FILES = r"(run\.json|log\.jsonl|scores\.json|sample\.txt|test\.hypotheses|curves\.png)"
-# May differ between a run and its continuation: they say when it ends and what it
-# reports, and change no update.
-_MAY_CHANGE = {
-    "workdir", "data_dir", "manual_dir", "max_updates", "max_epochs", "early_stopping",
-    "stop_learning_rate", "average", "average_kind", "num_beams", "length_penalty",
-    "max_translation_length", "keep", "tensorboard", "validation_bleu", "monitor",
-    "checkpoint_every", "jit_compile", "hosts", "host_index", "num_hosts",
+# What an option that is not here affects: updates. It cannot change in a resumed run.
+_AFFECTS = {
+    **dict.fromkeys(
+        ("max_updates", "max_epochs", "early_stopping", "stop_learning_rate", "average",
+         "average_kind", "num_beams", "length_penalty", "max_translation_length",
+         "monitor", "num_hosts"),
+        "result",
+    ),
+    **dict.fromkeys(
+        ("keep", "tensorboard", "validation_bleu", "jit_compile"), "process",
+    ),
+    # May differ between the hosts of a run, too.
+    **dict.fromkeys(
+        ("workdir", "data_dir", "manual_dir", "hosts", "host_index"), "machine",
+    ),
 }  # fmt: skip
-# May differ between the hosts of a run, too, and change nothing of what comes out.
-_OF_A_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
-# Change nothing of a finished run.
-_ON_THE_WAY = {
-    "keep", "tensorboard", "validation_bleu", "checkpoint_every", "jit_compile",
-}  # fmt: skip
+
+
+def _affecting(*things: str) -> set[str]:
+    return {name for name, thing in _AFFECTS.items() if thing in things}
 
 
 class Run:
@@ -70,11 +77,30 @@ class Run:
         return f"val_{self.options.monitor}", "max" if bleu else "min"
 
     @property
+    def languages(self) -> tuple:
+        """Of source and target; None where unknown."""
+        return tuple(read_json(self.settings).get("languages", (None, None)))
+
+    @property
     def finished(self) -> bool:
         """Whether a run with these options has come to its end, and has its model."""
-        done = read_json(self.settings).get("finished") or {}
-        done = {name: done[name] for name in done.keys() - _ON_THE_WAY}
-        return done == self.what_matters() and self.model.is_dir()
+        finished = read_json(self.settings).get("finished") or {}
+        # Version 0.1.0 notes None, too, and options that there are no more.
+        names = type(self.options).model_fields.keys() - _affecting("process")
+        finished = {n: v for n, v in finished.items() if n in names and v is not None}
+        return finished == self.what_matters() and self.model.is_dir()
+
+    def stream(self, text: Text, store: IdStore, **options) -> BatchStream:
+        """Batches of a store of the run's text."""
+        tokenizer = text.tokenizers[1]
+        return BatchStream(
+            store,
+            tokens_per_batch=text.recipe.tokens_per_batch,
+            max_shapes=self.options.max_shapes,
+            start_id=tokenizer.start_id,
+            pad_id=tokenizer.pad_id,
+            **options,
+        )
 
     @property
     def last_start(self) -> dict | None:
@@ -88,7 +114,8 @@ class Run:
 
     def what_matters(self) -> dict:
         """The options that the result depends on."""
-        return self.options.model_dump(exclude=_OF_A_MACHINE | _ON_THE_WAY)
+        exclude = _affecting("process", "machine")
+        return self.options.model_dump(exclude=exclude, exclude_none=True)
 
 
 @contextlib.contextmanager
@@ -126,7 +153,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     different = [
         f"{name} was {value!r} and is {getattr(options, name)!r}"
         for name, value in was
-        if name not in _MAY_CHANGE and value != getattr(options, name)
+        if name not in _AFFECTS and value != getattr(options, name)
     ]
     if different:
         if checkpoints.find(run.checkpoints):
@@ -184,6 +211,8 @@ def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
             f"{path}: `format_version` must be {_FORMAT_VERSION}. "
             f"Received: {settings.get('format_version')!r}"
         )
+    for name in ("validate_every", "checkpoint_every"):  # of version 0.1.0
+        settings["options"].pop(name, None)
     with files.naming_file(path, "describes no run"):
         return settings, TrainingOptions(**settings["options"])
 
@@ -191,41 +220,41 @@ def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
 # --- The start, on one host or on several that must train the same ---
 
 
-def prepare(
+def start_run(
     options: TrainingOptions, recipe: Recipe, stack: contextlib.ExitStack, say
 ) -> tuple[Run, Text | None]:
-    """The run and its text, which is None where the run is finished.
+    """The run and its text, which is None if the run is finished.
 
-    Of several hosts the first one goes first. Another reads what that one has written
-    if it sees the same folder, and otherwise makes its own text and is given the newest
-    checkpoint. `stack` then keeps the lock of the folder.
+    `stack` keeps the lock of the folder. Of several hosts the first one goes first.
+    Another host that sees the same folder reads what the first one has written;
+    otherwise it makes its own text and receives the newest checkpoint.
 
     Raises:
         ValueError, OSError: as `sole_run`, `open_run`, `corpus_of`, and where hosts
             are not going to train the same; on all hosts.
     """
 
-    def alone():
+    def in_own_folder():
         stack.enter_context(sole_run(options.workdir))
         _check_end(Run(options.workdir, options), recipe)
         run = open_run(options, recipe)
         corpus = corpus_of(run)
-        return run, None if run.finished else read_text(run, recipe, corpus, say)
+        return run, None if run.finished else text_of(run, recipe, corpus, say)
 
-    def beside(start: dict):
+    def in_shared_folder(start: dict):
         run = Run(options.workdir, options, writes=False)
         if run.last_start != start:
-            return alone()
-        return run, read_text(run, recipe, corpus_of(run), say)
+            return in_own_folder()
+        return run, text_of(run, recipe, corpus_of(run), say)
 
     if hosts.shard()[1] == 1:
-        return alone()
+        return in_own_folder()
     first = hosts.is_first()
-    made = hosts.together(lambda: alone() if first else None)
+    made = hosts.together(lambda: in_own_folder() if first else None)
     start, finished = hosts.gather(made and (made[0].last_start, made[1] is None))[0]
     if finished:
         return made or (Run(options.workdir, options, writes=False), None)
-    run, text = hosts.together(lambda: made if first else beside(start))
+    run, text = hosts.together(lambda: made if first else in_shared_folder(start))
     hosts.check_same(_what_is_trained(run, text))
     if not any(hosts.gather(run.writes)[1:]):
         return run, text
@@ -245,22 +274,22 @@ def _check_end(run: Run, recipe: Recipe) -> None:
         return
     begun = state.get("epoch", 0) + (not state.get("epoch_end"))
     updates = checkpoints.update_of(path)
-    for name, done in (("max_updates", updates), ("max_epochs", begun)):
-        most = getattr(recipe, name)
-        if most is not None and most < done:
+    for name, reached in (("max_updates", updates), ("max_epochs", begun)):
+        end = getattr(recipe, name)
+        if end is not None and end < reached:
             raise ValueError(
-                f"`{name}` must be at least {done}, where the run in {run.folder} is; "
-                f"`keras-seqconv average {run.folder} --up-to N` makes a model of its "
-                f"earlier checkpoints. Received: {name}={most}"
+                f"`{name}` must be at least {reached}, where the run in {run.folder} "
+                f"is; `keras-seqconv average {run.folder} --up-to N` makes a model of "
+                f"its earlier checkpoints. Received: {name}={end}"
             )
 
 
 def _what_is_trained(run: Run, text: Text) -> dict:
     """All that must be the same on all hosts, by names for a message."""
     stores = {"train": text.train, "validation": text.validation}
-    options = run.options.model_dump(mode="json", exclude=_OF_A_MACHINE)
+    options = run.options.model_dump(mode="json", exclude=_affecting("machine"))
     return {
-        **{f"version of {name}": one for name, one in versions(*_PACKAGES).items()},
+        **{f"version of {name}": v for name, v in versions(*_PACKAGES).items()},
         **{f"`{name}`": value for name, value in options.items()},
         **read_json(run.settings)["corpus"],
         "tokenizer": [one and tokenizer_fingerprint(one) for one in text.tokenizers],

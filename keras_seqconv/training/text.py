@@ -70,10 +70,10 @@ def remove_text(run) -> None:
 
 
 def sentences_of(
-    corpus: Corpus, split: str, most: int | None = None
+    corpus: Corpus, split: str, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Sources and references of a split, at most so many."""
-    return tuple([*corpus.texts(split, side, most)] for side in ("source", "target"))
+    """Sources and references of a split, at most `limit`."""
+    return tuple([*corpus.texts(split, side, limit)] for side in ("source", "target"))
 
 
 def open_corpus_of(options: TrainingOptions) -> Corpus:
@@ -84,27 +84,19 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             the preset needs; options for a validation split, and there is none.
     """
     preset = PRESETS[options.preset]
-    given = (options.source_language, options.target_language)
-
-    def opened(source: str | None, target: str | None) -> Corpus:
-        return open_corpus(
+    given = options.source_language, options.target_language
+    try:
+        corpus = open_corpus(
             options.dataset,
-            source_language=source,
-            target_language=target,
+            source_language=options.source_language,
+            target_language=options.target_language,
+            default_languages=preset.task.languages,
             data_dir=options.data_dir,
             manual_dir=options.manual_dir,
             variant=options.variant,
             tsv_header=options.tsv_header,
             on_error="skip" if options.skip_bad_lines else "raise",
         )
-
-    completed = [
-        one or (default if default not in given else None)
-        for one, default in zip(given, preset.task.languages or given, strict=True)
-    ]
-    try:
-        # Of two languages one says the other; the preset says what is left open.
-        corpus = opened(*given if any(given) else completed)
     except WrongLanguages as error:
         if preset.is_language_model and not any(given) and error.languages:
             raise ValueError(
@@ -112,17 +104,15 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
                 f"language model, learns of {options.dataset}: one of "
                 f"{', '.join(error.languages)}. Received: None"
             ) from None
-        try:
-            corpus = opened(*completed if any(given) else given)
-        except WrongLanguages as other:
-            raise (error if any(given) else other) from None
-        if not any(given):
-            raise ValueError(
-                "`source_language` and `target_language` must be given: "
-                f"{options.preset} translates {' to '.join(preset.task.languages)}, "
-                f"and {options.dataset} has {corpus.source_language} and "
-                f"{corpus.target_language}. Received: None and None"
-            ) from None
+        raise
+    languages = corpus.source_language, corpus.target_language
+    if not any(given) and preset.task.languages not in (None, languages):
+        raise ValueError(
+            "`source_language` and `target_language` must be given: "
+            f"{options.preset} translates {' to '.join(preset.task.languages)}, and "
+            f"{options.dataset} has {' and '.join(map(str, languages))}. "
+            "Received: None and None"
+        )
     if "train" not in corpus.splits:
         raise ValueError(
             f"`dataset` must have a split 'train'. Received: {options.dataset} with "
@@ -138,7 +128,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
         return hold_out(corpus, options.validation_share)
     if "validation" in corpus.splits:
         return corpus
-    for name in ("early_stopping", "validate_every", "validation_bleu", "average_kind"):
+    for name in ("early_stopping", "validation_bleu", "average_kind"):
         value = getattr(options, name)
         if value not in (None, False, "last_epochs"):
             raise ValueError(
@@ -149,7 +139,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
     return corpus
 
 
-def read_text(run, recipe: Recipe, corpus: Corpus, say) -> Text:
+def text_of(run, recipe: Recipe, corpus: Corpus, say) -> Text:
     """Trains or reads the tokenizers, and writes the stores.
 
     Finished results of an earlier start of the run are read.
@@ -169,11 +159,11 @@ def read_text(run, recipe: Recipe, corpus: Corpus, say) -> Text:
         pair = [next(corpus.texts("train", side, 1)) for side in ("source", "target")]
         example = " → ".join(repr(textwrap.shorten(text, 60)) for text in pair)
         say(f"{direction}, for example {example}")
-    others = [s for s in corpus.splits if s not in ("train", "validation", "test")]
-    if others:
+    unread = [s for s in corpus.splits if s not in ("train", "validation", "test")]
+    if unread:
         say(
             f"Training reads the splits train, validation and test of {corpus.name}, "
-            f"and not {', '.join(others)}."
+            f"and not {', '.join(unread)}."
         )
     if "validation" not in corpus.splits and recipe.average_kind == "best":
         recipe = dataclasses.replace(recipe, average_kind="last_epochs")
@@ -207,13 +197,13 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))
         rows = blocks(lines, **settings)
     else:
-        most = max(options.max_length, (options.truncate_source or 1) - 1)
+        longest = max(options.max_length, (options.truncate_source or 1) - 1)
         # Scores of a validation set are of all of it, as far as a batch can hold it.
         rows = encode(
             texts,
             *pair,
             min_length=options.min_length if training else 1,
-            max_length=min(most, recipe.tokens_per_batch - 1),
+            max_length=min(longest, recipe.tokens_per_batch - 1),
             max_ratio=options.max_ratio if training else None,
             truncate_source=options.truncate_source,
             counts=counts,
@@ -241,16 +231,18 @@ def tokenizers_of(run, corpus, say) -> tuple:
     if run.tokenizers.exists():
         pair = read_tokenizers(run.tokenizers)
     else:
-        given = run.options.tokenizer or run.options.initialize_from
-        if given is not None and given not in tokenizers.KINDS:
-            pair = read_tokenizers(Path(given))
-            _check_tokenizers(run.options, pair, given)
+        choice = run.options.tokenizer or run.options.initialize_from
+        if choice is not None and choice not in tokenizers.KINDS:
+            pair = read_tokenizers(Path(choice))
+            _check_tokenizers(run.options, pair, choice)
         else:
-            pair = _train_tokenizers(run.options, corpus, say)
+            pair = _learned_tokenizers(run.options, corpus, say)
         with atomic_directory(run.tokenizers) as folder:
-            for name, one in zip(_FOLDERS[0], pair, strict=True):
-                if one is not None and not (name == "source" and pair[0] is pair[1]):
-                    one.save(folder / name)
+            for name, tokenizer in zip(_FOLDERS[0], pair, strict=True):
+                if tokenizer is not None and not (
+                    name == "source" and pair[0] is pair[1]
+                ):
+                    tokenizer.save(folder / name)
     if run.options.shares_all_embeddings:
         check_one_vocabulary(*pair)
     return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
@@ -261,7 +253,7 @@ def _check_tokenizers(options: TrainingOptions, pair: tuple, folder: str) -> Non
     if pair[0].kind == "dictionary":  # which are asked for by their merges
         return
     for name, theirs in (
-        ("vocabulary_size", {one.vocabulary_size for one in pair}),
+        ("vocabulary_size", {tokenizer.vocabulary_size for tokenizer in pair}),
         ("joint_vocabulary", {pair[0] is pair[1]}),
     ):
         value = getattr(options, name)
@@ -278,11 +270,11 @@ def read_tokenizers(folder: Path) -> tuple:
     Raises:
         ValueError: it is no folder of tokenizers, a run, a prepared corpus or a model.
     """
-    for place in (folder, folder / "tokenizers", folder / "model"):
+    for parent in (folder, folder / "tokenizers", folder / "model"):
         for names in _FOLDERS:
-            found = [place / name for name in names if (place / name).is_dir()]
-            if found:
-                pair = [tokenizers.load_tokenizer(one) for one in found]
+            folders = [parent / name for name in names if (parent / name).is_dir()]
+            if folders:
+                pair = [tokenizers.load_tokenizer(path) for path in folders]
                 return pair[0], pair[-1]
     raise ValueError(
         f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, or the folder of a "
@@ -290,7 +282,7 @@ def read_tokenizers(folder: Path) -> tuple:
     )
 
 
-def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
+def _learned_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     preset = PRESETS[options.preset]
     kind = options.tokenizer or preset.task.tokenizer
     single = preset.is_language_model
@@ -313,8 +305,8 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
     if single and kind.startswith("sentencepiece"):
         more["remove_extra_whitespaces"] = False  # of a running text it is content
     sides = "" if joint else "s"
-    most = f", at most {size} {unit}" if size else ""
-    say(f"Training the tokenizer{sides} ({kind}{most}) ...")
+    limit = f", at most {size} {unit}" if size else ""
+    say(f"Training the tokenizer{sides} ({kind}{limit}) ...")
     targets = corpus.texts("train", "target")
     if single and kind == "characters":  # line breaks are characters too
         targets = (f"{line}\n" for line in targets)
@@ -325,6 +317,6 @@ def _train_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         joint=joint,
         **more,
     )
-    found = [one.vocabulary_size for one in (pair[:1] if joint else pair)]
-    say(f"Entries: {' and '.join(map(str, found))}")
+    sizes = [tokenizer.vocabulary_size for tokenizer in (pair[:1] if joint else pair)]
+    say(f"Entries: {' and '.join(map(str, sizes))}")
     return pair

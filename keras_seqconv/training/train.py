@@ -8,17 +8,14 @@ from typing import NamedTuple
 import keras
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
-from keras_seqconv.callbacks.reporting import Validation
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support import require, tf, warnings_as_lines
 from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.training.finish import (
     MOST_TRANSLATED,
-    batches,
     finish,
     headline,
-    languages_of,
     translator_of,
 )
 from keras_seqconv.training.recipe import (
@@ -29,7 +26,7 @@ from keras_seqconv.training.recipe import (
     resolve_recipe,
     warm_start,
 )
-from keras_seqconv.training.run import Run, prepare
+from keras_seqconv.training.run import Run, start_run
 from keras_seqconv.training.text import Text, sentences_of
 from keras_seqconv.training_options import TrainingOptions
 
@@ -84,7 +81,7 @@ def train(options: TrainingOptions, say=print) -> Result:
     devices, recipe = hosts.together(lambda: _what_and_where(options))
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings_as_lines(say))
-        run, text = prepare(options, recipe, stack, say)
+        run, text = start_run(options, recipe, stack, say)
         if text is not None:
             return _train(run, text, devices, say)
     hosts.leave()
@@ -102,6 +99,8 @@ def _what_and_where(options: TrainingOptions) -> tuple[Devices, Recipe]:
         require("rouge_score", "rouge")
     elif recipe.search is not None:
         require("sacrebleu", "mt")
+    if options.tensorboard:
+        require("tensorboard", "mt")
     return devices, recipe
 
 
@@ -112,10 +111,10 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         if keras.backend.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()
     share = {"num_replicas": devices.number, "shard": hosts.shard()}
-    stream = batches(run, text, text.train, seed=options.seed, **share)
+    stream = run.stream(text, text.train, seed=options.seed, **share)
     validation = None
     if text.validation is not None:
-        validation = batches(run, text, text.validation, **share)
+        validation = run.stream(text, text.validation, **share)
     with devices.scope():
         model = make_model(options, recipe.precision, *text.tokenizers)
         compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
@@ -123,7 +122,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     if PRESETS[options.preset].task.metric not in ("rouge", "perplexity"):
         # A tokenizer that scoring needs is missed before the training, not after it.
-        evaluation.metric_of("bleu", target_language=languages_of(run)[1])
+        evaluation.metric_of("bleu", target_language=run.languages[1])
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
     say(
         f"{options.preset}: {model.count_params():,} parameters; "
@@ -138,25 +137,24 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         say(warm_start(model, options.initialize_from, text.tokenizers))
     stop = callbacks.GracefulStop()
     with devices.scope(), hosts.awaited():
-        others = _callbacks(run, text, validation, model)
+        made = _callbacks(run, text, validation, model)
         callbacks.fit_stream(
             model,
             stream,
             directory=run.checkpoints,
             max_updates=recipe.max_updates,
             max_epochs=recipe.max_epochs,
-            callbacks=[stop, *others],
+            updates_per_epoch=options.updates_per_epoch,
+            callbacks=[stop, *made],
         )
-        if stop.signal is None and hosts.shard()[1] == 1:
-            _validate_end(run, others, model)
         hosts.leave()
     if stop.signal is not None:
         say(f"Interrupted. The same command goes on from {run.checkpoints}.")
         return Result(None, {}, stop.exit_status)
-    for one in others:
-        early = isinstance(one, callbacks.EarlyStopping | callbacks.StopAtLearningRate)
-        if early and one.message is not None:
-            say(one.message)
+    ends = callbacks.EarlyStopping | callbacks.StopAtLearningRate
+    for callback in made:
+        if isinstance(callback, ends) and callback.message is not None:
+            say(callback.message)
     if not hosts.is_first():
         return Result(None, {})
     if devices.number > 1:  # the finished model is on one
@@ -168,35 +166,13 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
 
 
 def _callbacks(run: Run, text: Text, validation, model) -> list:
+    """Each after those whose results it needs."""
     options, recipe = run.options, text.recipe
-    monitor = run.monitor if validation is not None else ("nll", "min")
-    best = dict(zip(("monitor", "mode"), monitor, strict=True))
-    every = options.validate_every
+    monitor, mode = run.monitor if validation is not None else ("nll", "min")
+    best = {"monitor": monitor, "mode": mode}
     made = []
-    if hosts.is_first():
-        made.append(callbacks.LogFile(run.log, every_updates=50))
-        made.append(callbacks.Progress(recipe.max_updates, recipe.max_epochs))
-    made += [
-        callbacks.StopOnNaN(directory=run.checkpoints),
-        callbacks.Checkpoints(
-            run.checkpoints,
-            every_updates=options.checkpoint_every,
-            keep_last=max(options.keep, recipe.average),
-            keep_best=recipe.average if recipe.average_kind == "best" else 1,
-            **best,
-            recipe=dataclasses.asdict(recipe),
-        ),
-    ]
-    schedule = dataclasses.asdict(recipe.schedule)
-    kind = schedule.pop("name")
-    if kind == "fixed":
-        made.append(callbacks.FixedSchedule(**schedule))
-    elif kind == "plateau":
-        made.append(callbacks.ReduceOnPlateau(**schedule, **best))
-    if recipe.stop_learning_rate is not None:
-        made.append(callbacks.StopAtLearningRate(recipe.stop_learning_rate))
     if validation is not None:
-        made.append(callbacks.Validate(validation, every_updates=every))
+        made.append(callbacks.Validate(validation))
     if options.validation_bleu:
         if hosts.shard()[1] > 1:
             raise ValueError(
@@ -205,26 +181,27 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
             )
         translator = translator_of(run, recipe, model, text.tokenizers)
         pairs = sentences_of(text.corpus, "validation", MOST_TRANSLATED)
-        made.append(callbacks.ValidationBLEU(translator, *pairs, every_updates=every))
-    if options.early_stopping is not None:
-        made.append(callbacks.EarlyStopping(options.early_stopping, **best))
-    if options.tensorboard and hosts.is_first():
-        made.append(callbacks.TensorBoard(run.folder / "tensorboard"))
+        made.append(callbacks.ValidationBLEU(translator, *pairs))
+    made.append(callbacks.StopOnNaN(directory=run.checkpoints))
+    schedule = dataclasses.asdict(recipe.schedule)
+    kind = schedule.pop("name")
+    if kind == "fixed":
+        made.append(callbacks.FixedSchedule(**schedule))
+    elif kind == "plateau":
+        made.append(callbacks.ReduceOnPlateau(**schedule, **best))
+    if recipe.stop_learning_rate is not None:
+        made.append(callbacks.StopAtLearningRate(recipe.stop_learning_rate))
+    if recipe.early_stopping is not None:
+        made.append(callbacks.EarlyStopping(recipe.early_stopping, **best))
+    if hosts.is_first():
+        made.append(callbacks.LogFile(run.log))
+        made.append(callbacks.Progress(recipe.max_updates, recipe.max_epochs))
+        if options.tensorboard:
+            folder = run.folder / "tensorboard"
+            made.append(keras.callbacks.TensorBoard(folder, write_graph=False))
+    keep_best = recipe.average if recipe.average_kind == "best" else 1
+    keep_last = max(options.keep, recipe.average)
+    keep = {"keep_last": keep_last, "keep_best": keep_best, **best}
+    notes = dataclasses.asdict(recipe)
+    made.append(callbacks.Checkpoints(run.checkpoints, **keep, recipe=notes))
     return made
-
-
-def _validate_end(run: Run, others: list, model) -> None:
-    """Validates the end of training where it went no further than an interruption.
-
-    So it is among those of which the best are chosen.
-    """
-    end = checkpoints.latest(run.checkpoints)
-    state = checkpoints.read_state(end)
-    validations = [one for one in others if isinstance(one, Validation)]
-    if not validations or run.monitor[0] in state["metrics"]:
-        return
-    checkpoints.restore(end, model)
-    for one in validations:
-        one.set_model(model)
-        state["metrics"] |= one.results()
-    checkpoints.save(end, model, state)

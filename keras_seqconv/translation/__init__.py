@@ -66,10 +66,10 @@ def load_ensemble(
     members = {path: _loaded(path, dtype, graphs) for path in directories}
     if not members:
         raise ValueError("`directories` must name a model directory. Received: none")
-    first, *others = members.values()
-    if not others:
+    first, *further = members.values()
+    if not further:
         return first
-    known: dict = {}
+    expectations: dict = {}
     for directory, member in members.items():
         traits = {"kind": type(member).__name__}
         for side in ("source", "target", "text"):
@@ -79,7 +79,7 @@ def load_ensemble(
         if languages != (None, None):  # unknown ones fit all
             traits["languages"] = languages
         for name, trait in traits.items():
-            where, expected = known.setdefault(name, (directory, trait))
+            where, expected = expectations.setdefault(name, (directory, trait))
             if trait != expected:
                 raise ValueError(
                     f"The models must have the same {name}. Received: "
@@ -87,8 +87,8 @@ def load_ensemble(
                 )
     model = graphs or Ensemble([member.model for member in members.values()])
     options = {"search": first.search}
-    if "languages" in known:
-        options["languages"] = known["languages"][1]
+    if "languages" in expectations:
+        options["languages"] = expectations["languages"][1]
     return type(first)(model, *first.tokenizers.values(), **options)
 
 

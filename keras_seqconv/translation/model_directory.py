@@ -17,7 +17,6 @@ its arguments are plain JSON, and no file can name another file (Keras ensures t
 weights). An error names a damaged file. All backends read the folder.
 """
 
-import contextlib
 import hashlib
 import json
 import math
@@ -138,7 +137,9 @@ def write(
     _refuse_objects(arguments)
     source, target = [None, None, *text_model.tokenizers.values()][-2:]
     sides = {SOURCE: source, TARGET: target}
-    kept_in = {side: None if one is None else side for side, one in sides.items()}
+    kept_in = {
+        side: None if tokenizer is None else side for side, tokenizer in sides.items()
+    }
     if source is target:
         kept_in[TARGET] = kept_in[SOURCE]
     config = {
@@ -206,28 +207,21 @@ def _save_weights(model, path: Path) -> None:
     optimizer, model.optimizer = getattr(model, "optimizer", None), None
     try:
         model.save_weights(path)
-    except (OSError, RuntimeError) as error:
-        # On a full disk: room for what HDF5 still writes, or it crashes the process.
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(path, 0)
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error)
-        raise OSError(number, f"{reason} (writing weights)", str(path)) from error
     finally:
         model.optimizer = optimizer
 
 
 def tokenizer_fingerprint(tokenizer) -> str:
     """A digest of what `tokenizer.save` writes; "" for None."""
-    found = hashlib.sha256()
+    fingerprint = hashlib.sha256()
     if tokenizer is None:
         return ""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         for path in sorted(Path(folder).iterdir()):
             content = path.read_bytes()
-            found.update(f"{path.name}\n{len(content)}\n".encode() + content)
-    return found.hexdigest()
+            fingerprint.update(f"{path.name}\n{len(content)}\n".encode() + content)
+    return fingerprint.hexdigest()
 
 
 # --- Reading ---

@@ -1,5 +1,9 @@
 """Base of `Translator` and `LanguageGenerator`: options, and texts in batches.
 
+A text gets into a batch in three steps: `translate_file` reads a window of lines,
+`batches_by_length` puts those of similar lengths together, and `in_threads` decodes
+several batches at a time.
+
 Letters: B texts of a batch.
 """
 
@@ -14,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.decoding.options import OF_SCORES, BeamOptions
+from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SampleOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support import tf, weights_not_finite
 from keras_seqconv.support.arguments import (
@@ -30,7 +34,7 @@ _ALWAYS_KEPT = ("num_beams", "length_penalty", "max_length")
 _OF_A_CALL = {"num_hypotheses": None, "return_attention": False}
 # Logits that `score` makes at a time, in elements.
 _LOGITS = 1 << 26
-# Most batches that are decoded side by side unless asked for: each takes its memory.
+# Most batches that are decoded in parallel by default: each takes its memory.
 _PARALLEL = 8
 # Fewer texts are not shared between cores: each step costs time whatever its size.
 _FEWEST_ROWS = 8
@@ -65,13 +69,13 @@ class TextModel:
         if parallel_batches is not None:
             check_positive_integer("parallel_batches", parallel_batches)
         self.parallel_batches = parallel_batches
-        given = dict(search or {})
-        options = _checked_options(BeamOptions, given, {}, _OF_A_CALL)
+        search = dict(search or {})
+        options = _options_of(BeamOptions, search, _OF_A_CALL)
         # As JSON has it, so that saving and loading changes nothing.
-        self.search = {
-            name: list(options[name]) if type(options[name]) is tuple else options[name]
-            for name in (*_ALWAYS_KEPT, *given)
-        }
+        self.search = {}
+        for name in (*_ALWAYS_KEPT, *search):
+            value = getattr(options, name)
+            self.search[name] = list(value) if isinstance(value, tuple) else value
         specials = ("pad_id", "start_id", "end_id", "unk_id")
         expected = [(special, getattr(model, special)) for special in specials]
         for side, tokenizer in tokenizers.items():
@@ -86,11 +90,18 @@ class TextModel:
                     )
 
     @property
+    def translates(self) -> bool:
+        """Whether the model has a source; False for a language model."""
+        return self.model.has_source
+
+    @property
     def is_of_keras(self) -> bool:
         return not hasattr(self.model, "beam_search_hypotheses")
 
-    def search_options(self, search: Mapping, cls=BeamOptions, **fixed) -> dict:
-        """Returns all search options: the given ones, and defaults of this model.
+    def search_options(
+        self, search: Mapping, cls=BeamOptions, **fixed
+    ) -> BeamOptions | SampleOptions:
+        """Returns the options of a search: the given ones, and defaults of this model.
 
         Tokens without text are suppressed, unless the tokenizer has no graph: such
         tokenizers are fairseq's, whose search suppresses nothing.
@@ -100,11 +111,12 @@ class TextModel:
             cls: `BeamOptions` or `SampleOptions`.
             **fixed: options that may not be given.
         """
-        options = _checked_options(cls, search, self.search, fixed)
+        options = _options_of(cls, search, fixed, self.search)
         for tokenizer in [*self.tokenizers.values()][-1:]:
             if tokenizer.in_graph:
-                never = {*options["suppressed_ids"], *tokenizer.unspellable_ids}
-                options["suppressed_ids"] = tuple(sorted(never))
+                never = {*options.suppressed_ids, *tokenizer.unspellable_ids}
+                never = tuple(sorted(never))
+                options = dataclasses.replace(options, suppressed_ids=never)
         return options
 
     def save(
@@ -143,42 +155,58 @@ class TextModel:
             )
         return texts
 
-    def _of_decoding(self, name: str) -> Callable:
+    def _of_decoding(self, name: str, **options) -> Callable:
         """A function of `keras_seqconv.decoding` for the model, or the model's own."""
         if not self.is_of_keras:
-            return getattr(self.model, name)
+            return functools.partial(getattr(self.model, name), **options)
         from keras_seqconv import decoding
 
-        return functools.partial(getattr(decoding, name), self.model)
+        return functools.partial(getattr(decoding, name), self.model, **options)
 
-    def _searched(self, function, name, rows, lengths, options, most, seeds=None):
-        """Pairs of each batch and the hypotheses of a search for it, as arrays.
+    def _search(self, options, name, rows, lengths, widest, seeds=None) -> Iterator:
+        """Yields each `Batch` of texts, and the hypotheses for it as arrays.
 
-        `function(name=ids, **options)` of `decoding` searches for a batch of `rows`
-        (ids), or draws, by the seed of each row.
+        Args:
+            options: `BeamOptions`, or `SampleOptions` with the `seeds` of the rows.
+            name: "source_ids" or "prefix_ids": what `rows`, lists of ids, are.
+            lengths: of the rows; those of length 0 are in no batch.
+            widest: largest width of a batch, or None.
         """
-        function = self._of_decoding(function)
+        if isinstance(options, BeamOptions):
+            function, results = "beam_search_hypotheses", options.num_beams
+        else:
+            function, results = "sample_hypotheses", options.num_samples
+        function = self._of_decoding(function, options=options)
 
         def search(batch):
-            more = {name: batch.padded(rows, self.model.pad_id)}
+            arguments = {name: batch.padded(rows, self.model.pad_id)}
             if seeds is not None:
-                more["seed"] = [seeds[index] for index in batch.indices]
-            more["max_batch_size"] = len(batch.indices)
-            hypotheses = function(**options, **more, jit_compile=self.jit_compile)
+                arguments["seed"] = [seeds[index] for index in batch.indices]
+            if self.is_of_keras:
+                arguments["max_batch_size"] = len(batch.indices)
+                arguments["jit_compile"] = self.jit_compile
+            hypotheses = function(**arguments)
             return hypotheses._make(
                 None if value is None else np.asarray(value) for value in hypotheses
             )
 
-        parallel = self.parallel_batches or default_parallel(self.is_of_keras)
-        of_each = options.get("num_beams") or options["num_samples"]
-        tokens = self.tokens_per_batch // of_each
-        parts = batches(lengths, tokens, most, parallel)
-        return side_by_side(search, parts, parallel)
+        tokens = self.tokens_per_batch // results
+        return self._each_batch(search, lengths, tokens, widest)
+
+    def _each_batch(self, function, lengths, tokens, widest=None) -> Iterator:
+        """Yields each `Batch` of texts of these lengths, and `function(batch)`."""
+        parallel = self._parallel
+        batches = batches_by_length(lengths, tokens, widest, parallel)
+        return in_threads(function, batches, parallel)
+
+    @property
+    def _parallel(self) -> int:
+        return self.parallel_batches or default_parallel(self.is_of_keras)
 
     def _scores(self, name, targets, options, sources=None) -> list[float]:
         """`decoding.score` of targets, with sources if the model has them."""
         model, function = self.model, self._of_decoding("score")
-        own = {key: self.search[key] for key in OF_SCORES if key in self.search}
+        defaults = {key: self.search[key] for key in OF_SCORES if key in self.search}
         check_lengths(name, targets, model.max_target_length)
         pairs = zip(targets, sources or targets, strict=True)
         lengths = [max(map(len, pair)) for pair in pairs]
@@ -187,19 +215,16 @@ class TextModel:
             target_ids = batch.padded(targets, model.pad_id, model.max_target_length)
             source_ids = None
             if sources is not None:
-                most = self.max_source_length
-                source_ids = batch.padded(sources, model.pad_id, most)
-            scored = function(source_ids, target_ids, **{**own, **options})
+                source_ids = batch.padded(sources, model.pad_id, self.max_source_length)
+            scored = function(source_ids, target_ids, **{**defaults, **options})
             return np.ravel(np.asarray(scored.scores))
 
         scores = [0.0] * len(targets)
-        parallel = self.parallel_batches or default_parallel(self.is_of_keras)
-        tokens = _LOGITS // model.target_vocabulary_size // parallel
+        tokens = _LOGITS // model.target_vocabulary_size // self._parallel
         tokens = min(self.tokens_per_batch, tokens)
-        parts = batches(lengths, tokens, None, parallel)
-        for batch, row in side_by_side(score, parts, parallel):
-            for place, index in enumerate(batch.indices):
-                scores[index] = float(row[place])
+        for batch, of_batch in self._each_batch(score, lengths, tokens):
+            for index, value in zip(batch.indices, of_batch, strict=True):
+                scores[index] = float(value)
         return scores
 
 
@@ -230,11 +255,16 @@ class UnknownTokens:
             show(message, **options)
 
 
-def _checked_options(cls, search: Mapping, defaults: Mapping, fixed: Mapping) -> dict:
-    """All options of the class: of `search`, else of `defaults` if it has them."""
+def _options_of(cls, search: Mapping, fixed: Mapping, defaults: Mapping | None = None):
+    """`cls` of the options in `search`, which names no fixed one, and of defaults.
+
+    Defaults that the class does not have are those of another search.
+    """
     names = {field.name for field in dataclasses.fields(cls)}
-    own = {name: value for name, value in defaults.items() if name in names}
-    return dataclasses.asdict(cls.from_names({**own, **dict(**search, **fixed)}))
+    defaults = {
+        name: value for name, value in (defaults or {}).items() if name in names
+    }
+    return cls.from_names({**defaults, **dict(**search, **fixed)})
 
 
 # --- Batches ---
@@ -247,27 +277,28 @@ class Batch(NamedTuple):
     width: int
 
     def padded(
-        self, rows: list[list[int]], pad_id: int, most: int | None = None
+        self, rows: list[list[int]], pad_id: int, widest: int | None = None
     ) -> np.ndarray:
-        """Their ids, (B, width) int32, no wider than `most`."""
-        width = self.width if most is None else min(self.width, most)
+        """Their ids, (B, width) int32, no wider than `widest`."""
+        width = self.width if widest is None else min(self.width, widest)
         padded = np.full((len(self.indices), width), pad_id, "int32")
         for row, index in zip(padded, self.indices, strict=True):
             row[: len(rows[index])] = rows[index]
         return padded
 
 
-def batches(
-    lengths: list[int], tokens: int, most: int | None, parallel: int = 1
+def batches_by_length(
+    lengths: list[int], tokens: int, widest: int | None, parallel: int = 1
 ) -> Iterator[Batch]:
-    """Texts of similar lengths together, the longest first; none of length 0.
+    """Yields batches of texts of similar lengths, the longest first.
 
     Args:
-        lengths: of all texts.
-        tokens: most tokens that are computed at a time, padding included; one text may
-            have more.
-        most: largest width.
-        parallel: how many are decoded at a time; few texts are dealt out to them all.
+        lengths: tokens of each text; texts of length 0 are in no batch.
+        tokens: largest number of tokens of a batch, padding included. A longer text is
+            a batch of its own.
+        widest: largest width, or None.
+        parallel: number of batches that are decoded at a time. A few texts are divided
+            between them.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     order = [index for index in order if lengths[index]]
@@ -277,7 +308,7 @@ def batches(
         width = _width(lengths[order[start]])
         # A power of two, so that padding adds no row to a full batch.
         size = min(share, power_of_two_from(max(1, tokens // width) + 1) // 2)
-        width = width if most is None else min(width, most)
+        width = width if widest is None else min(width, widest)
         yield Batch(order[start : start + size], width)
         start += size
 
@@ -288,13 +319,13 @@ def _width(length: int) -> int:
     return width * 3 // 4 if width > 16 and length <= width * 3 // 4 else width
 
 
-def side_by_side(
+def in_threads(
     function: Callable, batches: Iterable[Batch], parallel: int
-) -> Iterator:
-    """Pairs of each batch and `function(batch)`, in their order.
+) -> Iterator[tuple]:
+    """Yields each batch and `function(batch)`, in order, from `parallel` threads.
 
-    The products of a search step are too small to be shared by cores (two of them took
-    as long as one); `parallel` batches at a time are not. Results are the same.
+    The products of a search step are too small for several cores: two of them took as
+    long as one. Results do not depend on `parallel`.
     """
     batches = list(batches)
     parallel = min(parallel, len(batches))
@@ -328,10 +359,11 @@ def seeds_of(seed: int | None, numbers: Iterable[int]) -> list[tuple[int, int]]:
     return [(seed, number) for number in numbers]
 
 
-def check_lengths(name: str, rows: list[list[int]], most: int | None):
+def check_lengths(name: str, rows: list[list[int]], limit: int | None) -> None:
+    """ValueError for a row of more than `limit` ids, unless it is None."""
     for index, ids in enumerate(rows):
-        if most is not None and len(ids) > most:
+        if limit is not None and len(ids) > limit:
             raise ValueError(
-                f"Each of `{name}` must have at most {most} tokens. "
+                f"Each of `{name}` must have at most {limit} tokens. "
                 f"Received: {name}[{index}] with {len(ids)}"
             )

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
 import io
@@ -30,7 +31,11 @@ from keras_seqconv.support.files import (
 )
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 from keras_seqconv.translation.text_model import UnknownTokens
-from keras_seqconv.translation.translator import Translation, Translator
+from keras_seqconv.translation.translator import (
+    Translation,
+    TranslationOptions,
+    Translator,
+)
 from keras_seqconv.version import __version__
 
 # Ends of lines, besides "\n", and of texts to some programs; corpora refuse the last.
@@ -125,55 +130,75 @@ def translate_file(
     files = not (hasattr(input, "read") or hasattr(output, "write"))
     if files and os.path.exists(output) and os.path.samefile(input, output):
         raise ValueError(f"`output` must not be the `input`. Received: {output}")
-    options["return_attention"] = attention
-    state = _state(input)
-    packed = str(input).endswith((".gz", ".bz2", ".xz"))
-    size = state["size"] if state and not packed else None
-    settings = {"n_best": n_best, "format": format, "window": window, "input": state}
-    settings |= {"on_error": on_error, **options}
-    lines = iterate_lines(input, on_error)
-    with _opened(output, resume, translator, settings) as (write, done):
-        first_byte = position = sum(map(_bytes, islice(lines, done)))
+    options = translator.translation_options(
+        n_best, return_attention=attention, **options
+    )
+    state, lines = _state(input), iterate_lines(input, on_error)
+    settings = {"format": format, "window": window, "input": state}
+    settings = functools.partial(
+        _settings, translator, options, on_error=on_error, **settings
+    )
+    with _opened(output, resume, settings) as (write, done):
+        packed = str(input).endswith((".gz", ".bz2", ".xz"))
+        size = state["size"] if state and not packed else None
+        run = _Run(translator, options, format, Report(done, done), progress, size)
+        run.first_byte = run.position = sum(map(_bytes, islice(lines, done)))
         if done and progress is not None:
             print(f"resuming after {done:,} lines", file=progress, flush=True)
-        report, shown = Report(done, done), Progress(progress)
-        unknown = UnknownTokens()
-
-        def status() -> str:
-            seconds = shown.seconds
-            parts = [
-                f"{report.lines:,} lines",
-                f"{(report.lines - done) / seconds:.1f} sentences/s",
-                f"{report.tokens / seconds:,.0f} tokens/s",
-            ]
-            if size and position > first_byte:
-                left = seconds * max(0, size - position) / (position - first_byte)
-                share = 100 * min(position, size) / size
-                parts += [f"{share:.0f} %", f"{clock(left)} left"]
-            return ", ".join(parts)
-
         while texts := list(islice(lines, window)):
-            first = 1 + report.lines
-            numbers = range(first, first + len(texts))
-            records = [""] * len(texts)
-            for place, best, ids, cut in translator.each_n_best(
-                texts, n_best, numbers=numbers, **options
-            ):
-                source, number = texts[place], numbers[place]
-                records[place] = _record(format, number, source, best, translator)
-                report.lines += 1
-                report.tokens += len(best[0].positional_scores) if best else 0
-                unknown.add([ids], translator.model.unk_id)
-                if cut:
-                    report.cut += 1
-                    report.first_cut = min(number, report.first_cut or number)
-                position += _bytes(source)
-                shown.update(status)
-            write("".join(records).encode(), report.lines)
-        position = size  # also where lines end with two bytes
-        shown.end(status)
-        unknown.tell(stacklevel=3)
-        return report
+            records = run.records(texts)
+            write("".join(records).encode(), run.report.lines)
+        run.position = size  # also where lines end with two bytes
+        run.shown.end(run.status)
+        run.unknown.tell(stacklevel=3)
+        return run.report
+
+
+class _Run:
+    """Translates windows of lines, and counts what is done.
+
+    `position` is the byte of the input after the last line that was translated, and
+    `first_byte` the one at the start; `size` is None where it is unknown.
+    """
+
+    def __init__(self, translator, options, format, report, progress, size):
+        self.translator, self.options, self.format = translator, options, format
+        self.report, self.shown, self.size = report, Progress(progress), size
+        self.unknown, self.first_byte, self.position = UnknownTokens(), 0, 0
+
+    def records(self, texts: list[str]) -> list[str]:
+        """The lines of the output for the next lines of the input."""
+        records, report = [""] * len(texts), self.report
+        first = 1 + report.lines
+        for index, n_best, ids, cut in self.translator.each_n_best(
+            texts, self.options, first
+        ):
+            text, number = texts[index], first + index
+            records[index] = _record(self.format, number, text, n_best, self.translator)
+            report.lines += 1
+            report.tokens += len(n_best[0].positional_scores) if n_best else 0
+            if cut:
+                report.cut += 1
+                report.first_cut = min(number, report.first_cut or number)
+            self.unknown.add([ids], self.translator.model.unk_id)
+            self.position += _bytes(text)
+            self.shown.update(self.status)
+        return records
+
+    def status(self) -> str:
+        """The line of progress."""
+        report, seconds = self.report, self.shown.seconds
+        parts = [
+            f"{report.lines:,} lines",
+            f"{(report.lines - report.resumed) / seconds:.1f} sentences/s",
+            f"{report.tokens / seconds:,.0f} tokens/s",
+        ]
+        if self.size and self.position > self.first_byte:
+            done = self.position - self.first_byte
+            left = seconds * max(0, self.size - self.position) / done
+            share = 100 * min(self.position, self.size) / self.size
+            parts += [f"{share:.0f} %", f"{clock(left)} left"]
+        return ", ".join(parts)
 
 
 def _bytes(line: str) -> int:
@@ -181,22 +206,22 @@ def _bytes(line: str) -> int:
     return len(line.encode()) - 2 * line.count("\ufffd") + 1
 
 
-def _record(format, number, source, found: list[Translation], translator) -> str:
+def _record(format, number, source, n_best: list[Translation], translator) -> str:
     """The translations of a line as lines of the output."""
-    texts = [best.text.translate(BREAKS) for best in found]
+    texts = [best.text.translate(BREAKS) for best in n_best]
     if format == "text":
         return f"{texts[0] if texts else ''}\n"
     if format == "tsv":
         return "".join(
             f"{number}\t{best.score:.6f}\t{text.replace(chr(9), ' ')}\n"
-            for best, text in zip(found, texts, strict=True)
+            for best, text in zip(n_best, texts, strict=True)
         )
     record = {"line": number, "source": source}
-    if found and found[0].attention is not None:
+    if n_best and n_best[0].attention is not None:
         tokens = translator.source_tokenizer.split(source)
-        record["source_tokens"] = [*tokens[: found[0].attention.shape[1] - 1], "</s>"]
+        record["source_tokens"] = [*tokens[: n_best[0].attention.shape[1] - 1], "</s>"]
     record["translations"] = translations = []
-    for best in found:
+    for best in n_best:
         translation = {
             "text": best.text,
             "score": round(best.score, 6),
@@ -225,56 +250,68 @@ def _state(input) -> dict | None:
     return None
 
 
-def _all_settings(translator: Translator, settings: dict) -> dict:
-    """All that the output depends on, as JSON has it."""
-    of_keras, model = translator.is_of_keras, translator.model
-    dictionary = json.dumps(settings.get("alignment_dictionary"))  # may be long
+def _settings(translator: Translator, options: TranslationOptions, **settings) -> dict:
+    """Everything that the output depends on, as JSON has it."""
+    model, of_keras = translator.model, translator.is_of_keras
+    options = dataclasses.asdict(options)
+    dictionary = json.dumps(options["alignment_dictionary"])  # may be long
     settings = {
         "package": __version__,
-        "model": _digest_of(model) if of_keras else model.digest,
+        "model": _model_digest(model) if of_keras else model.digest,
         "runtime": "keras" if of_keras else "onnx",
         "source tokenizer": tokenizer_fingerprint(translator.source_tokenizer),
         "target tokenizer": tokenizer_fingerprint(translator.target_tokenizer),
-        **translator.search,
-        **settings,
+        **options.pop("search"),
+        **options,
         "alignment_dictionary": hashlib.sha256(dictionary.encode()).hexdigest(),
+        **settings,
     }
     return json.loads(json.dumps(settings))
 
 
-def _digest_of(model) -> str:
+def _model_digest(model) -> str:
     """SHA-256 of the configuration and the weights of a model of Keras."""
-    found = hashlib.sha256()
+    model_hash = hashlib.sha256()
     for member in getattr(model, "models", [model]):
         arguments = {**member.get_config(), "name": None}
-        found.update(json.dumps(arguments, sort_keys=True).encode())
+        model_hash.update(json.dumps(arguments, sort_keys=True).encode())
         for weight in member.weights:
             array = np.asarray(weight)
-            found.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())
-    return found.hexdigest()
+            model_hash.update(
+                f"{array.shape} {array.dtype}\n".encode() + array.tobytes()
+            )
+    return model_hash.hexdigest()
 
 
 @contextlib.contextmanager
 def _opened(
-    output, resume: bool, translator: Translator, settings: dict
+    output, resume: bool, settings: Callable[[], dict]
 ) -> Iterator[tuple[Callable, int]]:
     """A function that writes a window (bytes, lines so far), and lines done before."""
-    path = None if hasattr(output, "write") else Path(os.path.realpath(output))
-    if path is None or (path.exists() and not path.is_file()):
-        if resume:
-            raise ValueError("`resume` needs an `output` that is a file.")
-        with contextlib.ExitStack() as stack:
-            if path is not None:  # a device or a pipe, which must not be replaced
-                output = stack.enter_context(open(path, "wb", 0))
-            yield lambda content, lines: _write(output, content), 0
+    is_stream = hasattr(output, "write")
+    path = None if is_stream else Path(os.path.realpath(output))
+    if not is_stream and (path.is_file() or not path.exists()):
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"The folder {path.parent} does not exist.")
+        with _resumable(path, resume, settings) as opened:
+            yield opened
         return
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The folder {path.parent} does not exist.")
+    if resume:
+        raise ValueError("`resume` needs an `output` that is a file.")
+    with contextlib.ExitStack() as stack:
+        if not is_stream:  # a device or a pipe, which must not be replaced
+            output = stack.enter_context(open(path, "wb", 0))
+        yield lambda content, lines: _write(output, content), 0
+
+
+@contextlib.contextmanager
+def _resumable(path: Path, resume: bool, settings: Callable) -> Iterator[tuple]:
+    """Writes `PATH.part`, which becomes `path`, and notes its state in `.part.json`."""
     part, note = (path.with_name(path.name + end) for end in (".part", ".part.json"))
     taken = f"{part} is being written by another process: choose another file."
     with locked(path.with_name(f".{path.name}.lock"), taken):
         remove_parts(path.parent, rf"{re.escape(path.name)}(\.part\.json)?")
-        settings = _all_settings(translator, settings)
+        settings = settings()
         done, size = _earlier(part, note, resume, settings)
         with open(part, "ab", buffering=0) as stream:
             stream.truncate(size)
@@ -306,8 +343,8 @@ def _opened(
 
 def _earlier(part, note, resume, settings) -> tuple[int, int]:
     """Lines of the input that an earlier run has translated, and bytes of these."""
-    known = read_json(note) if note.exists() and part.exists() else {"bytes": 0}
-    if not known["bytes"] or os.stat(part).st_size < known["bytes"]:
+    state = read_json(note) if note.exists() and part.exists() else {"bytes": 0}
+    if not state["bytes"] or os.stat(part).st_size < state["bytes"]:
         note.unlink(missing_ok=True)
         return 0, 0
     if not resume:
@@ -315,7 +352,7 @@ def _earlier(part, note, resume, settings) -> tuple[int, int]:
             f"{part} holds lines of a run that broke off: `resume` goes on with it; "
             "remove it to start anew."
         )
-    before = known["settings"]
+    before = state["settings"]
     names = sorted(
         name for name in {*before, *settings} if before.get(name) != settings.get(name)
     )
@@ -324,7 +361,7 @@ def _earlier(part, note, resume, settings) -> tuple[int, int]:
             "The run to `resume` must have the same input and settings; those of "
             f"{part} differ in: {', '.join(names)}. Use them, or remove it."
         )
-    return known["lines"], known["bytes"]
+    return state["lines"], state["bytes"]
 
 
 def _write(stream: BinaryIO, content: bytes) -> None:

@@ -3,6 +3,7 @@
 Letters: S source time, L tokens of a translation.
 """
 
+import dataclasses
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_seqconv.decoding.options import SampleOptions
+from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 from keras_seqconv.tokenizers.common import check_one_vocabulary
@@ -42,6 +43,20 @@ class Translation(NamedTuple):
     tokens: tuple[str, ...] = ()
     positional_scores: np.ndarray = np.zeros(0, "float32")
     attention: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationOptions:
+    """Checked options of `Translator.translate_n_best`.
+
+    The search also returns the attention that `replace_unknowns` needs.
+    """
+
+    search: BeamOptions | SampleOptions
+    seed: int
+    return_attention: bool
+    replace_unknowns: bool
+    alignment_dictionary: Mapping[str, str] | None
 
 
 class Translator(TextModel):
@@ -126,7 +141,9 @@ class Translator(TextModel):
                 f" Received: {type(model).__name__}"
             )
         members = getattr(model, "models", [model])
-        if tokenizers and any(getattr(one, "has_one_table", False) for one in members):
+        if tokenizers and any(
+            getattr(member, "has_one_table", False) for member in members
+        ):
             check_one_vocabulary(source_tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = (
             source_tokenizer,
@@ -173,54 +190,60 @@ class Translator(TextModel):
             TypeError: unknown option.
         """
         texts = self._texts("texts", texts)
+        options = self.translation_options(n, num_beams, **options)
         results, read, cut = [[] for _ in texts], [], []
-        found = self.each_n_best(texts, n, num_beams, **options)
-        for index, results[index], ids, was_cut in found:
+        for index, best, ids, was_cut in self.each_n_best(texts, options):
+            results[index] = best
             read.append(ids)
-            cut += [index] * was_cut
+            if was_cut:
+                cut.append(index)
         self._warn(read, cut, texts)
         return results
 
-    def each_n_best(
+    def translation_options(
         self,
-        texts: Iterable[str],
         n_best: int,
         num_beams: int | None = None,
         *,
         sample: bool = False,
         seed: int = 1,
-        numbers: Iterable[int] | None = None,
         replace_unknowns: bool = False,
         alignment_dictionary: Mapping[str, str] | None = None,
         **search,
+    ) -> TranslationOptions:
+        """Returns the arguments of `translate_n_best`, checked, as one object."""
+        if num_beams is not None:
+            search["num_beams"] = num_beams
+        check_positive_integer("n_best", n_best)
+        check_integer("seed", seed, 0)
+        if sample:
+            options = self.search_options(search, SampleOptions, num_samples=n_best)
+        else:
+            options = self.search_options(search, num_hypotheses=None)
+            if n_best > options.num_beams:
+                raise ValueError(
+                    "`n_best` must be at most `num_beams`. "
+                    f"Received: n_best={n_best}, num_beams={options.num_beams}"
+                )
+            options = dataclasses.replace(options, num_hypotheses=n_best)
+        attention = options.return_attention
+        if replace_unknowns:
+            options = dataclasses.replace(options, return_attention=True)
+        return TranslationOptions(
+            options, seed, attention, replace_unknowns, alignment_dictionary
+        )
+
+    def each_n_best(
+        self, texts: list[str], options: TranslationOptions, first: int = 1
     ) -> Iterator[tuple[int, list[Translation], list[int], bool]]:
         """Yields the results of `translate_n_best` by text, the longest texts first.
 
-        `numbers`: of the texts, for `sample`.
+        `first` is the number of the first text, for the draws of `SampleOptions`.
 
         Yields:
             The position of a text in `texts`, its translations, the ids that were read
             (no end), and whether it was cut. There is no warning.
         """
-        texts = self._texts("texts", texts)
-        if num_beams is not None:
-            search["num_beams"] = num_beams
-        check_positive_integer("n_best", n_best)
-        if sample:
-            function = "sample_hypotheses"
-            seeds = seeds_of(seed, numbers or range(1, len(texts) + 1))
-            options = self.search_options(search, SampleOptions, num_samples=n_best)
-        else:
-            function, seeds = "beam_search_hypotheses", None
-            options = self.search_options(search, num_hypotheses=None)
-            num_beams, options["num_hypotheses"] = options["num_beams"], n_best
-            if n_best > num_beams:
-                raise ValueError(
-                    "`n_best` must be at most `num_beams`. "
-                    f"Received: n_best={n_best}, num_beams={num_beams}"
-                )
-        attention = options["return_attention"]
-        options["return_attention"] = attention or replace_unknowns
         sources, cut = self._sources(texts)
         lengths = [
             0 if len(ids) == 1 or not text.strip(_BLANKS) else len(ids)
@@ -230,18 +253,19 @@ class Translator(TextModel):
             if not length:
                 yield index, [Translation("", 0.0)], [], False
 
-        most = self.max_source_length
-        for batch, hypotheses in self._searched(
-            function, "source_ids", sources, lengths, options, most, seeds
+        seeds = None
+        if isinstance(options.search, SampleOptions):
+            seeds = seeds_of(options.seed, range(first, first + len(texts)))
+        search, widest = options.search, self.max_source_length
+        for batch, hypotheses in self._search(
+            search, "source_ids", sources, lengths, widest, seeds
         ):
-            for place, index in enumerate(batch.indices):
-                best = self._read(hypotheses, place, lengths[index])
-                if replace_unknowns:
+            for row, index in enumerate(batch.indices):
+                best = self._read(hypotheses, row, lengths[index])
+                if options.replace_unknowns:
                     words = self.source_tokenizer.split(texts[index])
                     words = words[: lengths[index] - 1]
-                    for n, one in enumerate(best):
-                        one = self._without_unknowns(one, words, alignment_dictionary)
-                        best[n] = one if attention else one._replace(attention=None)
+                    best = [self._without_unknowns(x, words, options) for x in best]
                 yield index, best, sources[index][:-1], index in cut
 
     def score(
@@ -275,12 +299,11 @@ class Translator(TextModel):
         return self._scores("translations", targets, options, sources)
 
     def _sources(self, texts: list[str]) -> tuple[list[list[int]], set[int]]:
-        """Ids of each text with the end id, and which were cut to the model's most."""
-        sources = self.source_tokenizer.tokenize(texts)
-        most = self.max_source_length
-        cut = {index for index, ids in enumerate(sources) if most and len(ids) > most}
+        """Ids of each text with the end id, and the texts that were cut."""
+        sources, limit = self.source_tokenizer.tokenize(texts), self.max_source_length
+        cut = {index for index, ids in enumerate(sources) if limit and len(ids) > limit}
         for index in cut:
-            sources[index] = [*sources[index][: most - 1], self.model.end_id]
+            sources[index] = [*sources[index][: limit - 1], self.model.end_id]
         return sources, cut
 
     def _warn(self, read, cut, texts):
@@ -293,31 +316,37 @@ class Translator(TextModel):
                 stacklevel=3,
             )
 
-    def _read(self, hypotheses, place: int, source_length: int) -> list[Translation]:
+    def _read(self, hypotheses, row: int, source_length: int) -> list[Translation]:
         """The translations in one row of hypotheses, for a source of length S."""
-        found, attention = [], None
-        for n, length in enumerate(hypotheses.lengths[place]):
-            if length == 0:  # fewer were found
+        translations, attention = [], None
+        for n, length in enumerate(hypotheses.lengths[row]):
+            if length == 0:  # the search found fewer
                 break
-            ids = hypotheses.ids[place, n, :length].tolist()
+            ids = hypotheses.ids[row, n, :length].tolist()
             if hypotheses.attention is not None:
-                attention = hypotheses.attention[place, n, :length, :source_length]
+                attention = hypotheses.attention[row, n, :length, :source_length]
             translation = Translation(
                 self.target_tokenizer.detokenize([ids])[0],
-                float(hypotheses.scores[place, n]),
+                float(hypotheses.scores[row, n]),
                 tuple(self.target_tokenizer.to_tokens(ids)),
-                hypotheses.positional_scores[place, n, :length],
+                hypotheses.positional_scores[row, n, :length],
                 attention,
             )
-            found.append(translation)
-        return found
+            translations.append(translation)
+        return translations
 
-    def _without_unknowns(self, best: Translation, words: list[str], alignments):
-        tokens = replace_unknowns_in(best.tokens, words, best.attention, alignments)
-        if tokens == list(best.tokens):
-            return best
-        text = self.target_tokenizer.join(tokens)
-        return best._replace(text=text, tokens=tuple(tokens))
+    def _without_unknowns(
+        self, translation: Translation, words: list[str], options: TranslationOptions
+    ) -> Translation:
+        """The translation with words of the source in place of unknown tokens."""
+        alignments, attention = options.alignment_dictionary, translation.attention
+        tokens = replace_unknowns_in(translation.tokens, words, attention, alignments)
+        if tokens != list(translation.tokens):
+            text = self.target_tokenizer.join(tokens)
+            translation = translation._replace(text=text, tokens=tuple(tokens))
+        if options.return_attention:
+            return translation
+        return translation._replace(attention=None)
 
 
 class LanguageGenerator(TextModel):
@@ -388,7 +417,7 @@ class LanguageGenerator(TextModel):
             search["num_beams"] = num_beams
         options = self.search_options(search, num_hypotheses=1)
         prefixes = self._prefixes(prompts, options)
-        return self._continued(prefixes, "beam_search_hypotheses", options)
+        return self._continued(prefixes, options)
 
     def sample(
         self,
@@ -404,7 +433,7 @@ class LanguageGenerator(TextModel):
         Args:
             prompts, **search: see `generate`.
             seed, temperature, top_k, top_p: see `keras_seqconv.decoding.sample`. With
-                a seed, the draws for a prompt depend on its place among them alone.
+                a seed, the draws for a prompt depend on its position alone.
 
         Returns, Raises:
             see `generate`.
@@ -413,7 +442,7 @@ class LanguageGenerator(TextModel):
         options = self.search_options(search, SampleOptions, num_samples=1)
         prefixes = self._prefixes(prompts, options)
         seeds = seeds_of(seed, range(1, len(prefixes) + 1))
-        return self._continued(prefixes, "sample_hypotheses", options, seeds)
+        return self._continued(prefixes, options, seeds)
 
     def stream(self, prompt: str, seed: int | None = None, **search) -> Iterator[str]:
         """Draws the text of `sample` for one prompt, and yields it in pieces.
@@ -431,12 +460,11 @@ class LanguageGenerator(TextModel):
         options = self.search_options(search, SampleOptions, num_samples=1)
         prefixes, seeds = self._prefixes(prompt, options), seeds_of(seed, [1])
         if self.is_of_keras:
-            found = self._continued(prefixes, "sample_hypotheses", options, seeds)
-            return iter(found)
+            return iter(self._continued(prefixes, options, seeds))
         ids = self.model.stream_ids(prefixes[0], seeds[0], options)
         return self.tokenizer.text_in_pieces(itertools.chain(prefixes[0], ids))
 
-    def _prefixes(self, prompts, options: dict) -> list[list[int]]:
+    def _prefixes(self, prompts, options) -> list[list[int]]:
         """Ids of the prompts; a warning says how many are unknown."""
         texts = self._texts("prompts", prompts)
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(texts)]
@@ -444,20 +472,20 @@ class LanguageGenerator(TextModel):
         UnknownTokens().add(prefixes, self.model.unk_id).tell(stacklevel=4)
         return prefixes
 
-    def _most(self, options: dict) -> int:
-        """Tokens of a text at most."""
+    def _most(self, options) -> int:
+        """Largest number of tokens of a text."""
         limit = self.model.max_target_length
-        return min(options["max_length"], limit - 1 if limit else 10**6)
+        return min(options.max_length, limit - 1 if limit else 10**6)
 
-    def _continued(self, prefixes, search: str, options: dict, seeds=None) -> list[str]:
-        """The best text of each prompt, of those that `search` finds."""
+    def _continued(self, prefixes, options, seeds=None) -> list[str]:
+        """The best text of each prompt, of those that the search finds."""
         # An empty prompt is a column of padding.
         lengths = [max(1, len(prefix)) for prefix in prefixes]
-        results, most = [""] * len(prefixes), max(1, self._most(options))
-        for batch, hypotheses in self._searched(
-            search, "prefix_ids", prefixes, lengths, options, most, seeds
+        results, widest = [""] * len(prefixes), max(1, self._most(options))
+        for batch, hypotheses in self._search(
+            options, "prefix_ids", prefixes, lengths, widest, seeds
         ):
-            for place, index in enumerate(batch.indices):
-                ids = hypotheses.ids[place, 0, : hypotheses.lengths[place, 0]]
+            for row, index in enumerate(batch.indices):
+                ids = hypotheses.ids[row, 0, : hypotheses.lengths[row, 0]]
                 results[index] = self.tokenizer.detokenize([ids.tolist()])[0]
         return results

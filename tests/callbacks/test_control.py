@@ -15,7 +15,6 @@ from keras_seqconv.callbacks import (
     GracefulStop,
     ReduceOnPlateau,
     StopAtLearningRate,
-    StopAtUpdate,
     StopOnNaN,
     Validate,
 )
@@ -27,14 +26,14 @@ from tests.callbacks.small import Probe, Stream, fit, make_model, results
 
 def rates(callbacks, batches, epochs) -> list[float]:
     """The rate of each batch."""
-    found = []
+    seen = []
     note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda batch, logs: found.append(rate_of(note.model))
+        on_train_batch_begin=lambda batch, logs: seen.append(rate_of(note.model))
     )
     model = make_model(keras.optimizers.SGD(0.1))
     # Its `model`, unlike this one, has the rate in its variables on JAX, too.
     fit(model, [*callbacks, note], max_epochs=epochs, stream=Stream(batches))
-    return found
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -43,8 +42,8 @@ def rates(callbacks, batches, epochs) -> list[float]:
         # Two updates an epoch; (n + 1) / 4 in the first four.
         (lambda: [FixedSchedule(0.4, force_anneal=4, shrink=0.5, warmup_steps=4)],
          2, 5, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]),
-        (lambda: [StopAtLearningRate(0.011),
-                  FixedSchedule(1.0, force_anneal=2, shrink=0.1)],
+        (lambda: [FixedSchedule(1.0, force_anneal=2, shrink=0.1),
+                  StopAtLearningRate(0.011)],
          1, 9, [1.0, 0.1, 0.01]),
         # An epoch ends in the warm-up, the second sets the best, then it shrinks.
         (lambda: [results("val_nll", [1.0, 2.0, 3.0, 4.0]),
@@ -53,8 +52,8 @@ def rates(callbacks, batches, epochs) -> list[float]:
     ],
 )  # fmt: skip
 def test_rates(callbacks, batches, epochs, wanted):
-    found = rates(callbacks(), batches, epochs)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9)
+    seen = rates(callbacks(), batches, epochs)
+    np.testing.assert_allclose(seen, wanted, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -71,8 +70,8 @@ def test_plateau_is_pytorchs_rule(mode):
     if mode == "max":  # 1 / 0.9999 is more than 1.0001 only by its square
         values = [1 / value for value in values]
     plateau = ReduceOnPlateau(shrink=0.5, patience=1, mode=mode)
-    found = rates([results("val_nll", values), plateau], 1, len(values))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    seen = rates([results("val_nll", values), plateau], 1, len(values))
+    np.testing.assert_allclose(seen, wanted, rtol=1e-6)
     assert len(set(wanted)) == 4
     other = ReduceOnPlateau()
     other.set_state(plateau.get_state())
@@ -104,7 +103,7 @@ def test_signal_ends_training_with_a_checkpoint(tmp_path, number, capfd):
     assert stop.signal == number and stop.exit_status == 128 + number
     state = checkpoints.read_state(checkpoints.latest(tmp_path))
     assert (state["update"], state["epoch"], state["epoch_end"]) == (7, 1, False)
-    assert completed(model) == 7 and validations == [True, False]
+    assert completed(model) == 7 and validations == [True]
     assert signal.getsignal(number) is before
     assert "stopping after this update" in capfd.readouterr().err
 
@@ -145,9 +144,6 @@ def test_handlers_come_back_after_an_error_and_are_of_the_main_thread():
 
 def test_nothing_is_trained_beyond_max_updates():
     model = make_model()
-    settings = dict(steps_per_epoch=5, epochs=3, shuffle=False, verbose=0)
-    model.fit(Stream().dataset(), callbacks=[StopAtUpdate(7)], **settings)
-    assert completed(model) == 7
     for _ in range(2):
         fit(model, updates=8)
         assert completed(model) == 8
@@ -170,14 +166,10 @@ def test_early_stopping_counts_validations():
     again = EarlyStopping(2, "val_bleu")
     again.set_state(stop.get_state())
     assert fit(make_model(), [given, again], max_epochs=6).epoch == []
+    assert again.message.endswith("not better than -4 in 2 validations.")
     down, given = EarlyStopping(1), results("val_nll", [3.0, 2.0, 2.0, 1.0])
     history = fit(make_model(), [given, down], max_epochs=4, stream=Stream(1))
     assert history.epoch == [0, 1, 2] and down.best == 2.0
-    # The result of one update, seen as that of a batch and of its epoch, counts once.
-    down.bad_validations, down.seen = 0, None
-    for epoch_end in (False, True):
-        down.on_logs({"val_nll": 3.0}, epoch_end)
-        assert down.bad_validations == 1
 
 
 def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
@@ -203,5 +195,6 @@ def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop(monkeypatch):
     scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
     assert scale < 2.0**127  # there were some
     monkeypatch.setattr(nan, "MINIMUM_LOSS_SCALE", 2.0**127)
-    history = fit(model, [nan], max_epochs=3)
-    assert "scale of the loss" in nan.message and len(history.epoch) == 1
+    before = completed(model)
+    fit(model, [nan], max_epochs=3)
+    assert "scale of the loss" in nan.message and completed(model) <= before + 1

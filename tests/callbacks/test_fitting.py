@@ -1,17 +1,18 @@
 """An interrupted training goes on as if nothing had happened, to the bit."""
 
+import signal
+
 import keras
-import numpy as np
 import pytest
 
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks import (
     Checkpoints,
     EarlyStopping,
+    GracefulStop,
     LogFile,
+    ReduceOnPlateau,
     Validate,
-    ordered,
-    resume,
 )
 from keras_seqconv.callbacks.reporting import read_log
 from tests.callbacks.small import Probe, Stream, fit, make_model, results, same
@@ -47,27 +48,24 @@ class Tokens(keras.layers.Layer):
 
 
 @pytest.mark.parametrize(
-    ("counts", "every"),
-    [
-        (False, 1),
-        pytest.param(True, 4, marks=pytest.mark.tensorflow),
-        # Here the record that a stop adds is one that is written anyway.
-        pytest.param(True, 1, marks=pytest.mark.tensorflow),
-    ],
+    ("counts", "updates_per_epoch"),
+    [(False, None), pytest.param(True, 4, marks=pytest.mark.tensorflow)],
 )
-def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts, every):
-    """Killed or stopped between two checkpoints, in the middle of epochs, validated."""
+def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts, updates_per_epoch):
+    """Killed, stopped and ended in the middle of epochs, with validation and rates."""
 
     def train(folder, *more, updates=13):
         layers = [Tokens()] if counts else []
         model = make_model(None, True, counts, *layers)
         callbacks = [
-            LogFile(folder / "log.jsonl", every),
-            Checkpoints(folder / "c", every_updates=3, monitor="val_loss"),
-            *([] if counts else [Validate(Stream(), every_updates=4)]),
+            Checkpoints(folder / "c", monitor="val_loss"),
+            LogFile(folder / "log.jsonl"),
+            ReduceOnPlateau(0.05, monitor="loss", shrink=0.5, mode="max"),
+            *([] if counts else [Validate(Stream())]),
             *more,
         ]
-        history = fit(model, callbacks, updates=updates, directory=folder / "c")
+        options = {"updates_per_epoch": updates_per_epoch, "directory": folder / "c"}
+        history = fit(model, callbacks, updates=updates, **options)
         timed = ("seconds", "tokens_per_second", "val_seconds")
         records = [
             {name: record[name] for name in record if name not in timed}
@@ -76,21 +74,23 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, counts, every):
         return model, history, records
 
     whole, whole_history, whole_log = train(tmp_path / "whole")
-    for batches in (4, 5):
-        with pytest.raises(Killed):
-            train(tmp_path / "parts", Probe(batches, kill))
-    if every == 1 and counts:
-        train(tmp_path / "parts", updates=8)
-    model, history, log = train(tmp_path / "parts")
+    parts = tmp_path / "parts"
+    with pytest.raises(Killed):
+        train(parts, Probe(4, kill))
+    train(parts, Probe(7, lambda: signal.raise_signal(signal.SIGTERM)), GracefulStop())
+    assert latest(parts / "c", "update", "epoch_end") == (7, False)
+    with pytest.raises(Killed):
+        train(parts, Probe(1, kill))
+    train(parts, updates=9)
+    assert latest(parts / "c", "update", "epoch_end") == (9, False)
+    model, history, log = train(parts)
     assert same(model, whole)
+    assert history.epoch == whole_history.epoch[-len(history.epoch) :]
     # The sums of the epoch in which it went on came back, too.
-    assert history.epoch == [1, 2]
-    losses = whole_history.history["loss"]
-    np.testing.assert_array_equal(history.history["loss"], losses[1:])
-    trained = [record["update"] for record in log if "loss" in record]
-    assert trained == ([4, 5, 8, 10, 12, 13] if every == 4 else [*range(1, 14)])
-    if counts:  # means are of all updates since the record before, also those before
-        assert log == whole_log
+    losses = history.history["loss"]
+    assert losses == whole_history.history["loss"][-len(losses) :]
+    log = [record for record in log if record["update"] != 9]  # of the shorter training
+    assert log == whole_log
 
 
 def test_epochs_end_with_whole_updates(tmp_path):
@@ -109,38 +109,20 @@ def test_epochs_end_with_whole_updates(tmp_path):
     assert latest(tmp_path, "update", "position", "epoch") == (7, 14, 2)
 
 
-def test_half_an_update_is_kept_in_plain_fit(tmp_path):
-    def train(start, callbacks):
-        settings = dict(initial_epoch=start // 5, steps_per_epoch=5, shuffle=False)
-        optimizer = keras.optimizers.Adam(0.05, gradient_accumulation_steps=2)
-        model, callbacks = make_model(optimizer), ordered(callbacks)
-        resume(model, tmp_path, callbacks)
-        data = Stream().dataset(start)
-        model.fit(data, epochs=2, callbacks=callbacks, verbose=0, **settings)
-        return model
-
-    whole = train(0, [])
-    with pytest.raises(Killed):
-        train(0, [Checkpoints(tmp_path), Probe(6, kill)])
+def test_plain_fit_writes_checkpoints(tmp_path):
+    settings = dict(steps_per_epoch=5, epochs=2, shuffle=False, verbose=0)
+    make_model().fit(Stream().dataset(), callbacks=[Checkpoints(tmp_path)], **settings)
     keys = ("update", "position", "epoch", "epoch_end")
-    assert latest(tmp_path, *keys) == (2, 5, 1, True)
-    assert same(whole, train(5, [Checkpoints(tmp_path)]))
-    assert latest(tmp_path, *keys) == (5, 10, 2, True)
+    assert latest(tmp_path, *keys) == (10, 10, 2, True)
 
 
 def test_files_that_are_kept(tmp_path):
     given = results("val_nll", [5.0, 1.0, 4.0, 3.0, 2.0, 6.0])
-    kept = Checkpoints(
-        tmp_path, every_updates=1, keep_last=2, keep_updates=1, keep_best=1
-    )
-    fit(make_model(), [given, kept], max_epochs=6, stream=Stream(2))
-    # Ends of epochs 5 and 6, the best (epoch 2), the newest between (epoch 6).
-    assert updates(tmp_path) == [4, 10, 11, 12]
-    assert checkpoints.best(tmp_path, 1) == [checkpoints.path_of(tmp_path, 4)]
-    # A mean of the epoch so far is no result that a batch can improve.
-    folder = tmp_path / "of training"
-    fit(make_model(), [Checkpoints(folder, monitor="loss")], max_epochs=2)
-    assert updates(folder) == [5, 10]
+    kept = Checkpoints(tmp_path, keep_last=2, keep_best=1)
+    fit(make_model(), [kept, given], 11, Stream(2))
+    # Ends of epochs 4 and 5, the best (epoch 2), the end within epoch 6.
+    assert updates(tmp_path) == [4, 8, 10, 11]
+    assert checkpoints.select(tmp_path, "best", 1) == [checkpoints.path_of(tmp_path, 4)]
 
 
 def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
@@ -163,11 +145,9 @@ def test_states_of_callbacks(tmp_path):
     fit(make_model(), [*stops, kept], max_epochs=2)
     assert latest(tmp_path, "recipe") == ({"name": "small"},)
     again = [EarlyStopping(10, "loss") for _ in range(2)]
-    returned = resume(make_model(), tmp_path, [*again, kept])
-    assert returned == checkpoints.read_state(checkpoints.latest(tmp_path))
+    fit(make_model(), [*again, kept], max_epochs=2, directory=tmp_path)
     for one, other in zip(stops, again, strict=True):
         assert one.get_state() == other.get_state()
-    assert resume(make_model(), tmp_path / "missing", again) is None
 
 
 def test_train_function_is_made_once(tmp_path):
@@ -179,8 +159,8 @@ def test_train_function_is_made_once(tmp_path):
             return inputs
 
     model = make_model(None, True, False, Counting())
-    callbacks = [Checkpoints(tmp_path, every_updates=2), Validate(Stream())]
-    fit(model, callbacks, max_epochs=1)
+    callbacks = [Checkpoints(tmp_path), Validate(Stream())]
+    fit(model, callbacks, updates=3)
     once = len(traces)
     for _ in range(2):
         fit(model, callbacks, max_epochs=4, directory=tmp_path)

@@ -10,16 +10,10 @@ import numpy as np
 import pytest
 
 from keras_seqconv.callbacks import (
-    Checkpoints,
-    EarlyStopping,
     LogFile,
     Progress,
-    StopAtLearningRate,
-    StopAtUpdate,
-    TensorBoard,
     Validate,
     ValidationBLEU,
-    ordered,
 )
 from keras_seqconv.callbacks.fitting import FetchedLogs
 from keras_seqconv.callbacks.reporting import read_log
@@ -31,19 +25,17 @@ from tests.processes import full_disk
 # --- Validation ---
 
 
-def test_validate_by_updates_epochs_and_at_the_end():
-    model, seen = make_model(), {"batch": [], "epoch": []}
+def test_validation_comes_first_at_ends_of_epochs_and_of_training():
+    model, seen = make_model(), []
 
-    def note(kind, logs):
-        if "val_loss" in logs:
-            seen[kind].append(int(to_numpy(model.optimizer.iterations)))
+    def note(epoch, logs):
+        assert "val_loss" in logs
+        seen.append(int(to_numpy(model.optimizer.iterations)))
 
-    look = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda _, logs: note("batch", logs),
-        on_epoch_end=lambda _, logs: note("epoch", logs),
-    )
-    history = fit(model, [look, Validate(Stream(), every_updates=4)], updates=12)
-    assert seen == {"batch": [4, 8, 12], "epoch": [5, 10, 12]}
+    look = keras.callbacks.LambdaCallback(on_epoch_end=note)
+    options = dict(updates=10, updates_per_epoch=4)
+    history = fit(model, [look, Validate(Stream())], **options)
+    assert seen == [4, 8, 10]
     last = model.evaluate(Stream().once(), steps=2, verbose=0)
     assert history.history["val_loss"][-1] == pytest.approx(last, rel=1e-6)
 
@@ -66,20 +58,10 @@ def test_training_is_the_same_with_and_without_validation():
         return model, fit(model, callbacks, updates=8).history
 
     first, plain = train()
-    second, validated = train(Validate(Stream(), every_updates=1))
+    second, validated = train(Validate(Stream()))
     assert same(first, second)
     for name in ("loss", "mae"):  # the sums of the epoch are not touched either
         assert plain[name] == validated[name]
-
-
-def test_order(tmp_path):
-    bleu = ValidationBLEU(lambda texts: texts, ["a"], ["a"])
-    own, early = keras.callbacks.LambdaCallback(), EarlyStopping(1)
-    kept, log = Checkpoints(tmp_path), LogFile(tmp_path / "log")
-    wanted = [StopAtUpdate(1), Validate(Stream()), bleu, early, own]
-    wanted += [StopAtLearningRate(1.0), log, kept]
-    shuffled = [kept, early, own, log, wanted[5], wanted[1], bleu, wanted[0]]
-    assert ordered(shuffled) == wanted and kept.others == wanted[:-1]
 
 
 def test_bleu():
@@ -107,17 +89,19 @@ def test_bleu():
 # --- Log file ---
 
 
-def test_means_are_of_the_batches_since_the_reading_before(monkeypatch):
-    monkeypatch.setattr(time, "perf_counter", iter([0.0, 2.0]).__next__)
+def test_values_of_an_epoch(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", iter([10.0, 12.0, 13.0]).__next__)
     log = LogFile("log")
     log.set_model(make_model())
-    first = log.read({"loss": 4.0, "nll": 2.0, "tokens": 100.0, "accuracy": 0.5})
-    assert first["loss"] == 4.0 and first["perplexity"] == pytest.approx(np.exp(2))
-    # 300 more tokens with a mean of 2: (400 + 600) / 400 = 2.5.
-    second = log.read({"loss": 2.5, "tokens": 400.0, "gradient_norm": 7.0})
-    assert second["loss"] == pytest.approx(2.0) and second["gradient_norm"] == 7.0
-    assert second["tokens_per_second"] == 150.0
-    assert second["learning_rate"] == pytest.approx(0.05)
+    log.set_state({"seconds": 4.0})  # of this epoch before a restart
+    log.on_epoch_begin(0)
+    values = log.values({"nll": 2.0, "tokens": 600.0, "loss": 3.0})
+    assert values["perplexity"] == pytest.approx(np.exp(2)) and values["loss"] == 3.0
+    assert values["tokens_per_second"] == 100.0 and "tokens" not in values
+    assert values["learning_rate"] == pytest.approx(0.05)
+    # The time of a validation does not count.
+    values = log.values({"tokens": 600.0, "val_seconds": 2.0})
+    assert values["tokens_per_second"] == 120.0
 
 
 def test_log_file(tmp_path):
@@ -125,7 +109,7 @@ def test_log_file(tmp_path):
     path.parent.mkdir()
     old = [{"update": n, "loss": 1.0, "seconds": 100.0 + n} for n in (-1, 0, 1, 2)]
     path.write_text("\n".join(map(json.dumps, old)) + '\n{"update": 6, "lo')
-    callbacks = [LogFile(path, every_updates=3), Validate(Stream())]
+    callbacks = [LogFile(path), Validate(Stream())]
     model = make_model()
     # Whose variables are made with the first batch.
     model.compile(model.optimizer, "mse", metrics=["mae"], run_eagerly=True)
@@ -133,10 +117,11 @@ def test_log_file(tmp_path):
     # Of what was there, what this training will not write again.
     before, records = read_log(path)[:2], read_log(path)[2:]
     assert [record["update"] for record in before] == [-1, 0]
-    trained = [record["update"] for record in records if "loss" in record]
-    validated = [record["update"] for record in records if "val_loss" in record]
-    assert trained == [3, 5, 6, 7] and validated == [5, 7]
-    assert [record["epoch"] for record in records] == [1, 1, 1, 2, 2, 2]
+    assert [(record["update"], record["epoch"]) for record in records] == [
+        (5, 1),
+        (7, 2),
+    ]
+    assert {"loss", "mae", "val_loss", "val_mae"} < records[0].keys()
     assert records[0]["learning_rate"] == pytest.approx(0.05)
     seconds = [record["seconds"] for record in records]
     assert seconds == sorted(seconds) and 100 < seconds[0] < 200
@@ -146,15 +131,16 @@ def test_log_file(tmp_path):
 
 
 def test_log_has_null_for_nan_and_names_itself_on_a_full_disk(tmp_path):
-    log = LogFile(tmp_path / "log.jsonl", every_updates=1)
+    log = LogFile(tmp_path / "log.jsonl")
     log.set_model(make_model())
+    log.set_params({})
     log.on_train_begin()
     log.on_epoch_end(0, {"val_loss": float("nan")})
     assert read_log(log.path)[0]["val_loss"] is None
     assert "NaN" not in log.path.read_text()
     log.path.unlink()
     with pytest.raises(OSError) as error, full_disk(200):
-        fit(make_model(), [log], updates=5)
+        fit(make_model(), [log], 5, Stream(1))
     assert error.value.filename == str(log.path)
 
 
@@ -196,9 +182,10 @@ def test_progress_on_a_terminal(monkeypatch):
     assert all(len(line) < 60 for line in shown if "val_" not in line)
     assert any("update 6/7  epoch 2  loss" in line for line in shown)
     assert any(line.endswith("left") for line in shown)
-    # Ends of epochs and results of validations stay: each on a line of its own.
+    # Ends of epochs stay: each on a line of its own.
     stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
-    assert stays == ["update 5/7", "update 5/7", "update 7/7", "update 7/7", ""]
+    assert stays == ["update 5/7", "update 7/7", ""]
+    assert text.count("val_loss") == 2
     fit(make_model(), [Progress(lines=Lines(Gone(), 0.0))], updates=2)
 
 
@@ -214,52 +201,18 @@ def test_progress_elsewhere_writes_plain_lines():
     assert single.startswith("update 1/1  epoch 1  loss ")
 
 
-def test_the_time_left_is_that_of_usual_batches_and_later_validations(monkeypatch):
+def test_the_time_left_is_that_since_the_first_update(monkeypatch):
     """Half a second a batch; the clock stands still while a test computes."""
     now, stream = [0.0], io.StringIO()
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def pass_time(number, logs=None):
-        now[0] += {0: 42.0, 2: 60.0, 3: 30.0}.get(number, 0.5)
+    def pass_time(batch, logs=None):
+        now[0] += 42.0 if batch == 0 else 0.5
 
-    class Slow(Validate):
-        def results(self):
-            now[0] += 100.0 if self.update == 4 else 2.0
-            return {"val_loss": 1.0}
-
-    def shown(updates, *validations, eager=True):
-        stream.seek(0), stream.truncate()
-        progress = Progress(max_updates=40, lines=Lines(stream, plain_seconds=0.0))
-        clock = keras.callbacks.LambdaCallback(on_train_batch_begin=pass_time)
-        model = make_model(run_eagerly=eager)
-        fit(model, [clock, progress, *validations], updates, Stream(20))
-        return stream.getvalue().splitlines()
-
-    first, second, *_, last = shown(8, eager=False)
+    progress = Progress(max_updates=40, lines=Lines(stream, plain_seconds=0.0))
+    clock = keras.callbacks.LambdaCallback(on_train_batch_begin=pass_time)
+    fit(make_model(run_eagerly=False), [clock, progress], 8, Stream(20))
+    first, second, *_, last = stream.getvalue().splitlines()
     assert first == "Compiling the first update ..."
     assert second.startswith("update 1/40") and not second.endswith("left")
     assert last.endswith("  0:16 left")  # 32 batches
-    lines = shown(20, Slow(Stream(), every_updates=4))
-    assert not any("Compiling" in line for line in lines)
-    # 20 batches, and 2 seconds for each four.
-    assert any(line.endswith("  0:18 left") for line in lines[-2:])
-
-
-def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-    from tensorboard.util import tensor_util
-
-    board = TensorBoard(tmp_path, 3)
-    history = fit(make_model(), [board, Validate(Stream())], updates=7)
-    values = {}
-    (path,) = tmp_path.iterdir()
-    for event in EventFileLoader(str(path)).Load():
-        for value in event.summary.value:
-            array = tensor_util.make_ndarray(value.tensor)
-            values.setdefault(value.tag, []).append((event.step, array))
-    assert [step for step, _ in values["train/loss"]] == [3, 5, 6, 7]
-    assert [step for step, _ in values["validation/loss"]] == [5, 7]
-    losses = [float(value) for _, value in values["validation/loss"]]
-    np.testing.assert_allclose(losses, history.history["val_loss"], rtol=1e-6)
-    assert float(values["train/learning_rate"][0][1]) == pytest.approx(0.05)

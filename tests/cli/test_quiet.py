@@ -30,7 +30,7 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
     train = f"train --preset dynamic_conv_phrases --dataset {tmp_path} --workdir run"
     commands = (
         f"{train} --max-updates 9 --architecture '{small}'",
-        "average run --last-updates 1 --output averaged",
+        "average run --last-epochs 1 --output averaged",
         "translate run --input test.de --output out.txt",
         "evaluate run --source test.de --reference test.en",
         "plot dynamic-kernels run --text 'ein Hund' --output kernels.png",

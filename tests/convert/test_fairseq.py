@@ -182,6 +182,7 @@ def test_whole_checkpoints(golden, tmp_path, folder, today):
         np.testing.assert_array_equal(to_numpy(found), to_numpy(wanted))
 
 
+@pytest.mark.slow
 def test_large_vocabularies(golden, tmp_path):
     """Of 32,768 entries, as wmt16.en-de, and of 262,144; counts of 10**9 and more."""
     options = json.loads((golden / "dynamicconv_no_glu" / "args.json").read_text())
@@ -307,24 +308,28 @@ def fconv_lm(**options):
 
 
 BACK = "[(8, 3), (4, 1, 0), (4, 3, 0), (8, 1, 3), (12, 2)]"
-CONVOLUTIONAL = {
-    "conv s2s": fconv(),
+GATED = {
     "attention in some layers": fconv(decoder_layers="[(8, 3)] * 3",
         decoder_attention="[False] + [True] + [False]"),
-    "attention as a list": fconv(decoder_attention=[True, False]),
-    "residuals from afar": fconv(**both(layers=BACK)),
     "growing channels": fconv(encoder_layers="[(6, 3)] + [(8, 3)] * 2",
         decoder_layers="[(6, 5), (10, 1)]"),
-    "even kernels, one longer than a sentence": fconv(
-        encoder_layers="[(8, 4), (8, 12)]", decoder_layers="[(8, 2), (8, 12)]"),
     "output shared": fconv(share_input_output_embed=True, decoder_out_embed_dim=6),
     "positions of two lengths": fconv(**BOTH_LENGTHS),
-    "width that is that of the channels": fconv(**both(embed_dim=8)),
-    "convolutional language model": fconv_lm(),
-    "language model, residuals from afar": fconv_lm(decoder_layers=BACK),
     "language model, adaptive": fconv_lm(adaptive_softmax_cutoff="4,7",
         decoder_layers="[(32, 3)] * 2"),
 }  # fmt: skip
+GATED_IN_OTHER_LAYOUTS = {
+    "conv s2s": fconv(),
+    "even kernels, one longer than a sentence": fconv(
+        encoder_layers="[(8, 4), (8, 12)]", decoder_layers="[(8, 2), (8, 12)]"),
+    "residuals from afar": fconv(**both(layers=BACK)),
+    "convolutional language model": fconv_lm(),
+}  # fmt: skip
+GATED_SLOW = GATED_IN_OTHER_LAYOUTS | {
+    "attention as a list": fconv(decoder_attention=[True, False]),
+    "width that is that of the channels": fconv(**both(embed_dim=8)),
+    "language model, residuals from afar": fconv_lm(decoder_layers=BACK),
+}
 NORMS = [
     ("tap", "conv s2s"), ("tap", "even kernels, one longer than a sentence"),
     ("tap", "residuals from afar"), ("folded", "residuals from afar"),
@@ -335,10 +340,11 @@ NORMS = [
 @pytest.mark.parametrize(
     ("layout", "options"),
     quick_and_slow(
-        [*(("head", options) for options in (QUICK_BLOCKS | CONVOLUTIONAL).values()),
+        [*(("head", options) for options in (QUICK_BLOCKS | GATED).values()),
          *OLDER,
-         *((layout, CONVOLUTIONAL[case]) for layout, case in NORMS)],
-        [("head", options) for options in BLOCKS.values()] + OLDER_SLOW,
+         *((layout, GATED_IN_OTHER_LAYOUTS[case]) for layout, case in NORMS)],
+        [*(("head", options) for options in (BLOCKS | GATED_SLOW).values()),
+         *OLDER_SLOW],
     ),
 )  # fmt: skip
 def test_other_options(tmp_path, layout, options):
@@ -527,7 +533,7 @@ def test_two_dictionaries_of_one_embedding(tmp_path):
          ["encoder.embed_tokens.weight", "decoder.output_projection.weight"]),
         (language_model("lightconv_lm", **TIED_TWICE),
          ["decoder.adaptive_softmax.tail.1.0.weight"]),
-        (CONVOLUTIONAL["output shared"], ["decoder.fc3.weight"]),
+        (GATED["output shared"], ["decoder.fc3.weight"]),
     ],
 )  # fmt: skip
 def test_tied_tensors_that_differ(tmp_path, options, names):

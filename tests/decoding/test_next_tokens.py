@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqconv.decoding import Constraints, SearchOptions
-from keras_seqconv.decoding.next_tokens import Blocks, block_size
+from keras_seqconv.decoding.next_tokens import VocabularyBlocks, block_size
 from tests.backends import to_numpy
 from tests.decoding.fakes import PAD, Recurrent
 
@@ -28,7 +28,7 @@ def test_top_k_is_exact_with_ties_to_the_lowest_id(size, k):
     bias[3] = -0.5
     if size > 200:
         bias[random.integers(0, 200, 5)] = -np.inf
-    values, ids = Blocks.of(ops.convert_to_tensor(logits)).top_k(bias, k)
+    values, ids = VocabularyBlocks.of(ops.convert_to_tensor(logits)).top_k(bias, k)
     total = logits + bias
     order = np.argsort(-total, axis=1, kind="stable")[:, :k]
     wanted = np.take_along_axis(total, order, axis=1)
@@ -51,7 +51,7 @@ def test_normalizer_is_exact_for_large_and_small_logits(size):
     logits = random.normal(size=(3, size)).astype("float32") * 5
     logits[1] += 1e4
     logits[2] -= 1e4
-    found = Blocks.of(ops.convert_to_tensor(logits)).log_normalizer()
+    found = VocabularyBlocks.of(ops.convert_to_tensor(logits)).log_normalizer()
     wide = logits.astype("float64")
     largest = wide.max(axis=1)
     wanted = np.log(np.sum(np.exp(wide - largest[:, None]), axis=1)) + largest
@@ -62,7 +62,7 @@ def test_normalizer_is_exact_for_large_and_small_logits(size):
 def test_a_broken_row_has_no_tokens_and_others_are_right(value):
     logits = np.zeros((3, 100), "float32")
     logits[1, 7] = value
-    found = Blocks.of(ops.convert_to_tensor(logits)).log_normalizer()
+    found = VocabularyBlocks.of(ops.convert_to_tensor(logits)).log_normalizer()
     found = to_numpy(found)
     assert np.isnan(found[1])
     np.testing.assert_allclose(found[[0, 2]], np.log(100), rtol=1e-6)

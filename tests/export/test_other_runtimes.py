@@ -18,6 +18,7 @@ from keras_seqconv import layers, models
 from keras_seqconv.export import onnx
 from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
+from tests.cases import quick_and_slow
 from tests.processes import ROOT
 from tests.small_models import (
     TEXTS,
@@ -144,7 +145,7 @@ def test_a_convolution_runs_in_onnx(tmp_path):
     assert_equal_outside("dynamic_conv", in_onnx, tmp_path / "model")
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", quick_and_slow(["mixed_bfloat16"], ["float16"]))
 def test_half_precision_leaves_in_float32(dtype, tmp_path):
     """A model by itself, though never called; a layer in a model of Keras' refuses."""
     model, _ = of_language_model(dtype=dtype)
@@ -183,7 +184,9 @@ def answering_translator(mixer):
     return ks.Translator(answering(mixer), tokenizer, tokenizer, {"max_length": 9})
 
 
-@pytest.mark.parametrize("case", [*SEARCHES, "int8"])
+@pytest.mark.parametrize(
+    "case", quick_and_slow(["limits", "int8"], ["groups", "optimal", "n-grams"])
+)
 def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     mixer, search = SEARCHES.get(case, ("dynamic_conv", {}))
     translator = answering_translator(mixer)
@@ -198,11 +201,13 @@ def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     for row, length in zip(source, [1, 2, 9, 5] * 3, strict=True):
         row[length - 1 :] = [2] + [1] * (9 - length)
     options = translator.search_options(search)
-    found = ks.decoding.beam_search_hypotheses(translator.model, source, **options)
+    found = ks.decoding.beam_search_hypotheses(
+        translator.model, source, options=options
+    )
     if quantize is not None:
         write_graphs(translator.model, tmp_path)
         model = OnnxModel(tmp_path, quantize=quantize)
-        found, other = model.beam_search_hypotheses(source, **options), found
+        found, other = model.beam_search_hypotheses(source, options=options), found
         assert (found.scores != np.asarray(other.scores))[:, 0].all()
     ids, lengths = np.asarray(found.ids)[:, 0], np.asarray(found.lengths)[:, 0]
     expected = [row[: n - 1].tolist() for row, n in zip(ids, lengths, strict=True)]

@@ -1,11 +1,15 @@
-"""Chunks of a request inside of an exported graph."""
+"""Parts of an exported graph: chunks of a request, limits, tokenizers."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.export import servable
+from keras_seqconv.export.servable import Servable, compiled, in_chunks
+from keras_seqconv.export.signatures import _OfTexts
 from tests.small_models import SMALL_LM, decided, make_translator
+from tests.two_tokenizers import make_two_sided
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.tensorflow
@@ -21,7 +25,7 @@ def test_chunks_have_no_more_tokens_than_said():
 
     lengths = tf.constant([3, 9, 0, 8, 3, 3])
     ids = tf.repeat(lengths[:, None], 9, axis=1)
-    (found,) = servable.in_chunks(lengths, 7, (tf.zeros(6, tf.int32),), run, ids)
+    (found,) = in_chunks(lengths, 7, (tf.zeros(6, tf.int32),), run, ids)
     assert seen == [(1, 9), (1, 8), (2, 3), (1, 3)]
     np.testing.assert_array_equal(found, lengths * 10)
 
@@ -33,34 +37,49 @@ def test_compiled_shapes_are_the_next_ones():
         seen.append(tuple(ids.shape))
         return (2 * ids,)
 
-    run = servable.compiled(double, 40, 1)
+    run = compiled(double, 40, 1)
     for shape in ((4, 16), (3, 9), (5, 33)):
         (found,) = run(tf.ones(shape, tf.int32))
         np.testing.assert_array_equal(found[:, : shape[1]], np.full(shape, 2))
     assert seen == [(4, 16), (8, 40)]
 
 
-def test_a_target_of_exactly_the_limit_is_scored_whole():
-    translator = make_translator("dictionary", max_length=6)
-    served = servable.Servable(translator, {})
-    assert served.max_target_length == 6
-    source, target = [[5, 6, 2]], [[7, 9, 4, 5, 8, 2]]
-    found = tf.function(served.score)(
-        tf.constant(target), tf.constant([6]), tf.constant(source), tf.constant([3])
-    )
-    penalty = {"length_penalty": 0.6}
-    expected = ks.decoding.score(translator.model, source, target, **penalty)
-    np.testing.assert_allclose(found["score"], expected.scores, rtol=1e-5)
-
-
-def test_a_prompt_of_exactly_the_limit_is_read_whole():
+def test_ids_of_exactly_the_limit_are_whole():
+    """The longest target to score with its end, and the longest prompt without one."""
+    exported = Servable(make_translator("dictionary", max_length=6), {})
+    assert exported.max_target_length == 6
+    target, vocabulary = [[7, 9, 4, 5, 8, 2]], exported.model.target_vocabulary_size
+    ids, lengths = exported._checked(tf.constant(target), [6], vocabulary, 6, True)
+    assert ids.numpy().tolist() == target and lengths.numpy().tolist() == [6]
     learned = {"kind": "learned", "max_length": 6}
     model = ks.models.LanguageModel(30, **SMALL_LM, kernel_sizes=[3], positions=learned)
-    served = servable.Servable(ks.LanguageGenerator(decided(model)), {"num_beams": 2})
-    assert served.max_source_length == 5
+    exported = Servable(ks.LanguageGenerator(decided(model)), {})
+    assert exported.max_source_length == 5
     prompt = [[7, 9, 4, 5, 8]]
-    found = tf.function(served.search)(tf.constant(prompt), tf.constant([5]))
-    options = {"num_beams": 2, "max_length": 200}
-    expected = ks.decoding.beam_search(model, prefix_ids=prompt, **options)[0]
-    assert found["ids"][0, 0, :5].numpy().tolist() == prompt[0]
-    np.testing.assert_array_equal(found["ids"][0, 0], expected[0, 0])
+    ids, lengths = exported._sources(tf.constant(prompt), tf.constant([5]))
+    assert ids.numpy().tolist() == prompt and lengths.numpy().tolist() == [5]
+
+
+def test_each_side_is_read_and_written_by_its_own_tokenizer():
+    reader, writer = make_two_sided().tokenizers.values()
+    settings = SimpleNamespace(
+        translates=True, max_source_length=9, max_target_length=9
+    )
+
+    def search(ids, lengths):
+        return {"ids": ids[:, None], "scores": tf.zeros((len(ids), 1))}
+
+    texts = _OfTexts(settings, [reader, writer], search, lambda *inputs: inputs)
+    sources, targets = ["w1 w2 w3", "w4"], ["w10", "w2 w1"]
+    translation = texts.best(tf.constant(sources))["translation"].numpy().tolist()
+    expected = writer.detokenize(reader.tokenize(sources))
+    assert [text.decode() for text in translation] == expected != sources
+    target_ids, _, source_ids, _ = texts.score_texts(
+        tf.constant(targets), tf.constant(sources)
+    )
+    for ids, tokenizer, read in (
+        (target_ids, writer, targets),
+        (source_ids, reader, sources),
+    ):
+        rows = [[*filter(lambda x: x != 1, row)] for row in ids.numpy().tolist()]
+        assert rows == tokenizer.tokenize(read)

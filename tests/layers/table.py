@@ -204,7 +204,7 @@ ROWS = {
         of("AdaptiveSoftmax", 11, dropout=0.5, seed=1, **ADAPTIVE), 5, seeds=1
     ),
 }  # fmt: skip
-# Rows that go a way of their own; the others are not compiled, reloaded or trained.
+# Rows that repeat the code of others are not compiled and reloaded.
 ALIKE = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
     "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
@@ -215,8 +215,6 @@ ALIKE = [
     "positions of the paper",
 ]  # fmt: skip
 DIFFERENT = [name for name in ROWS if name not in ALIKE]
-# An adaptive softmax has its weights in `log_prob` and not in its call.
-TRAINABLE = [x for x in DIFFERENT if ROWS[x].weights and x != "adaptive softmax"]
 MASKABLE = [(name, mask) for name, row in ROWS.items() for mask in row.masks]
 STEPPING = [name for name in ROWS if ROWS[name].steps]
 
@@ -240,12 +238,11 @@ def symbols(arguments):
     }
 
 
-def functional(row, layer, given=None):
+def functional(row, layer):
     """A model of the layer, and what it is called with."""
-    given = given or row.arguments()
-    arguments = symbols(given)
+    arguments = symbols(row.arguments())
     model = keras.Model(list(arguments.values()), layer(**arguments))
-    return model, list(given.values())
+    return model, list(row.arguments().values())
 
 
 def with_junk(row, mask_name):

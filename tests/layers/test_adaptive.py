@@ -8,18 +8,19 @@ from keras import ops
 from keras_seqconv.layers import AdaptiveInput, AdaptiveSoftmax
 from keras_seqconv.ops import fused
 from tests.backends import compiled, layer_gradients, modes, to_numpy
+from tests.cases import quick_and_slow
 from tests.layers.values import assert_close, random, randomized
 
 WORDS, CUTOFFS, CHANNELS = 41, (7, 15, 26), 16
 BANDS = [(0, 7), (7, 15), (15, 26), (26, 41)]
 
 
-@pytest.fixture(params=["one block", "many blocks"])
+@pytest.fixture
 def blocks(request, monkeypatch):
-    """As for large vocabularies, where not all rows fit in a block."""
-    if request.param == "many blocks":
+    """Rows of a block: few, as of large vocabularies, or None if all fit in one."""
+    if request.param is not None:
         monkeypatch.setattr(fused, "BLOCK_SIZE", 1)
-        monkeypatch.setattr(fused, "FEWEST_ROWS", 3)
+        monkeypatch.setattr(fused, "FEWEST_ROWS", request.param)
 
 
 def softmax_layer(**kwargs):
@@ -78,7 +79,14 @@ class TestAdaptiveSoftmax:
         tables = [tuple(weight.shape) for weight in layer.embeddings]
         assert tables == [(7, 17), (8, 8), (11, 4), (15, 2)]
 
-    @pytest.mark.parametrize("tied", ["nothing", "tables", "projections too"])
+    @pytest.mark.parametrize(
+        ("blocks", "tied"),
+        quick_and_slow(
+            [(3, "nothing"), (None, "projections too")],
+            [(3, "tables"), (None, "nothing"), (3, "projections too")],
+        ),
+        indirect=["blocks"],
+    )
     def test_equals_the_formula(self, blocks, tied):
         """For every word, also those with offset 1, which fairseq's criterion skips."""
         features = random(1, WORDS, CHANNELS)
@@ -99,7 +107,13 @@ class TestAdaptiveSoftmax:
             assert got.dtype == np.float32
             assert_close(got, chosen, err_msg=mode)
 
-    @pytest.mark.parametrize("only", [None, 0, 2, 3])
+    @pytest.mark.parametrize(
+        ("blocks", "only"),
+        quick_and_slow(
+            [(3, None), (None, 2)], [(3, 0), (3, 3), (None, None), (None, 0)]
+        ),
+        indirect=["blocks"],
+    )
     def test_gradients_are_those_of_the_full_distribution(self, blocks, only):
         """Words of all clusters or, in the extreme, of one."""
         features, ids = random(2, 9, CHANNELS), words()
@@ -117,14 +131,15 @@ class TestAdaptiveSoftmax:
             return layer_gradients(layer, lambda x: layer.log_prob(x, ids), x)
 
         expected = layer_gradients(layer, direct, features)
-        for function in (gradients, compiled(gradients)):
-            got = function(ops.convert_to_tensor(features))
-            for gradient, value in zip(got, expected, strict=True):
-                scale = max(1, np.abs(to_numpy(value)).max())
-                difference = np.abs(to_numpy(gradient) - to_numpy(value)).max()
-                assert difference < 1e-5 * scale
+        function = gradients if only is None else compiled(gradients)
+        got = function(ops.convert_to_tensor(features))
+        for gradient, value in zip(got, expected, strict=True):
+            scale = max(1, np.abs(to_numpy(value)).max())
+            difference = np.abs(to_numpy(gradient) - to_numpy(value)).max()
+            assert difference < 1e-5 * scale
 
     @pytest.mark.tensorflow
+    @pytest.mark.parametrize("blocks", quick_and_slow([3], [None]), indirect=True)
     def test_graph_with_unknown_shapes(self, blocks):
         import tensorflow as tf
 

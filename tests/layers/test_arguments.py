@@ -1,7 +1,5 @@
 """Constructors: wrong arguments are named; first weights; what users of Keras type."""
 
-import inspect
-
 import keras
 import numpy as np
 import pytest
@@ -92,12 +90,6 @@ def test_wrong_arguments_are_named(layer, name, value):
     with pytest.raises(ValueError, match=f"(?s)`{name}` {rule}") as error:
         getattr(layers, layer)(**{**NEEDED.get(layer, {}), name: value})
     assert f"{name}={value!r}" in str(error.value)
-
-
-@pytest.mark.parametrize("layer", [*NEEDED, "DynamicConvModule", "SurplusDynamicConv"])
-def test_errors_of_missing_arguments_name_the_class(layer):
-    with pytest.raises(TypeError, match=rf"^{layer}\.__init__\(\) missing"):
-        getattr(layers, layer)()
 
 
 @pytest.mark.parametrize(
@@ -251,17 +243,6 @@ def test_initializers_that_are_given():
     padded.build()
     assert not to_numpy(padded.embeddings[0])[1].any()
     assert to_numpy(padded.embeddings[1])[1].any()
-
-
-@pytest.mark.parametrize("name", [name for name in dir(layers) if name[0].isupper()])
-def test_signatures_are_complete(name):
-    """They name what `**kwargs` hand on to layers of this package."""
-    make = getattr(layers, name)
-    named = inspect.signature(make).parameters
-    for base in make.__mro__:
-        if base.__module__.startswith("keras_seqconv"):
-            own = inspect.getfullargspec(base.__init__)
-            assert {*own.args[1:], *own.kwonlyargs} <= set(named)
 
 
 def test_numbers_of_numpy():

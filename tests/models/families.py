@@ -172,12 +172,18 @@ CONFIGS = {
     "conv_s2s_no_positions": (conv_s2s, dict(positions=False,
                                              convolutions="[(8, 2)]", output_dim=8)),
 }  # fmt: skip
-ADAPTIVE_OUTPUTS = ("lm_adaptive", "lm_tied", "lm_tied_projections", "conv_lm_adaptive")
-_QUICK = ("mixed", "sides", "short_conv", "lm_mixed", "lm_adaptive",
-          "lm_tied_projections", "conv_lm", "conv_s2s")  # fmt: skip
+_QUICK = (
+    "mixed",
+    "sides",
+    "short_conv",
+    "lm_mixed",
+    "lm_tied_projections",
+    "conv_lm",
+    "conv_s2s",
+)
 
 
-def cases(quick=_QUICK, slow=()):
+def cases(quick, slow=()):
     """A `parametrize` of these models: those of `slow` only with slow tests."""
     return pytest.mark.parametrize("name", quick_and_slow(quick, slow))
 
@@ -207,7 +213,7 @@ def randomize(model, scale=0.4, seed=0):
 def inputs_of(model, rows=slice(None)):
     """The sentences above as the model takes them."""
     inputs = {"target_ids": TARGETS[rows]}
-    if hasattr(model, "encode"):
+    if model.has_source:
         inputs["source_ids"] = SOURCES[rows]
     return inputs
 

@@ -146,7 +146,8 @@ def test_going_on_after_a_change(change, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.get_config() == model.get_config()
-    assert ks.callbacks.resume(resumed, tmp_path)["update"] == 2
+    latest = ks.checkpoints.latest(tmp_path)
+    assert ks.checkpoints.restore(latest, resumed)["update"] == 2
     outputs = [logits_of(each, inputs_of(model)) for each in (model, loaded)]
     np.testing.assert_allclose(*outputs, atol=1e-6)
     for each in (model, loaded, resumed):

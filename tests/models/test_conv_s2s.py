@@ -15,6 +15,7 @@ from tests.models.families import (
     SOURCES,
     TARGETS,
     TOLERANCE,
+    cases,
     conv_s2s,
     model_of,
     tensors,
@@ -35,7 +36,7 @@ def test_sides_and_layers_differ_in_convolutions_and_attention():
     assert two.count_params() - one.count_params() == size
 
 
-@pytest.mark.parametrize("name", ["conv_s2s_small", "conv_s2s"])
+@cases(("conv_s2s",), ("conv_s2s_small",))
 def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     """Its convolutions get 1 / 2A of it; its embeddings more, past them."""
     model, inputs = model_of(name), tensors(INPUTS)

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_seqconv import decoding
 from keras_seqconv.layers import TokenEmbedding
 from keras_seqconv.models import EncoderDecoder
 from tests.backends import to_numpy
+from tests.cases import quick_and_slow
 from tests.models.families import (
     ONE,
     SOURCES,
@@ -62,7 +62,7 @@ def test_policy_of_the_model_is_that_of_its_layers():
 
 
 @pytest.mark.parametrize(
-    ("share", "matrices"), [("none", 3), ("decoder", 2), ("all", 1)]
+    ("share", "matrices"), quick_and_slow([("decoder", 2), ("all", 1)], [("none", 3)])
 )
 def test_shared_embeddings(share, matrices):
     """One table of V * C numbers each; a change is seen wherever it is shared."""
@@ -96,19 +96,6 @@ def test_kernel_sizes():
     assert kernel_sizes_of(model.encoder_blocks) == [5, 5]
     assert kernel_sizes_of(model.decoder_blocks) == [4, 6]
     assert kernel_sizes_of(encoder_decoder(kernel_sizes=[9]).encoder_blocks) == [9, 9]
-
-
-@pytest.mark.tensorflow
-def test_the_past_of_a_search_grows():
-    """And finds what XLA finds, where all sizes stay."""
-    model = model_of("transformer")
-    options = dict(num_beams=3, max_length=5, max_length_ratio=0.5)
-    found, scores = decoding.beam_search(model, SOURCES, **options)
-    wanted, wanted_scores = decoding.beam_search(
-        model, SOURCES, jit_compile=True, **options
-    )
-    assert np.array_equal(found, wanted)
-    np.testing.assert_allclose(scores, wanted_scores, atol=1e-5)
 
 
 def test_other_special_ids():

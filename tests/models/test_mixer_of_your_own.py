@@ -8,6 +8,7 @@ import keras_seqconv as ks
 from keras_seqconv.layers import LightConv
 from keras_seqconv.models import MIXERS, from_preset
 from tests.backends import UNCOMPILED, to_numpy
+from tests.cases import quick_and_slow
 from tests.models.families import (
     Previous,
     check_steps,
@@ -27,7 +28,7 @@ def row(monkeypatch):
     monkeypatch.setitem(MIXERS, "previous", Previous)
 
 
-@pytest.mark.parametrize("make", [encoder_decoder, language_model])
+@pytest.mark.parametrize("make", quick_and_slow([encoder_decoder], [language_model]))
 def test_it_trains_decodes_and_is_saved(make, tmp_path):
     """In a decoder; an encoder has it beside one that sees both sides."""
     both = {"encoder": "dynamic_conv", "decoder": [PREVIOUS, "previous"]}

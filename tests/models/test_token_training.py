@@ -179,7 +179,7 @@ def test_logs_are_means_over_the_tokens_of_an_epoch():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("make", [small_model, adaptive_model])
+@pytest.mark.parametrize("make", quick_and_slow([adaptive_model], [small_model]))
 def test_validation_has_no_dropout(make):
     rates = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.5)
     if make is adaptive_model:
@@ -257,7 +257,7 @@ def test_loss_scaling():
     assert isinstance(scaled, keras.optimizers.LossScaleOptimizer)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("dtype", quick_and_slow(["mixed_float16"], ["float32"]))
 def test_callbacks_find_averaged_weights(dtype):
     """Keras' `SwapEMAWeights`, which looks for the optimizer that has them."""
     model = small_model(dtype=dtype)

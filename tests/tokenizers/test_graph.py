@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, moses_bpe
+from tests.cases import quick_and_slow
 from tests.conftest import corpus_folder
 from tests.processes import run_python
 from tests.tokenizers.test_kinds import TOKENIZERS
@@ -30,7 +31,14 @@ EDGES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=TOKENIZERS, scope="module")
+# Of each class and of each option that a graph sees.
+QUICK = ["bpe+bytes", "unigram", "nmt_nfkc", "words", "characters", "byte pairs"]
+
+
+@pytest.fixture(
+    params=quick_and_slow(QUICK, [name for name in TOKENIZERS if name not in QUICK]),
+    scope="module",
+)
 def tokenizer(request):
     return TOKENIZERS[request.param]
 
@@ -114,8 +122,10 @@ def test_long_texts(tokenizer, graphs, text):
         assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
 
 
-def test_no_resource_is_lost(tokenizer):
+@pytest.mark.parametrize("name", ["bpe+bytes", "words", "byte pairs"])
+def test_no_resource_is_lost(name):
     """Neither with the graph it was first used in, nor with Keras' seed."""
+    tokenizer = TOKENIZERS[name]
     copy = pickle.loads(pickle.dumps(tokenizer))
     expected, texts = tokenizer.tokenize(TEXTS), tf.constant(TEXTS)
     function = tf.function(copy.tokenize_tensor)
@@ -146,8 +156,7 @@ TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokeni
 @pytest.mark.slow
 def test_exports_run_without_this_package(tmp_path):
     expected = []
-    names = ["bpe+bytes", "unigram", "nmt_nfkc", "words", "characters", "byte pairs"]
-    for name in names:
+    for name in QUICK:
         tokenizer = TOKENIZERS[name]
         module = tf.Module()
         module.tokenizer = tokenizer.trackables
@@ -158,7 +167,7 @@ def test_exports_run_without_this_package(tmp_path):
         )
         for texts in ([], ["the young garden  ä"], ["", "the garden", "x " * 10_000]):
             expected.append(str(tokenizer.detokenize(tokenizer.tokenize(texts))))
-    printed = run_python(SERVE, *(tmp_path / name for name in names)).stdout
+    printed = run_python(SERVE, *(tmp_path / name for name in QUICK)).stdout
     assert printed.split("\n")[:-1] == expected
 
 

@@ -160,7 +160,6 @@ def test_bad_texts(kind):
         ("moses_bpe", {"moses": True}, "language=None"),
         ("moses_bpe", {"languages": ("de", "EN"), "moses": True}, "language='EN'"),
         ("moses_bpe", {"merges": 0}, "merges=0"),
-        ("moses_bpe", {"padding_factor": 0}, "padding_factor=0"),
         ("moses_bpe", {"target_texts": [" "], "joint": False}, "`target_texts` must"),
     ],
 )

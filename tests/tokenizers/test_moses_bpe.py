@@ -197,9 +197,8 @@ def test_codes_and_pieces_are_those_of_the_command_line(tmp_path):
 
 def test_training_with_moses_and_a_joined_dictionary():
     source, target = train_tokenizers(
-        "moses_bpe", GERMAN, ENGLISH, languages=("de", "en"), merges=30,
-        padding_factor=1,
-    )  # fmt: skip
+        "moses_bpe", GERMAN, ENGLISH, languages=("de", "en"), merges=30
+    )
     assert source is not target and source.dictionary == target.dictionary
     assert (source.language, target.language) == ("de", "en")
     assert source.detokenize(source.tokenize(GERMAN)) == GERMAN
@@ -217,10 +216,6 @@ def test_sizes_of_a_trained_dictionary():
     assert tokenizer.dictionary.symbols[4:] == ("a", "b", "c", "madeupword0000")
     assert tokenizer.unspellable_ids == [0, 1, 7]
     assert tokenizer.bpe_codes is None and not tokenizer.remove_bpe
-    rare = DictionaryTokenizer.train(texts, moses=False, min_count=2, padding_factor=1)
-    assert rare.dictionary.symbols[4:] == ("a", "b")
-    small = DictionaryTokenizer.train(
-        texts, moses=False, vocabulary_size=5, padding_factor=1
-    )
-    assert small.dictionary.symbols[4:] == ("a",)
+    small = DictionaryTokenizer.train(texts, moses=False, vocabulary_size=5)
+    assert small.dictionary.symbols[4:6] == ("a", "madeupword0000")
     assert small.tokenize(["a b <pad>"]) == [[4, 3, 3, 2]]

@@ -35,7 +35,7 @@ def command(*arguments):
 def train(corpus, run, updates):
     command(*flags(
         corpus, run, tokens_per_batch=256, learning_rate=1e-2, deterministic=True,
-        average=1, checkpoint_every=5, validation_bleu=True, tensorboard=True,
+        average=1, updates_per_epoch=5, validation_bleu=True, tensorboard=True,
         max_updates=updates, jit_compile="auto",
     ))  # fmt: skip
 
@@ -58,8 +58,8 @@ def test_a_run_learns_and_is_scored(corpus, run, tmp_path, capsys):
     losses = [one["loss"] for one in records if "loss" in one]
     assert losses[-1] < 0.8 * losses[0]
     assert (run / "curves.png").stat().st_size > 1000
-    for events in (run / "tensorboard").iterdir():  # of both parts
-        assert b"validation/bleu" in events.read_bytes()
+    for events in (run / "tensorboard/validation").iterdir():  # of both parts
+        assert b"epoch_bleu" in events.read_bytes()
     options = ["--dataset", corpus, "--quiet", "--json"]
     # The model of the run is that of its last update, which was validated.
     for split, expected in (
@@ -71,7 +71,7 @@ def test_a_run_learns_and_is_scored(corpus, run, tmp_path, capsys):
         bleu, _ = json.loads(capsys.readouterr().out)["scores"]
         assert bleu["value"] == pytest.approx(expected, abs=1e-3), split
     averaged, output = tmp_path / "averaged", tmp_path / "output"
-    command("average", run, "--last-updates", 2, "--output", averaged)
+    command("average", run, "--last-epochs", 2, "--output", averaged)
     command("translate", averaged, "--input", corpus / "test.en", "--output", output)
     assert len(lines_of(output)) == 8 and any(lines_of(output))
 

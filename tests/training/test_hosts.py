@@ -116,7 +116,9 @@ def test_devices_and_hosts_come_to_the_same_weights(corpus, tmp_path):
 @pytest.mark.slow
 def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_path):
     folders = [tmp_path / "first", tmp_path / "second"]
-    first, second = start_hosts(corpus, folders, checkpoint_every=2, max_updates=100000)
+    first, second = start_hosts(
+        corpus, folders, updates_per_epoch=2, max_updates=100000
+    )
     while not checkpoints.find(folders[0] / "checkpoints"):
         time.sleep(0.1)
         assert first.poll() is None and second.poll() is None
@@ -127,7 +129,7 @@ def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_
     assert "error: Training ends on host 0 of 2, most likely because" in error
     shutil.rmtree(folders[1])  # another machine takes its place
     updates = checkpoints.update_of(checkpoints.latest(folders[0] / "checkpoints"))
-    more = {"checkpoint_every": 2, "max_updates": updates + 3}
+    more = {"updates_per_epoch": 2, "max_updates": updates + 3}
     first, second = start_hosts(corpus, folders, **more)
     out, _ = end(first)
     end(second)
@@ -140,7 +142,7 @@ def test_hosts_with_folders_of_their_own_go_on_after_one_was_killed(corpus, tmp_
 def test_a_signal_to_one_host_ends_all_after_the_same_update(corpus, tmp_path):
     run = tmp_path / "run"
     first, second = start_hosts(
-        corpus, [run] * 2, checkpoint_every=1, max_updates=10**5
+        corpus, [run] * 2, updates_per_epoch=1, max_updates=10**5
     )
     while not checkpoints.find(run / "checkpoints"):
         time.sleep(0.1)
@@ -192,7 +194,7 @@ def test_a_closed_connection_is_told_from_another_error(monkeypatch, kind):
 LONG_TEXT = """
 import time
 import keras_seqconv.training.run as run
-run.read_text = lambda *_: print("reading", flush=True) or time.sleep(1000)
+run.text_of = lambda *_: print("reading", flush=True) or time.sleep(1000)
 """
 
 

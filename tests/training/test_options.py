@@ -19,10 +19,10 @@ from keras_seqconv.training.recipe import (
 )
 from keras_seqconv.training.run import read_run, sole_run
 from keras_seqconv.training.text import (
-    _train_tokenizers,
+    _learned_tokenizers,
     corpus_of,
     open_corpus_of,
-    read_text,
+    text_of,
     tokenizers_of,
 )
 from keras_seqconv.training_options import TrainingOptions, read_options
@@ -255,7 +255,7 @@ def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
     ):
         given = options(preset=preset, dataset=str(tmp_path / file), **sizes)
         corpus = open_corpus_of(given)
-        tokenizer = _train_tokenizers(given, corpus, print)[1]
+        tokenizer = _learned_tokenizers(given, corpus, print)[1]
         assert tokenizer.detokenize(tokenizer.tokenize([" the\t is "])) == [expected]
 
 
@@ -321,5 +321,5 @@ def test_splits_that_training_does_not_read_are_named(tmp_path):
     changes = {"dataset": str(corpus), "tokenizer": "words", "source_language": "en"}
     given, said = options(workdir=str(tmp_path / "run"), **changes), []
     run = start(given)
-    read_text(run, resolve_recipe(given), corpus_of(run), said.append)
+    text_of(run, resolve_recipe(given), corpus_of(run), said.append)
     assert any(line.endswith("and not tst, val2.") for line in said)

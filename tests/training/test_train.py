@@ -23,7 +23,9 @@ from keras_seqconv.data.ids import IdStore
 from keras_seqconv.devices import available_cores
 from keras_seqconv.presets import Plateau
 from keras_seqconv.training import TrainingOptions, average_run, train
+from keras_seqconv.training import finish as finishing
 from keras_seqconv.training.finish import _average_or_best
+from keras_seqconv.training.recipe import make_model, warm_start
 from keras_seqconv.training.run import read_run, sole_run
 from keras_seqconv.training.text import open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks
@@ -37,6 +39,24 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
 TINY = {"hidden_dim": 16, "intermediate_dim": 16, "num_heads": 2}
 TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 FINISHED = {"tokens_per_batch": 512, "max_updates": 9}
+
+
+@pytest.fixture(autouse=True)
+def no_graphs(monkeypatch):
+    """Of ONNX Runtime, which take seconds; `test_a_run_leaves_...` has them."""
+
+    def save(translator, folder, overwrite):
+        translator.save(folder, overwrite)
+        return f"Written to {folder}"
+
+    monkeypatch.setattr(finishing, "save_with_graphs", save)
+
+
+@pytest.fixture
+def no_finish(monkeypatch):
+    """Trainings end with their last checkpoint."""
+    module = sys.modules["keras_seqconv.training.train"]  # `train` is a function, too
+    monkeypatch.setattr(module, "finish", lambda *_: {})
 
 
 @pytest.fixture
@@ -111,6 +131,7 @@ def weights_in(checkpoint):
 
 
 def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
+    monkeypatch.undo()  # with graphs
     monkeypatch.setitem(sys.modules, "jax", None)  # not installed
     lines = []
     run = tmp_path / "run"
@@ -132,6 +153,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     scores = json.loads((run / "scores.json").read_text())
     assert scores["BLEU"]["line"].startswith("BLEU|nrefs:1|case:mixed")
     assert (run / "curves.png").stat().st_size > 1000
+    assert any(line.endswith("with graphs for ONNX Runtime") for line in lines)
     translator = ks.load(result.folder)
     assert translator.translate(["one two", ""])[1] == ""
     assert translator.search["num_beams"] == 4
@@ -141,8 +163,8 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     records = read_log(run / "log.jsonl")
     assert {"update", "loss", "nll", "learning_rate"} <= set().union(*records)
     assert any("val_bleu" in record for record in records)
-    (events,) = (run / "tensorboard").iterdir()
-    assert b"validation/bleu" in events.read_bytes()
+    (events,) = (run / "tensorboard" / "validation").iterdir()
+    assert b"epoch_bleu" in events.read_bytes()
 
 
 @pytest.mark.slow
@@ -206,17 +228,17 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
 
 def test_average_of_other_checkpoints(copied, tmp_path):
     (corpus, run), output = copied, tmp_path / "averaged"
-    done = average_run(run, output, "last_updates", 2)
-    assert done == "Averaged 2 checkpoints (last updates: updates 8, 9)"
+    done = average_run(run, output, "last_epochs", 2, up_to=8)
+    assert done == "Averaged 2 checkpoints (last epochs: updates 6, 8)"
     translator = ks.load(output)
     assert translator.trained == {
         "preset": "dynamic_conv_phrases", "dataset": str(corpus),
         "checkpoints": done,
     }  # fmt: skip
-    from keras_seqconv.export.model_card import _scores  # needs TensorFlow
+    from keras_seqconv.export.model_card import _score_lines  # needs TensorFlow
 
-    card = _scores(None, translator.trained)
-    assert "- preset: dynamic_conv_phrases\n" in card and "updates 8, 9" in card
+    card = "\n".join([*_score_lines(None, translator.trained)])
+    assert "- preset: dynamic_conv_phrases\n" in card and "updates 6, 8" in card
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
     with pytest.raises(ValueError, match="`up_to` must not be given with the best"):
@@ -265,9 +287,9 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     finished, monkeypatch, kind, best, monitor, mode
 ):
     run, recipe = read_run(finished[1])
-    changes = dict(keep=2, early_stopping=3, monitor=monitor, validation_bleu=True)
+    changes = dict(keep=2, monitor=monitor, validation_bleu=True)
     run.options = run.options.model_copy(update=changes)
-    averaging = {"average_kind": kind, "average": 7}
+    averaging = {"average_kind": kind, "average": 7, "early_stopping": 3}
     recipe = dataclasses.replace(
         recipe, **averaging, schedule=Plateau(learning_rate=0.1)
     )
@@ -288,7 +310,9 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(
     copied, tmp_path, capsys
 ):
     folder = copied[1]
-    *_, second, last = ends = checkpoints.last_epochs(folder / "checkpoints", 5)
+    folder_of_checkpoints = folder / "checkpoints"
+    ends = checkpoints.select(folder_of_checkpoints, "last_epochs", 5)[::-1]
+    *_, second, last = ends
     assert not checkpoints.read_state(last)["epoch_end"]
     second.write_bytes(second.read_bytes()[:-200])
     with pytest.warns(UserWarning, match=f"Skipped a checkpoint. .*{second.name}"):
@@ -310,14 +334,11 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(
 
 
 def test_the_model_is_a_checkpoint_that_is_better_than_the_average(copied):
-    """Also where the training ended inside of an epoch, and by an interruption."""
     corpus, folder = copied
-    best, *_, end = checkpoints.find(folder / "checkpoints")
+    best, *_ = checkpoints.find(folder / "checkpoints")
     note_metrics(best, {"val_nll": 1e-3})
-    note_metrics(end, {})
     lines = []
     train(options_for(corpus, folder, **FINISHED, num_beams=2), lines.append)
-    assert "val_nll" in checkpoints.read_state(end)["metrics"]
     at = lines.index("Averaged 2 checkpoints (last epochs: updates 8, 9)")
     update = checkpoints.update_of(best)
     assert lines[at + 1].endswith(
@@ -370,8 +391,9 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
     assert translator.trained == {"checkpoints": "the average"}
 
 
+@pytest.mark.usefixtures("no_finish")
 def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
-    changes = dict(early_stopping=2, validate_every=1, learning_rate=1.0)
+    changes = dict(early_stopping=2, updates_per_epoch=1, learning_rate=1.0)
     lines, run = [], tmp_path / "run"
     train(options_for(corpus, run, **changes, max_updates=60), lines.append)
     records = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
@@ -379,10 +401,13 @@ def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
     end = records[-1]["update"]
     assert best["update"] == end - 2
     assert any(f"Training ended at update {end}: val_nll was" in one for one in lines)
-    assert f"Averaged 1 checkpoint (best: updates {end - 2})" in lines
-    assert f"val_nll of the model: {best['val_nll']:.4g}" in lines
+    recipe = read_run(run)[1]
+    assert (recipe.average_kind, recipe.average) == ("best", 1)
+    (path,) = checkpoints.select(run / "checkpoints", "best", 1)
+    assert checkpoints.update_of(path) == end - 2
 
 
+@pytest.mark.usefixtures("no_finish")
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
 def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(copied):
     corpus, folder = copied
@@ -487,31 +512,26 @@ def test_command_line(corpus, tmp_path, capsys):
 def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
     """By name and shape, with its tokenizers; what has no like is new and named."""
     corpus, run = finished
-    given = ks.load(run)
-    still = {"tokenizer": None, "learning_rate": 1e-12, "max_updates": 1}
+    tokenizers = read_tokenizers(read_run(run)[0].tokenizers)
 
-    def begun(name, **changes):
-        said = []
-        options = options_for(
-            corpus, tmp_path / name, **still, initialize_from=str(run), **changes
+    def begun(**changes):
+        model = make_model(
+            options_for(corpus, run, seed=7, **changes), "float32", *tokenizers
         )
-        model = ks.load(train(options, said.append).folder).model
-        return model, next(line for line in said if " arrays from " in line)
+        return model, warm_start(model, str(run), tokenizers)
 
-    same, line = begun("same")
+    same, line = begun()
     weights = len(same.trainable_variables)
     assert line == f"{weights} of {weights} arrays from {run}"
-    pairs = zip(same.trainable_variables, given.model.trainable_variables, strict=True)
-    for ours, theirs in pairs:
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    _, line = begun("deeper", architecture={**TINY, "num_decoder_layers": 2})
+    np.testing.assert_equal(same.get_weights(), weights_of(run))
+    _, line = begun(architecture={**TINY, "num_decoder_layers": 2})
     assert re.match(rf"{weights} of \d+ arrays from .*; new are decoder_2_", line)
     for changes, words in (
         ({"tokenizer": "characters"}, "`initialize_from` must have the tokenizers"),
         ({"vocabulary_size": 500}, "`vocabulary_size` must be that .* 11. Received: 5"),
         ({"joint_vocabulary": False}, "`joint_vocabulary` must be .*: True. Received"),
     ):
-        options = {**still, "initialize_from": str(run), **changes}
+        options = {"tokenizer": None, "initialize_from": str(run), **changes}
         with pytest.raises(ValueError, match=words):
             train(options_for(corpus, tmp_path / "other", **options), str)
 
@@ -519,7 +539,7 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
 def test_a_finished_run_is_left_alone(copied):
     corpus, folder = copied
     lines = []
-    reports = dict(keep=3, checkpoint_every=1, jit_compile="auto", tensorboard=True)
+    reports = dict(keep=3, jit_compile="auto", tensorboard=True)
     train(options_for(corpus, folder, **{**FINISHED, **reports}), lines.append)
     assert len(lines) == 1 and "is finished; its model is" in lines[0]
     notes = (folder / "run.json").read_text()
