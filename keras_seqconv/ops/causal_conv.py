@@ -7,7 +7,7 @@ K taps, D dilation, n new positions of a step.
 import keras
 from keras import ops
 
-from keras_seqconv.ops.compilation import in_xla_context, run, with_gradient
+from keras_seqconv.ops.compilation import compiled_by_xla, run_formula, with_gradient
 from keras_seqconv.ops.convolution import light_conv
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
@@ -280,17 +280,19 @@ def finished(outputs, bias, residual, activation):
         tensors.append(ops.cast(residual, outputs.dtype))
     if keras.backend.backend() == "jax":  # which compiles all of it with its gradient
         return _finish(*tensors, activation)
-    inside_xla = in_xla_context()
+    inside_xla = compiled_by_xla()
     static = (activation,)
 
     def finish(*tensors):
-        return run(_finish, _finish, *tensors, static=static, inside_xla=inside_xla)
+        return run_formula(
+            _finish, _finish, *tensors, static=static, inside_xla=inside_xla
+        )
 
     def gradient(upstream, outputs, bias, *residual):
         tensors = (upstream, outputs, bias)
         by_outputs = upstream
         if activation is not None:
-            by_outputs = run(
+            by_outputs = run_formula(
                 _silu_gradient, _silu_gradient, *tensors, inside_xla=inside_xla
             )
         rows = ops.reshape(wide(by_outputs), (-1, channels))
