@@ -13,6 +13,7 @@ backward) over the time.
 """
 
 import argparse
+import functools
 import gc
 import itertools
 import os
@@ -25,7 +26,13 @@ import numpy as np
 import tensorflow as tf
 from machine import machine
 
-from keras_seqconv.ops import dynamic_conv, jit_scope, light_conv
+from keras_seqconv.ops import (
+    causal_conv1d,
+    causal_conv1d_update,
+    dynamic_conv,
+    jit_scope,
+    light_conv,
+)
 
 # name -> (B, T, C, H, K, all rows?)
 SETTINGS = {
@@ -353,42 +360,79 @@ def print_pair():
 
 
 def print_channels():
-    """A kernel for each channel: LightConv beside the layer of Keras for it."""
-    print("\n### LightConv(num_heads=C) / DepthwiseConv1D: time, uncompiled graphs\n")
-    print("| C | K | forward | forward + backward |")
-    print("|---|---|---|---|")
-    for channels, taps in itertools.product((256, 1024), (3, 4, 5, 7, 15, 31)):
+    """A kernel for each channel, on the backend of `KERAS_BACKEND`."""
+    print(f"\n### causal_conv1d, {keras.backend.backend()}, compiled only by JAX\n")
+    print("Ratios: forward / forward + backward")
+    print("| C | K | over keras.ops.depthwise_conv | peak memory "
+          "| with bias, SiLU and residual over without |")  # fmt: skip
+    print("|---|---|---|---|---|")
+    for channels, taps in itertools.product((256, 1024), (3, 4, 7, 15, 31)):
         case = Case(16, 128, channels, channels, taps, False)
-        depthwise, weights = case.layer_rows()["keras DepthwiseConv1D"]
-        functions = {
-            "ours": (light_conv, (case.inputs, case.light)),
+        inputs, kernel = case.inputs.numpy(), case.light.numpy()
+        bias = np.ones(channels, "float32")
+        rows = {
+            "bare": (causal_conv1d, inputs, kernel),
             "keras": (
-                lambda inputs, _, layer=depthwise: layer(inputs),
-                (case.inputs, weights[0].value),
+                functools.partial(keras.ops.depthwise_conv, padding="same"),
+                inputs,
+                kernel.T[..., None],
+            ),
+            "all": (
+                lambda x, k, b: causal_conv1d(x, k, b, activation="silu", residual=x),
+                inputs,
+                kernel,
+                bias,
             ),
         }
-        ready = {}
-        for row, (function, arguments) in functions.items():
-            both = with_gradients(function, case.upstream)
-            if row == "keras":
-                both = _with_weights(depthwise, weights, case.upstream)
-            ready[row] = (
-                graphs(function, False, arguments), graphs(both, False, arguments)
-            )  # fmt: skip
-        times = time_in_turns(ready, budget=1.0)
-        pairs = zip(times["ours"], times["keras"], strict=True)
-        cells = [f"{np.median(ours) / np.median(keras):.2f}" for ours, keras in pairs]
+        ready = {
+            row: pair_of_calls(function, arguments, case.upstream.numpy())
+            for row, (function, *arguments) in rows.items()
+        }
+        times = time_in_turns(ready, budget=1.5)
+        least = {row: np.array([min(t) for t in both]) for row, both in times.items()}
+        cells = [least["bare"] / least["keras"], (), least["all"] / least["bare"]]
+        if keras.backend.backend() == "tensorflow":
+            ours, keras_peaks = (
+                np.array([peak_memory(call) for call in ready[row]])
+                for row in ("bare", "keras")
+            )
+            cells[1] = ours / keras_peaks
+        cells = [" / ".join(f"{ratio:.2f}" for ratio in pair) for pair in cells]
         print(f"| {channels} | {taps} | {' | '.join(cells)} |", flush=True)
+    inputs, state = np.ones((64, 1, 2048), "float32"), np.ones((64, 3, 2048), "float32")
+    step, copy = (
+        pair_of_calls(function, arguments)
+        for function, *arguments in (
+            (causal_conv1d_update, inputs, state, np.ones((2048, 4), "float32")),
+            (lambda state: state + 1.0, state),
+        )
+    )
+    times = time_in_turns({"step": step, "copy": copy})
+    ratio = min(times["step"][0]) / min(times["copy"][0])
+    print(f"\nStep of one position, B 64, C 2048, K 4, over a copy of its state: "
+          f"{ratio:.1f}")  # fmt: skip
 
 
-def _with_weights(layer, weights, upstream):
-    def run(inputs, _):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs)
-        return outputs, tape.gradient(outputs, [inputs, *weights], upstream)
+def pair_of_calls(function, arguments, upstream=None):
+    """The function and, with an upstream gradient, it with its gradients."""
+    tensors = [keras.ops.convert_to_tensor(array) for array in arguments]
+    if keras.backend.backend() == "tensorflow":
+        calls = [graphs(function, False, tensors)]
+        if upstream is not None:
+            both = with_gradients(function, tf.constant(upstream))
+            calls.append(graphs(both, False, tensors))
+        return tuple(calls)
+    import jax
 
-    return run
+    def both(*tensors):
+        outputs, gradient = jax.vjp(function, *tensors)
+        return outputs, gradient(upstream)
+
+    functions = [function] if upstream is None else [function, both]
+    return tuple(
+        functools.partial(lambda f: jax.block_until_ready(f(*tensors)), jax.jit(f))
+        for f in functions
+    )
 
 
 def print_machine():

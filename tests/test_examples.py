@@ -14,8 +14,8 @@ from tests.processes import ROOT
 
 EXAMPLES = ROOT / "examples"
 NAMES = (
-    "causal_lm", "custom_training_loop", "summarize", "text_classifier",
-    "train_wmt_tfds",
+    "causal_lm", "custom_training_loop", "short_convolutions", "summarize",
+    "text_classifier", "train_wmt_tfds",
 )  # fmt: skip
 pytestmark = pytest.mark.tensorflow
 
@@ -135,6 +135,9 @@ def test_custom_training_loop(tmp_path, capsys):
         ("causal_lm", ["--epochs=1", "--width=64", "--data-dir=data"], {
             r"word .*perplexity ([\d.]+)": (1, 80),
             r"By hand:\n(?:  .*\n){3}By decoding.*\n(?:  .*\n){3}()": (0, 0)}),
+        ("short_convolutions", ["--updates=150"], {
+            r"loss: ([\d.]+)\s*Written": (1, 3), r"whole pass: (\S+)": (-1, 1e-4),
+            r"padded batch: (\S+)": (-1, 1e-4)}),
     ],
 )  # fmt: skip
 def test_commands_learn_with_less(tmp_path, name, arguments, patterns):

@@ -18,6 +18,8 @@ from keras_seqconv.layers.embedding import PositionEncoding as PositionEncoding
 from keras_seqconv.layers.embedding import TokenEmbedding as TokenEmbedding
 from keras_seqconv.layers.feed_forward import FeedForward as FeedForward
 from keras_seqconv.layers.feed_forward import Residual as Residual
+from keras_seqconv.layers.short_conv import GatedShortConv as GatedShortConv
+from keras_seqconv.layers.short_conv import ShortConv as ShortConv
 from keras_seqconv.layers.weight_norm import ConvS2SInitializer as ConvS2SInitializer
 from keras_seqconv.layers.weight_norm import WeightNormConv1D as WeightNormConv1D
 from keras_seqconv.layers.weight_norm import WeightNormDense as WeightNormDense

@@ -54,6 +54,9 @@ class _HeadConvolution(ConvolutionLayer):
         seed: int | None = None,
         kernel_regularizer=None,
         kernel_constraint=None,
+        dilation_rate: int = 1,
+        bias_initializer="zeros",
+        bias_regularizer=None,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
@@ -72,7 +75,10 @@ class _HeadConvolution(ConvolutionLayer):
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(
-                name="bias", shape=(channels,), initializer="zeros"
+                name="bias",
+                shape=(channels,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
             )
 
     @property
@@ -90,15 +96,16 @@ class _HeadConvolution(ConvolutionLayer):
     def _convolve(self, inputs, kernel):
         kernel = ops.cast(kernel, self.compute_dtype)
         op = light_conv if len(kernel.shape) == 2 else dynamic_conv
-        return op(inputs, kernel, self.padding)
+        return op(inputs, kernel, self.padding, self.dilation_rate)
 
     def _convolve_window(self, window, kernel):
         """The last n outputs for the window and a kernel (H, K) or (B, n, H, K)."""
-        taps, heads = self.kernel_size, self.num_heads
-        if window.shape[1] != taps:
+        taps, heads, history = self.kernel_size, self.num_heads, self.history
+        if window.shape[1] != history + 1:
             if len(kernel.shape) == 4:
-                kernel = ops.pad(kernel, [(0, 0), (taps - 1, 0), (0, 0), (0, 0)])
-            return self._convolve(window, kernel)[:, taps - 1 :]
+                kernel = ops.pad(kernel, [(0, 0), (history, 0), (0, 0), (0, 0)])
+            return self._convolve(window, kernel)[:, history:]
+        window = window[:, :: self.dilation_rate]  # the K inputs of the position
         kernel = ops.squeeze(kernel, axis=1) if len(kernel.shape) == 4 else kernel
         kernel = ops.cast(kernel, self.compute_dtype)  # ([B,] H, K)
         if heads > _FEW_HEADS or compiled_by_xla():
@@ -129,8 +136,8 @@ class LightConv(_HeadConvolution):
     with the softmax starts near an average of the K positions; `bias` (C,), zeros.
     The softmax is computed in float32 under every dtype policy.
 
-    A plain depthwise convolution is the special case `num_heads=C,
-    kernel_softmax=False`.
+    With `num_heads=C, kernel_softmax=False` this is a plain depthwise convolution,
+    like `ShortConv`.
 
     Args:
         num_heads: H, a divisor of C.
@@ -145,6 +152,8 @@ class LightConv(_HeadConvolution):
         use_bias: add a bias to the outputs.
         kernel_initializer: initializer of `kernel`; by default as above.
         kernel_regularizer, kernel_constraint: for `kernel` before the softmax.
+        dilation_rate: distance of neighbouring taps, at least 1.
+        bias_initializer, bias_regularizer: for `bias`.
         seed: seed of DropConnect.
 
     Example:
@@ -218,6 +227,7 @@ class DynamicConv(_HeadConvolution):
             of H * K / query_groups outputs. Divides H and the width of the query.
         kernel_initializer: initializer of the generator; by default as above.
         kernel_regularizer, kernel_constraint: for the generator's kernel.
+        dilation_rate, bias_initializer, bias_regularizer: as in `LightConv`.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`.

@@ -15,8 +15,9 @@ from keras_seqconv.layers.sequences import (
     by_rows,
     zero_masked,
 )
+from keras_seqconv.layers.short_conv import make_canon
 from keras_seqconv.ops.fused import add_and_norm, layer_norm
-from keras_seqconv.support.arguments import check_number
+from keras_seqconv.support.arguments import check_keys, check_number
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -37,6 +38,8 @@ class FeedForward(SequenceLayer):
         seed: seed of the dropout.
         kernel_regularizer, kernel_constraint: for both kernels.
         use_bias: whether both maps have biases.
+        canon: padding, "causal" or "same", of a Canon layer between the first map and
+            the activation (Canon-D, see `make_canon`); None for none.
 
     Call arguments:
         inputs: tensor (..., C); the outputs have the same shape.
@@ -53,10 +56,12 @@ class FeedForward(SequenceLayer):
         kernel_regularizer=None,
         kernel_constraint=None,
         use_bias: bool = True,
+        canon: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
+        self.canon_layer = canon and make_canon(canon, self.dtype_policy)
         self.activation = keras.activations.get(activation)
         if self.kernel_initializer is None:
             raise ValueError(
@@ -74,28 +79,43 @@ class FeedForward(SequenceLayer):
             inputs_shape,
             self.intermediate_dim,
             first,
-            activation=self.activation,
+            activation=None if self.canon_layer else self.activation,
         )
         hidden_shape = (*inputs_shape[:-1], self.intermediate_dim)
+        if self.canon_layer:
+            self.canon_layer.build(hidden_shape)
         self.output_dense = self._dense("output_dense", hidden_shape, width, second)
 
     def call(self, inputs, mask=None, training=None):
         inputs = zero_masked(inputs, mask)
 
-        def network(rows):
-            hidden = self.intermediate_dense(rows)
-            return self.output_dense(self._dropped(hidden, self.dropout, training))
+        def output_map(rows):
+            return self.output_dense(self._dropped(rows, self.dropout, training))
 
-        return by_rows(network, inputs)
+        if self.canon_layer is None:
+            return by_rows(
+                lambda rows: output_map(self.intermediate_dense(rows)), inputs
+            )
+        hidden = by_rows(self.intermediate_dense, inputs)
+        hidden = self.activation(self.canon_layer(hidden, mask=mask))
+        return by_rows(output_map, hidden)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """Returns an empty state."""
-        return {}
+        """Returns the state of the Canon layer, or an empty one."""
+        if self.canon_layer is None:
+            return {}
+        return self.canon_layer.get_initial_state(batch_size)
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, C) for new positions (B, n, C), and the state unchanged."""
-        self._check_step(inputs, state, {})
-        return self.call(inputs), state
+        """Outputs (B, n, C) for new positions (B, n, C), and the next state."""
+        if self.canon_layer is None:
+            self._check_step(inputs, state, {})
+            return self.call(inputs), state
+        self._check_step(inputs)
+        inputs = ops.cast(inputs, self.compute_dtype)
+        hidden = by_rows(self.intermediate_dense, inputs)
+        hidden, state = self.canon_layer.step(hidden, state)
+        return by_rows(self.output_dense, self.activation(hidden)), state
 
     def get_config(self) -> dict:
         activation = keras.activations.serialize(self.activation)
@@ -118,6 +138,8 @@ class Residual(SequenceLayer):
         normalize_first: pre-norm instead of post-norm.
         epsilon: added to the variance in the normalization.
         seed: seed of the dropout.
+        canon: padding, "causal" or "same", of a Canon layer in front of `layer`, see
+            `make_canon`; None for none.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`, also for steps.
@@ -146,10 +168,12 @@ class Residual(SequenceLayer):
         normalize_first: bool = False,
         epsilon: float = 1e-5,
         seed: int | None = None,
+        canon: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
+        self.canon_layer = canon and make_canon(canon, self.dtype_policy)
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
@@ -185,6 +209,8 @@ class Residual(SequenceLayer):
             )
         self.further_widths = getattr(self.layer, "further_widths", {})
         self.layer_norm.build(inputs_shape)
+        if self.canon_layer:
+            self.canon_layer.build(inputs_shape)
 
     def call(
         self,
@@ -209,19 +235,37 @@ class Residual(SequenceLayer):
                     f"`{name}` cannot be passed on: {type(self.layer).__name__} does "
                     f"not take it. Received: {name} of shape {tuple(argument.shape)}"
                 )
-        return self._surround(inputs, lambda x: self.layer(x, **taken), training)
+
+        def sublayer(x):
+            if self.canon_layer:
+                x = self.canon_layer(x, mask=mask)
+            return self.layer(x, **taken)
+
+        return self._surround(inputs, sublayer, training)
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """Returns the state of the wrapped layer."""
-        return self.layer.get_initial_state(batch_size, max_length=max_length)
+        """The state of the wrapped layer; with a Canon layer also its last inputs."""
+        state = self.layer.get_initial_state(batch_size, max_length=max_length)
+        if self.canon_layer:
+            canon = self.canon_layer.get_initial_state(batch_size)
+            state = {"canon": canon["inputs"], **state}
+        return state
 
     def step(self, inputs, state: dict) -> tuple:
-        """Outputs (B, n, C) of n new positions, and the wrapped layer's next state."""
+        """Outputs (B, n, C) of n new positions, and the next state."""
         self._check_step(inputs)
 
         def step(x):
             nonlocal state
-            outputs, state = self.layer.step(x, state)
+            if self.canon_layer is None:
+                outputs, state = self.layer.step(x, state)
+                return outputs
+            rest = dict(state) if isinstance(state, dict) else {}
+            if "canon" not in rest:
+                check_keys("state", state, self.get_initial_state(1, max_length=1))
+            x, canon = self.canon_layer.step(x, {"inputs": rest.pop("canon")})
+            outputs, rest = self.layer.step(x, rest)
+            state = {"canon": canon["inputs"], **rest}
             return outputs
 
         return self._surround(ops.cast(inputs, self.compute_dtype), step), state

@@ -73,9 +73,9 @@ _RULES = {
         "tie_projections", "use_bias", "use_causal_mask", "use_glu", "use_kernel_bias",
     ),
     check_positive_integer: (
-        "conv_dim", "embedding_dim", "filters", "head_dim", "hidden_dim",
-        "intermediate_dim", "max_length", "num_heads", "output_dim", "query_dim",
-        "query_groups", "units", "vocabulary_size",
+        "conv_dim", "dilation_rate", "embedding_dim", "filters", "head_dim",
+        "hidden_dim", "intermediate_dim", "max_length", "num_heads", "output_dim",
+        "query_dim", "query_groups", "units", "vocabulary_size",
     ),
     check_rate: (
         "activation_dropout", "attention_dropout", "dropout", "input_dropout",
@@ -92,8 +92,12 @@ _RULES = {
     lambda name, value: keras.initializers.get(value): (
         "bias_initializer", "embeddings_initializer", "kernel_initializer",
     ),
-    lambda name, value: keras.regularizers.get(value): ("kernel_regularizer",),
-    lambda name, value: keras.constraints.get(value): ("kernel_constraint",),
+    lambda name, value: keras.regularizers.get(value): (
+        "bias_regularizer", "kernel_regularizer",
+    ),
+    lambda name, value: keras.constraints.get(value): (
+        "bias_constraint", "kernel_constraint",
+    ),
 }  # fmt: skip
 _CHECKS = {name: check for check, names in _RULES.items() for name in names}
 
@@ -305,6 +309,13 @@ class ConvolutionLayer(SequenceLayer):
     Sub-classes set `kernel_size`, `padding` and, in `build`, `channels`.
     """
 
+    dilation_rate = 1
+
+    @property
+    def history(self) -> int:
+        """(K - 1) D, the number of earlier inputs that an output reaches."""
+        return (self.kernel_size - 1) * self.dilation_rate
+
     def _require_causal(self):
         if self.padding != "causal":
             raise ValueError(
@@ -314,14 +325,14 @@ class ConvolutionLayer(SequenceLayer):
         self._require_built()
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
-        """{"inputs": zeros (B, K - 1, C)}, see `layers.sequences`."""
+        """{"inputs": zeros (B, history, C)}, see `layers.sequences`."""
         self._require_causal()
         shape = (batch_size, *self._state_shapes()["inputs"][1:])
         return {"inputs": ops.zeros(shape, dtype=self.compute_dtype)}
 
     def _state_shapes(self) -> dict:
         """Shapes of a state's tensors, see `_check_step`."""
-        return {"inputs": (None, self.kernel_size - 1, self.channels)}
+        return {"inputs": (None, self.history, self.channels)}
 
     def _slide(self, inputs, state):
         """The window (B, K - 1 + n, C) that n new outputs reach, and the next state."""

@@ -53,14 +53,17 @@ class EncoderDecoder(SequenceModel):
             another number (sides).
         num_encoder_layers, num_decoder_layers: number of blocks.
         mixer: a kind of `keras_seqconv.models.MIXERS`, that is "light_conv",
-            "dynamic_conv", "query_conv" or "attention", or a dictionary of it and
-            options of its layer, {"kind": "light_conv", "use_glu": False,
+            "dynamic_conv", "query_conv", "short_conv" or "attention", or a dictionary
+            of it and options of its layer, {"kind": "light_conv", "use_glu": False,
             "num_heads": 16}, or a list of these with one entry per block (sides).
             Options are arguments of `LightConvModule`, `DynamicConvModule` and
             `QueryConvModule`, and override those of the model. Your own mixers are
             rows that you add to `MIXERS`, or classes registered with Keras.
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
+        canon: places of Canon layers in each block, some letters of "acd": a before
+            the mixer, c before the position-wise network, d inside of it before the
+            activation (Allen-Zhu 2025, Physics of Language Models: Part 4.1).
         dropout: rate after the embedding and after each sub-layer.
         attention_dropout: rate on attention probabilities.
         activation_dropout: rate inside the position-wise networks.
@@ -112,6 +115,7 @@ class EncoderDecoder(SequenceModel):
         num_decoder_layers: int = 6,
         mixer="dynamic_conv",
         kernel_sizes=None,
+        canon: str | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,
@@ -228,7 +232,7 @@ class LanguageModel(SequenceModel):
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.
         num_layers: number of blocks.
-        hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes: see
+        hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes, canon: see
             `EncoderDecoder`; so are the dropouts, `normalize_first`, `final_norm`,
             `positions`, `embedding_dim`, `activation`, `special_ids` and `seed`.
         output_dim: width of the inputs of the output matrix; C by default.
@@ -263,6 +267,7 @@ class LanguageModel(SequenceModel):
         num_layers: int = 6,
         mixer="dynamic_conv",
         kernel_sizes=None,
+        canon: str | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,

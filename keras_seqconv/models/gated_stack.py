@@ -148,6 +148,11 @@ class GatedBlock:
     residual: ScaledResidual | None
     back: int
 
+    @property
+    def mixers(self) -> list[ConvS2SBlock]:
+        """The parts with a state in steps."""
+        return [self.mixer]
+
 
 def make_gated_blocks(
     convolutions: list[Convolution],

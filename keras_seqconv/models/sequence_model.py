@@ -164,8 +164,9 @@ class SequenceModel(TokenTrainedModel):
         if position is not None:
             beams["position"] = position.get_initial_state(rows, max_length)
         beams["mixers"] = [
-            block.mixer.get_initial_state(rows, max_length)
+            mixer.get_initial_state(rows, max_length)
             for block in self.decoder_blocks
+            for mixer in block.mixers
         ]
         common = {**self._kernels(), "beams": ops.zeros((num_beams, 0))}
         return {"common": common, "shared": shared, "beams": beams}

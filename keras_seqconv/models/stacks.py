@@ -22,6 +22,7 @@ from keras_seqconv.layers import (
     AdaptiveSoftmax,
     DynamicConvModule,
     FeedForward,
+    GatedShortConv,
     LightConvModule,
     MultiHeadAttention,
     PositionEncoding,
@@ -51,6 +52,19 @@ def make_attention(
     )
 
 
+def make_short_conv(
+    kernel_size, padding, use_bias=False, dilation_rate=1, dtype=None
+) -> GatedShortConv:
+    """The row of `GatedShortConv`, whose activation is not that of the model."""
+    return GatedShortConv(
+        kernel_size,
+        padding=padding,
+        use_bias=use_bias,
+        dilation_rate=dilation_rate,
+        dtype=dtype,
+    )
+
+
 # kind -> class or function that makes the layer. It is called with the options of the
 # mixer, and with what else it names of `FOR_MIXERS`, `kernel_size`, `padding` ("causal"
 # in a decoder, otherwise "same"), `seed` and `dtype`.
@@ -58,6 +72,7 @@ MIXERS: dict[str, Callable] = {
     "light_conv": LightConvModule,
     "dynamic_conv": DynamicConvModule,
     "query_conv": QueryConvModule,
+    "short_conv": make_short_conv,
     "attention": make_attention,
 }
 FOR_MIXERS = (
@@ -125,6 +140,13 @@ class Block:
     mixer: Residual
     attention: Residual | None
     feed_forward: Residual
+    canon: str = ""
+
+    @property
+    def mixers(self) -> list[Residual]:
+        """The parts that look at earlier positions, and have a state in steps."""
+        convolves = "c" in self.canon or "d" in self.canon
+        return [self.mixer, *([self.feed_forward] if convolves else [])]
 
 
 def run_blocks(blocks: list[Block], x, mix, attend=None):
@@ -137,7 +159,8 @@ def run_blocks(blocks: list[Block], x, mix, attend=None):
         x = mix(block.mixer, x)
         if block.attention is not None:
             x = attend(block.attention, x)
-        x = block.feed_forward(x)
+        last = block.feed_forward
+        x = mix(last, x) if last is block.mixers[-1] else last(x)
     return x
 
 
@@ -157,10 +180,13 @@ def make_blocks(
         kernel_sizes = [*(3, 7, 15)[:num_layers], *[31] * (num_layers - 3)]
     kernel_sizes = of_layers("kernel_sizes", kernel_sizes, num_layers)
     arguments = {name: options[name] for name in FOR_MIXERS}
+    canon = checked_canon(options["canon"])
 
     def residual(number, part, layer):
+        has_canon = {"mixer": "a", "feed_forward": "c"}.get(part, "-") in canon
         return Residual(
             layer,
+            canon=padding if has_canon else None,
             name=f"{name}_{number}_{part}",
             dropout=options["dropout"],
             normalize_first=options["normalize_first"],
@@ -186,12 +212,26 @@ def make_blocks(
             options["intermediate_dim"],
             activation=options["activation"],
             dropout=options["activation_dropout"],
+            canon=padding if "d" in canon else None,
             seed=next(seeds),
             dtype=dtype,
         )
         feed_forward = residual(number, "feed_forward", feed_forward)
-        blocks.append(Block(mixer, to_source, feed_forward))
+        blocks.append(Block(mixer, to_source, feed_forward, canon))
     return blocks
+
+
+def checked_canon(canon: str | None) -> str:
+    """The places of Canon layers in a block, some letters of "acd"."""
+    if canon is None:
+        return ""
+    if not isinstance(canon, str) or not canon or set(canon) - set("acd"):
+        raise ValueError(
+            "`canon` must be None or some letters of 'acd': a before the mixer, c "
+            "before the feed-forward network, d inside of it. "
+            f"Received: canon={canon!r}"
+        )
+    return canon
 
 
 def make_mixer(mixer, arguments: dict) -> keras.layers.Layer:

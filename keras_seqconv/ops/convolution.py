@@ -17,10 +17,10 @@ from keras_seqconv.ops.compilation import (
     varying_alike,
     with_gradient,
 )
-from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.arguments import check_choice, check_positive_integer
 
 
-def light_conv(inputs, kernel, padding: str = "same"):
+def light_conv(inputs, kernel, padding: str = "same", dilation: int = 1):
     """Lightweight convolution: a kernel of K taps for all channels of a head.
 
     `outputs[b, t, c] = sum_j kernel[c * H // C, j] * inputs[b, t + j - P, c]`, zeros
@@ -33,6 +33,8 @@ def light_conv(inputs, kernel, padding: str = "same"):
         kernel: tensor (H, K) of the same dtype, C a multiple of H, K >= 1; K may be
             even and longer than T.
         padding: "same" or "causal".
+        dilation: D >= 1, distance of neighbouring taps: tap j reads position
+            t + (j - P) D.
 
     Returns:
         Tensor (B, T, C) of the dtype of `inputs`. float16 and bfloat16 accumulate in
@@ -40,7 +42,8 @@ def light_conv(inputs, kernel, padding: str = "same"):
         too. A `KerasTensor` argument gives a `KerasTensor`.
 
     Raises:
-        ValueError: rank, shape, dtype or padding breaks these rules, also symbolically.
+        ValueError: rank, shape, dtype, padding or dilation breaks these rules, also
+            symbolically.
 
     Example:
 
@@ -48,10 +51,10 @@ def light_conv(inputs, kernel, padding: str = "same"):
     averaged = keras_seqconv.ops.light_conv(inputs, keras.ops.full((8, 3), 1 / 3))
     ```
     """
-    return _call(_LightConvOperation, inputs, kernel, padding)
+    return _call(_LightConvOperation, inputs, kernel, padding, dilation)
 
 
-def dynamic_conv(inputs, kernel, padding: str = "same"):
+def dynamic_conv(inputs, kernel, padding: str = "same", dilation: int = 1):
     """Dynamic convolution: a kernel of K taps for each position and head.
 
     `outputs[b, t, c] = sum_j kernel[b, t, c * H // C, j] * inputs[b, t + j - P, c]`
@@ -62,31 +65,50 @@ def dynamic_conv(inputs, kernel, padding: str = "same"):
     Args:
         inputs: tensor (B, T, C).
         kernel: tensor (B, T, H, K).
-        padding: "same" or "causal".
+        padding, dilation: as in `light_conv`.
     """
-    return _call(_DynamicConvOperation, inputs, kernel, padding)
+    return _call(_DynamicConvOperation, inputs, kernel, padding, dilation)
 
 
-def _call(operation_class, inputs, kernel, padding):
-    operation = operation_class(padding)
+def _call(operation_class, inputs, kernel, *options):
+    operation = operation_class(*options)
     if isinstance(inputs, keras.KerasTensor) or isinstance(kernel, keras.KerasTensor):
         return operation(inputs, kernel)
     return operation.call(inputs, kernel)
 
 
 class _DepthwiseOperation(keras.Operation):
-    """The op as a node of functional models, saved with its padding."""
+    """The op as a node of functional models, saved with its options."""
 
-    def __init__(self, padding="same", name=None):
+    def __init__(self, padding="same", dilation=1, name=None):
         super().__init__(name=name)
         self.padding = check_choice("padding", padding, ("same", "causal"))
+        self.dilation = check_positive_integer("dilation", dilation)
 
     def call(self, inputs, kernel):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
         _check(self.kind, inputs, kernel)
         taps = kernel.shape[-1]
         left = taps - 1 if self.padding == "causal" else (taps - 1) // 2
-        return _convolve(self.kind, inputs, kernel, left)
+        if self.dilation == 1:
+            return _convolve(self.kind, inputs, kernel, left)
+        return self._convolve_dilated(inputs, kernel, left)
+
+    def _convolve_dilated(self, inputs, kernel, left):
+        """Positions t, t + D, t + 2 D, ... become a row of their own."""
+        batch, length = ops.shape(inputs)[:2]
+        rows = _phases(inputs, self.dilation)
+        if self.kind is _DYNAMIC:
+            kernel = _phases(kernel, self.dilation)
+        outputs = _convolve(self.kind, rows, kernel, left)
+        outputs = ops.reshape(
+            outputs, (batch, self.dilation, ops.shape(rows)[1], inputs.shape[-1])
+        )
+        outputs = ops.reshape(
+            ops.swapaxes(outputs, 1, 2),
+            (batch, self.dilation * ops.shape(rows)[1], inputs.shape[-1]),
+        )
+        return outputs[:, :length]
 
     def compute_output_spec(self, inputs, kernel):
         _check(self.kind, inputs, kernel)
@@ -99,7 +121,21 @@ class _DepthwiseOperation(keras.Operation):
         return keras.KerasTensor(shape, dtype=_dtype(inputs))
 
     def get_config(self):
-        return {"padding": self.padding, "name": self.name}
+        return {
+            "padding": self.padding,
+            "dilation": self.dilation,
+            "name": self.name,
+        }
+
+
+def _phases(tensor, dilation):
+    """(B, T, ...) -> (B D, T / D, ...), with zeros after T up to a multiple of D."""
+    batch, length, *rest = ops.shape(tensor)
+    rows = (length + dilation - 1) // dilation
+    others = [(0, 0)] * len(rest)
+    tensor = ops.pad(tensor, [(0, 0), (0, rows * dilation - length), *others])
+    tensor = ops.swapaxes(ops.reshape(tensor, (batch, rows, dilation, *rest)), 1, 2)
+    return ops.reshape(tensor, (batch * dilation, rows, *rest))
 
 
 def _dtype(tensor) -> str:

@@ -54,7 +54,7 @@ def of_layers():
         layers.PositionEncoding(), layers.WeightNormConv1D(6, 3, "causal"),
         layers.WeightNormDense(6), layers.FeedForward(6), layers.ConvS2SBlock(6, 3),
         layers.DynamicConvModule(2, 3), layers.LightConvModule(2, 3),
-        layers.QueryConvModule(2, 3),
+        layers.QueryConvModule(2, 3), layers.ShortConv(), layers.GatedShortConv(),
     ]  # fmt: skip
     return of_layer(lambda x: keras.layers.Concatenate()([one(x) for one in every]))
 

@@ -95,6 +95,17 @@ ROWS = {
     "surplus": Row(
         of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **STEPS
     ),
+    "light, dilated": Row(
+        of("LightConv", 3, 3, use_bias=True, dilation_rate=2, **CAUSAL), 2, **STEPS
+    ),
+    "dynamic, dilated": Row(
+        of("DynamicConv", 2, 3, dilation_rate=2, **CAUSAL), 1, **STEPS
+    ),
+    "short": Row(of("ShortConv", 4), 2, **STEPS),
+    "short, dilated": Row(
+        of("ShortConv", 3, None, dilation_rate=2, residual=True), 2, **STEPS
+    ),
+    "short, gated": Row(of("GatedShortConv", use_bias=True), 6, **STEPS),
     "light module": Row(
         of("LightConvModule", 2, 3, conv_dim=4, input_dropout=0.5, **HALF),
         5, seeds=2,
@@ -161,6 +172,7 @@ ROWS = {
         of("FeedForward", 9, activation="gelu", dropout=0.5, seed=1),
         4, seeds=1, **STEPS,
     ),
+    "feed forward, canon": Row(of("FeedForward", 9, canon="causal"), 5, **STEPS),
     "feed forward, no biases": Row(of("FeedForward", 9, use_bias=False), 2, **STEPS),
     "residual": Row(
         residual(2, causal=True, dropout=0.5, seed=1), 10, seeds=1, **STEPS
@@ -168,6 +180,9 @@ ROWS = {
     "residual, norm first": Row(
         residual(2, causal=True, dropout=0.5, seed=1, normalize_first=True),
         10, seeds=1, **STEPS,
+    ),
+    "residual, canon": Row(
+        residual(2, causal=True, normalize_first=True, canon="causal"), 11, **STEPS
     ),
     "residual to a source": Row(
         residual(2, normalize_first=True),

@@ -53,6 +53,7 @@ def run_steps(step, layer, inputs, chunks, max_length=None):
         start += size
         now = {name: tuple(value.shape) for name, value in state.items()}
         if "keys" in shapes and "position" not in shapes:  # attention that may grow
-            shapes = {key: (*s[:2], start, *s[3:]) for key, s in shapes.items()}
+            for name in ("keys", "values"):
+                shapes[name] = (*shapes[name][:2], start, *shapes[name][3:])
         assert now == shapes
     return np.concatenate(outputs, axis=1)

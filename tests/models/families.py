@@ -125,6 +125,10 @@ CONFIGS = {
         mixer=QUERY, embedding_dim=10, share_embeddings="decoder", positions=None,
         **ONE,
     )),
+    "short_conv": (encoder_decoder, dict(
+        mixer={"encoder": "short_conv", "decoder": ["attention", "short_conv"]},
+        canon="acd", num_encoder_layers=1, kernel_sizes=3, normalize_first=True,
+    )),
     "own": (encoder_decoder, dict(
         mixer={"encoder": [narrow_conv, "attention"],
                "decoder": [DynamicConv, {"kind": Previous, "reach": 2}]},
@@ -168,7 +172,15 @@ CONFIGS = {
     "conv_s2s_no_positions": (conv_s2s, dict(positions=False,
                                              convolutions="[(8, 2)]", output_dim=8)),
 }  # fmt: skip
-_QUICK = ("mixed", "sides", "lm_mixed", "lm_tied_projections", "conv_lm", "conv_s2s")
+_QUICK = (
+    "mixed",
+    "sides",
+    "short_conv",
+    "lm_mixed",
+    "lm_tied_projections",
+    "conv_lm",
+    "conv_s2s",
+)
 
 
 def cases(quick, slow=()):

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy
-from keras_seqconv.ops import dynamic_conv, fused, light_conv
+from keras_seqconv.ops import causal_conv1d, dynamic_conv, fused, light_conv
 from tests.processes import run_python
 
 B, T, C, H, K, V = 4, 5, 6, 2, 3, 7
@@ -75,6 +75,15 @@ RULES = {
     "dynamic_conv": (
         lambda *tensors: dynamic_conv(*tensors, "causal"),
         convolution, [(B, T, C), (B, T, H, K)], [],
+    ),
+    "causal_conv1d": (
+        lambda inputs, residual, kernel, bias: causal_conv1d(
+            inputs, kernel, bias, residual=residual, activation="silu"
+        ),
+        lambda inputs, residual, kernel, bias: residual + jax.nn.silu(
+            convolution(inputs, kernel) + bias
+        ),
+        [(B, T, C), (B, T, C)], [(H, K), (C,)],
     ),
     "add_and_norm": (
         add_and_norm, normalized_sum, [(B, T, C), (B, T, C)], [(C,), (C,)],

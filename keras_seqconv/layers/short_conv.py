@@ -1,0 +1,232 @@
+"""Short causal convolutions as layers, alone and between gates.
+
+Letters: B batch, T time, C channels, K taps, D dilation, n new positions of a step.
+"""
+
+from typing import Unpack
+
+import keras
+from keras import ops
+
+from keras_seqconv.layers.sequences import (
+    ConvolutionLayer,
+    LayerOptions,
+    by_rows,
+    zero_masked,
+)
+from keras_seqconv.ops.causal_conv import causal_conv1d, causal_conv1d_update, finished
+from keras_seqconv.ops.convolution import light_conv
+from keras_seqconv.support.arguments import check_choice
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class ShortConv(ConvolutionLayer):
+    """Depthwise convolution of a few taps with bias, activation and residual.
+
+        outputs = activation(conv(inputs) + bias)             residual=False
+        outputs = inputs + activation(conv(inputs) + bias)    residual=True
+
+    see `keras_seqconv.ops.causal_conv1d`. It is the convolution of Mamba (Gu and Dao
+    2023, section 3.4) and of gated DeltaNet, and with `residual=True, activation=None`
+    a Canon layer (Allen-Zhu 2025, Physics of Language Models: Part 4.1). Calls, masks
+    and steps: `layers.sequences`.
+
+    Weights: `kernel` (C, K), uniform within 1 / sqrt(K); `bias` (C,), zeros.
+
+    Args:
+        kernel_size: K >= 1.
+        activation: None or "silu".
+        padding: "causal", "same", or "valid", which returns only the outputs whose
+            taps are all inside of the sequence, (B, T - (K - 1) D, C).
+        dilation_rate: D >= 1, distance of neighbouring taps.
+        use_bias: whether to add a bias.
+        residual: whether to add the inputs to the outputs; not with "valid".
+        kernel_initializer: initializer of `kernel`; by default as above.
+        bias_initializer: initializer of `bias`.
+        kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: as in
+            `keras.layers.DepthwiseConv1D`.
+
+    Call arguments:
+        inputs, mask: see `layers.sequences`.
+        segment_ids: integer tensor (B, T) of packed sequences: no output depends on
+            another segment. For causal layers.
+
+    Example:
+
+    ```python
+    layer = keras_seqconv.layers.ShortConv(4)
+    outputs = layer(keras.random.normal((2, 100, 256)))
+    ```
+    """
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int] = 4,
+        activation: str | None = "silu",
+        padding: str = "causal",
+        *,
+        dilation_rate: int = 1,
+        use_bias: bool = True,
+        residual: bool = False,
+        kernel_initializer=None,
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        check_choice("activation", activation, (None, "silu"))
+        self._set_arguments({**locals(), "padding": "causal"})
+        self.padding = check_choice("padding", padding, ("causal", "same", "valid"))
+        if residual and padding == "valid":
+            raise ValueError(
+                '`residual` needs padding="causal" or "same": other outputs are '
+                "shorter than the inputs. Received: residual=True, padding='valid'"
+            )
+
+    def build(self, inputs_shape):
+        self.channels = self._accept(inputs_shape)
+        limit = self.kernel_size**-0.5
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.channels, self.kernel_size),
+            initializer=self.kernel_initializer
+            or keras.initializers.RandomUniform(-limit, limit),
+            **self._kernel_options(),
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.channels,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+
+    def _kernel(self):
+        return ops.cast(self.kernel, self.compute_dtype)
+
+    def call(self, inputs, mask=None, segment_ids=None):
+        inputs = zero_masked(inputs, mask)
+        residual = inputs if self.residual else None
+        if self.padding == "causal":
+            return causal_conv1d(
+                inputs,
+                self._kernel(),
+                self.bias,
+                activation=self.activation,
+                residual=residual,
+                segment_ids=segment_ids,
+                dilation=self.dilation_rate,
+            )
+        if segment_ids is not None:
+            raise ValueError(
+                '`segment_ids` needs padding="causal". '
+                f"Received: padding={self.padding!r}"
+            )
+        padding = "same" if self.padding == "same" else "causal"
+        outputs = light_conv(inputs, self._kernel(), padding, self.dilation_rate)
+        if self.padding == "valid":
+            outputs = outputs[:, self.history :]
+        return finished(outputs, self.bias, residual, self.activation)
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs (B, n, C) of n new positions, and the next state."""
+        self._require_causal()
+        self._check_step(inputs, state, self._state_shapes())
+        inputs = ops.cast(inputs, self.compute_dtype)
+        outputs, last = causal_conv1d_update(
+            inputs,
+            state["inputs"],
+            self._kernel(),
+            self.bias,
+            activation=self.activation,
+            dilation=self.dilation_rate,
+        )
+        return inputs + outputs if self.residual else outputs, {"inputs": last}
+
+    def compute_output_shape(self, inputs_shape) -> tuple:
+        batch, length, channels = inputs_shape
+        if self.padding == "valid" and length is not None:
+            length = max(0, length - self.history)
+        return batch, length, channels
+
+    def compute_mask(self, inputs, previous_mask):
+        if previous_mask is None or self.padding != "valid":
+            return previous_mask
+        return previous_mask[:, self.history :]
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class GatedShortConv(ShortConv):
+    """Short convolution between two gates, as in LFM2, in place of attention.
+
+        b, c, x = split(inputs W1)
+        outputs = (c * conv(b * x)) W2
+
+    (Liquid AI 2025, LFM2 Technical Report, section 2.) Calls, masks and steps:
+    `layers.sequences`.
+
+    Args:
+        kernel_size, padding, dilation_rate, kernel_initializer, bias_initializer: as in
+            `ShortConv`; the projections start as those of `keras.layers.Dense`.
+        use_bias: whether projections and convolution have biases.
+        kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: for
+            the projections and the convolution.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int] = 3,
+        activation: str | None = None,
+        padding: str = "causal",
+        *,
+        use_bias: bool = False,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(kernel_size, activation, padding, use_bias=use_bias, **kwargs)
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        for name, units in (("input", 3), ("output", 1)):
+            projection = self._dense(
+                f"{name}_projection",
+                inputs_shape,
+                units * self.channels,
+                "glorot_uniform",
+                bias_initializer=self.bias_initializer,
+                bias_regularizer=self.bias_regularizer,
+                bias_constraint=self.bias_constraint,
+            )
+            setattr(self, projection.name, projection)
+
+    def _gated(self, inputs):
+        """The gate of the outputs, and the inputs of the convolution."""
+        projected = by_rows(self.input_projection, inputs)
+        before, after, values = ops.split(projected, 3, axis=-1)
+        return after, before * values
+
+    def call(self, inputs, mask=None, segment_ids=None):
+        gate, inputs = self._gated(zero_masked(inputs, mask))
+        outputs = super().call(inputs, mask=mask, segment_ids=segment_ids)
+        return by_rows(self.output_projection, gate * outputs)
+
+    def step(self, inputs, state: dict) -> tuple:
+        """Outputs (B, n, C) of n new positions, and the next state."""
+        self._check_step(inputs)
+        gate, inputs = self._gated(ops.cast(inputs, self.compute_dtype))
+        outputs, state = super().step(inputs, state)
+        return by_rows(self.output_projection, gate * outputs), state
+
+
+def make_canon(padding: str, dtype) -> ShortConv:
+    """A Canon layer: x + conv(x) with a kernel of 4 taps for each channel.
+
+    (Allen-Zhu 2025, Physics of Language Models: Part 4.1, Architecture Design and the
+    Magic of Canon Layers.)
+    """
+    options = {"activation": None, "use_bias": False, "residual": True}
+    return ShortConv(4, padding=padding, **options, dtype=dtype, name="canon")

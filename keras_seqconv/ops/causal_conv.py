@@ -1,0 +1,321 @@
+"""Short causal convolutions: bias, activation, residual, state and packed sequences.
+
+The convolution itself is `light_conv`. Letters: B batch, T time, C channels, H heads,
+K taps, D dilation, n new positions of a step.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqconv.ops.compilation import compiled_by_xla, run_formula, with_gradient
+from keras_seqconv.ops.convolution import light_conv
+from keras_seqconv.ops.fused import wide
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+    check_shape,
+)
+
+
+def causal_conv1d(
+    inputs,
+    kernel,
+    bias=None,
+    *,
+    activation: str | None = None,
+    residual=None,
+    initial_state=None,
+    return_final_state: bool = False,
+    segment_ids=None,
+    mask=None,
+    dilation: int = 1,
+):
+    """Depthwise causal convolution with a kernel of K taps for each channel or head.
+
+        outputs[b, t, c] = residual[b, t, c] + activation(
+            bias[c] + sum_j kernel[c * H // C, j] * x[b, t - (K - 1 - j) * D, c]
+        )
+
+    x is `inputs` with `initial_state` in front of it. It is the short convolution of
+    Mamba (Gu and Dao 2023, section 3.4) and the `causal_conv1d_fn` of its reference
+    implementation, with time before channels.
+
+    Args:
+        inputs: tensor (B, T, C), floating point.
+        kernel: tensor (C, K), or (H, K) with C a multiple of H; K >= 1. The last tap
+            belongs to the present position.
+        bias: tensor (C,).
+        activation: None or "silu".
+        residual: tensor (B, T, C), added to the result.
+        initial_state: tensor (B, (K - 1) * D, C), the inputs in front of the first
+            one; zeros by default.
+        return_final_state: whether to return the state after the last position, too.
+        segment_ids: integer tensor (B, T). No output depends on inputs of another
+            segment, so that several sequences are packed into a row. The initial
+            state belongs to the segment of the first position.
+        mask: boolean tensor (B, T), False for padding. Masked inputs count as zeros,
+            whatever their value is, and the final state ends at the last position that
+            is not masked.
+        dilation: D >= 1, distance of neighbouring taps.
+
+    Returns:
+        Tensor (B, T, C) of the dtype of `inputs`, or a pair of it and the final state
+        (B, (K - 1) * D, C). float16 and bfloat16 accumulate in float32. All
+        floating-point arguments have gradients. `KerasTensor` arguments give
+        `KerasTensor` results.
+
+    Raises:
+        ValueError: a shape, dtype or option breaks these rules, also symbolically.
+
+    Example:
+
+    ```python
+    first, state = keras_seqconv.ops.causal_conv1d(
+        inputs[:, :100], kernel, activation="silu", return_final_state=True
+    )
+    rest = keras_seqconv.ops.causal_conv1d(
+        inputs[:, 100:], kernel, activation="silu", initial_state=state
+    )
+    ```
+    """
+    operation = _CausalConv1D(activation, return_final_state, dilation)
+    tensors = {
+        "bias": bias,
+        "residual": residual,
+        "initial_state": initial_state,
+        "segment_ids": segment_ids,
+        "mask": mask,
+    }
+    return operation(inputs, kernel, **tensors)
+
+
+def causal_conv1d_update(
+    inputs,
+    state,
+    kernel,
+    bias=None,
+    *,
+    activation: str | None = None,
+    dilation: int = 1,
+    lengths=None,
+):
+    """`causal_conv1d` of n new positions, for generation.
+
+    Args:
+        inputs: tensor (B, n, C).
+        state: tensor (B, (K - 1) * D, C), the inputs before these; zeros at first.
+        kernel, bias, activation, dilation: as in `causal_conv1d`.
+        lengths: integer tensor (B,), the number of new positions of each row, from 0
+            to n; n by default. Outputs after them have no meaning.
+
+    Returns:
+        Outputs (B, n, C) and the next state.
+    """
+    mask = None
+    if lengths is not None:
+        check_shape("lengths", lengths, (inputs.shape[0],))
+        lengths = ops.cast(lengths, "int32")
+        mask = ops.arange(ops.shape(inputs)[1])[None] < lengths[:, None]
+    return causal_conv1d(
+        inputs,
+        kernel,
+        bias,
+        activation=activation,
+        initial_state=state,
+        return_final_state=True,
+        mask=mask,
+        dilation=dilation,
+    )
+
+
+@keras.saving.register_keras_serializable("keras_seqconv", "CausalConv1D")
+class _CausalConv1D(keras.Operation):
+    """The op as a node of functional models, saved with its options."""
+
+    def __init__(
+        self, activation=None, return_final_state=False, dilation=1, name=None
+    ):
+        super().__init__(name=name)
+        self.activation = check_choice("activation", activation, (None, "silu"))
+        self.return_final_state = check_boolean(
+            "return_final_state", return_final_state
+        )
+        self.dilation = check_positive_integer("dilation", dilation)
+
+    def call(
+        self,
+        inputs,
+        kernel,
+        bias=None,
+        residual=None,
+        initial_state=None,
+        segment_ids=None,
+        mask=None,
+    ):
+        inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
+        history = self._checked_history(
+            inputs, kernel, bias, residual, initial_state, segment_ids, mask
+        )
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            inputs = ops.where(ops.expand_dims(mask, -1), inputs, 0.0)
+        window = inputs
+        if initial_state is not None:
+            window = ops.concatenate([initial_state, inputs], axis=1)
+        if segment_ids is not None:
+            outputs = self._within_segments(inputs, kernel, initial_state, segment_ids)
+        elif initial_state is not None:
+            outputs = new_outputs(window, kernel, inputs, self.dilation)
+        else:
+            outputs = light_conv(inputs, kernel, "causal", self.dilation)
+        outputs = finished(outputs, bias, residual, self.activation)
+        if not self.return_final_state:
+            return outputs
+        if initial_state is None:
+            window = ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
+        return outputs, _last(window, history, mask)
+
+    def _within_segments(self, inputs, kernel, initial_state, segment_ids):
+        """A sum of K shifted copies of the inputs, each without other segments."""
+        taps, history = kernel.shape[-1], self._history(kernel)
+        segment_ids = ops.cast(segment_ids, "int32")
+        if initial_state is None:
+            padded = ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
+        else:
+            padded = ops.concatenate([initial_state, inputs], axis=1)
+        first = ops.repeat(segment_ids[:, :1], history, axis=1)
+        segments = ops.concatenate([first, segment_ids], axis=1)
+        batch, length, channels = ops.shape(inputs)
+        total = 0.0
+        for tap in range(taps):
+            start = tap * self.dilation
+            shifted = ops.slice(padded, (0, start, 0), (batch, length, channels))
+            same = ops.slice(segments, (0, start), (batch, length)) == segment_ids
+            shifted = ops.where(ops.expand_dims(same, -1), shifted, 0.0)
+            total += wide(shifted) * wide(_of_channels(kernel[:, tap], channels))
+        return ops.cast(total, inputs.dtype)
+
+    def _history(self, kernel):
+        return (kernel.shape[-1] - 1) * self.dilation
+
+    def _checked_history(
+        self, inputs, kernel, bias, residual, initial_state, segment_ids, mask
+    ):
+        """(K - 1) * D, if the shapes of all tensors agree."""
+        check_shape("inputs", inputs, (None, None, None))
+        check_shape("kernel", kernel, (None, None))
+        batch, length, channels = inputs.shape
+        history = self._history(kernel)
+        for name, tensor, sizes in (
+            ("bias", bias, (channels,)),
+            ("residual", residual, (batch, length, channels)),
+            ("initial_state", initial_state, (batch, history, channels)),
+            ("segment_ids", segment_ids, (batch, length)),
+            ("mask", mask, (batch, length)),
+        ):
+            if tensor is not None:
+                check_shape(name, tensor, sizes)
+        return history
+
+    def compute_output_spec(self, inputs, kernel, **tensors):
+        outputs = light_conv(inputs, kernel, "causal", self.dilation)
+        names = "bias", "residual", "initial_state", "segment_ids", "mask"
+        history = self._checked_history(
+            inputs, kernel, *[tensors.get(name) for name in names]
+        )
+        if not self.return_final_state:
+            return outputs
+        batch, _, channels = inputs.shape
+        return outputs, keras.KerasTensor((batch, history, channels), outputs.dtype)
+
+    def get_config(self):
+        return {
+            "activation": self.activation,
+            "return_final_state": self.return_final_state,
+            "dilation": self.dilation,
+            "name": self.name,
+        }
+
+
+def new_outputs(window, kernel, inputs, dilation=1):
+    """The outputs of `inputs` (B, n, C), which end the window (B, (K - 1) D + n, C)."""
+    history = (kernel.shape[-1] - 1) * dilation
+    if inputs.shape[1] == 1:  # a product and a sum of what the position reaches
+        reached = wide(window[:, ::dilation])
+        weights = wide(_of_channels(ops.transpose(kernel), window.shape[-1]))
+        outputs = ops.sum(reached * weights, axis=1, keepdims=True)
+        return ops.cast(outputs, window.dtype)
+    outputs = light_conv(window, kernel, "causal", dilation)
+    return outputs[:, history:]
+
+
+def _of_channels(kernel, channels):
+    """(..., H) -> (..., C)."""
+    heads = kernel.shape[-1]
+    return kernel if heads == channels else ops.repeat(kernel, channels // heads, -1)
+
+
+def _last(window, history, mask):
+    """The last (B, (K - 1) D, C) inputs, those before the padding that ends a row."""
+    batch, length, channels = ops.shape(window)
+    if mask is None:  # of known size, as loops need it
+        start = (0, length - history, 0)
+        return ops.slice(window, start, (batch, history, channels))
+    positions = ops.arange(1, ops.shape(mask)[1] + 1)
+    lengths = ops.max(ops.where(mask, positions, 0), axis=1, initial=0)
+    rows = lengths[:, None] + ops.arange(history)[None]
+    return ops.take_along_axis(window, rows[..., None], axis=1)
+
+
+def finished(outputs, bias, residual, activation):
+    """residual + activation(outputs + bias), in one pass over memory."""
+    if bias is None and residual is None and activation is None:
+        return outputs
+    channels = outputs.shape[-1]
+    dtype = keras.backend.result_type(outputs.dtype, "float32")
+    bias = ops.zeros((channels,), dtype) if bias is None else ops.cast(bias, dtype)
+    tensors = [outputs, ops.reshape(bias, (1, channels))]
+    if residual is not None:
+        tensors.append(ops.cast(residual, outputs.dtype))
+    if keras.backend.backend() == "jax":  # which compiles all of it with its gradient
+        return _finish(*tensors, activation)
+    inside_xla = compiled_by_xla()
+    static = (activation,)
+
+    def finish(*tensors):
+        return run_formula(
+            _finish, _finish, *tensors, static=static, inside_xla=inside_xla
+        )
+
+    def gradient(upstream, outputs, bias, *residual):
+        tensors = (upstream, outputs, bias)
+        by_outputs = upstream
+        if activation is not None:
+            by_outputs = run_formula(
+                _silu_gradient, _silu_gradient, *tensors, inside_xla=inside_xla
+            )
+        rows = ops.reshape(wide(by_outputs), (-1, channels))
+        # A product with ones: XLA on a CPU adds over leading axes one by one.
+        by_bias = ops.matmul(ops.ones((1, ops.shape(rows)[0]), rows.dtype), rows)
+        return by_outputs, by_bias, *[upstream for _ in residual]
+
+    return with_gradient(finish, gradient)(*tensors)
+
+
+def _finish(outputs, bias, *residual_and_activation):
+    *residual, activation = residual_and_activation
+    total = wide(outputs) + bias
+    if activation == "silu":
+        total = total * ops.sigmoid(total)
+    for tensor in residual:
+        total = total + wide(tensor)
+    return ops.cast(total, outputs.dtype)
+
+
+def _silu_gradient(upstream, outputs, bias):
+    """With s = sigmoid(x): d (x s) / dx = s (1 + x (1 - s))."""
+    total = wide(outputs) + bias
+    gate = ops.sigmoid(total)
+    slope = gate * (1 + total * (1 - gate))
+    return ops.cast(wide(upstream) * slope, outputs.dtype)
