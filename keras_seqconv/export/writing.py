@@ -19,9 +19,6 @@ def saved_model(
     translator,
     directory: str | os.PathLike,
     *,
-    num_beams: int | None = None,
-    length_penalty: float | None = None,
-    max_length: int | None = None,
     max_source_length: int | None = None,
     n_best: int | None = None,
     tokens_per_batch: int | None = None,
@@ -29,6 +26,7 @@ def saved_model(
     version: int | None = None,
     warmup_texts: list[str] | None = None,
     run: str | os.PathLike | None = None,
+    **search,
 ) -> Path:
     """Writes `directory/<version>/` for a stock `tensorflow_model_server`.
 
@@ -42,7 +40,6 @@ def saved_model(
     Args:
         translator: a `Translator` or `LanguageGenerator`, which stays unchanged.
         directory: folder of the versions, named like the model.
-        num_beams, length_penalty, max_length: of the search; default: the translator's.
         max_source_length: tokens of a source (a prompt) to read, including its end; 512
             by default, or the limit of the model. The rest is ignored.
         n_best: hypotheses of `translate_n_best`; `num_beams` by default.
@@ -53,6 +50,7 @@ def saved_model(
         version: a positive integer; by default one more than the largest version.
         warmup_texts: typical texts of users; None makes texts of random tokens.
         run: work folder of the training, for scores in the model card.
+        **search: of `BeamOptions`, such as `num_beams`; default: the translator's.
 
     Returns:
         The folder of the version.
@@ -83,10 +81,7 @@ def saved_model(
             f"`version` must be one that does not exist in {parent}; versions are "
             f"never overwritten. Received: version={version}"
         )
-    search = {
-        "num_beams": num_beams, "length_penalty": length_penalty,
-        "max_length": max_length, "num_hypotheses": n_best,
-    }  # fmt: skip
+    search = {**search, "num_hypotheses": n_best}
     search = {name: value for name, value in search.items() if value is not None}
     # No op may choose XLA for itself: a stock server has none.
     limits = max_source_length, tokens_per_batch

@@ -88,7 +88,12 @@ class Run:
 
     def what_matters(self) -> dict:
         """The options that the result depends on."""
-        return self.options.model_dump(exclude=_OF_A_MACHINE | _ON_THE_WAY)
+        return _without(self.options, _OF_A_MACHINE | _ON_THE_WAY)
+
+
+def _without(options: TrainingOptions, names: set[str]) -> dict:
+    values = dataclasses.asdict(options)
+    return {name: values[name] for name in values if name not in names}
 
 
 @contextlib.contextmanager
@@ -125,7 +130,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         before, was = _read_settings(run.settings)
     different = [
         f"{name} was {value!r} and is {getattr(options, name)!r}"
-        for name, value in was
+        for name, value in vars(was).items()
         if name not in _MAY_CHANGE and value != getattr(options, name)
     ]
     if different:
@@ -145,7 +150,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     }
     settings = {
         "format_version": _FORMAT_VERSION,
-        "options": options.model_dump(exclude_unset=True),
+        "options": options.changes(),
         "recipe": dataclasses.asdict(recipe),
         "starts": [*before.get("starts", ()), start],
     }
@@ -164,7 +169,7 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
     settings, options = _read_settings(path)
     with files.naming_file(path, "describes no run"):
         recipe = recipe_from_json(settings["recipe"])
-    options = options.model_copy(update={"workdir": str(folder)})
+    options = dataclasses.replace(options, workdir=str(folder))
     return Run(folder, options), recipe
 
 
@@ -185,7 +190,7 @@ def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
             f"Received: {settings.get('format_version')!r}"
         )
     with files.naming_file(path, "describes no run"):
-        return settings, TrainingOptions(**settings["options"])
+        return settings, TrainingOptions.from_json(settings["options"])
 
 
 # --- The start, on one host or on several that must train the same ---
@@ -258,7 +263,7 @@ def _check_end(run: Run, recipe: Recipe) -> None:
 def _what_is_trained(run: Run, text: Text) -> dict:
     """All that must be the same on all hosts, by names for a message."""
     stores = {"train": text.train, "validation": text.validation}
-    options = run.options.model_dump(mode="json", exclude=_OF_A_MACHINE)
+    options = _without(run.options, _OF_A_MACHINE)
     return {
         **{f"version of {name}": one for name, one in versions(*_PACKAGES).items()},
         **{f"`{name}`": value for name, value in options.items()},
