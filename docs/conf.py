@@ -1,5 +1,6 @@
 """The documentation: `make docs` builds it, runs it, and fails on a warning."""
 
+import dataclasses
 import inspect
 import os
 import re
@@ -17,6 +18,7 @@ os.environ["DOCS_WORK"] = str(HERE / "_build" / "work")
 import keras  # noqa: E402
 
 from keras_seqconv import __version__  # noqa: E402
+from keras_seqconv.training_options import TrainingOptions  # noqa: E402
 
 project = "keras_seqconv"
 author = "the keras_seqconv developers"
@@ -119,16 +121,16 @@ def real_signature(app, what, name, obj, options, signature, returns):
     if what == "class" and issubclass(obj, (keras.Layer, keras.Model)):
         parameters = list(inspect.signature(obj.__init__).parameters.values())
         return str(inspect.Signature(parameters[1:])), returns
-    if hasattr(obj, "model_fields"):  # of pydantic: listed below
+    if obj is TrainingOptions:  # listed below
         return "(**options)", None
     return None
 
 
 def options_of(app, what, name, obj, options, lines):
-    """The fields of a pydantic class with their texts."""
-    if what == "class" and hasattr(obj, "model_fields"):
-        for field, info in obj.model_fields.items():
-            lines += ["", f"- ``{field}``: {info.description}"]
+    """The options of training with their texts."""
+    if obj is TrainingOptions:
+        for field in dataclasses.fields(obj):
+            lines += ["", f"- ``{field.name}``: {field.metadata['help']}"]
 
 
 def is_left_out(app, what, name, obj, skip, options):

@@ -7,65 +7,49 @@ references are for readers: nothing depends on their words.
 import dataclasses
 from typing import Any, Literal
 
-
-def _option(default: Any, text: str, name: str | None = None, **rules) -> Any:
-    """A value that an option of training replaces, of the same name unless given.
-
-    The text is that of `keras-seqconv train --help`, and the rules are pydantic's.
-    """
-    metadata = {"text": text, "name": name, "rules": rules}
-    return dataclasses.field(default=default, metadata=metadata)
+from keras_seqconv.support.schema import REQUIRED, Options, option
 
 
 def options_of(part) -> dict[str, dataclasses.Field]:
     """Fields of a recipe, or of a part of it, by the options that replace them."""
     options = [field for field in dataclasses.fields(part) if field.metadata]
-    return {field.metadata["name"] or field.name: field for field in options}
+    return {field.metadata.get("name", field.name): field for field in options}
 
 
 # Parts of recipes ---------------------------------------------------------------------
-
-_REQUIRED = dataclasses.MISSING
-
-
-class _Stored:
-    """Base of what `run.json` keeps; pydantic, which reads it, refuses other keys."""
-
-    __pydantic_config__ = {"extra": "forbid"}
-
 
 _SHRINK = "factor of the learning rate; cosine: per period"
 _DECAY = "decoupled weight decay of all weights"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Adam(_Stored):
+class Adam(Options):
     """`keras_seqconv.optimizers.AdamW`."""
 
     name: Literal["adam"] = "adam"
-    beta_1: float = _option(0.9, "adam: decay of the first moment", ge=0, lt=1)
-    beta_2: float = _option(0.98, "adam: decay of the second moment", ge=0, lt=1)
-    epsilon: float = _option(1e-8, "adam: constant in the denominator", gt=0)
-    weight_decay: float = _option(0.0, _DECAY, ge=0)
+    beta_1: float = option(0.9, "adam: decay of the first moment", ge=0, lt=1)
+    beta_2: float = option(0.98, "adam: decay of the second moment", ge=0, lt=1)
+    epsilon: float = option(1e-8, "adam: constant in the denominator", gt=0)
+    weight_decay: float = option(0.0, _DECAY, ge=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NAG(_Stored):
+class NAG(Options):
     """`keras_seqconv.optimizers.NAG`."""
 
     name: Literal["nag"] = "nag"
-    momentum: float = _option(0.99, "nag: momentum", ge=0, lt=1)
-    weight_decay: float = _option(0.0, _DECAY, ge=0)
+    momentum: float = option(0.99, "nag: momentum", ge=0, lt=1)
+    weight_decay: float = option(0.0, _DECAY, ge=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule(_Stored):
+class Schedule(Options):
     """The rates of the warm-up, which all schedules have."""
 
     name: str = ""
-    learning_rate: float = _option(_REQUIRED, "highest learning rate", gt=0)
-    warmup_steps: int = _option(0, "updates of the warm-up", ge=0)
-    warmup_start: float = _option(1e-7, "learning rate of the first update", ge=0)
+    learning_rate: float = option(REQUIRED, "highest learning rate", gt=0)
+    warmup_steps: int = option(0, "updates of the warm-up", ge=0)
+    warmup_start: float = option(1e-7, "learning rate of the first update", ge=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,12 +64,12 @@ class Cosine(Schedule):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
     name: Literal["cosine"] = "cosine"
-    period: int | None = _option(
+    period: int | None = option(
         None, "cosine: updates of the first period, from the end of the warm-up", ge=1
     )
-    floor: float = _option(1e-7, "cosine: lowest learning rate", ge=0)
-    period_growth: float = _option(1.0, "cosine: growth of further periods", gt=0)
-    shrink: float = _option(1.0, _SHRINK, gt=0)
+    floor: float = option(1e-7, "cosine: lowest learning rate", ge=0)
+    period_growth: float = option(1.0, "cosine: growth of further periods", gt=0)
+    shrink: float = option(1.0, _SHRINK, gt=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,8 +77,8 @@ class Fixed(Schedule):
     """`keras_seqconv.callbacks.FixedSchedule`."""
 
     name: Literal["fixed"] = "fixed"
-    force_anneal: int | None = _option(None, "fixed: first epoch that shrinks", ge=1)
-    shrink: float = _option(0.1, _SHRINK, gt=0)
+    force_anneal: int | None = option(None, "fixed: first epoch that shrinks", ge=1)
+    shrink: float = option(0.1, _SHRINK, gt=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,35 +86,33 @@ class Plateau(Schedule):
     """`keras_seqconv.callbacks.ReduceOnPlateau`."""
 
     name: Literal["plateau"] = "plateau"
-    shrink: float = _option(0.1, _SHRINK, gt=0)
-    patience: int = _option(0, "plateau: epochs without improvement", ge=0)
+    shrink: float = option(0.1, _SHRINK, gt=0)
+    patience: int = option(0, "plateau: epochs without improvement", ge=0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Search(_Stored):
+class Search(Options):
     """Options of `keras_seqconv.decoding.beam_search`."""
 
-    num_beams: int = _option(5, "beams of the search", ge=1)
-    length_penalty: float = _option(1.0, "exponent of the length that divides a score")
+    num_beams: int = option(5, "beams of the search", ge=1)
+    length_penalty: float = option(1.0, "exponent of the length that divides a score")
     min_length: int = 1
-    max_length: int = _option(
-        200, "most tokens of a translation", "max_translation_length", ge=1
+    max_length: int = option(
+        200, "most tokens of a translation", name="max_translation_length", ge=1
     )
     max_length_ratio: float = 0.0
     no_repeat_ngram_size: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks(_Stored):
+class Blocks(Options):
     """Arguments of `keras_seqconv.data.blocks`; the context is that of evaluation."""
 
-    tokens_per_sample: int = _option(
-        _REQUIRED, "language model: tokens of a block", ge=1
-    )
-    break_mode: Literal["none", "sentence"] = _option(
+    tokens_per_sample: int = option(REQUIRED, "language model: tokens of a block", ge=1)
+    break_mode: Literal["none", "sentence"] = option(
         "none", "language model: none cuts blocks anywhere, sentence at lines"
     )
-    context_window: int = _option(
+    context_window: int = option(
         0, "language model: tokens before a block in evaluation", ge=0
     )
 
@@ -145,7 +127,7 @@ PARTS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe(_Stored):
+class Recipe(Options):
     """How a model is trained and decoded.
 
     Updates see `tokens_per_batch` * `gradient_accumulation_steps` * `num_replicas`
@@ -159,43 +141,43 @@ class Recipe(_Stored):
 
     optimizer: Adam | NAG = Adam()
     schedule: InverseSquareRoot | Cosine | Fixed | Plateau
-    global_clipnorm: float | None = _option(
+    global_clipnorm: float | None = option(
         None, "largest norm of the gradient per token", gt=0
     )
-    label_smoothing: float = _option(0.1, "probability spread over words", ge=0, lt=1)
-    label_smoothing_kind: Literal["uniform", "others"] = _option(
+    label_smoothing: float = option(0.1, "probability spread over words", ge=0, lt=1)
+    label_smoothing_kind: Literal["uniform", "others"] = option(
         "uniform", "uniform: all words (fairseq until 2021); others: all but the label"
     )
-    tokens_per_batch: int = _option(
-        _REQUIRED,
+    tokens_per_batch: int = option(
+        REQUIRED,
         "size of a batch on one device: sentences x longest sentence, with padding",
         ge=1,
     )
-    gradient_accumulation_steps: int = _option(
+    gradient_accumulation_steps: int = option(
         1,
         "batches of an update on each device (default: as many as give an update the "
         "tokens of the recipe)",
         ge=1,
     )
     num_replicas: int = 1
-    max_updates: int | None = _option(None, "last update of training", ge=1)
-    max_epochs: int | None = _option(None, "last epoch of training", ge=1)
-    stop_learning_rate: float | None = _option(
+    max_updates: int | None = option(None, "last update of training", ge=1)
+    max_epochs: int | None = option(None, "last epoch of training", ge=1)
+    stop_learning_rate: float | None = option(
         None, "training ends at a learning rate that is not above this value", ge=0
     )
-    early_stopping: int | None = _option(
+    early_stopping: int | None = option(
         None,
         "validations without improvement before training ends; the model is then the "
         "best checkpoint, unless --average-kind is given",
         ge=1,
     )
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = _option(
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = option(
         "float32",
         "dtype policy; mixed_bfloat16 is faster on GPUs, and on CPUs with products in "
         "bfloat16 (avx512_bf16 or amx_bf16 in lscpu)",
     )
-    average: int = _option(1, "checkpoints of the average at the end", ge=1)
-    average_kind: Literal["last_epochs", "best"] = _option(
+    average: int = option(1, "checkpoints of the average at the end", ge=1)
+    average_kind: Literal["last_epochs", "best"] = option(
         "best", "which checkpoints (without both options: the best one, where better)"
     )
     search: Search | None = None

@@ -1,21 +1,15 @@
 """Options of a training run: typed, checked, and stored as JSON."""
 
+import dataclasses
 import functools
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of
-from keras_seqconv.support import require
 from keras_seqconv.support.arguments import near
 from keras_seqconv.support.files import read_json
-
-pydantic = require("pydantic", "mt")
-
-Count = Annotated[int, pydantic.Field(ge=1)]
-Natural = Annotated[int, pydantic.Field(ge=0)]
-Positive = Annotated[float, pydantic.Field(gt=0)]
-Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
+from keras_seqconv.support.schema import REQUIRED, Options, option
 
 # Sections of the help text.
 GROUPS = {
@@ -27,34 +21,33 @@ GROUPS = {
 }
 
 
-def _option(group: str, text: str, default=None, bare=None):
-    """A field; `bare` is the value of its flag without one."""
-    extra = {"group": group, "bare": bare}
-    return pydantic.Field(default, description=text, json_schema_extra=extra)
-
-
 _run, _text, _architecture, _recipe, _reports = (
-    functools.partial(_option, group)
+    functools.partial(option, group=group)
     for group in ("run", "text", "architecture", "recipe", "reports")
 )
 
 
-def _options_of_recipes() -> dict[str, tuple]:
-    """Types and fields of the options that replace values of a recipe."""
+def _options_of_recipes() -> list[tuple]:
+    """Names, types and fields of the options that replace values of a recipe."""
     options = {}
     for part, kinds in {"": (Recipe,), **PARTS}.items():
         if len(kinds) > 1:
             choice = Literal[tuple(kind.name for kind in kinds)]
-            options[part] = (choice | None, _recipe(f"kind of {part}"))
+            options[part] = (choice | None, _recipe(None, f"kind of {part}"))
         for name, field in ((n, f) for k in kinds for n, f in options_of(k).items()):
-            value = Annotated[field.type, pydantic.Field(**field.metadata["rules"])]
-            options.setdefault(name, (value | None, _recipe(field.metadata["text"])))
-    return options
+            options.setdefault(
+                name, (field.type | None, _recipe(None, **field.metadata))
+            )
+    return [(name, *type_and_field) for name, type_and_field in options.items()]
 
 
-_RecipeOptions = pydantic.create_model("_RecipeOptions", **_options_of_recipes())
+_settings = {"frozen": True, "kw_only": True}
+_RecipeOptions = dataclasses.make_dataclass(
+    "_RecipeOptions", _options_of_recipes(), bases=(Options,), **_settings
+)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(_RecipeOptions):
     """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
 
@@ -75,122 +68,135 @@ class TrainingOptions(_RecipeOptions):
     ```
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    preset: str = _run("architecture and recipe (keras-seqconv presets)", ...)
+    preset: str = _run(REQUIRED, "architecture and recipe (keras-seqconv presets)")
     dataset: str = _run(
+        REQUIRED,
         "a TFDS name such as wmt14_translate/de-en, a folder with train.de and "
         "train.en (and valid, test), a .tsv file of two columns, source first, a text "
         "file for a language model, or 'phrases', the embedded corpus",
-        ...,
     )
-    workdir: str = _run("folder of the run; a run in it is resumed", ...)
-    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = _run(
-        "seed of weights, dropout and the order of the data", 1
+    workdir: str = _run(REQUIRED, "folder of the run; a run in it is resumed")
+    seed: int = _run(
+        1, "seed of weights, dropout and the order of the data", ge=0, le=2**32 - 1
     )
-    deterministic: bool = _run("repeat a run to the same bits; slower", False)
+    deterministic: bool = _run(False, "repeat a run to the same bits; slower")
     jit_compile: Literal["auto", "true", "false"] = _run(
-        "compile the training step with XLA; auto: Keras decides", "auto"
+        "auto", "compile the training step with XLA; auto: Keras decides"
     )
-    devices: Count | None = _run(
+    devices: int | None = _run(
+        None,
         "GPUs to train on (default: all). Without a GPU: cores that share each batch "
         "(default: 1); more cores start later and train faster. On JAX: devices of "
-        "each host (default: all)"
+        "each host (default: all)",
+        ge=1,
     )
     hosts: str | None = _run(
+        None,
         "train on several hosts (JAX): ADDRESS:PORT of host 0, or no value on Slurm, "
         "Kubernetes and TPU pods; each host runs the same command",
         bare="auto",
     )
-    num_hosts: Count | None = _run("number of hosts, with an address")
-    host_index: Natural | None = _run("number of this host, from 0")
+    num_hosts: int | None = _run(None, "number of hosts, with an address", ge=1)
+    host_index: int | None = _run(None, "number of this host, from 0", ge=0)
 
     source_language: str | None = _text(
-        "language of the source, as the data set names it (default: the preset's)"
+        None, "language of the source, as the data set names it (default: the preset's)"
     )
     target_language: str | None = _text(
-        "language of the target (default: the preset's)"
+        None, "language of the target (default: the preset's)"
     )
-    validation_share: Annotated[float, pydantic.Field(gt=0, le=0.5)] | None = _text(
+    validation_share: float | None = _text(
+        None,
         "share of the training data that becomes the validation split, for data "
         "without one; pairs of one source stay together (text of a language model: "
-        "its end)"
+        "its end)",
+        gt=0,
+        le=0.5,
     )
     variant: str | None = _text(
-        "middle part of file names: lc.norm.tok for train.lc.norm.tok.de"
+        None, "middle part of file names: lc.norm.tok for train.lc.norm.tok.de"
     )
     tsv_header: bool | None = _text(
+        None,
         "whether line 1 of a .tsv file has names of columns; needed where it looks "
-        "like names"
+        "like names",
     )
-    data_dir: str | None = _text("folder of TensorFlow Datasets")
+    data_dir: str | None = _text(None, "folder of TensorFlow Datasets")
     manual_dir: str | None = _text(
-        "folder of the files that TensorFlow Datasets cannot download"
+        None, "folder of the files that TensorFlow Datasets cannot download"
     )
     tokenizer: str | None = _text(
+        None,
         "sentencepiece_bpe (the default), sentencepiece_unigram, words, characters, "
-        "moses_bpe, or a run or model directory with tokenizers"
+        "moses_bpe, or a run or model directory with tokenizers",
     )
-    vocabulary_size: Count | None = _text(
+    vocabulary_size: int | None = _text(
+        None,
         "entries of a new tokenizer; of moses_bpe, merges (default: entries of the "
-        "preset)"
+        "preset)",
+        ge=1,
     )
     joint_vocabulary: bool | None = _text(
+        None,
         "one tokenizer for both languages (default: if the model shares all "
-        "embeddings; false: it shares those of the decoder only)"
+        "embeddings; false: it shares those of the decoder only)",
     )
-    min_length: Count = _text("fewest tokens of a sentence, without its end token", 1)
-    max_length: Count = _text(
-        "most tokens of a sentence, without its end token; longer pairs are left out",
+    min_length: int = _text(
+        1, "fewest tokens of a sentence, without its end token", ge=1
+    )
+    max_length: int = _text(
         255,
+        "most tokens of a sentence, without its end token; longer pairs are left out",
+        ge=1,
     )
-    max_ratio: Positive | None = _text(
-        "largest ratio of the lengths of a pair (default: no limit)"
+    max_ratio: float | None = _text(
+        None, "largest ratio of the lengths of a pair (default: no limit)", gt=0
     )
-    truncate_source: Annotated[int, pydantic.Field(ge=2)] | None = _text(
+    truncate_source: int | None = _text(
+        None,
         "cut sources to this number of tokens, end token included, instead of leaving "
-        "pairs out; the model does the same"
+        "pairs out; the model does the same",
+        ge=2,
     )
     skip_bad_lines: bool = _text(
-        "skip and count lines that are empty or not UTF-8", False
+        False, "skip and count lines that are empty or not UTF-8"
     )
-    max_shapes: Count = _text(
-        "largest number of batch shapes; each is compiled once", 16
+    max_shapes: int = _text(
+        16, "largest number of batch shapes; each is compiled once", ge=1
     )
 
     initialize_from: str | None = _architecture(
-        "run or model directory to start from: weights by name and shape, tokenizers"
+        None,
+        "run or model directory to start from: weights by name and shape, tokenizers",
     )
-    dropout: Share | None = _architecture("dropout rate")
-    attention_dropout: Share | None = _architecture("dropout rate of attention")
-    weight_dropout: Share | None = _architecture(
-        "dropout rate of convolution kernels (DropConnect)"
+    dropout: float | None = _architecture(None, "dropout rate", ge=0, lt=1)
+    attention_dropout: float | None = _architecture(
+        None, "dropout rate of attention", ge=0, lt=1
     )
-    architecture: dict[str, Any] = _architecture(
-        'other arguments of the model as JSON, such as {"hidden_dim": 192}', {}
+    weight_dropout: float | None = _architecture(
+        None, "dropout rate of convolution kernels (DropConnect)", ge=0, lt=1
+    )
+    architecture: dict = _architecture(
+        {}, 'other arguments of the model as JSON, such as {"hidden_dim": 192}'
     )
 
-    updates_per_epoch: Count | None = _reports(
+    updates_per_epoch: int | None = _reports(
+        None,
         "updates of an epoch, which ends with validation, log record and checkpoint "
-        "(default: one pass over the training data)"
+        "(default: one pass over the training data)",
+        ge=1,
     )
-    keep: Count = _reports("last checkpoints that are kept", 10)
+    keep: int = _reports(10, "last checkpoints that are kept", ge=1)
     validation_bleu: bool = _reports(
-        "translate the validation split after each epoch, for BLEU", False
+        False, "translate the validation split after each epoch, for BLEU"
     )
     monitor: Literal["nll", "bleu"] = _reports(
-        "metric of the best checkpoint and of early stopping", "nll"
+        "nll", "metric of the best checkpoint and of early stopping"
     )
-    tensorboard: bool = _reports("write TensorBoard events", False)
+    tensorboard: bool = _reports(False, "write TensorBoard events")
 
-    def __init__(self, **values):
-        try:
-            super().__init__(**values)
-        except pydantic.ValidationError as error:
-            raise ValueError(_in_one_sentence(error)) from None
-
-    @pydantic.model_validator(mode="after")
-    def _consistent(self):
+    def __post_init__(self):
+        super().__post_init__()
         if self.preset not in PRESETS:
             raise ValueError(
                 "`preset` must be one of those that `keras-seqconv presets` lists. "
@@ -229,7 +235,6 @@ class TrainingOptions(_RecipeOptions):
                 "`joint_vocabulary` must not be false with `share_embeddings`='all' in "
                 f"`architecture`. Received: {self.architecture}"
             )
-        return self
 
     @property
     def shares_all_embeddings(self) -> bool:
@@ -237,18 +242,6 @@ class TrainingOptions(_RecipeOptions):
         arguments = {**PRESETS[self.preset].architecture, **self.architecture}
         shared = arguments.get("share_embeddings") == "all"
         return shared and self.joint_vocabulary is not False
-
-
-def _in_one_sentence(error: pydantic.ValidationError) -> str:
-    """All that is missing, or else the first thing that is wrong."""
-    errors = error.errors()
-    if missing := [f"`{e['loc'][0]}`" for e in errors if e["type"] == "missing"]:
-        return f"{', '.join(missing)} must be given."
-    name = ".".join(map(str, errors[0]["loc"][:1]))
-    message = errors[0]["msg"].removeprefix("Value error, ")
-    if not name:
-        return message
-    return f"`{name}`: {message}. Received: {errors[0]['input']!r}"
 
 
 def read_options(path: str | os.PathLike) -> dict:

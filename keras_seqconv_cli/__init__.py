@@ -16,11 +16,13 @@ from keras_seqconv_cli import signals
 import argparse
 import importlib
 import itertools
+import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from keras_seqconv.support import warnings_as_lines
@@ -251,14 +253,11 @@ class Parser(argparse.ArgumentParser):
 def one_line(error: Exception | str, options: argparse.Namespace) -> str:
     """The message with arguments named as on the command line.
 
-    `name` becomes NAME or --name where the command has such an argument; what is called
-    otherwise on the command line stands in its `flags`.
+    `name` becomes NAME or --name where the command has such an argument.
     """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
-    for words, flag in getattr(options, "flags", {}).items():
-        text = text.replace(words, flag)
 
     def option(found):
         name = found[1]
@@ -266,7 +265,7 @@ def one_line(error: Exception | str, options: argparse.Namespace) -> str:
             return found[0]
         return name.upper() if name in _POSITIONAL else f"--{name.replace('_', '-')}"
 
-    return " ".join(re.sub(r"`(\w+)`", option, text).split())
+    return " ".join(re.sub(r"`(\w+)`(?:=True)?", option, text).split())
 
 
 def check_models(*paths: str) -> None:
@@ -305,6 +304,69 @@ def add_flags(parser, flags: dict[str, str]) -> None:
         elif not value:
             settings = {"action": "store_true"}
         parser.add_argument(flag, help=text, **settings)
+
+
+def add_options(
+    parser, fields: Iterable, aliases: Mapping[str, str] = {}, show_defaults=False
+) -> None:
+    """Adds a flag for each field of options that has a help text.
+
+    The flag of `num_beams` is `--num-beams`, with the rule of the field; its value is
+    None where it is not given. A switch sets the opposite of the field's default.
+
+    Args:
+        parser: or a group of one.
+        fields: of a class of `keras_seqconv.support.schema.Options`.
+        aliases: further flags, by the names of fields.
+        show_defaults: whether help texts end with the default.
+    """
+    from keras_seqconv.support import schema
+
+    for field in fields:
+        if not field.metadata.get("help"):
+            continue
+        names = [field.metadata.get("flag", f"--{field.name.replace('_', '-')}")]
+        names += [aliases[field.name]] if field.name in aliases else []
+        kind, text = schema.kind_of(field), field.metadata["help"].replace("%", "%%")
+        if show_defaults and field.default not in (None, False, schema.REQUIRED):
+            text += f" (default {field.default})"
+        metavar = field.metadata.get("metavar") or _METAVARS.get(kind, "JSON")
+        if choices := schema.choices_of(field):
+            metavar = f"{{{','.join(choices)}}}"
+        settings = {"type": _value_of(field), "metavar": metavar}
+        if field.type is bool:
+            settings = {"action": "store_const", "const": not field.default}
+        elif typing.get_origin(kind) is tuple:
+            settings |= {"nargs": "+", "action": "extend"}
+        if "bare" in field.metadata:
+            settings |= {"nargs": "?", "const": field.metadata["bare"]}
+        parser.add_argument(*names, dest=field.name, help=text, **settings)
+
+
+_METAVARS = {bool: "{true,false}", int: "N", float: "X", str: "NAME"}
+_READERS = {bool: json.loads, int: int, float: float, str: str}
+
+
+def _value_of(field) -> Callable:
+    """`type=` of an argument: a text becomes a value that keeps to the field's rule."""
+    from keras_seqconv.support import schema
+
+    kind = schema.kind_of(field)
+    many = typing.get_origin(kind) is tuple
+    read = str if schema.choices_of(field) else _READERS.get(kind, json.loads)
+
+    def value(text: str):
+        try:
+            number = read(text)
+        except ValueError:
+            number = text  # which breaks the rule
+        try:
+            values = schema.checked(field, [number] if many else number)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return values[0] if many else values
+
+    return value
 
 
 def names_of(flags: Iterable[str]) -> list[str]:

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = {"nargs": "+", "metavar": "FILE", "help": "checkpoints, update-*.npz"}
     which.add_argument("--checkpoints", **files)
     add_flags(parser, _FLAGS)
-    parser.set_defaults(flags={"`overwrite`=True": "--overwrite"})
 
 
 def check(options: argparse.Namespace) -> None:

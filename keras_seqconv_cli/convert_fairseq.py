@@ -46,11 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="leave x-y one token (the IWSLT recipe; Moses without -a)",
     )
-    flags = {
-        "`overwrite`=True": "--overwrite",
-        "`source_bpe_codes` and `target_bpe_codes`": "--bpe-codes",
-    }
-    parser.set_defaults(flags=flags)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -67,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     )
 
     arguments = dict(vars(options))
-    for name in ("command", "flags", "output", "overwrite", "bpe_codes"):
+    for name in ("command", "output", "overwrite", "bpe_codes"):
         del arguments[name]
     for name in ("source_bpe_codes", "target_bpe_codes"):
         arguments[name] = arguments[name] or options.bpe_codes

@@ -56,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
     add("--break-mode", default="none", choices=BREAK_MODES, help=text)
     defaults = {"split": "test", "samples": 1000, "context_window": 0}
-    flags = {"`references`": "--reference"}
-    parser.set_defaults(known_metrics=metrics, flags=flags, **defaults)
+    parser.set_defaults(known_metrics=metrics, **defaults)
     add_search_arguments(parser)
 
 

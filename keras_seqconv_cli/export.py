@@ -3,10 +3,12 @@
 import argparse
 import json
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import keras_seqconv as ks
-from keras_seqconv_cli import add_flags, check_files, given, names_of
+from keras_seqconv_cli import add_flags, add_options, check_files, given, names_of
+from keras_seqconv_cli.translate import search_options
 
 HELP = "write a model for TensorFlow Serving, ONNX Runtime or a browser"
 DESCRIPTION = (
@@ -28,14 +30,11 @@ _SERVED = {
     "--xla": "compile with XLA, for servers with XLA only",
     "--warmup-texts FILE": "typical texts, one a line, for the warm-up requests",
 }
-_SEARCH = {
-    "--num-beams N": "beams of the search",
-    "--max-length N": "largest number of tokens of a translation",
-    "--length-penalty X": "exponent of the length that divides a score",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from keras_seqconv.decoding.options import BeamOptions
+
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model directory, or a run with `model` in it")
     add(
@@ -53,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "with --format onnx or web: 8-bit integers for products"
     add("--quantize", choices=("int8",), help=text)
-    add_flags(parser, _SEARCH | _SERVED)
+    add_options(parser.add_argument_group("search"), fields(BeamOptions))
+    add_flags(parser.add_argument_group("--format saved_model"), _SERVED)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -95,7 +95,8 @@ def run(options: argparse.Namespace) -> int:
         translator,
         options.output or Path("saved_models", (work_folder or folder.resolve()).name),
         run=work_folder,
-        **given(options, names_of(_SEARCH | _SERVED)) | {"warmup_texts": texts},
+        **search_options(options),
+        **given(options, names_of(_SERVED)) | {"warmup_texts": texts},
     )
     print(_summary(path, translator))
     return 0
@@ -103,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_graphs(options: argparse.Namespace) -> int:
     write = ks.export.web_page if options.format == "web" else ks.export.onnx_model
-    chosen = given(options, ["quantize", *names_of(_SEARCH)])
+    chosen = given(options, ["quantize"]) | search_options(options)
     path = write(ks.load(options.model), options.output, **chosen)
     quoted = shlex.quote(str(path))
     print(f"written to  {path}")

@@ -2,13 +2,14 @@
 
 import argparse
 import sys
+from dataclasses import fields
 
 from keras_seqconv_cli import (
     add_flags,
+    add_options,
     add_runtime,
     given,
     load_models,
-    names_of,
     positive_integer,
 )
 
@@ -19,22 +20,24 @@ DESCRIPTION = (
     "model's end token or after --length tokens. On a terminal it appears as it comes, "
     "except with --runtime keras."
 )
-_DRAWS = {
-    "--temperature X": "divisor of the logits (default 1)",
-    "--top-k N": "draw from the N most probable tokens",
-    "--top-p X": "draw from the most probable tokens with this total probability",
-    "--seed I": "seed of the draws",
-}
+_DRAWS = ("temperature", "top_k", "top_p")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from keras_seqconv.decoding.options import SampleOptions
+
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model directory or a run")
     add("--prompt", default="", metavar="TEXT", help="start of the text")
     text = "largest number of tokens, prompt included (default 200)"
     add("--length", type=positive_integer, default=200, metavar="N", help=text)
-    stream = {"--stream": "write the text as it comes, also to a file or pipe"}
-    add_flags(parser, _DRAWS | stream)
+    draws = [field for field in fields(SampleOptions) if field.name in _DRAWS]
+    add_options(parser, draws)
+    flags = {
+        "--seed I": "seed of the draws",
+        "--stream": "write the text as it comes, also to a file or pipe",
+    }
+    add_flags(parser, flags)
     add_runtime(parser)
 
 
@@ -44,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"{options.model} translates: `keras-seqconv translate {options.model}`."
         )
-    search = {"max_length": options.length, **given(options, names_of(_DRAWS))}
+    search = {"max_length": options.length, **given(options, (*_DRAWS, "seed"))}
     pieces = generator.stream(options.prompt, **search)
     if not (options.stream or sys.stdout.isatty()):
         pieces = ["".join(pieces)]

@@ -1,13 +1,12 @@
 """`keras-seqconv train`: a corpus and a preset in, a trained model directory out."""
 
 import argparse
-import json
 import os
 import shlex
-import typing
+from dataclasses import fields
 from pathlib import Path
 
-from keras_seqconv_cli import check_models, one_line
+from keras_seqconv_cli import add_options, check_models, given, one_line
 
 HELP = "train a model on a corpus, from a preset"
 DESCRIPTION = (
@@ -27,53 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="options of a run (its folder or run.json), or a JSON file of options; "
         "flags replace them",
     )
-    add_group, flags = parser.add_argument_group, {}
-    groups = {name: add_group(name, text) for name, text in GROUPS.items()}
-    for name, field in TrainingOptions.model_fields.items():
-        group = groups[field.json_schema_extra["group"]]
-        settings = {"metavar": _metavar(field.annotation)}
-        if field.annotation is bool:
-            settings = {"action": "store_const", "const": True}
-        if bare := field.json_schema_extra["bare"]:
-            settings |= {"nargs": "?", "const": bare}
-        text = field.description.replace("%", "%%")
-        if not field.is_required() and field.default not in (None, False, {}):
-            text += f" (default {field.default})"
-        flag = flags[f"`{name}`"] = f"--{name.replace('_', '-')}"
-        names = {flag, flag.removesuffix("-language")}  # --source de
-        settings |= {"help": text, "default": argparse.SUPPRESS, "dest": name}
-        group.add_argument(*sorted(names, reverse=True), **settings)
-    # Of functions that know nothing of this command.
-    flags |= {"`on_error`='skip'": "--skip-bad-lines", "`name`": "--dataset"}
-    parser.set_defaults(flags=flags)
-
-
-def _metavar(annotation) -> str:
-    """The value of a flag in help texts, also of a type in a union with None."""
-    parts, origin = typing.get_args(annotation), typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return "{" + ",".join(parts) + "}"
-    known = {bool: "{true,false}", int: "N", float: "X", str: "NAME", dict: "JSON"}
-    return known.get(origin or annotation) or _metavar(parts[0])
+    aliases = {"source_language": "--source", "target_language": "--target"}
+    for name, text in GROUPS.items():
+        members = [
+            field
+            for field in fields(TrainingOptions)
+            if field.metadata["group"] == name
+        ]
+        group = parser.add_argument_group(name, text)
+        add_options(group, members, aliases, show_defaults=True)
 
 
 def check(options: argparse.Namespace) -> None:
     """Leaves the options of training in `options.training`."""
     from keras_seqconv.training_options import TrainingOptions, read_options
 
-    given = dict(vars(options))
-    for name in ("command", "flags", "config"):
-        del given[name]
-    if "architecture" in given:
-        text = given["architecture"]
-        try:
-            given["architecture"] = json.loads(text)
-        except ValueError as error:
-            raise ValueError(
-                f"`architecture` must be a JSON object ({error}). Received: {text}"
-            ) from None
+    chosen = given(options, [field.name for field in fields(TrainingOptions)])
     before = {} if options.config is None else read_options(options.config)
-    options.training = TrainingOptions(**{**before, **given})
+    options.training = TrainingOptions.from_json({**before, **chosen})
     if options.training.initialize_from is not None:
         check_models(options.training.initialize_from)
     dataset = options.training.dataset

@@ -2,15 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
+from dataclasses import fields
 
 from keras_seqconv_cli import (
     add_flags,
+    add_options,
     add_runtime,
     check_files,
     given,
     load_models,
-    names_of,
 )
 
 LOADS_KERAS = False
@@ -40,74 +40,57 @@ _FLAGS = {
     "--resume": "resume an interrupted run from OUTPUT.part",
     "--quiet": "show no progress",
 }
-_DRAWS = {
-    "--sample": "draw from the model's distribution, with --temperature and these "
-    "options",
-    "--top-k N": "draw from the N most probable tokens",
-    "--top-p X": "draw from the most probable tokens with this total probability",
-    "--seed I": "seed of the draws of each line (default 1)",
-}
-# Names are those of keras_seqconv.decoding.beam_search.
-SEARCH = {
-    "--num-beams N": "beams of the search",
-    "--length-penalty X": "exponent of the length that divides a score",
-    "--length-penalty-kind power|gnmt": "score / L**X, or score / ((5 + L) / 6)**X",
-    "--max-length N": "most tokens of a translation",
-    "--max-length-ratio X": "added to --max-length for each source token",
-    "--min-length I": "fewest tokens of a translation",
-    "--unk-penalty X": "subtracted from the log-probability of unknown tokens",
-    "--temperature X": "divisor of the logits",
-    "--no-repeat-ngram-size I": "size of n-grams that occur at most once",
-    "--num-groups N": "groups of diverse beam search",
-    "--diversity-strength X": "penalty of a token that another group has chosen",
-    "--stopping first|optimal": "first: as fairseq; optimal: when no better hypothesis "
-    "is possible",
-}
 _BATCHES = {
     "--tokens-per-batch N": "source tokens times beams of a batch (default 16384)",
     "--parallel-batches N": "batches that are decoded at the same time (default: on a "
     "CPU the number of cores, at most 8)",
     "--dtype NAME": "dtype or dtype policy of the models in Keras, such as bfloat16",
 }
-# What goes without, and what only with --sample.
-OF_BEAMS = ("num_beams", "num_groups", "diversity_strength", "stopping")
-OF_SAMPLES = ("top_k", "top_p", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from keras_seqconv.decoding.options import SampleOptions
+
     models = "a model directory or a run"
     parser.add_argument("model", nargs="+", metavar="MODEL", help=models)
     add_flags(parser, _FLAGS)
     parser.set_defaults(input="-", output="-", n_best=1, on_error="raise")
     add_search_arguments(parser)
-    title = "sampling, in place of beam search"
-    add_flags(parser.add_argument_group(title), _DRAWS)
+    group = parser.add_argument_group("sampling, in place of beam search")
+    text = "draw from the model's distribution, with --temperature and these options"
+    seed = "seed of the draws of each line (default 1)"
+    add_flags(group, {"--sample": text})
+    add_options(group, own_fields(SampleOptions))
+    add_flags(group, {"--seed I": seed})
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Languages, the options of the beam search, and of the batches."""
+    from keras_seqconv.decoding.options import BeamOptions
+
     for side in ("source", "target"):
         text = f"language of the {side} (default: the model's)"
         parser.add_argument(f"--{side}-language", metavar="xx", help=text)
     group = parser.add_argument_group("search")
-    add_flags(group, SEARCH)
-    group.add_argument(
-        "--not-normalized",
-        dest="normalize",
-        action="store_false",
-        default=None,
-        help="scores are sums, without division by the length",
-    )
-    never = {"nargs": "+", "metavar": "ID", "help": "tokens that are never chosen"}
-    group.add_argument("--suppressed-ids", type=int, **never)
+    add_options(group, fields(BeamOptions))
     add_flags(group, _BATCHES)
     add_runtime(group)
 
 
-def search_options(options: argparse.Namespace, more: Iterable[str] = ()) -> dict:
-    """Options of the search, and `more`, that were given, by name."""
-    names = [*names_of(SEARCH), "normalize", "suppressed_ids", *more]
-    return given(options, names)
+def own_fields(cls) -> list:
+    """The fields of `BeamOptions` or `SampleOptions` that only it has."""
+    from keras_seqconv.decoding.options import SearchOptions
+
+    common = {field.name for field in fields(SearchOptions)}
+    return [field for field in fields(cls) if field.name not in common]
+
+
+def search_options(options: argparse.Namespace) -> dict:
+    """The options of the search that were given, by name."""
+    from keras_seqconv.decoding.options import BeamOptions, SampleOptions
+
+    cls = SampleOptions if getattr(options, "sample", False) else BeamOptions
+    return given(options, [f.name for f in fields(cls) if hasattr(options, f.name)])
 
 
 def load_translator(options: argparse.Namespace):
@@ -132,15 +115,18 @@ def load_translator(options: argparse.Namespace):
 
 
 def check(options: argparse.Namespace) -> None:
+    from keras_seqconv.decoding.options import BeamOptions, SampleOptions
+
     if options.alignment_dictionary is not None and not options.replace_unknowns:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
     if options.input == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: `input` must be given.")
     if options.format == "text" and options.scores:
         raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
-    names, rule = OF_SAMPLES, "needs `sample`"
+    cls, rule, names = SampleOptions, "needs `sample`", ["seed"]
     if options.sample:
-        names, rule = OF_BEAMS, "is of the beam search: not with `sample`"
+        cls, rule, names = BeamOptions, "is of the beam search: not with `sample`", []
+    names += [field.name for field in own_fields(cls) if hasattr(options, field.name)]
     for name, value in given(options, names).items():
         raise ValueError(f"`{name}` {rule}. Received: {name}={value}")
     check_files(options.input, options.alignment_dictionary)
@@ -183,7 +169,8 @@ def run(options: argparse.Namespace) -> int:
             alignment_dictionary=dictionary,
             progress=None if options.quiet or typed else sys.stderr,
             sample=options.sample,
-            **search_options(options, OF_SAMPLES),
+            **search_options(options),
+            **given(options, ["seed"]),
         )
     except (KeyboardInterrupt, SystemExit):
         if options.output != "-":

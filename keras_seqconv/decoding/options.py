@@ -5,40 +5,19 @@ field with its check and its meaning, and the code that applies it.
 """
 
 import dataclasses
-from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
 from keras_seqconv.decoding import array_ops as ops
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_choice,
-    check_integer,
-    check_number,
-    near,
-)
+from keras_seqconv.support.schema import Options, option
 
 # Those of `keras_seqconv.decoding.score`.
 OF_SCORES = ("length_penalty", "length_penalty_kind", "normalize")
 
 
-def _option(default, check: Callable, *rule):
-    """A field that `check(name, value, *rule)` looks at; None where that is default."""
-    return dataclasses.field(default=default, metadata={"check": (check, *rule)})
-
-
-def _check_ids(name, ids) -> tuple:
-    """Ids of a list, an array or a tensor."""
-    ids = np.asarray(ids) if hasattr(ids, "shape") else ids
-    if not np.iterable(ids):
-        raise ValueError(
-            f"`{name}` must be a list of integers. Received: {name}={ids!r}"
-        )
-    return tuple(check_integer(name, token, 0) for token in ids)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(Options):
     """Options of both beam search and sampling.
 
     Attributes:
@@ -67,45 +46,39 @@ class SearchOptions:
 
     # Bounds, as each step takes memory from the start, and each token of an n-gram a
     # part of the graph.
-    min_length: int = _option(1, check_integer, 0, 10**6)
-    max_length: int = _option(200, check_integer, 0, 10**6)
-    max_length_ratio: float = _option(
-        0.0, check_number, "a number from 0 to 1000", lambda value: 0 <= value <= 1000
+    min_length: int = option(1, "fewest tokens of a translation", ge=0, le=10**6)
+    max_length: int = option(200, "most tokens of a translation", ge=0, le=10**6)
+    max_length_ratio: float = option(
+        0.0, "added to --max-length for each source token", ge=0, le=1000
     )
-    length_penalty: float = _option(1.0, check_number)
-    length_penalty_kind: str = _option("power", check_choice, ("power", "gnmt"))
-    normalize: bool = _option(True, check_boolean)
-    unk_penalty: float = _option(0.0, check_number)
-    temperature: float = _option(
-        1.0, check_number, "a positive number", lambda value: value > 0
+    length_penalty: float = option(1.0, "exponent of the length that divides a score")
+    length_penalty_kind: Literal["power", "gnmt"] = option(
+        "power", "score / L**X, or score / ((5 + L) / 6)**X"
     )
-    no_repeat_ngram_size: int = _option(0, check_integer, 0, 100)
-    suppressed_ids: tuple[int, ...] = _option((), _check_ids)
-    return_attention: bool = _option(False, check_boolean)
+    normalize: bool = option(
+        True,
+        "scores are sums, without division by the length",
+        flag="--not-normalized",
+    )
+    unk_penalty: float = option(
+        0.0, "subtracted from the log-probability of unknown tokens"
+    )
+    temperature: float = option(1.0, "divisor of the logits", gt=0)
+    no_repeat_ngram_size: int = option(
+        0, "size of n-grams that occur at most once", ge=0, le=100
+    )
+    suppressed_ids: tuple[int, ...] = option(
+        (), "tokens that are never chosen", metavar="ID", ge=0
+    )
+    return_attention: bool = option(False)
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                check, *rule = field.metadata["check"]
-                # Numbers of NumPy become those of Python, which JSON can hold.
-                object.__setattr__(self, field.name, check(field.name, value, *rule))
+        super().__post_init__()
         if self.max_length_ratio == 0 and self.min_length > self.max_length:
             raise ValueError(
                 "`min_length` must be at most `max_length`. Received: "
                 f"min_length={self.min_length}, max_length={self.max_length}"
             )
-
-    @classmethod
-    def from_names(cls, options: dict):
-        """Makes options by name; TypeError for an unknown one, with similar names."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in [name for name in options if name not in names]:
-            raise TypeError(
-                f"A search got an unexpected keyword argument '{name}'. "
-                f"{near(name, names)}Received: {name}={options[name]!r}"
-            )
-        return cls(**options)
 
     def length_divisor(self, lengths):
         """Divisor of sums of log-probabilities for hypotheses of these lengths."""
@@ -184,13 +157,15 @@ class BeamOptions(SearchOptions):
             the first ones, and lets every beam end.
     """
 
-    num_beams: int = _option(5, check_integer, 1)
-    num_hypotheses: int | None = _option(None, check_integer, 1)
-    num_groups: int = _option(1, check_integer, 1)
-    diversity_strength: float = _option(
-        0.5, check_number, "a finite number of at least 0", lambda value: value >= 0
+    num_beams: int = option(5, "beams of the search", ge=1)
+    num_hypotheses: int | None = option(None, ge=1)
+    num_groups: int = option(1, "groups of diverse beam search", ge=1)
+    diversity_strength: float = option(
+        0.5, "penalty of a token that another group has chosen", ge=0
     )
-    stopping: str = _option("first", check_choice, ("first", "optimal"))
+    stopping: Literal["first", "optimal"] = option(
+        "first", "first: as fairseq; optimal: when no better hypothesis is possible"
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -228,8 +203,11 @@ class SampleOptions(SearchOptions):
             to at least p, or None. With `top_k`, a token must meet both conditions.
     """
 
-    num_samples: int = _option(1, check_integer, 1)
-    top_k: int | None = _option(None, check_integer, 1)
-    top_p: float | None = _option(
-        None, check_number, "greater than 0 and at most 1", lambda p: 0 < p <= 1
+    num_samples: int = option(1, ge=1)
+    top_k: int | None = option(None, "draw from the N most probable tokens", ge=1)
+    top_p: float | None = option(
+        None,
+        "draw from the most probable tokens with this total probability",
+        gt=0,
+        le=1,
     )

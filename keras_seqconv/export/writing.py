@@ -50,8 +50,7 @@ def saved_model(
         version: a positive integer; by default one more than the largest version.
         warmup_texts: typical texts of users; None makes texts of random tokens.
         run: work folder of the training, for scores in the model card.
-        **search: options of `keras_seqconv.decoding.beam_search`, by default those of
-            the translator.
+        **search: of `BeamOptions`, such as `num_beams`; default: the translator's.
 
     Returns:
         The folder of the version.

@@ -7,11 +7,15 @@ import types
 from collections.abc import Callable, Iterable
 
 
-def check_integer(name: str, value: int, least: int, most: int | None = None) -> int:
+def check_integer(
+    name: str, value: int, least: int | None = None, most: int | None = None
+) -> int:
     """`value` as an int, or ValueError unless it is one from `least` to `most`."""
     value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        rule = "a positive integer" if least == 1 else f"an integer >= {least}"
+    integer = isinstance(value, int) and not isinstance(value, bool)
+    if not integer or (least is not None and value < least):
+        rule = "an integer" if least is None else f"an integer >= {least}"
+        rule = "a positive integer" if least == 1 else rule
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
     if most is not None and value > most:
         raise ValueError(f"`{name}` must be at most {most}. Received: {name}={value}")

@@ -15,12 +15,9 @@ from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
-from keras_seqconv.support import require
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
-
-pydantic = require("pydantic", "mt")
 
 # What language models have nothing of.
 _OF_PAIRS = (
@@ -40,14 +37,7 @@ def recipe_from_json(values: dict) -> Recipe:
     # Version 0.1.0 wrote these, which have no effect.
     unused = ("source", "sources", "notes")
     values = {name: value for name, value in values.items() if name not in unused}
-    try:
-        return pydantic.TypeAdapter(Recipe).validate_python(values)
-    except pydantic.ValidationError as error:
-        name = error.errors()[0]["loc"][0]
-        raise ValueError(
-            f"`{name}` must be as recipes of this version have it. "
-            f"Received: {values.get(name)!r}"
-        ) from None
+    return Recipe.from_json(values)
 
 
 def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
@@ -129,9 +119,8 @@ def _check_given(options: TrainingOptions, recipe: Recipe, parts: dict) -> None:
     kind = "translation"
     if recipe.search is None:
         others, kind = others.union(_OF_PAIRS), "language"
-    for name in sorted(others):
-        value = getattr(options, name)
-        if value != type(options).model_fields[name].default:
+    for name, value in options.changes().items():
+        if name in others:
             raise ValueError(
                 f"`{name}` must not be given for {options.preset}, a {kind} model with "
                 f"`optimizer` {recipe.optimizer.name!r} and `schedule` "

@@ -86,7 +86,7 @@ class Run:
         """Whether a run with these options has come to its end, and has its model."""
         finished = read_json(self.settings).get("finished") or {}
         # Version 0.1.0 notes None, too, and options that there are no more.
-        names = type(self.options).model_fields.keys() - _affecting("process")
+        names = vars(self.options).keys() - _affecting("process")
         finished = {n: v for n, v in finished.items() if n in names and v is not None}
         return finished == self.what_matters() and self.model.is_dir()
 
@@ -114,8 +114,13 @@ class Run:
 
     def what_matters(self) -> dict:
         """The options that the result depends on."""
-        exclude = _affecting("process", "machine")
-        return self.options.model_dump(exclude=exclude, exclude_none=True)
+        values = _without(self.options, _affecting("process", "machine"))
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _without(options: TrainingOptions, names: set[str]) -> dict:
+    values = dataclasses.asdict(options)
+    return {name: values[name] for name in values if name not in names}
 
 
 @contextlib.contextmanager
@@ -152,7 +157,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         before, was = _read_settings(run.settings)
     different = [
         f"{name} was {value!r} and is {getattr(options, name)!r}"
-        for name, value in was
+        for name, value in vars(was).items()
         if name not in _AFFECTS and value != getattr(options, name)
     ]
     if different:
@@ -172,7 +177,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     }
     settings = {
         "format_version": _FORMAT_VERSION,
-        "options": options.model_dump(exclude_unset=True),
+        "options": options.changes(),
         "recipe": dataclasses.asdict(recipe),
         "starts": [*before.get("starts", ()), start],
     }
@@ -191,7 +196,7 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
     settings, options = _read_settings(path)
     with files.naming_file(path, "describes no run"):
         recipe = recipe_from_json(settings["recipe"])
-    options = options.model_copy(update={"workdir": str(folder)})
+    options = dataclasses.replace(options, workdir=str(folder))
     return Run(folder, options), recipe
 
 
@@ -214,7 +219,7 @@ def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
     for name in ("validate_every", "checkpoint_every"):  # of version 0.1.0
         settings["options"].pop(name, None)
     with files.naming_file(path, "describes no run"):
-        return settings, TrainingOptions(**settings["options"])
+        return settings, TrainingOptions.from_json(settings["options"])
 
 
 # --- The start, on one host or on several that must train the same ---
@@ -287,7 +292,7 @@ def _check_end(run: Run, recipe: Recipe) -> None:
 def _what_is_trained(run: Run, text: Text) -> dict:
     """Values that must be the same on all hosts, by names for a message."""
     stores = {"train": text.train, "validation": text.validation}
-    options = run.options.model_dump(mode="json", exclude=_affecting("machine"))
+    options = _without(run.options, _affecting("machine"))
     return {
         **{f"version of {name}": v for name, v in versions(*_PACKAGES).items()},
         **{f"`{name}`": value for name, value in options.items()},

@@ -1,5 +1,6 @@
 """`keras-seqconv translate`: files, formats, one-line errors."""
 
+import argparse
 import dataclasses
 import io
 import os
@@ -14,8 +15,7 @@ from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer
 from keras_seqconv.translation import load_ensemble
-from keras_seqconv_cli import names_of
-from keras_seqconv_cli.translate import OF_BEAMS, OF_SAMPLES, SEARCH
+from keras_seqconv_cli import translate
 from tests.cli.commands import (
     call,
     loaded_once,  # noqa: F401
@@ -48,17 +48,22 @@ def translator(folder, loaded_once):  # noqa: F811
     return ks.load(str(folder / "model"))
 
 
-def test_every_search_option_has_a_flag():
-    beams, samples = (
-        {field.name for field in dataclasses.fields(options)} - elsewhere
-        for options, elsewhere in (
-            (BeamOptions, {"num_hypotheses"}), (SampleOptions, {"num_samples"})
-        )
-    )  # fmt: skip
-    elsewhere = {"return_attention", "normalize", "suppressed_ids"}
-    assert set(names_of(SEARCH)) == beams - elsewhere
-    assert set(OF_BEAMS) == beams - samples
-    assert set(OF_SAMPLES) == {"seed", *samples} - beams
+def test_every_search_option_has_a_flag_but_what_translate_sets_itself():
+    without = {
+        field.name
+        for options in (BeamOptions, SampleOptions)
+        for field in dataclasses.fields(options)
+        if not field.metadata["help"]
+    }
+    assert without == {"num_hypotheses", "num_samples", "return_attention"}
+    parser = argparse.ArgumentParser()
+    translate.add_arguments(parser)
+    words = "m --not-normalized --suppressed-ids 5 6 --num-beams 3 --length-penalty 2"
+    options = parser.parse_args(words.split())
+    assert translate.search_options(options) == {
+        "normalize": False, "suppressed_ids": [5, 6], "num_beams": 3,
+        "length_penalty": 2.0,
+    }  # fmt: skip
 
 
 class Binary:
@@ -200,7 +205,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--sample", "--num-beams", 4], "--num-beams is of the beam search: "
          "not with --sample. Received: num_beams=4"),
         ([model, "--top-p", 0.5], "--top-p needs --sample"),
-        ([*given, "--sample", "--top-p", 2], "--top-p must be greater than 0 and"),
+        ([*given, "--sample", "--top-p", 2], "--top-p must be a finite number > 0 and"),
         ([model, "--beams", "3"], "unknown option --beams. Did you mean --num-beams, "),
         (["--lenpen=1"], "unknown option --lenpen. Did you mean --length-penalty? "
          "(`keras-seqconv translate --help` lists"),

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
 pytest.importorskip("jax", reason="needs the extra jax")
 
 import keras_seqconv as ks

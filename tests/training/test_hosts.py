@@ -14,8 +14,6 @@ import pytest
 
 pytest.importorskip("jax")
 pytest.importorskip("tensorflow", reason="reads the batches")
-pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
-
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.training import TrainingOptions, train

@@ -9,8 +9,6 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
-
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from tests.processes import ROOT
@@ -28,7 +26,7 @@ def run(folder, starts, **changes):
         path.unlink()
     options = options_for(corpus, "", average=2, updates_per_epoch=2, **changes)
     config = folder / "options.json"
-    config.write_text(json.dumps(options.model_dump(exclude_unset=True)))
+    config.write_text(json.dumps(options.changes()))
     places = json.dumps([(str(folder / name), *death) for name, *death in starts])
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.starts", config, places],

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
-
 import keras_seqconv as ks
 from keras_seqconv.training import train
 from keras_seqconv.training.finish import _translations

@@ -14,8 +14,6 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip("pydantic", reason="the options need pydantic (extra mt)")
-
 import keras_seqconv as ks
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
@@ -107,7 +105,7 @@ def flags(corpus, workdir, **changes):
     """The same for the command line; without `deterministic`, which holds on."""
     options = options_for(corpus, workdir, **{"deterministic": False, **changes})
     words = ["train"]
-    for name, value in options.model_dump(exclude_unset=True).items():
+    for name, value in options.changes().items():
         if value is not None and value is not False:
             words.append(f"--{name.replace('_', '-')}")
             if value is not True:
@@ -267,7 +265,7 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
 ):
     run, recipe = read_run(finished[1])
     changes = dict(keep=2, monitor=monitor, validation_bleu=True)
-    run.options = run.options.model_copy(update=changes)
+    run.options = dataclasses.replace(run.options, **changes)
     averaging = {"average_kind": kind, "average": 7, "early_stopping": 3}
     recipe = dataclasses.replace(
         recipe, **averaging, schedule=Plateau(learning_rate=0.1)
@@ -353,7 +351,7 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
 ):
     run, recipe = read_run(finished[1])
     changes = {**changes, "monitor": monitor.removeprefix("val_")}
-    run.options = run.options.model_copy(update=changes)
+    run.options = dataclasses.replace(run.options, **changes)
     run.checkpoints = shutil.copytree(run.checkpoints, tmp_path / "checkpoints")
     for path in checkpoints.find(run.checkpoints):
         note_metrics(path, {} if of_best is None else {monitor: of_best})

@@ -1,0 +1,168 @@
+"""Options as frozen dataclasses: a field has a type, a rule, a help text, a metavar.
+
+The library, JSON files and flags (`keras_seqconv_cli.add_options`) read the same
+fields. A type is int, float, bool, str, dict, a `Literal`, a tuple of int, a class of
+options, or a union of such classes; each may be optional.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import numpy as np
+
+from keras_seqconv.support.arguments import (
+    check_boolean,
+    check_choice,
+    check_integer,
+    check_number,
+    near,
+)
+
+REQUIRED = dataclasses.MISSING
+_BOUNDS = {
+    "ge": (">=", lambda value, bound: value >= bound),
+    "gt": (">", lambda value, bound: value > bound),
+    "le": ("<=", lambda value, bound: value <= bound),
+    "lt": ("<", lambda value, bound: value < bound),
+}
+
+
+def option(default: Any = REQUIRED, help: str = "", **metadata) -> Any:
+    """A field of `Options`.
+
+    Args:
+        default: value, or `REQUIRED`.
+        help: text of the flag; without a text there is no flag.
+        **metadata: bounds of a number by `ge`, `gt`, `le`, `lt`; `metavar` of the flag;
+            further keys are the caller's.
+    """
+    settings = {"default": default}
+    if isinstance(default, dict):
+        settings = {"default_factory": default.copy}
+    return dataclasses.field(**settings, metadata={"help": help, **metadata})
+
+
+def choices_of(field: dataclasses.Field) -> tuple:
+    """Words of a `Literal`, or ()."""
+    kind = kind_of(field)
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+
+
+def kind_of(field: dataclasses.Field):
+    """The type of a value that is not None; a tuple for a union of classes."""
+    kinds = (field.type,)
+    if typing.get_origin(field.type) in (typing.Union, types.UnionType):
+        kinds = typing.get_args(field.type)
+    kinds = tuple(kind for kind in kinds if kind is not types.NoneType)
+    return kinds[0] if len(kinds) == 1 else kinds
+
+
+def checked(field: dataclasses.Field, value):
+    """The value as the field has it, or ValueError."""
+    if value is None and types.NoneType in typing.get_args(field.type):
+        return None
+    name, rule, kind = field.name, field.metadata, kind_of(field)
+    if choices := choices_of(field):
+        return check_choice(name, value, choices)
+    if kind is bool:
+        return check_boolean(name, value)
+    if kind is int:
+        return check_integer(name, value, rule.get("ge"), rule.get("le"))
+    if kind is float:
+        bounds = [(*_BOUNDS[key], rule[key]) for key in _BOUNDS if key in rule]
+        text = " and ".join(f"{sign} {bound:g}" for sign, _, bound in bounds)
+        text = f"a finite number {text}".strip()
+
+        def valid(number):
+            return all(holds(number, bound) for _, holds, bound in bounds)
+
+        return float(check_number(name, value, text, valid))
+    if typing.get_origin(kind) is tuple:
+        return _checked_integers(name, value, rule)
+    classes = kind if isinstance(kind, tuple) else (kind,)
+    if issubclass(classes[0], Options):
+        return _checked_part(name, value, classes)
+    if not isinstance(value, kind if kind in (str, dict) else typing.get_origin(kind)):
+        word = "a string" if kind is str else "a dict"
+        raise ValueError(f"`{name}` must be {word}. Received: {name}={value!r}")
+    return value
+
+
+def _checked_integers(name: str, values, rule) -> tuple[int, ...]:
+    """The integers of a list, an array or a tensor."""
+    values = np.asarray(values) if hasattr(values, "shape") else values
+    if isinstance(values, str) or not np.iterable(values):
+        raise ValueError(
+            f"`{name}` must be a list of integers. Received: {name}={values!r}"
+        )
+    return tuple(check_integer(name, value, rule.get("ge")) for value in values)
+
+
+def _checked_part(name: str, value, classes: tuple):
+    """Options in options; a dict, as JSON has it, says by its `name` of which class."""
+    if isinstance(value, classes):
+        return value
+    if isinstance(value, dict):
+        for cls in classes:
+            if len(classes) == 1 or value.get("name") == cls.name:
+                return cls.from_names(value)
+    kinds = " or ".join(cls.__name__ for cls in classes)
+    raise ValueError(f"`{name}` must be {kinds}. Received: {name}={value!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of options.
+
+    Raises:
+        ValueError: a value breaks the rule of its field; names both, and the value.
+    """
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            # Numbers of NumPy become those of Python, which JSON can hold.
+            object.__setattr__(
+                self, field.name, checked(field, getattr(self, field.name))
+            )
+
+    @classmethod
+    def from_names(cls, values: dict) -> "typing.Self":
+        """Options by name, as JSON has them.
+
+        Raises:
+            TypeError: unknown option; says which names are near.
+            ValueError: a required one is missing, or a value breaks its rule.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name in values.keys() - fields.keys():
+            raise TypeError(
+                f"{cls.__name__} got an unexpected keyword argument '{name}'. "
+                f"{near(name, fields)}Received: {name}={values[name]!r}"
+            )
+        missing = [
+            f"`{name}`"
+            for name, field in fields.items()
+            if name not in values and field.default is field.default_factory is REQUIRED
+        ]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} must be given.")
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, values: dict) -> "typing.Self":
+        """As `from_names`; ValueError for an unknown option, too."""
+        try:
+            return cls.from_names(values)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+    def changes(self) -> dict:
+        """The values that differ from the defaults, by name."""
+        return {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+            and not (field.default_factory is not REQUIRED and not value)
+        }
