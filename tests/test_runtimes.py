@@ -12,6 +12,7 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv import devices
 from keras_seqconv.models import onnx_graphs
+from keras_seqconv.support.files import digest
 from keras_seqconv.translation.model_directory import save_with_graphs
 from keras_seqconv.translation.translate_files import translate_file
 from tests.cli.commands import call, make_language_model, make_translator, write
@@ -120,6 +121,9 @@ def spoil(folder, what, patch):
         step = onnx.load(graphs / "step.onnx", load_external_data=False)
         step.opset_import[0].version = 17
         onnx.save(step, graphs / "step.onnx")
+        notes = json.loads((graphs / "graphs.json").read_text())
+        notes["files"]["step.onnx"] = digest(graphs / "step.onnx")
+        (graphs / "graphs.json").write_text(json.dumps(notes))
         return "the opset must be 18. Received: 17"
     if what == "a damaged start":
         (graphs / "start.onnx").write_bytes(b"no graph")
