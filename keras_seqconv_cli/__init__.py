@@ -247,6 +247,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown option {name}. {hint}".strip())
 
     def error(self, message: str):
+        message = re.sub(r"argument (--[\w-]+): `\w+`", r"\1", message)
         self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")
 
 

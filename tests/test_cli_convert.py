@@ -64,7 +64,7 @@ def test_folder_names_its_files(archive, convert, capsys, tmp_path):
         dictionary.write_text(dictionary.read_text().replace("t5 ", "t5@@ ", 1))
     (warning,) = convert(archive)[2].splitlines()
     assert warning.startswith("warning: ") and "such as 't5@@'" in warning
-    assert warning.endswith("Give --bpe-codes")
+    assert warning.endswith("Give --source-bpe-codes and --target-bpe-codes")
     for name in ("code", "codes", "codes.32000"):
         (archive / name).write_text(CODES)
         translator, _, errors = convert(archive)
@@ -73,7 +73,7 @@ def test_folder_names_its_files(archive, convert, capsys, tmp_path):
     for name in ("bpecodes", "codes.de"):
         (archive / name).write_text(CODES)
     error = refused(capsys, "convert-fairseq", archive, "--output", tmp_path / "x")
-    assert "archive holds bpecodes, codes.de. Give --bpe-codes" in error
+    assert "archive holds bpecodes, codes.de. Give --source-bpe-codes" in error
     convert(archive, "--bpe-codes", archive / "codes.de")
 
 

@@ -43,9 +43,9 @@ def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
     # What the op is given, in the order of the calls.
     given, original = [], convolution.dynamic_conv
 
-    def noting(inputs, kernel, padding):
+    def noting(inputs, kernel, *options):
         given.append(ops.convert_to_numpy(kernel))
-        return original(inputs, kernel, padding)
+        return original(inputs, kernel, *options)
 
     monkeypatch.setattr(convolution, "dynamic_conv", noting)
     model(INPUTS)

@@ -61,7 +61,7 @@ def checked(
                 if problem is not None and not skip:
                     raise ValueError(
                         f"{name} {numbers[row]:,}, {_PROBLEMS[problem]}. Correct it, "
-                        "or leave out such rows (`on_error`='skip')."
+                        "or leave out such rows (`on_error`='skip', --skip-bad-lines)."
                     )
                 if problem is not None:
                     bad.setdefault(row, problem)

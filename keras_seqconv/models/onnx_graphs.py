@@ -7,10 +7,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_seqconv.decoding.onnx_graph import OPSET
 from keras_seqconv.models.configuration import folded
 from keras_seqconv.models.onnx_rewriting import tidied
-from keras_seqconv.runtime.graph_files import write_graph_files
+from keras_seqconv.runtime.graph_files import OPSET, write_graph_files
 from keras_seqconv.support import require, require_tensorflow, tf
 
 _SPECIAL = ("pad", "start", "end", "unk")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
+from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from tests.backends import modes, to_numpy
@@ -245,7 +246,8 @@ def test_tokens_come_one_by_one():
             prefix_ids=np.array([[4, 5]]), seed=[seed], num_samples=1, **size
         )
         tokens = found.ids[0, 0, : found.lengths[0, 0] - 1].tolist()
-        assert [4, 5, *model.stream_ids([4, 5], seed, size)] == tokens
+        options = SampleOptions(num_samples=1, **size)
+        assert [4, 5, *model.stream_ids([4, 5], seed, options)] == tokens
 
 
 def test_answers_differ():

@@ -49,10 +49,33 @@ def gated(values, gate="glu"):
 # --- Convolutions ---
 
 
+def dilated(kernel, rate):
+    """The kernel with zeros between its taps."""
+    spread = np.zeros((*kernel.shape[:-1], (kernel.shape[-1] - 1) * rate + 1))
+    spread[..., ::rate] = kernel
+    return spread
+
+
 def light_conv(layer, inputs, mask=None):
     kernel = array(layer.kernel)
     kernel = softmax(kernel) if layer.kernel_softmax else kernel
+    kernel = dilated(kernel, layer.dilation_rate)
     return oracle.convolve(zeroed(inputs, mask), kernel, layer.padding) + bias_of(layer)
+
+
+def short_conv(layer, inputs, mask=None):
+    inputs = zeroed(inputs, mask)
+    kernel = dilated(array(layer.kernel), layer.dilation_rate)
+    outputs = oracle.convolve(inputs, kernel, layer.padding) + bias_of(layer)
+    if layer.activation == "silu":
+        outputs = outputs * sigmoid(outputs)
+    return outputs + inputs if layer.residual else outputs
+
+
+def gated_short_conv(layer, inputs, mask=None):
+    before, after, values = np.split(dense(layer.input_projection, inputs), 3, axis=-1)
+    outputs = after * short_conv(layer, before * values, mask)
+    return dense(layer.output_projection, outputs)
 
 
 def dynamic_kernel(layer, inputs, query=None, mask=None):
@@ -69,6 +92,7 @@ def dynamic_kernel(layer, inputs, query=None, mask=None):
 
 def dynamic_conv(layer, inputs, query=None, mask=None):
     kernel = dynamic_kernel(layer, inputs, query, mask)
+    kernel = dilated(kernel, layer.dilation_rate)
     return oracle.convolve(zeroed(inputs, mask), kernel, layer.padding) + bias_of(layer)
 
 
@@ -181,10 +205,12 @@ ACTIVATIONS = {
 }
 
 
-def feed_forward(layer, inputs):
+def feed_forward(layer, inputs, mask=None):
     activation = ACTIVATIONS[layer.activation.__name__]
-    hidden = activation(dense(layer.intermediate_dense, inputs))
-    return dense(layer.output_dense, hidden)
+    hidden = dense(layer.intermediate_dense, inputs)
+    if layer.canon_layer is not None:
+        hidden = short_conv(layer.canon_layer, hidden, mask)
+    return dense(layer.output_dense, activation(hidden))
 
 
 def normalized(x, norm):
@@ -198,6 +224,8 @@ def normalized(x, norm):
 def residual(layer, inputs, **further):
     if layer.normalize_first:
         x = normalized(inputs, layer.layer_norm)
+        if layer.canon_layer is not None:
+            x = short_conv(layer.canon_layer, x, further.get("mask"))
         return inputs + of(layer.layer, inputs=x, **further)
     return normalized(
         inputs + of(layer.layer, inputs=inputs, **further), layer.layer_norm
@@ -241,6 +269,8 @@ FORMULAS = {
     "LightConv": light_conv,
     "DynamicConv": dynamic_conv,
     "SurplusDynamicConv": dynamic_conv,
+    "ShortConv": short_conv,
+    "GatedShortConv": gated_short_conv,
     "LightConvModule": conv_module,
     "DynamicConvModule": conv_module,
     "QueryConvModule": conv_module,

@@ -36,6 +36,8 @@ def every_layer(width: int = 8) -> keras.Model:
         add("LightConv", 4, 5, weight_dropout=0.1),
         add("DynamicConv", 4, 5, "causal", use_kernel_bias=True),
         add("SurplusDynamicConv", 4, 3, query_groups=2),
+        add("ShortConv", 3, residual=True),
+        add("GatedShortConv"),
         add("LightConvModule", 2, 4),
         add("DynamicConvModule", 2, 4, "causal", weight_dropout=0.1),
         add("QueryConvModule", 2, 3, gate="gau", permute_channels=True, seed=1),

@@ -350,7 +350,11 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
     finished, tmp_path, monkeypatch, changes, monitor, of_best, words
 ):
     run, recipe = read_run(finished[1])
-    changes = {**changes, "monitor": monitor.removeprefix("val_")}
+    changes = {
+        **changes,
+        "monitor": monitor.removeprefix("val_"),
+        "validation_bleu": True,
+    }
     run.options = dataclasses.replace(run.options, **changes)
     run.checkpoints = shutil.copytree(run.checkpoints, tmp_path / "checkpoints")
     for path in checkpoints.find(run.checkpoints):
