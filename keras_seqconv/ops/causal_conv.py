@@ -71,11 +71,12 @@ def causal_conv1d(
     Example:
 
     ```python
+    kernel = keras.random.normal((512, 4))
     first, state = keras_seqconv.ops.causal_conv1d(
-        inputs[:, :100], kernel, activation="silu", return_final_state=True
+        inputs[:, :6], kernel, activation="silu", return_final_state=True
     )
     rest = keras_seqconv.ops.causal_conv1d(
-        inputs[:, 100:], kernel, activation="silu", initial_state=state
+        inputs[:, 6:], kernel, activation="silu", initial_state=state
     )
     ```
     """
