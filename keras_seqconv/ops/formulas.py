@@ -94,6 +94,8 @@ def convolve_by_bands(inputs, kernel, left):
     """
     heads, taps = kernel.shape[-2:]
     batch, length, channels = ops.shape(inputs)
+    if isinstance(length, int) and length == 0:  # `take` finds no rows of no positions
+        return inputs
     if by_matrix_units(taps):  # the host of a GPU would have to wait for a choice
         outputs = _multiply_finite(*_bands_and_windows(inputs, kernel, left))
     else:
@@ -236,6 +238,8 @@ def kernel_gradient_by_taps(upstream, inputs, heads, taps, left):
 def kernel_gradient_by_blocks(upstream, inputs, heads, taps, left):
     """`kernel_gradient` (B, T, H, K): block products, then the band of each."""
     batch, length, _ = ops.shape(inputs)
+    if isinstance(length, int) and length == 0:
+        return ops.zeros((batch, 0, heads, taps), inputs.dtype)
     block = _block_length(taps)
     rows = _blocks(_heads_first(upstream, heads), block)  # (B, H, N, L, R)
     reached = ops.take(*_windows(inputs, heads, left, taps, block), axis=2)

@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
@@ -100,6 +100,7 @@ SHAPES = st.tuples(
     dtype=st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
     jit_compile=st.booleans(),
 )
+@example(shape=(2, 0, 2, 1, 1), padding="same", dtype="float32", jit_compile=False)
 def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile):
     batch, length, heads, ratio, taps = shape
     dtype = WIDE if dtype == "float64" else dtype
