@@ -337,28 +337,6 @@ def print_scaling():
     print("| 4096 / 512 | " + " | ".join(f"{cell:.1f}" for cell in ratio) + " |")
 
 
-def print_pair():
-    """The forward that is TensorFlow's own: what do the nodes around it cost?"""
-    print("\n### LightConv and tf.nn.depthwise_conv2d alone: forward, uncompiled, ms\n")
-    print("| setting | ours | tf.nn.depthwise_conv2d | ratio |")
-    print("|---|---|---|---|")
-    for name in ("main", "K 3", "K 7", "C 1024, H 16"):
-        case = Case(*SETTINGS[name])
-        arguments = (case.inputs, case.light)
-        ready = {
-            row: (graphs(function, False, arguments),)
-            for row, function in (("ours", light_conv), ("native", case.native))
-        }
-        times = {row: [] for row in ready}
-        for turn in range(30):  # each of the two comes first in half of the rounds
-            order = sorted(ready, reverse=bool(turn % 2))
-            pair = {row: ready[row] for row in order}
-            for row, (found,) in time_in_turns(pair, budget=0.05, rounds=1).items():
-                times[row] += found
-        ours, native = (np.median(times[row]) * 1e3 for row in ("ours", "native"))
-        print(f"| {name} | {ours:.3f} | {native:.3f} | {ours / native:.2f} |")
-
-
 def print_channels():
     """A kernel for each channel, on the backend of `KERAS_BACKEND`."""
     print(f"\n### causal_conv1d, {keras.backend.backend()}, compiled only by JAX\n")
@@ -459,7 +437,7 @@ def print_machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", choices=[*SETTINGS, "pair", "channels", "scaling"], help="one part"
+        "--only", choices=[*SETTINGS, "channels", "scaling"], help="one part"
     )
     arguments = parser.parse_args()
     print_machine()
@@ -467,8 +445,6 @@ def main():
         if arguments.only in (None, name):
             for kind in ("LightConv", "DynamicConv"):
                 print_table(name, Case(*setting), kind)
-    if arguments.only in (None, "pair"):
-        print_pair()
     if arguments.only in (None, "channels"):
         print_channels()
     if arguments.only in (None, "scaling"):
