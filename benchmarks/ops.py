@@ -338,7 +338,10 @@ def print_scaling():
 
 
 def print_channels():
-    """A kernel for each channel, on the backend of `KERAS_BACKEND`."""
+    """A kernel for each channel, on the backend of `KERAS_BACKEND`.
+
+    In lambdas: `tf.function` binds the defaults of a signature in every call.
+    """
     print(f"\n### causal_conv1d, {keras.backend.backend()}, compiled only by JAX\n")
     print("Ratios: forward / forward + backward")
     print("| C | K | over keras.ops.depthwise_conv | peak memory "
@@ -349,9 +352,9 @@ def print_channels():
         inputs, kernel = case.inputs.numpy(), case.light.numpy()
         bias = np.ones(channels, "float32")
         rows = {
-            "bare": (causal_conv1d, inputs, kernel),
+            "bare": (lambda x, k: causal_conv1d(x, k), inputs, kernel),
             "keras": (
-                functools.partial(keras.ops.depthwise_conv, padding="same"),
+                lambda x, k: keras.ops.depthwise_conv(x, k, padding="same"),
                 inputs,
                 kernel.T[..., None],
             ),
@@ -381,7 +384,12 @@ def print_channels():
     step, copy = (
         pair_of_calls(function, arguments)
         for function, *arguments in (
-            (causal_conv1d_update, inputs, state, np.ones((2048, 4), "float32")),
+            (
+                lambda x, state, k: causal_conv1d_update(x, state, k),
+                inputs,
+                state,
+                np.ones((2048, 4), "float32"),
+            ),
             (lambda state: state + 1.0, state),
         )
     )
