@@ -53,10 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: after help texts (0) and for arguments that do not parse (2).
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = argparse.Namespace()
 
     def warn(line):
-        print(f"warning: {one_line(line, options)}", file=sys.stderr)
+        print(f"warning: {one_line(line)}", file=sys.stderr)
 
     try:
         if None in (sys.stdout, sys.stderr):
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ImportError, OSError, ValueError) as error:
-        print(f"error: {one_line(error, options)}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
 
 
@@ -185,8 +184,6 @@ def load_models(options: argparse.Namespace, *models: str):
     return loaded
 
 
-# Arguments without a flag, in any command.
-_POSITIONAL = ("checkpoint", "data", "model", "name", "run")
 # Options of fairseq and what they are here (docs/fairseq.md), where the words differ.
 FAIRSEQ = {
     "--arch": "--preset", "--save-dir": "--workdir",
@@ -220,6 +217,9 @@ FAIRSEQ = {
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and what unknown options are called here."""
 
+    # Argument -> its flag, or NAME, of the command that was parsed last.
+    flags: dict[str, str] = {}
+
     def __init__(self, **options):
         # `--work` for `--workdir` would break when another flag begins so.
         super().__init__(**options, allow_abbrev=False)
@@ -228,6 +228,10 @@ class Parser(argparse.ArgumentParser):
         # Here, as those of a command are else told without its help, and after what is
         # missing.
         if self._subparsers is None and args is not None:
+            Parser.flags = {
+                action.dest: (*action.option_strings, action.dest.upper())[0]
+                for action in self._actions
+            }
             for word in itertools.takewhile(lambda word: word != "--", args):
                 name = word.partition("=")[0]
                 if re.fullmatch(r"--\w[\w-]*", name):
@@ -251,22 +255,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")
 
 
-def one_line(error: Exception | str, options: argparse.Namespace) -> str:
+def one_line(error: Exception | str) -> str:
     """The message with arguments named as on the command line.
 
-    `name` becomes NAME or --name where the command has such an argument.
+    `name` becomes its flag, or NAME, where the command has such an argument.
     """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
 
-    def option(found):
-        name = found[1]
-        if not hasattr(options, name):
-            return found[0]
-        return name.upper() if name in _POSITIONAL else f"--{name.replace('_', '-')}"
+    def typed(match):
+        return Parser.flags.get(match[1], match[0])
 
-    return " ".join(re.sub(r"`(\w+)`(?:=True)?", option, text).split())
+    return " ".join(re.sub(r"`(\w+)`(?:=True)?", typed, text).split())
 
 
 def check_models(*paths: str) -> None:

@@ -49,7 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     text = "reference translations; may be given several times: an empty line of a "
     text += "further file is no reference"
-    add("--reference", metavar="FILE", action="append", default=[], help=text)
+    add(
+        "--reference",
+        dest="references",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help=text,
+    )
     add_flags(parser, _FLAGS)
     text = f"any of {', '.join(metrics)} (default bleu,chrf)"
     add("--metrics", metavar="A,B", help=text)
@@ -71,20 +78,20 @@ def check(options: argparse.Namespace) -> None:
             )
     model, given, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
-    references = options.reference
+    references = options.references
     files = [path for path in model if os.path.isfile(path)]
     mistakes = {
         f"{' '.join(files)} is a file, no MODEL: each of several references needs a "
-        "`reference` before it.": files and references,
+        "`references` before it.": files and references,
         "Give a MODEL, or translations by `hypotheses`.": not (model or given),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
             model and given and not perplexity
         ),
         "The metric perplexity needs a MODEL.": perplexity and not model,
-        "`dataset` takes the place of `source` and `reference`.": (
+        "`dataset` takes the place of `source` and `references`.": (
             data and (options.source or references)
         ),
-        "`reference` is missing: what should the translations be?": (
+        "`references` is missing: what should the translations be?": (
             not (data or references)
         ),
         "`source` is missing: what should the model translate?": (
@@ -159,13 +166,13 @@ def _texts(options) -> tuple:
     from keras_seqconv.support.files import iterate_lines
 
     columns, most = {}, options.limit
-    files = [options.hypotheses, options.source, *options.reference, options.compare]
+    files = [options.hypotheses, options.source, *options.references, options.compare]
     for file in filter(None, files):
         columns[file] = list(islice(iterate_lines(file), most))
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
-    references = check_references([columns[file] for file in options.reference])
+    references = check_references([columns[file] for file in options.references])
     if options.dataset is not None:
         from keras_seqconv.data.corpora import open_corpus
 
@@ -250,7 +257,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if generator.translates:
         raise ValueError(
             f"`text` is for language models; {options.model[0]} translates: give "
-            "`source` and `reference`."
+            "`source` and `references`."
         )
     if options.tokens_per_batch is not None:
         generator.tokens_per_batch = options.tokens_per_batch

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             # A normal end of the process would wait for the other hosts.
             text, status = "Interrupted.", getattr(error, "code", 130)
             if isinstance(error, Exception):
-                text, status = f"error: {one_line(error, options)}", 2
+                text, status = f"error: {one_line(error)}", 2
             os.write(2, f"\n{text}\n".encode())
             os._exit(status)
         raise

@@ -131,7 +131,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([], "Give a MODEL, or translations by --hypotheses"),
         ([*scored, short], "as many lines. Received: 3 and 1"),
         ([*scored, folder / "empty"], "empty must hold a line at least"),
-        ([*scored, gap, "--reference", right], "first of `references` must have no em"),
+        ([*scored, gap, "--reference", right], "first of --reference must have no em"),
         ([model, *source, "--reference", gap], "Received: line 2 is empty"),
         ([*scored, tmp_path / "none"], "none: No such file"),
         ([*scored, right, "--metrics", "blue"], "--metrics must be of bleu, chrf"),
