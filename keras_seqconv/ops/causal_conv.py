@@ -161,41 +161,38 @@ class _CausalConv1D(keras.Operation):
         if mask is not None:
             mask = ops.cast(mask, "bool")
             inputs = ops.where(ops.expand_dims(mask, -1), inputs, 0.0)
-        window = inputs
-        if initial_state is not None:
-            window = ops.concatenate([initial_state, inputs], axis=1)
-        if segment_ids is not None:
-            outputs = self._within_segments(inputs, kernel, initial_state, segment_ids)
-        elif initial_state is not None:
-            outputs = new_outputs(window, kernel, inputs, self.dilation)
-        else:
+        if initial_state is None and segment_ids is None:
             outputs = light_conv(inputs, kernel, "causal", self.dilation)
+            enough = inputs.shape[1] is not None and inputs.shape[1] >= history
+            window = inputs if enough and mask is None else None
+        else:
+            window = _window(inputs, initial_state, history)
+            if segment_ids is None:
+                outputs = new_outputs(window, kernel, inputs, self.dilation)
+            else:
+                outputs = self._within_segments(window, kernel, segment_ids)
         outputs = finished(outputs, bias, residual, self.activation)
         if not self.return_final_state:
             return outputs
-        if initial_state is None:
-            window = ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
+        if window is None:
+            window = _window(inputs, initial_state, history)
         return outputs, _last(window, history, mask)
 
-    def _within_segments(self, inputs, kernel, initial_state, segment_ids):
+    def _within_segments(self, window, kernel, segment_ids):
         """A sum of K shifted copies of the inputs, each without other segments."""
         taps, history = kernel.shape[-1], self._history(kernel)
         segment_ids = ops.cast(segment_ids, "int32")
-        if initial_state is None:
-            padded = ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
-        else:
-            padded = ops.concatenate([initial_state, inputs], axis=1)
         first = ops.repeat(segment_ids[:, :1], history, axis=1)
         segments = ops.concatenate([first, segment_ids], axis=1)
-        batch, length, channels = ops.shape(inputs)
+        (batch, length), channels = ops.shape(segment_ids), window.shape[-1]
         total = 0.0
         for tap in range(taps):
             start = tap * self.dilation
-            shifted = ops.slice(padded, (0, start, 0), (batch, length, channels))
+            shifted = ops.slice(window, (0, start, 0), (batch, length, channels))
             same = ops.slice(segments, (0, start), (batch, length)) == segment_ids
             shifted = ops.where(ops.expand_dims(same, -1), shifted, 0.0)
             total += wide(shifted) * wide(_of_channels(kernel[:, tap], channels))
-        return ops.cast(total, inputs.dtype)
+        return ops.cast(total, window.dtype)
 
     def _history(self, kernel):
         return (kernel.shape[-1] - 1) * self.dilation
@@ -237,6 +234,13 @@ class _CausalConv1D(keras.Operation):
             "dilation": self.dilation,
             "name": self.name,
         }
+
+
+def _window(inputs, initial_state, history):
+    """The inputs behind the initial state, or behind zeros."""
+    if initial_state is None:
+        return ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
+    return ops.concatenate([initial_state, inputs], axis=1)
 
 
 def new_outputs(window, kernel, inputs, dilation=1):
