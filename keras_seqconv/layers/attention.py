@@ -21,6 +21,7 @@ from keras_seqconv.layers.sequences import (
     unfold_beams,
     zero_masked,
 )
+from keras_seqconv.layers.short_conv import make_canon
 from keras_seqconv.ops.fused import split_not_finite
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -57,6 +58,9 @@ class MultiHeadAttention(SequenceLayer):
         use_bias: whether the four projections have biases.
         seed: seed of the dropout.
         kernel_regularizer, kernel_constraint: for the four kernels.
+        canon: padding, "causal" or "same", of a Canon layer on queries, keys and values
+            before they meet (Canon-B, see `make_canon`); None for none. For
+            self-attention only.
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`; `inputs` are the queries, and
@@ -101,10 +105,12 @@ class MultiHeadAttention(SequenceLayer):
         seed: int | None = None,
         kernel_regularizer=None,
         kernel_constraint=None,
+        canon: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
+        self.canon_layer = canon and make_canon(canon, self.dtype_policy)
         self._seed_dropout(dropout, seed)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
@@ -139,6 +145,8 @@ class MultiHeadAttention(SequenceLayer):
             self._add_projection(name, (fan_in, *heads), heads, limit)
         limit = math.sqrt(6 / (width + outputs))
         self._add_projection("output", (*heads, outputs), (outputs,), limit)
+        if self.canon_layer:
+            self.canon_layer.build((*inputs_shape[:2], 3 * width))
 
     def _add_projection(self, name, kernel_shape, bias_shape, limit):
         """Make `<name>_kernel`, uniform in [-limit, limit], and `<name>_bias`."""
@@ -164,14 +172,15 @@ class MultiHeadAttention(SequenceLayer):
         use_causal_mask=False,
     ):
         mask = inputs_mask if mask is None else mask
-        inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
+        sources = self._zeroed(inputs, value, key, mask, value_mask)
         # What `value_mask` hides is zero by now; other masks hide from some queries.
         check_boolean("use_causal_mask", use_causal_mask)
         causal = self.use_causal_mask or use_causal_mask
         partly = causal or attention_mask is not None
-        project = self._project_past if partly else self._project_memory
-        allowed = self._allowed(inputs, value, value_mask, attention_mask, causal)
-        return self._attend(inputs, project(value, key), allowed, training)
+        allowed = self._allowed(*sources, attention_mask, causal)
+        query, memory, _ = self._projected(*sources, mask)
+        memory = _past(memory) if partly else memory
+        return self._attend(query, memory, allowed, training)
 
     def attention_weights(
         self,
@@ -191,12 +200,10 @@ class MultiHeadAttention(SequenceLayer):
             others sum to 1.
         """
         self._require_built()
-        inputs, value, key, value_mask = _zeroed(inputs, value, key, mask, value_mask)
-        allowed = self._allowed(
-            inputs, value, value_mask, attention_mask, self.use_causal_mask
-        )
-        keys = self._project_heads("key", key)
-        weights = self._probabilities(self._project_query(inputs), keys, allowed)
+        sources = self._zeroed(inputs, value, key, mask, value_mask)
+        allowed = self._allowed(*sources, attention_mask, self.use_causal_mask)
+        query, memory, _ = self._projected(*sources, mask)
+        weights = self._probabilities(query, memory["keys"], allowed)
         if allowed is not None:
             weights = ops.where(ops.any(allowed, -1, keepdims=True), weights, 0.0)
         return ops.cast(weights, "float32")
@@ -221,7 +228,8 @@ class MultiHeadAttention(SequenceLayer):
         every step reads all positions: {"keys": (B, H, max_length, D), "values": alike,
         "position": () int32}. Without, for eager loops and for TensorFlow graphs of
         any batch size, the state grows with every step: {"keys":
-        (B, H, 0, D), "values": the same}.
+        (B, H, 0, D), "values": the same}. With `canon` either has that of the Canon
+        layer, too: {"inputs": (B, 3, 3 H D)}.
         """
         self._require_causal()
         heads, head_dim = self.key_kernel.shape[1:]
@@ -232,6 +240,8 @@ class MultiHeadAttention(SequenceLayer):
         shape = (batch_size, heads, max_length, head_dim)
         zeros = ops.zeros(shape, dtype=self.compute_dtype)
         memory = {"keys": zeros, "values": zeros}
+        if self.canon_layer:
+            memory |= self.canon_layer.get_initial_state(batch_size)
         return memory if grows else {**memory, "position": ops.zeros((), "int32")}
 
     def step(self, inputs, state: dict) -> tuple:
@@ -243,17 +253,19 @@ class MultiHeadAttention(SequenceLayer):
         self._require_causal()
         heads, head_dim = self.key_kernel.shape[1:]
         shapes = dict.fromkeys(("keys", "values"), (None, heads, None, head_dim))
+        shapes |= self.canon_layer._state_shapes() if self.canon_layer else {}
         grows = isinstance(state, dict) and "position" not in state
         self._check_step(inputs, state, shapes if grows else {**shapes, "position": ()})
         check_shape("state['values']", state["values"], state["keys"].shape)
         new, held = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
-        added = self._project_past(inputs, inputs)
+        query, added, canon = self._projected(inputs, inputs, inputs, state=state)
+        added = _past(added)
         if grows:
             memory = {n: ops.concatenate([state[n], added[n]], axis=2) for n in added}
             # One new position may attend to all there are.
             single = inputs.shape[1] == 1
             allowed = None if single else _causal_mask(new, held + new, held)
-            return self._attend(inputs, memory, allowed), memory
+            return self._attend(query, memory, allowed), {**memory, **canon}
         if _known(new, held) and new > held:
             raise ValueError(
                 f"`inputs` has more positions than the state holds. Received: "
@@ -262,9 +274,9 @@ class MultiHeadAttention(SequenceLayer):
         position = state["position"]
         start = ops.minimum(position, held - new)
         memory = {n: _write(state[n], added[n], start) for n in added}
-        outputs = self._attend(inputs, memory, _causal_mask(new, held, position))
+        outputs = self._attend(query, memory, _causal_mask(new, held, position))
         outputs = ops.where(position + new <= held, outputs, float("nan"))
-        return outputs, {**memory, "position": position + new}
+        return outputs, {**memory, **canon, "position": position + new}
 
     def project_memory(self, value, key=None, mask=None) -> dict:
         """Computes keys and values of a source, once for any number of `attend`.
@@ -279,6 +291,7 @@ class MultiHeadAttention(SequenceLayer):
             makes both zero, "bias" (B, 1, 1, S), to be added to the logits.
         """
         self._require_built()
+        self._require_no_canon()
         memory = self._project_memory(value, value if key is None else key)
         if mask is None:
             return memory
@@ -292,17 +305,26 @@ class MultiHeadAttention(SequenceLayer):
         bias = ops.where(ops.expand_dims(mask, (1, 2)), 0.0, _MASKED_LOGIT)
         return ops.cast(bias, self.wide_dtype)
 
-    def _project_past(self, value, key):
-        """Keys and values that not every query may look at."""
-        memory = self._project_memory(value, key)
-        # One new position may look at all there are: nothing is masked.
-        return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
+    def _projected(self, inputs, value, key, value_mask=None, mask=None, state=None):
+        """Queries (B, T, H, D), their memory, and the next state of the Canon layer."""
+        query = self._project("query", inputs)
+        if self.canon_layer is None:
+            return query, self._project_memory(value, key), {}
+        further = [self._project("key", key), self._project("value", value)]
+        further = [zero_masked(x, value_mask) for x in further]
+        joined = ops.concatenate([zero_masked(query, mask), *further], axis=2)
+        heads = joined.shape[2:]
+        joined = split_positions(joined, inputs, math.prod(heads))
+        if state is None:
+            joined = self.canon_layer(joined)
+        else:
+            joined, state = self.canon_layer.step(joined, {"inputs": state["inputs"]})
+        joined = split_positions(joined, inputs, *heads)
+        query, keys, values = ops.split(joined, 3, axis=2)
+        return query, _memory(keys, values), state
 
     def _project_memory(self, value, key):
-        return {
-            "keys": self._project_heads("key", key),
-            "values": self._project_heads("value", value),
-        }
+        return _memory(self._project("key", key), self._project("value", value))
 
     def attend(self, inputs, memory: dict, num_beams=None):
         """Attends to a projected memory, which all beams of a sentence share.
@@ -337,10 +359,11 @@ class MultiHeadAttention(SequenceLayer):
 
     def _memory_weights(self, inputs, memory, num_beams=None):
         """inputs (B * G, n, C) -> (B, H, G * n, S), at least float32."""
+        self._require_no_canon()
         keys, bias = memory["keys"], memory.get("bias")
         # G by the mask: it is that of all layers, and so is the operation.
         sentences = keys if bias is None else bias
-        query = fold_beams(self._project_query(inputs), sentences, num_beams)
+        query = fold_beams(self._project("query", inputs), sentences, num_beams)
         logits = self._logits(query, keys)
         return softmax(logits if bias is None else logits + bias)
 
@@ -351,6 +374,9 @@ class MultiHeadAttention(SequenceLayer):
         kernel (H, D, channels) -> (B, T, channels).
         """
         kernel, bias = getattr(self, f"{name}_kernel"), getattr(self, f"{name}_bias")
+        if inner == 1:
+            argument = "inputs" if name == "query" else name
+            check_sequence(argument, inputs.shape, kernel.shape[0])
         outer = kernel.shape[inner:]
         size = math.prod(kernel.shape[:inner])
         # Keys are scaled, not queries: the steps of a search find them in the memory.
@@ -371,16 +397,6 @@ class MultiHeadAttention(SequenceLayer):
             outputs *= scale
         return split_positions(outputs, inputs, *outer)
 
-    def _project_heads(self, name, inputs):
-        """Keys or values: inputs (B, S, C) -> (B, H, S, D)."""
-        kernel = getattr(self, f"{name}_kernel")
-        check_sequence(name, inputs.shape, kernel.shape[0])
-        return ops.transpose(self._project(name, inputs), (0, 2, 1, 3))
-
-    def _project_query(self, inputs):
-        check_sequence("inputs", inputs.shape, self.query_kernel.shape[0])
-        return self._project("query", inputs)
-
     def _probabilities(self, query, keys, allowed):
         """query (B, T, H, D), keys (B, H, S, D) -> (B, H, T, S), at least float32.
 
@@ -397,9 +413,8 @@ class MultiHeadAttention(SequenceLayer):
         logits = ops.einsum("bhtd,bhsd->bhts", query, keys)
         return ops.cast(logits, self.wide_dtype)
 
-    def _attend(self, inputs, memory, allowed, training=False):
-        """inputs (B, T, C) and the memory -> outputs (B, T, output_dim)."""
-        query = self._project_query(inputs)
+    def _attend(self, query, memory, allowed, training=False):
+        """query (B, T, H, D) and the memory -> outputs (B, T, output_dim)."""
         weights = self._probabilities(query, memory["keys"], allowed)
         weights = self._dropped(weights, self.dropout, training)
         weights = ops.cast(weights, self.compute_dtype)
@@ -409,7 +424,7 @@ class MultiHeadAttention(SequenceLayer):
             heads = ops.where(ops.any(allowed, -1, keepdims=True), heads, 0.0)
         return self._project("output", ops.transpose(heads, (0, 2, 1, 3)), inner=2)
 
-    def _allowed(self, inputs, value, value_mask, attention_mask, causal):
+    def _allowed(self, inputs, value, key, value_mask, attention_mask, causal):
         """All masks as one, broadcastable to (B, H, T, S), or None."""
         masks = []
         if value_mask is not None:
@@ -433,20 +448,41 @@ class MultiHeadAttention(SequenceLayer):
             )
         self._require_built()
 
+    def _require_no_canon(self):
+        if self.canon_layer is not None:
+            raise ValueError(
+                "Attention with `canon` takes no `value`, `key` or memory: its Canon "
+                "layer runs over queries, keys and values of the same positions. "
+                f"Received: canon={self.canon!r}"
+            )
+
+    def _zeroed(self, inputs, value, key, mask, value_mask):
+        """Queries, values and keys, zero where masked, and the mask of keys."""
+        if value is not None or key is not None:
+            self._require_no_canon()
+        inputs = zero_masked(inputs, mask)
+        if value is None:
+            value = inputs
+            value_mask = mask if value_mask is None else value_mask
+        if value_mask is not mask:
+            value = zero_masked(value, value_mask, "value_mask")
+        key = value if key is None else zero_masked(key, value_mask, "value_mask")
+        return inputs, value, key, value_mask
+
     def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
         return (*inputs_shape[:-1], self.output_dim or inputs_shape[-1])
 
 
-def _zeroed(inputs, value, key, mask, value_mask):
-    """Queries, values and keys with zeros for what is masked, and the mask of keys."""
-    inputs = zero_masked(inputs, mask)
-    if value is None:
-        value = inputs
-        value_mask = mask if value_mask is None else value_mask
-    if value_mask is not mask:
-        value = zero_masked(value, value_mask, "value_mask")
-    key = value if key is None else zero_masked(key, value_mask, "value_mask")
-    return inputs, value, key, value_mask
+def _memory(keys, values):
+    """Keys and values (B, S, H, D) as a memory, (B, H, S, D)."""
+    memory = {"keys": keys, "values": values}
+    return {name: ops.transpose(x, (0, 2, 1, 3)) for name, x in memory.items()}
+
+
+def _past(memory):
+    """A memory that not every query may look at."""
+    # One new position may look at all there are: nothing is masked.
+    return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
 
 
 def _known(*sizes):

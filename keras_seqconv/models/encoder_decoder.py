@@ -22,7 +22,7 @@ from keras_seqconv.support.arguments import check_boolean, check_choice, check_i
 # Options that may differ between encoder and decoder.
 _SIDED = (
     "hidden_dim", "intermediate_dim", "num_heads", "mixer", "kernel_sizes",
-    "normalize_first", "final_norm", "positions", "embedding_dim",
+    "normalize_first", "final_norm", "positions", "embedding_dim", "canon",
 )  # fmt: skip
 
 
@@ -61,9 +61,11 @@ class EncoderDecoder(SequenceModel):
             rows that you add to `MIXERS`, or classes registered with Keras.
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
-        canon: places of Canon layers in each block, some letters of "acd": a before
-            the mixer, c before the position-wise network, d inside of it before the
-            activation (Allen-Zhu 2025, Physics of Language Models: Part 4.1).
+        canon: places of Canon layers in each block, some letters of "abcd": a before
+            the mixer, b on its queries, keys and values if it is attention, as one at
+            least must be, c before the position-wise network, d inside of it before
+            the activation (Allen-Zhu 2025, Physics of Language Models: Part 4.1)
+            (sides).
         dropout: rate after the embedding and after each sub-layer.
         attention_dropout: rate on attention probabilities.
         activation_dropout: rate inside the position-wise networks.

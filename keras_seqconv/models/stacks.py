@@ -39,7 +39,13 @@ MOST_LAYERS = 1000  # against typing errors and hostile files
 
 
 def make_attention(
-    hidden_dim, num_heads, padding, attention_dropout=0.0, seed=None, dtype=None
+    hidden_dim,
+    num_heads,
+    padding,
+    attention_dropout=0.0,
+    canon=None,
+    seed=None,
+    dtype=None,
 ) -> MultiHeadAttention:
     """The row of `MultiHeadAttention`, whose arguments have other names."""
     return MultiHeadAttention(
@@ -47,6 +53,7 @@ def make_attention(
         output_dim=hidden_dim,
         use_causal_mask=padding == "causal",
         dropout=attention_dropout,
+        canon=canon,
         seed=seed,
         dtype=dtype,
     )
@@ -67,7 +74,8 @@ def make_short_conv(
 
 # kind -> class or function that makes the layer. It is called with the options of the
 # mixer, and with what else it names of `FOR_MIXERS`, `kernel_size`, `padding` ("causal"
-# in a decoder, otherwise "same"), `seed` and `dtype`.
+# in a decoder, otherwise "same"), `canon` (`padding` for Canon-B, or None), `seed` and
+# `dtype`.
 MIXERS: dict[str, Callable] = {
     "light_conv": LightConvModule,
     "dynamic_conv": DynamicConvModule,
@@ -200,9 +208,8 @@ def make_blocks(
     ):
         arguments["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
         shared = {**arguments, "seed": next(seeds), "dtype": dtype}
-        mixer = residual(
-            number, "mixer", make_mixer(mixer, {**shared, "padding": padding})
-        )
+        further = {"padding": padding, "canon": padding if "b" in canon else None}
+        mixer = residual(number, "mixer", make_mixer(mixer, shared | further))
         to_source = None
         if name == "decoder":
             shared["seed"] = next(seeds)
@@ -218,17 +225,22 @@ def make_blocks(
         )
         feed_forward = residual(number, "feed_forward", feed_forward)
         blocks.append(Block(mixer, to_source, feed_forward, canon))
+    if "b" in canon and not any(getattr(x.mixer.layer, "canon", None) for x in blocks):
+        raise ValueError(
+            "`canon` with 'b' needs a block with attention as its mixer. "
+            f"Received: canon={canon!r}, mixer={options['mixer']!r}"
+        )
     return blocks
 
 
 def checked_canon(canon: str | None) -> str:
-    """The places of Canon layers in a block, some letters of "acd"."""
+    """The places of Canon layers in a block, some letters of "abcd"."""
     if canon is None:
         return ""
-    if not isinstance(canon, str) or not canon or set(canon) - set("acd"):
+    if not isinstance(canon, str) or not canon or set(canon) - set("abcd"):
         raise ValueError(
-            "`canon` must be None or some letters of 'acd': a before the mixer, c "
-            "before the feed-forward network, d inside of it. "
+            "`canon` must be None or some letters of 'abcd': a before the mixer, b "
+            "inside of attention, c before the feed-forward network, d inside of it. "
             f"Received: canon={canon!r}"
         )
     return canon
@@ -254,7 +266,7 @@ def make_mixer(mixer, arguments: dict) -> keras.layers.Layer:
         )
     names = _parameter_names(kind)
     for name in options:
-        if name not in names or name in ("padding", "seed", "dtype"):
+        if name not in names or name in ("padding", "canon", "seed", "dtype"):
             raise ValueError(
                 f"`mixer` has the option `{name}`, which its layer has not. "
                 f"Received: mixer={mixer!r}"

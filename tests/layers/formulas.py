@@ -192,11 +192,29 @@ def _attention(
         return values if bias is None else values + array(bias)[:, None]
 
     query, key, value = heads("query", inputs), heads("key", key), heads("value", value)
+    if layer.canon_layer is not None:  # a kernel of each head's channels
+        hidden = (mask, value_mask, value_mask)
+        kernels = np.split(array(layer.canon_layer.kernel), 3)
+        query, key, value = (
+            canon(layer.canon_layer, *one)
+            for one in zip((query, key, value), kernels, hidden, strict=True)
+        )
     scores = query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1])
     weights = shares(scores, allowed[:, None])
     outputs = np.einsum("bhtd,hdc->btc", weights @ value, array(layer.output_kernel))
     bias = layer.output_bias
     return (outputs if bias is None else outputs + array(bias)), weights
+
+
+def canon(layer, heads, kernel, mask):
+    """x + conv(x) of each head, (B, H, T, D), with a kernel (H D, K)."""
+    kernel = kernel.reshape(heads.shape[1], heads.shape[3], -1)
+    rows = [zeroed(heads[:, h], mask) for h in range(len(kernel))]
+    rows = [
+        x + oracle.convolve(x, taps, layer.padding)
+        for x, taps in zip(rows, kernel, strict=True)
+    ]
+    return np.stack(rows, axis=1)
 
 
 ACTIVATIONS = {

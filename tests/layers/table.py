@@ -48,7 +48,8 @@ def of(name, *arguments, **options):
 def residual(*arguments, mixer="MultiHeadAttention", **options):
     inner = of(mixer, *arguments)
     if options.pop("causal", False):
-        inner = of(mixer, *arguments, use_causal_mask=True)
+        canon = options.get("canon")
+        inner = of(mixer, *arguments, use_causal_mask=True, canon=canon)
     return lambda **dtype: layers.Residual(inner(**dtype), **options, **dtype)
 
 
@@ -159,6 +160,10 @@ ROWS = {
     "attention causal": Row(
         of("MultiHeadAttention", 2, use_causal_mask=True), 8, **STEPS
     ),
+    "attention, canon": Row(of("MultiHeadAttention", 2, canon="same"), 9),
+    "attention causal, canon": Row(
+        of("MultiHeadAttention", 2, use_causal_mask=True, canon="causal"), 9, **STEPS
+    ),
     "attention to a source": Row(
         of("MultiHeadAttention", 2, head_dim=4, output_dim=5),
         8, 5, further={"value": VALUE}, masks=("mask", "value_mask"),
@@ -182,7 +187,7 @@ ROWS = {
         10, seeds=1, **STEPS,
     ),
     "residual, canon": Row(
-        residual(2, causal=True, normalize_first=True, canon="causal"), 11, **STEPS
+        residual(2, causal=True, normalize_first=True, canon="causal"), 12, **STEPS
     ),
     "residual to a source": Row(
         residual(2, normalize_first=True),

@@ -117,6 +117,15 @@ def test_memories_that_do_not_fit():
         free.attend(random(3, 1, CHANNELS), memory)
     with pytest.raises(ValueError, match="use_causal_mask=True"):
         causal.attend(random(2, 1, CHANNELS), memory)
+    alone = MultiHeadAttention(HEADS, canon="same")
+    alone.build((None, None, CHANNELS))
+    for call in (
+        lambda: alone(random(2, 1, CHANNELS), random(2, SOURCE, CHANNELS)),
+        lambda: alone.project_memory(random(2, SOURCE, CHANNELS)),
+        lambda: alone.attend(random(2, 1, CHANNELS), memory),
+    ):
+        with pytest.raises(ValueError, match="takes no `value`.*canon='same'"):
+            call()
     with pytest.raises(ValueError, match=f"`key` must .* with {CHANNELS} channels"):
         free.project_memory(random(2, SOURCE, 2 * CHANNELS))
     with pytest.raises(ValueError, match=f"`inputs` must .* with {CHANNELS} channels"):

@@ -255,7 +255,12 @@ def test_any_split_into_steps_equals_the_full_pass(name):
 
 
 # Products with zeros: of bands, of masked weights.
-BY_ZEROS = ["dynamic causal", "dynamic, long", "attention causal"]
+BY_ZEROS = [
+    "dynamic causal",
+    "dynamic, long",
+    "attention causal",
+    "attention causal, canon",
+]
 
 
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])

@@ -113,7 +113,7 @@ CONFIGS = {
     )),
     "transformer": (encoder_decoder, dict(
         mixer="attention", share_embeddings="decoder", normalize_first=True,
-        final_norm=False, activation="gelu", positions=LEARNED, **ONE,
+        final_norm=False, activation="gelu", positions=LEARNED, canon="b", **ONE,
     )),
     "mixed": (encoder_decoder, dict(
         mixer={"encoder": [{"kind": "light_conv", "kernel_softmax": False},
@@ -127,7 +127,8 @@ CONFIGS = {
     )),
     "short_conv": (encoder_decoder, dict(
         mixer={"encoder": "short_conv", "decoder": ["attention", "short_conv"]},
-        canon="acd", num_encoder_layers=1, kernel_sizes=3, normalize_first=True,
+        canon={"encoder": "acd", "decoder": "abcd"}, num_encoder_layers=1,
+        kernel_sizes=3, normalize_first=True,
     )),
     "own": (encoder_decoder, dict(
         mixer={"encoder": [narrow_conv, "attention"],

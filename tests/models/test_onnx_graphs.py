@@ -37,7 +37,8 @@ ADAPTIVE = {"cutoffs": [10, 20], "factor": 2.0}
 GATED = {"embedding_dim": 8, "convolutions": "[(8, 3), (12, 2)]"}
 CASES = {
     "mixers": lambda: encoder_decoder(
-        **LAYERS, mixer=MIXERS, share_embeddings="all", dtype="mixed_bfloat16"
+        **LAYERS, mixer=MIXERS, share_embeddings="all", dtype="mixed_bfloat16",
+        canon="abcd",
     ),
     "pre-norm": lambda: encoder_decoder(
         mixer="dynamic_conv", normalize_first=True, embedding_dim=6, activation="gelu",
