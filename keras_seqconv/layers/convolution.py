@@ -7,7 +7,6 @@ n new positions of a step.
 from typing import Unpack
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
@@ -19,14 +18,8 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
-from keras_seqconv.ops.compilation import compiled_by_xla
-from keras_seqconv.ops.fused import take, wide
+from keras_seqconv.ops.convolution import last_outputs
 from keras_seqconv.support.arguments import check_sequence, check_shape
-
-# Up to here H times the work in one matrix product costs less, for a step of one
-# position, than the passes over memory of a weighted sum that XLA does not fuse: half
-# of the time at H 4, the same at H 8 (80 rows, C 512, K 31).
-_FEW_HEADS = 8
 
 
 class _HeadOptions(KernelOptions, total=False):
@@ -72,14 +65,7 @@ class _HeadConvolution(ConvolutionLayer):
                 f"num_heads={self.num_heads}"
             )
         self.channels = channels
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(channels,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-            )
+        self._build_bias()
 
     @property
     def variables(self) -> list:
@@ -97,28 +83,6 @@ class _HeadConvolution(ConvolutionLayer):
         kernel = ops.cast(kernel, self.compute_dtype)
         op = light_conv if len(kernel.shape) == 2 else dynamic_conv
         return op(inputs, kernel, self.padding, self.dilation_rate)
-
-    def _convolve_window(self, window, kernel):
-        """The last n outputs for the window and a kernel (H, K) or (B, n, H, K)."""
-        taps, heads, history = self.kernel_size, self.num_heads, self.history
-        if window.shape[1] != history + 1:
-            if len(kernel.shape) == 4:
-                kernel = ops.pad(kernel, [(0, 0), (history, 0), (0, 0), (0, 0)])
-            return self._convolve(window, kernel)[:, history:]
-        window = window[:, :: self.dilation_rate]  # the K inputs of the position
-        kernel = ops.squeeze(kernel, axis=1) if len(kernel.shape) == 4 else kernel
-        kernel = ops.cast(kernel, self.compute_dtype)  # ([B,] H, K)
-        if heads > _FEW_HEADS or compiled_by_xla():
-            rows = ops.reshape(window, (-1, taps, heads, self.channels // heads))
-            weights = ops.expand_dims(ops.swapaxes(kernel, -1, -2), -1)
-            outputs = ops.sum(wide(rows) * wide(weights), axis=1)
-            return ops.cast(ops.reshape(outputs, (-1, 1, self.channels)), rows.dtype)
-        # Each row's window (K, C) times its kernels (H, K). Of the products (H, C) a
-        # channel needs that of its head; the rest is discarded.
-        products = ops.matmul(kernel, window)  # (B, H, C)
-        blocks = ops.reshape(products, (-1, heads * heads, self.channels // heads))
-        outputs = take(blocks, np.arange(heads) * (heads + 1), axis=1)
-        return ops.reshape(outputs, (-1, 1, self.channels))
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -193,7 +157,8 @@ class LightConv(_HeadConvolution):
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
         window, state = self._slide(inputs, state)
-        outputs = self._convolve_window(window, self.normalized_kernel())
+        kernel = ops.cast(self.normalized_kernel(), self.compute_dtype)
+        outputs = last_outputs(window, kernel, self.dilation_rate)
         return self._add_bias(outputs), state
 
 
@@ -322,4 +287,6 @@ class DynamicConv(_HeadConvolution):
         query = inputs if query is None else query
         check_shape("query", query, (*inputs.shape[:2], None))
         kernel = self._kernel(ops.cast(query, self.compute_dtype))
-        return self._add_bias(self._convolve_window(window, kernel)), next_state
+        kernel = ops.cast(kernel, self.compute_dtype)
+        outputs = last_outputs(window, kernel, self.dilation_rate)
+        return self._add_bias(outputs), next_state

@@ -316,6 +316,17 @@ class ConvolutionLayer(SequenceLayer):
         """(K - 1) D, the number of earlier inputs that an output reaches."""
         return (self.kernel_size - 1) * self.dilation_rate
 
+    def _build_bias(self):
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.channels,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=getattr(self, "bias_constraint", None),
+            )
+
     def _require_causal(self):
         if self.padding != "causal":
             raise ValueError(

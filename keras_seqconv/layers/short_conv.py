@@ -6,6 +6,7 @@ Letters: B batch, T time, C channels, K taps, D dilation, n new positions of a s
 from typing import Unpack
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
@@ -14,8 +15,8 @@ from keras_seqconv.layers.sequences import (
     by_rows,
     zero_masked,
 )
-from keras_seqconv.ops.causal_conv import causal_conv1d, causal_conv1d_update, finished
-from keras_seqconv.ops.convolution import light_conv
+from keras_seqconv.ops.causal_conv import causal_conv1d, finished
+from keras_seqconv.ops.convolution import last_outputs, light_conv
 from keras_seqconv.support.arguments import check_choice
 
 
@@ -85,6 +86,9 @@ class ShortConv(ConvolutionLayer):
                 '`residual` needs padding="causal" or "same": other outputs are '
                 "shorter than the inputs. Received: residual=True, padding='valid'"
             )
+        # There it costs nothing. In half precision the kernel would lose digits.
+        is_wide = self.compute_dtype == self.wide_dtype
+        self._residual_in_kernel = residual and activation is None and is_wide
 
     def build(self, inputs_shape):
         self.channels = self._accept(inputs_shape)
@@ -96,57 +100,41 @@ class ShortConv(ConvolutionLayer):
             or keras.initializers.RandomUniform(-limit, limit),
             **self._kernel_options(),
         )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.channels,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+        self._build_bias()
 
     def _kernel(self):
-        return ops.cast(self.kernel, self.compute_dtype)
+        kernel, taps = ops.cast(self.kernel, self.compute_dtype), self.kernel_size
+        if not self._residual_in_kernel:
+            return kernel
+        present = taps - 1 if self.padding == "causal" else (taps - 1) // 2
+        return kernel + np.eye(1, taps, present, dtype=self.compute_dtype)
 
     def call(self, inputs, mask=None, segment_ids=None):
-        inputs = zero_masked(inputs, mask)
-        residual = inputs if self.residual else None
-        if self.padding == "causal":
-            return causal_conv1d(
-                inputs,
-                self._kernel(),
-                self.bias,
-                activation=self.activation,
-                residual=residual,
-                segment_ids=segment_ids,
-                dilation=self.dilation_rate,
-            )
-        if segment_ids is not None:
+        if segment_ids is not None and self.padding != "causal":
             raise ValueError(
                 '`segment_ids` needs padding="causal". '
                 f"Received: padding={self.padding!r}"
             )
-        padding = "same" if self.padding == "same" else "causal"
-        outputs = light_conv(inputs, self._kernel(), padding, self.dilation_rate)
+        inputs = zero_masked(inputs, mask)
+        options = {"dilation": self.dilation_rate}
+        if self.padding == "same":
+            outputs = light_conv(inputs, self._kernel(), "same", **options)
+        else:
+            options["segment_ids"] = segment_ids
+            outputs = causal_conv1d(inputs, self._kernel(), **options)
         if self.padding == "valid":
             outputs = outputs[:, self.history :]
-        return finished(outputs, self.bias, residual, self.activation)
+        return self._finished(outputs, inputs)
 
     def step(self, inputs, state: dict) -> tuple:
         """Outputs (B, n, C) of n new positions, and the next state."""
-        self._require_causal()
-        self._check_step(inputs, state, self._state_shapes())
-        inputs = ops.cast(inputs, self.compute_dtype)
-        outputs, last = causal_conv1d_update(
-            inputs,
-            state["inputs"],
-            self._kernel(),
-            self.bias,
-            activation=self.activation,
-            dilation=self.dilation_rate,
-        )
-        return inputs + outputs if self.residual else outputs, {"inputs": last}
+        window, state = self._slide(inputs, state)
+        outputs = last_outputs(window, self._kernel(), self.dilation_rate)
+        return self._finished(outputs, window[:, self.history :]), state
+
+    def _finished(self, outputs, inputs):
+        residual = inputs if self.residual and not self._residual_in_kernel else None
+        return finished(outputs, self.bias, residual, self.activation)
 
     def compute_output_shape(self, inputs_shape) -> tuple:
         batch, length, channels = inputs_shape

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import compiled_by_xla, run_formula, with_gradient
-from keras_seqconv.ops.convolution import light_conv
+from keras_seqconv.ops.convolution import last_outputs, light_conv
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -81,14 +81,7 @@ def causal_conv1d(
     ```
     """
     operation = _CausalConv1D(activation, return_final_state, dilation)
-    tensors = {
-        "bias": bias,
-        "residual": residual,
-        "initial_state": initial_state,
-        "segment_ids": segment_ids,
-        "mask": mask,
-    }
-    return operation(inputs, kernel, **tensors)
+    return operation(inputs, kernel, bias, residual, initial_state, segment_ids, mask)
 
 
 def causal_conv1d_update(
@@ -144,121 +137,74 @@ class _CausalConv1D(keras.Operation):
         )
         self.dilation = check_positive_integer("dilation", dilation)
 
-    def call(
-        self,
-        inputs,
-        kernel,
-        bias=None,
-        residual=None,
-        initial_state=None,
-        segment_ids=None,
-        mask=None,
-    ):
-        inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
-        history = self._checked_history(
-            inputs, kernel, bias, residual, initial_state, segment_ids, mask
-        )
-        if mask is not None:
-            mask = ops.cast(mask, "bool")
-            inputs = ops.where(ops.expand_dims(mask, -1), inputs, 0.0)
-        if initial_state is None and segment_ids is None:
-            outputs = light_conv(inputs, kernel, "causal", self.dilation)
-            enough = inputs.shape[1] is not None and inputs.shape[1] >= history
-            window = inputs if enough and mask is None else None
-        else:
-            window = _window(inputs, initial_state, history)
-            if segment_ids is None:
-                outputs = new_outputs(window, kernel, inputs, self.dilation)
-            else:
-                outputs = self._within_segments(window, kernel, segment_ids)
-        outputs = finished(outputs, bias, residual, self.activation)
-        if not self.return_final_state:
-            return outputs
-        if window is None:
-            window = _window(inputs, initial_state, history)
-        return outputs, _last(window, history, mask)
-
-    def _within_segments(self, window, kernel, segment_ids):
-        """A sum of K shifted copies of the inputs, each without other segments."""
-        taps, history = kernel.shape[-1], self._history(kernel)
-        segment_ids = ops.cast(segment_ids, "int32")
-        first = ops.repeat(segment_ids[:, :1], history, axis=1)
-        segments = ops.concatenate([first, segment_ids], axis=1)
-        (batch, length), channels = ops.shape(segment_ids), window.shape[-1]
-        total = 0.0
-        for tap in range(taps):
-            start = tap * self.dilation
-            shifted = ops.slice(window, (0, start, 0), (batch, length, channels))
-            same = ops.slice(segments, (0, start), (batch, length)) == segment_ids
-            shifted = ops.where(ops.expand_dims(same, -1), shifted, 0.0)
-            total += wide(shifted) * wide(_of_channels(kernel[:, tap], channels))
-        return ops.cast(total, window.dtype)
-
-    def _history(self, kernel):
-        return (kernel.shape[-1] - 1) * self.dilation
-
-    def _checked_history(
-        self, inputs, kernel, bias, residual, initial_state, segment_ids, mask
-    ):
-        """(K - 1) * D, if the shapes of all tensors agree."""
+    def _history(self, inputs, kernel, *further) -> int:
+        """(K - 1) D, if the shapes of all tensors agree."""
         check_shape("inputs", inputs, (None, None, None))
         check_shape("kernel", kernel, (None, None))
         batch, length, channels = inputs.shape
-        history = self._history(kernel)
-        for name, tensor, sizes in (
-            ("bias", bias, (channels,)),
-            ("residual", residual, (batch, length, channels)),
-            ("initial_state", initial_state, (batch, history, channels)),
-            ("segment_ids", segment_ids, (batch, length)),
-            ("mask", mask, (batch, length)),
-        ):
+        history = (kernel.shape[-1] - 1) * self.dilation
+        shapes = {
+            "bias": (channels,),
+            "residual": (batch, length, channels),
+            "initial_state": (batch, history, channels),
+            "segment_ids": (batch, length),
+            "mask": (batch, length),
+        }
+        for tensor, (name, sizes) in zip(further, shapes.items(), strict=True):
             if tensor is not None:
                 check_shape(name, tensor, sizes)
         return history
 
-    def compute_output_spec(self, inputs, kernel, **tensors):
+    def compute_output_spec(self, inputs, kernel, *further):
         outputs = light_conv(inputs, kernel, "causal", self.dilation)
-        names = "bias", "residual", "initial_state", "segment_ids", "mask"
-        history = self._checked_history(
-            inputs, kernel, *[tensors.get(name) for name in names]
-        )
+        state_shape = list(inputs.shape)
+        state_shape[1] = self._history(inputs, kernel, *further)
+        state = keras.KerasTensor(state_shape, outputs.dtype)
+        return (outputs, state) if self.return_final_state else outputs
+
+    def call(self, inputs, kernel, bias, residual, initial_state, segment_ids, mask):
+        inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
+        further = bias, residual, initial_state, segment_ids, mask
+        history = self._history(inputs, kernel, *further)
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            inputs = ops.where(ops.expand_dims(mask, -1), inputs, 0.0)
+        window = inputs  # if need be, behind the initial state
+        if initial_state is not None:
+            window = ops.concatenate([initial_state, inputs], axis=1)
+        elif segment_ids is not None or (
+            self.return_final_state
+            and (mask is not None or (inputs.shape[1] or 0) < history)
+        ):
+            window = ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
+        if segment_ids is not None:
+            outputs = _within_segments(window, kernel, segment_ids, self.dilation)
+        elif initial_state is not None:
+            outputs = last_outputs(window, kernel, self.dilation)
+        else:
+            outputs = light_conv(inputs, kernel, "causal", self.dilation)
+        outputs = finished(outputs, bias, residual, self.activation)
         if not self.return_final_state:
             return outputs
-        batch, _, channels = inputs.shape
-        return outputs, keras.KerasTensor((batch, history, channels), outputs.dtype)
-
-    def get_config(self):
-        return {
-            "activation": self.activation,
-            "return_final_state": self.return_final_state,
-            "dilation": self.dilation,
-            "name": self.name,
-        }
+        return outputs, _last(window, history, mask)
 
 
-def _window(inputs, initial_state, history):
-    """The inputs behind the initial state, or behind zeros."""
-    if initial_state is None:
-        return ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
-    return ops.concatenate([initial_state, inputs], axis=1)
-
-
-def new_outputs(window, kernel, inputs, dilation=1):
-    """The outputs of `inputs` (B, n, C), which end the window (B, (K - 1) D + n, C)."""
-    history = (kernel.shape[-1] - 1) * dilation
-    if inputs.shape[1] == 1:  # a product and a sum of what the position reaches
-        reached = wide(window[:, ::dilation])
-        weights = wide(_of_channels(ops.transpose(kernel), window.shape[-1]))
-        outputs = ops.sum(reached * weights, axis=1, keepdims=True)
-        return ops.cast(outputs, window.dtype)
-    outputs = light_conv(window, kernel, "causal", dilation)
-    return outputs[:, history:]
-
-
-def _of_channels(kernel, channels):
-    """(..., H) -> (..., C)."""
-    heads = kernel.shape[-1]
-    return kernel if heads == channels else ops.repeat(kernel, channels // heads, -1)
+def _within_segments(window, kernel, segment_ids, dilation):
+    """A sum of K shifted copies of the inputs, each without other segments."""
+    taps, channels = kernel.shape[-1], window.shape[-1]
+    kernel = wide(ops.repeat(kernel, channels // kernel.shape[0], axis=0))
+    segment_ids = ops.cast(segment_ids, "int32")
+    first = ops.repeat(segment_ids[:, :1], (taps - 1) * dilation, axis=1)
+    segments = ops.concatenate([first, segment_ids], axis=1)
+    sizes, total = ops.shape(segment_ids), 0.0
+    for tap in range(taps):
+        start = (0, tap * dilation)
+        same = ops.slice(segments, start, sizes) == segment_ids
+        # Not window[:, start:], whose gradient costs several times as much.
+        shifted = ops.slice(window, (*start, 0), (*sizes, channels))
+        shifted = ops.where(ops.expand_dims(same, -1), shifted, 0.0)
+        total += wide(shifted) * kernel[:, tap]
+    return ops.cast(total, window.dtype)
 
 
 def _last(window, history, mask):
@@ -286,20 +232,17 @@ def finished(outputs, bias, residual, activation):
     if keras.backend.backend() == "jax":  # which compiles all of it with its gradient
         return _finish(*tensors, activation)
     inside_xla = compiled_by_xla()
-    static = (activation,)
+
+    def run(formula, *tensors, **static):
+        return run_formula(formula, formula, *tensors, inside_xla=inside_xla, **static)
 
     def finish(*tensors):
-        return run_formula(
-            _finish, _finish, *tensors, static=static, inside_xla=inside_xla
-        )
+        return run(_finish, *tensors, static=(activation,))
 
     def gradient(upstream, outputs, bias, *residual):
-        tensors = (upstream, outputs, bias)
         by_outputs = upstream
         if activation is not None:
-            by_outputs = run_formula(
-                _silu_gradient, _silu_gradient, *tensors, inside_xla=inside_xla
-            )
+            by_outputs = run(_silu_gradient, upstream, outputs, bias)
         rows = ops.reshape(wide(by_outputs), (-1, channels))
         # A product with ones: XLA on a CPU adds over leading axes one by one.
         by_bias = ops.matmul(ops.ones((1, ops.shape(rows)[0]), rows.dtype), rows)
