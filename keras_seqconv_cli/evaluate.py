@@ -6,8 +6,11 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
+from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, check_files, load_models
 
 LOADS_KERAS = False
@@ -17,34 +20,63 @@ DESCRIPTION = (
     "--hypotheses, without a model; compute the perplexity of a language model on "
     "--text; compare two systems with --compare."
 )
-_FLAGS = {
-    "--source FILE": "texts to translate, one a line",
-    "--hypotheses FILE": "translations to score, without a model",
-    "--dataset NAME": "corpus in place of the files, as of `train`",
-    "--split NAME": "split of the data set (default test)",
-    "--data-dir DIR": "folder of TensorFlow Datasets",
-    "--tsv-header true|false": "whether line 1 of a .tsv file has names of columns",
-    "--limit N": "number of sentences to use, from the first",
-    "--tokenize NAME": "tokenizer of sacreBLEU (default: its choice for the language)",
-    "--lowercase": "compare in lower case",
-    "--rouge-separator TEXT": "separator of the sentences of a summary, for ROUGE-L",
-    "--compare FILE": "translations of another system: paired bootstrap resampling",
-    "--samples N": "samples of the bootstrap (default 1000)",
-    "--output-hypotheses FILE": "file for the translations of the model",
-    "--text FILE": "text to score with a language model",
-    "--context-window I": "tokens before each block that are not scored (default 0)",
-    "--tokens-per-sample N": "tokens of a block (default 512)",
-    "--json": "print one JSON object",
-    "--quiet": "show no progress",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    source: str | None = option(None, "texts to translate, one a line", metavar="FILE")
+    hypotheses: str | None = option(
+        None, "translations to score, without a model", metavar="FILE"
+    )
+    dataset: str | None = option(
+        None, "corpus in place of the files, as of `train`", metavar="NAME"
+    )
+    split: str = option("test", "split of the data set", metavar="NAME")
+    data_dir: str | None = option(None, "folder of TensorFlow Datasets", metavar="DIR")
+    tsv_header: bool | None = option(
+        None, "whether line 1 of a .tsv file has names of columns"
+    )
+    limit: int | None = option(None, "number of sentences to use, from the first", ge=1)
+    metrics: str | None = option(
+        None,
+        "any of bleu, chrf, ter, rouge, perplexity (default bleu,chrf)",
+        metavar="A,B",
+    )
+    tokenize: str | None = option(
+        None, "tokenizer of sacreBLEU (default: its choice for the language)"
+    )
+    lowercase: bool = option(False, "compare in lower case")
+    rouge_separator: str | None = option(
+        None, "separator of the sentences of a summary, for ROUGE-L", metavar="TEXT"
+    )
+    compare: str | None = option(
+        None,
+        "translations of another system: paired bootstrap resampling",
+        metavar="FILE",
+    )
+    samples: int = option(1000, "samples of the bootstrap", ge=1)
+    output_hypotheses: str | None = option(
+        None, "file for the translations of the model", metavar="FILE"
+    )
+    text: str | None = option(
+        None, "text to score with a language model", metavar="FILE"
+    )
+    context_window: int = option(
+        0, "tokens before each block that are not scored (default 0)", ge=0
+    )
+    tokens_per_sample: int | None = option(
+        None, "tokens of a block (default 512)", ge=1
+    )
+    break_mode: Literal["none", "sentence"] = option(
+        "none", "blocks of --text: none cuts anywhere, sentence at lines"
+    )
+    json: bool = option(False, "print one JSON object")
+    quiet: bool = option(False, "show no progress")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv.data.ids import BREAK_MODES
-    from keras_seqconv.evaluation import METRICS
     from keras_seqconv_cli.translate import add_search_arguments
 
-    metrics = (*METRICS, "perplexity")
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     text = "reference translations; may be given several times: an empty line of a "
@@ -57,24 +89,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=text,
     )
-    add_flags(parser, _FLAGS)
-    text = f"any of {', '.join(metrics)} (default bleu,chrf)"
-    add("--metrics", metavar="A,B", help=text)
-    text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
-    add("--break-mode", default="none", choices=BREAK_MODES, help=text)
-    defaults = {"split": "test", "samples": 1000, "context_window": 0}
-    parser.set_defaults(known_metrics=metrics, **defaults)
+    add_flags(parser, _Flags)
     add_search_arguments(parser)
 
 
 def check(options: argparse.Namespace) -> None:
+    from keras_seqconv.evaluation import METRICS
+
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
+    names = (*METRICS, "perplexity")
     for name in options.metrics or ():
-        if name not in options.known_metrics:
+        if name not in names:
             raise ValueError(
-                f"`metrics` must be of {', '.join(options.known_metrics)}, with commas "
-                f"between them. Received: {name!r}"
+                f"`metrics` must be of {', '.join(names)}, with commas between them. "
+                f"Received: {name!r}"
             )
     model, given, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
@@ -181,7 +210,7 @@ def _texts(options) -> tuple:
             source_language=options.source_language,
             target_language=options.target_language,
             data_dir=options.data_dir,
-            tsv_header={"true": True, "false": False}.get(options.tsv_header),
+            tsv_header=options.tsv_header,
         )
         options.target_language = corpus.target_language
         references = [[*corpus.texts(options.split, "target", most)]]

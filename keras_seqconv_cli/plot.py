@@ -70,7 +70,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    ks.plots.save(options.draw(options), options.output)
+    ks.plots.save_figure(options.draw(options), options.output)
     print(options.output)
     return 0
 

@@ -12,7 +12,7 @@ from keras_seqconv.decoding import Ensemble
 from keras_seqconv.evaluation import (
     COMPARABLE,
     METRICS,
-    Perplexity,
+    TextPerplexity,
     bleu_by_length,
     corpus_scores,
     has_spaces,
@@ -378,8 +378,8 @@ def test_impossible_tokens_and_what_is_printed():
         model, tokenizer, tokens_per_batch = Never(), TOKENIZER, 100
 
     found = text_perplexity(Generator, ["w0 w1"])  # ids 4, 5, 2
-    assert found == Perplexity.of(2.0, 2, 3, 1)
-    assert Perplexity.of(8 * math.log(2), 4, 2, 0).lines() == [
+    assert found == TextPerplexity.of(2.0, 2, 3, 1)
+    assert TextPerplexity.of(8 * math.log(2), 4, 2, 0).lines() == [
         "token     nll 1.3863, loss (base 2) 2.0000, perplexity 4.00 (4 tokens)",
         "word      nll 2.7726, loss (base 2) 4.0000, perplexity 16.00 (2 words)",
     ]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
+from keras_seqconv.decoding import BeamOptions
 from keras_seqconv.tokenizers import DictionaryTokenizer
 from tests.small_models import SMALL, SMALL_LM, TOKENIZER
 
@@ -99,10 +100,7 @@ def test_tokenizers_and_search_options(tmp_path):
     ks.Translator(model, lower, TOKENIZER, search).save(tmp_path / "two")
     loaded = ks.load(tmp_path / "two")
     assert loaded.source_tokenizer.lowercase and not loaded.target_tokenizer.lowercase
-    assert loaded.search == {
-        "num_beams": 2, "length_penalty": 0.6, "max_length": 200,
-        "suppressed_ids": [4, 5],
-    }  # fmt: skip
+    assert loaded.search == BeamOptions(**search)
     ks.Translator(model, TOKENIZER, TOKENIZER).save(tmp_path / "one")
     assert not (tmp_path / "one" / "target_tokenizer").exists()
     shared = ks.load(tmp_path / "one")
@@ -150,7 +148,7 @@ def test_what_is_there_is_kept(saved):
     (saved / "notes.txt").unlink()
     other = ks.Translator(translator.model, search={"num_beams": 3})
     other.save(saved, overwrite=True)
-    assert ks.load(saved).search["num_beams"] == 3
+    assert ks.load(saved).search.num_beams == 3
     assert not (saved / "source_tokenizer").exists()
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 

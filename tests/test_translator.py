@@ -300,7 +300,7 @@ def test_search_options(translator):
     ids = np.array([TOKENIZER.tokenize(texts[:1])[0]])
     for options in ({}, {"num_beams": 1, "length_penalty": 0.3, "max_length": 5}):
         expected, _ = ks.decoding.beam_search(
-            translator.model, ids, **{**translator.search, **options}
+            translator.model, ids, **{**vars(translator.search), **options}
         )
         expected = keras.ops.convert_to_numpy(expected)[0, 0]
         found = translator.translate(texts[:1], **options)

@@ -169,9 +169,7 @@ class BeamOptions(SearchOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.num_hypotheses is None:
-            object.__setattr__(self, "num_hypotheses", self.num_beams)
-        if self.num_hypotheses > self.num_beams:
+        if self.num_results > self.num_beams:
             raise ValueError(
                 "`num_hypotheses` must be at most `num_beams`. Received: "
                 f"num_hypotheses={self.num_hypotheses}, num_beams={self.num_beams}"
@@ -181,6 +179,10 @@ class BeamOptions(SearchOptions):
                 "`num_beams` must be a multiple of `num_groups`. Received: "
                 f"num_beams={self.num_beams}, num_groups={self.num_groups}"
             )
+
+    @property
+    def num_results(self) -> int:
+        return self.num_hypotheses or self.num_beams
 
     def check_model(self, model) -> None:
         super().check_model(model)

@@ -51,7 +51,7 @@ def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Searc
     strategy = strategy_of(options, tensors.get("top_k"))
     num_hypotheses = strategy.num_beams
     if isinstance(options, BeamOptions):
-        num_hypotheses = options.num_hypotheses
+        num_hypotheses = options.num_results
     step, temperature = model.step, tensors.get("temperature", options.temperature)
     if isinstance(model, Ensemble):
         # The temperature belongs before the mean of the models.

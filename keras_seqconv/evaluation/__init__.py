@@ -17,7 +17,7 @@ from keras_seqconv.evaluation.corpus_scores import (
     usual_metrics,
 )
 from keras_seqconv.evaluation.perplexity import (
-    Perplexity,
+    TextPerplexity,
     text_perplexity,
     translation_perplexity,
 )
@@ -26,7 +26,7 @@ from keras_seqconv.support.arguments import public_names
 __dir__ = public_names(globals())
 
 __all__ = [
-    "COMPARABLE", "METRICS", "Comparison", "Perplexity", "Score",
+    "COMPARABLE", "METRICS", "Comparison", "TextPerplexity", "Score",
     "bleu_by_length", "has_spaces", "metric_of", "paired_bootstrap", "scores",
     "text_perplexity", "translation_perplexity", "usual_metrics",
 ]  # fmt: skip

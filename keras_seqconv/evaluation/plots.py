@@ -1,7 +1,7 @@
 """Plots: learning curves, attention, kernels, BLEU by length.
 
-Functions take arrays and return a `matplotlib.figure.Figure`; `save` writes it. pyplot
-and its global state are not used. Needs the extra `plot` (matplotlib).
+Functions take arrays and return a `matplotlib.figure.Figure`; `save_figure` writes it.
+pyplot and its global state are not used. Needs the extra `plot` (matplotlib).
 
 Colours are those of Okabe and Ito, and maps of rising lightness, which people with a
 colour vision deficiency can distinguish. The font of tokens is DejaVu Sans (Latin,
@@ -50,7 +50,7 @@ _VALIDATION = {"linestyle": "--", "marker": "o", "markersize": 3}
 _MOST_POINTS = 2000
 
 
-def save(figure, path: str | os.PathLike) -> None:
+def save_figure(figure, path: str | os.PathLike) -> None:
     """Writes a figure to a .png, .svg or .pdf file, completely or not at all.
 
     Raises:

@@ -113,7 +113,7 @@ def warnings_as_lines(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-class Progress:
+class ProgressLine:
     """One line that is written anew on a terminal; elsewhere a line now and then.
 
     Args:

@@ -36,7 +36,7 @@ def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = "
         translator = Translator(
             model,
             *tokenizers,
-            dataclasses.asdict(recipe.search),
+            recipe.search,
             max_source_length=run.options.truncate_source,
             languages=run.languages,
         )
@@ -59,7 +59,7 @@ def finish(run: Run, text: Text, model, say) -> dict:
     say(save_with_graphs(translator, run.model, overwrite=True))
     try:
         curves = plots.learning_curves({run.folder.name: read_log(run.log)})
-        plots.save(curves, run.folder / "curves.png")
+        plots.save_figure(curves, run.folder / "curves.png")
     except ImportError as error:
         say(f"No picture of the learning curves: {error}")
     if recipe.search is None:

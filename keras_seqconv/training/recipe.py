@@ -14,7 +14,7 @@ import keras
 from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
-from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
+from keras_seqconv.presets import PARTS, PRESETS, Recipe, ScheduleOptions, options_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
@@ -100,7 +100,9 @@ def _of_kind(name: str, part, kind: str | None):
     """The recipe's optimizer or schedule, or one of another kind."""
     if kind in (None, part.name):
         return part
-    common = fields(Schedule)[1:] if name == "schedule" else ()  # all but its name
+    common = (
+        fields(ScheduleOptions)[1:] if name == "schedule" else ()
+    )  # all but its name
     kinds = {cls.name: cls for cls in PARTS[name]}
     return kinds[kind](**{field.name: getattr(part, field.name) for field in common})
 

@@ -17,7 +17,7 @@ from keras_seqconv.callbacks import (
 )
 from keras_seqconv.callbacks.fitting import FetchedLogs
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.support import Progress as Lines
+from keras_seqconv.support import ProgressLine
 from tests.backends import to_numpy
 from tests.callbacks.small import Stream, fit, make_model, same
 from tests.processes import full_disk
@@ -175,7 +175,7 @@ class Gone(Terminal):
 def test_progress_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
-    progress = Progress(max_updates=7, lines=Lines(stream, 0.0))
+    progress = Progress(max_updates=7, lines=ProgressLine(stream, 0.0))
     fit(make_model(), [progress, Validate(Stream())], updates=7)
     text = stream.getvalue()
     shown = [line.strip() for line in text.split("\r\x1b[K")]
@@ -186,12 +186,12 @@ def test_progress_on_a_terminal(monkeypatch):
     stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
     assert stays == ["update 5/7", "update 7/7", ""]
     assert text.count("val_loss") == 2
-    fit(make_model(), [Progress(lines=Lines(Gone(), 0.0))], updates=2)
+    fit(make_model(), [Progress(lines=ProgressLine(Gone(), 0.0))], updates=2)
 
 
 def test_progress_elsewhere_writes_plain_lines():
     stream = io.StringIO()
-    lines = Lines(stream, plain_seconds=1000.0)
+    lines = ProgressLine(stream, plain_seconds=1000.0)
     fit(make_model(), [Progress(max_epochs=2, lines=lines)], max_epochs=2)
     fit(make_model(), [Progress(max_updates=1, lines=lines)], updates=1)
     first, second, single = stream.getvalue().splitlines()  # the ends of the epochs
@@ -209,7 +209,7 @@ def test_the_time_left_is_that_since_the_first_update(monkeypatch):
     def pass_time(batch, logs=None):
         now[0] += 42.0 if batch == 0 else 0.5
 
-    progress = Progress(max_updates=40, lines=Lines(stream, plain_seconds=0.0))
+    progress = Progress(max_updates=40, lines=ProgressLine(stream, plain_seconds=0.0))
     clock = keras.callbacks.LambdaCallback(on_train_batch_begin=pass_time)
     fit(make_model(run_eagerly=False), [clock, progress], 8, Stream(20))
     first, second, *_, last = stream.getvalue().splitlines()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from keras_seqconv.presets import NAG, PRESETS, Cosine
+from keras_seqconv.presets import PRESETS, CosineOptions, NagOptions
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import (
@@ -141,9 +141,9 @@ def test_another_schedule_and_optimizer():
     found = resolve_recipe(
         options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
     )
-    assert found.optimizer == NAG(momentum=0.9)
+    assert found.optimizer == NagOptions(momentum=0.9)
     # The period is what follows the warm-up.
-    assert found.schedule == Cosine(
+    assert found.schedule == CosineOptions(
         learning_rate=3.5e-3, warmup_steps=2000, period=3000
     )
     schedule = make_optimizer(found).inner_optimizer._learning_rate
@@ -239,7 +239,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path):
         ({"recipe": {"r_drop": 1.0}}, "Recipe got an unexpected keyword argument"),
         (
             {"recipe": {"search": {"r_drop": 1.0}}},
-            "Search got an unexpected keyword",
+            "BeamOptions got an unexpected keyword",
         ),
         (
             {"recipe": {"schedule": {"name": "linear"}}},

@@ -19,7 +19,7 @@ from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.devices import available_cores
-from keras_seqconv.presets import Plateau
+from keras_seqconv.presets import PlateauOptions
 from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training import finish as finishing
 from keras_seqconv.training.finish import _average_or_best
@@ -154,7 +154,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     assert any(line.endswith("with graphs for ONNX Runtime") for line in lines)
     translator = ks.load(result.folder)
     assert translator.translate(["one two", ""])[1] == ""
-    assert translator.search["num_beams"] == 4
+    assert translator.search.num_beams == 4
     assert translator.max_source_length == 6
     assert (translator.source_language, translator.target_language) == ("en", "de")
     assert any(" sources cut" in line for line in lines)
@@ -268,7 +268,7 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     run.options = dataclasses.replace(run.options, **changes)
     averaging = {"average_kind": kind, "average": 7, "early_stopping": 3}
     recipe = dataclasses.replace(
-        recipe, **averaging, schedule=Plateau(learning_rate=0.1)
+        recipe, **averaging, schedule=PlateauOptions(learning_rate=0.1)
     )
     monkeypatch.setattr(ks.Translator, "__init__", lambda *given, **options: None)
     tokenizers = read_tokenizers(run.tokenizers)
