@@ -208,7 +208,10 @@ class TrainingOptions(_RecipeOptions):
                 f"Received: validation_bleu={self.validation_bleu}"
             )
         address = None if self.hosts == "auto" else self.hosts
-        if len({one is None for one in (address, self.num_hosts, self.host_index)}) > 1:
+        if (
+            len({value is None for value in (address, self.num_hosts, self.host_index)})
+            > 1
+        ):
             raise ValueError(
                 "`hosts` with an address, `num_hosts` and `host_index` must be given "
                 f"together. Received: hosts={self.hosts}, num_hosts={self.num_hosts}, "

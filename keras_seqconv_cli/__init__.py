@@ -247,8 +247,14 @@ class Parser(argparse.ArgumentParser):
 
         names = self._option_string_actions
         if name not in names:
-            ours = [one for one in FAIRSEQ.get(name, "").split() if one in names]
-            hint = f"Did you mean {', '.join(ours)}? " if ours else near(name, names)
+            equivalents = [
+                flag for flag in FAIRSEQ.get(name, "").split() if flag in names
+            ]
+            hint = (
+                f"Did you mean {', '.join(equivalents)}? "
+                if equivalents
+                else near(name, names)
+            )
             self.error(f"unknown option {name}. {hint}".strip())
 
     def error(self, message: str):
@@ -294,9 +300,9 @@ def given(options: argparse.Namespace, names: Iterable[str]) -> dict:
 
 def add_flags(parser, options: type) -> None:
     """Adds the flags of a command's own options; those not given have the default."""
-    own = dataclasses.fields(options)
-    add_options(parser, own, show_defaults=True)
-    parser.set_defaults(**{field.name: field.default for field in own})
+    fields = dataclasses.fields(options)
+    add_options(parser, fields, show_defaults=True)
+    parser.set_defaults(**{field.name: field.default for field in fields})
 
 
 def add_options(

@@ -105,16 +105,16 @@ def check(options: argparse.Namespace) -> None:
                 f"`metrics` must be of {', '.join(names)}, with commas between them. "
                 f"Received: {name!r}"
             )
-    model, given, data = options.model, options.hypotheses, options.dataset
+    model, hypotheses, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
     references = options.references
     files = [path for path in model if os.path.isfile(path)]
     mistakes = {
         f"{' '.join(files)} is a file, no MODEL: each of several references needs a "
         "`references` before it.": files and references,
-        "Give a MODEL, or translations by `hypotheses`.": not (model or given),
+        "Give a MODEL, or translations by `hypotheses`.": not (model or hypotheses),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
-            model and given and not perplexity
+            model and hypotheses and not perplexity
         ),
         "The metric perplexity needs a MODEL.": perplexity and not model,
         "`dataset` takes the place of `source` and `references`.": (
@@ -135,7 +135,7 @@ def check(options: argparse.Namespace) -> None:
     for mistake, made in mistakes.items():
         if made:
             raise ValueError(mistake)
-    check_files(options.source, given, options.compare, options.text, *references)
+    check_files(options.source, hypotheses, options.compare, options.text, *references)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -170,11 +170,11 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         hypotheses = _translated(translator, sources, options, result, lines)
     metrics = [name for name in options.metrics if name != "perplexity"]
     separator = {"sentence_separator": options.rouge_separator}
-    found = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
-    lines += [score.line for score in found]
+    scores = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
+    lines += [score.line for score in scores]
     result["scores"] = [
         {"name": score.name, "value": score.value, "signature": score.signature}
-        for score in found
+        for score in scores
     ]
     if "perplexity" in options.metrics:
         columns = sources, references[0]
@@ -184,8 +184,8 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         metrics = [name for name in metrics if name in evaluation.COMPARABLE]
         columns = hypotheses, others, references
         _compare(columns, metrics, choices, options, result, lines)
-    if found:
-        headline = f"{found[0].name} {found[0].value:.1f}"
+    if scores:
+        headline = f"{scores[0].name} {scores[0].value:.1f}"
         lines.append(f"{split} {headline}" if split else headline)
 
 
@@ -194,10 +194,10 @@ def _texts(options) -> tuple:
     from keras_seqconv.evaluation.corpus_scores import check_references
     from keras_seqconv.support.files import iterate_lines
 
-    columns, most = {}, options.limit
+    columns, limit = {}, options.limit
     files = [options.hypotheses, options.source, *options.references, options.compare]
     for file in filter(None, files):
-        columns[file] = list(islice(iterate_lines(file), most))
+        columns[file] = list(islice(iterate_lines(file), limit))
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
@@ -213,10 +213,10 @@ def _texts(options) -> tuple:
             tsv_header=options.tsv_header,
         )
         options.target_language = corpus.target_language
-        references = [[*corpus.texts(options.split, "target", most)]]
+        references = [[*corpus.texts(options.split, "target", limit)]]
         columns[f"{options.split} of {options.dataset}"] = references[0]
         if corpus.source_language is not None:
-            sources = [*corpus.texts(options.split, "source", most)]
+            sources = [*corpus.texts(options.split, "source", limit)]
     (first, texts), *others = columns.items()
     for name, lines in others:
         if len(lines) != len(texts):
@@ -268,12 +268,12 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
         f"{options.compare}:"
     )
     for metric in metrics:
-        found = paired_bootstrap(*columns, metric, **samples, **choices)
-        result["comparisons"].append(found._asdict())
+        pair = paired_bootstrap(*columns, metric, **samples, **choices)
+        result["comparisons"].append(pair._asdict())
         lines.append(
-            f"  {metric}: {found.score:.2f} ({found.mean:.2f} ± {found.half_width:.2f})"
-            f" against {found.other_score:.2f} ({found.other_mean:.2f} ± "
-            f"{found.other_half_width:.2f}), p = {found.p_value:.4f}"
+            f"  {metric}: {pair.score:.2f} ({pair.mean:.2f} ± {pair.half_width:.2f})"
+            f" against {pair.other_score:.2f} ({pair.other_mean:.2f} ± "
+            f"{pair.other_half_width:.2f}), p = {pair.p_value:.4f}"
         )
 
 
@@ -291,7 +291,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if options.tokens_per_batch is not None:
         generator.tokens_per_batch = options.tokens_per_batch
     start = time.monotonic()
-    found = text_perplexity(
+    perplexity = text_perplexity(
         generator,
         islice(iterate_lines(options.text), options.limit),
         context_window=options.context_window,
@@ -302,17 +302,17 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if asked == "auto":
         reason = "its models score all tokens of a text at once"
         print(f"Keras was used, not ONNX Runtime: {reason}", file=sys.stderr)
-    result.update(seconds=seconds, tokens_per_second=found.tokens / seconds)
+    result.update(seconds=seconds, tokens_per_second=perplexity.tokens / seconds)
     lines.append(
-        f"evaluated {found.tokens:,} tokens in {seconds:.1f} s "
-        f"({found.tokens / seconds:,.0f} tokens/s)"
+        f"evaluated {perplexity.tokens:,} tokens in {seconds:.1f} s "
+        f"({perplexity.tokens / seconds:,.0f} tokens/s)"
     )
-    _add_perplexity(found, result, lines)
-    lines.append(f"perplexity {found.perplexity:.2f}")
+    _add_perplexity(perplexity, result, lines)
+    lines.append(f"perplexity {perplexity.perplexity:.2f}")
 
 
-def _add_perplexity(found, result, lines) -> None:
-    result["perplexity"] = found._asdict()
-    lines += found.lines()
-    if found.infinite:
-        lines.append(f"{found.infinite:,} tokens of probability 0 were left out")
+def _add_perplexity(perplexity, result, lines) -> None:
+    result["perplexity"] = perplexity._asdict()
+    lines += perplexity.lines()
+    if perplexity.infinite:
+        lines.append(f"{perplexity.infinite:,} tokens of probability 0 were left out")

@@ -132,14 +132,14 @@ def _dynamic_kernels(options):
     loaded = ks.load(options.model)
     inputs, tokens = ks.inspection.sentence(loaded, options.text, options.translation)
     layers = ks.inspection.dynamic_conv_kernels(loaded.model, inputs)
-    known = {layer.name: layer for layer in layers}
+    by_name = {layer.name: layer for layer in layers}
     name = layers[0].name if options.layer is None else options.layer
-    if name not in known:
+    if name not in by_name:
         raise ValueError(
-            f"`layer` must be one of {', '.join(known)}. Received: {name!r}"
+            f"`layer` must be one of {', '.join(by_name)}. Received: {name!r}"
         )
     side = tokens[name.partition(" ")[0]]
-    values, left = known[name].values[0], known[name].left
+    values, left = by_name[name].values[0], by_name[name].left
     return ks.plots.dynamic_conv_kernels(values, side, left, name)
 
 

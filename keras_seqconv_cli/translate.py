@@ -133,10 +133,10 @@ def load_translator(options: argparse.Namespace):
             "`keras-seqconv generate` writes with it."
         )
     for name, value in given(options, ("source_language", "target_language")).items():
-        known = getattr(translator, name)
-        if known not in (None, value):
+        language = getattr(translator, name)
+        if language not in (None, value):
             raise ValueError(
-                f"`{name}` must be that of {options.model[0]}, {known}. "
+                f"`{name}` must be that of {options.model[0]}, {language}. "
                 f"Received: {value}"
             )
     for name, value in given(options, ("tokens_per_batch", "parallel_batches")).items():

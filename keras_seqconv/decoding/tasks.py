@@ -27,9 +27,11 @@ def limits_of(model, options, tensors: dict) -> tuple:
     ids = of_sentences(tensors)
     width = ops.shape(ids)[1]
     lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
-    most = tensors.get("max_length")  # AutoGraph knows no assignment in an expression
-    if most is not None:
-        return ops.zeros_like(lengths) + most, most
+    max_length = tensors.get(
+        "max_length"
+    )  # AutoGraph knows no assignment in an expression
+    if max_length is not None:
+        return ops.zeros_like(lengths) + max_length, max_length
     return options.length_limits(lengths, width, model.max_target_length)
 
 

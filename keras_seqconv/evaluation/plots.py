@@ -321,6 +321,6 @@ def _without_formulas(texts):
         text.set_parse_math(False)
 
 
-def _short(text: str, most: int) -> str:
+def _short(text: str, max_characters: int) -> str:
     text = "".join(character if character.isprintable() else " " for character in text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"

@@ -84,7 +84,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             the preset needs; options for a validation split, and there is none.
     """
     preset = PRESETS[options.preset]
-    given = options.source_language, options.target_language
+    named_languages = options.source_language, options.target_language
     try:
         corpus = open_corpus(
             options.dataset,
@@ -98,7 +98,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             on_error="skip" if options.skip_bad_lines else "raise",
         )
     except WrongLanguages as error:
-        if preset.is_language_model and not any(given) and error.languages:
+        if preset.is_language_model and not any(named_languages) and error.languages:
             raise ValueError(
                 f"`target_language` must name the text that {options.preset}, a "
                 f"language model, learns of {options.dataset}: one of "
@@ -106,7 +106,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             ) from None
         raise
     languages = corpus.source_language, corpus.target_language
-    if not any(given) and preset.task.languages not in (None, languages):
+    if not any(named_languages) and preset.task.languages not in (None, languages):
         raise ValueError(
             "`source_language` and `target_language` must be given: "
             f"{options.preset} translates {' to '.join(preset.task.languages)}, and "
