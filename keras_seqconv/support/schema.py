@@ -91,7 +91,10 @@ def checked_value(field: dataclasses.Field, value):
 
 def _checked_integers(name: str, values, rule) -> tuple[int, ...]:
     """The integers of a list, an array or a tensor."""
-    values = values.tolist() if hasattr(values, "tolist") else values
+    if hasattr(values, "shape"):
+        import numpy as np  # no flag needs it, and it takes a moment
+
+        values = np.asarray(values).tolist()
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ValueError(
             f"`{name}` must be a list of integers. Received: {name}={values!r}"
