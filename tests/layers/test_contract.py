@@ -15,6 +15,7 @@ from keras_seqconv import layers
 from tests.backends import cheaply, compiled, layer_gradients, modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.layers.table import (
+    COMPILED,
     DIFFERENT,
     HIDDEN,
     INPUTS,
@@ -65,7 +66,7 @@ def test_configuration_shapes_and_weights(name):
         assert layer.compute_output_shape(unknown) == (None, None, row.channels)
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", COMPILED)
 def test_all_ways_of_running_agree_also_after_reloading(name, tmp_path):
     row = ROWS[name]
     layer = randomized(built(name))
@@ -91,16 +92,8 @@ def test_all_ways_of_running_agree_also_after_reloading(name, tmp_path):
         assert_close(keras.Sequential([layer])(row.inputs), expected)
 
 
-POLICIES = {
-    "mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "bfloat16": 4e-2, "float16": 4e-3
-}  # fmt: skip
-
-
-# Gradients are compared in float64. JAX has it only behind a global switch.
-POLICY_CASES = quick_and_slow(
-    ["mixed_float16", pytest.param("bfloat16", marks=pytest.mark.tensorflow)],
-    ["mixed_bfloat16", "float16"],
-)
+POLICIES = {"mixed_bfloat16": 2e-2, "mixed_float16": 2e-3, "bfloat16": 4e-2}
+POLICY_CASES = quick_and_slow(["mixed_float16"], ["mixed_bfloat16", "bfloat16"])
 
 
 @pytest.mark.parametrize("policy", POLICY_CASES)
@@ -131,12 +124,12 @@ def test_policies(name, policy):
         np.testing.assert_allclose(got, full, rtol=limit, atol=limit)
 
 
-@pytest.mark.parametrize("name", [n for n in ROWS if n != "scale gradient"])
+@pytest.mark.parametrize("name", [n for n in DIFFERENT if n != "scale gradient"])
 def test_gradients_equal_differences(name):
     """Along random directions, in training too, where every run drops the same."""
     row = ROWS[name]
     dtype, step, limit = "float64", 1e-6, 1e-6
-    if not TENSORFLOW:
+    if not TENSORFLOW:  # JAX has float64 only behind a global switch
         dtype, step, limit = "float32", 3e-3, 0.03
     layer = randomized(built(name, dtype=dtype))
     names = [n for n, a in row.arguments().items() if a.dtype == "float32"]
@@ -247,11 +240,10 @@ def test_any_split_into_steps_equals_the_full_pass(name):
     layer = randomized(built(name))
     full = to_numpy(layer(row.inputs))
     step = cheaply(layer.step)
-    for split in ([T], [1, T - 1], [3, 2, 2]):
+    for split in ([1, T - 1], [3, 2, 2]):
         assert_close(run_steps(step, layer, row.inputs, split, T), full)
-    step = compiled(layer.step) if name in DIFFERENT else step
+    step = compiled(layer.step) if name in COMPILED else step
     assert_close(run_steps(step, layer, row.inputs, [1] * T, 9), full)
-    assert_close(run_steps(cheaply(layer.step), layer, row.inputs, [1, 2, T - 3]), full)
 
 
 # Products with zeros: of bands, of masked weights.
@@ -288,7 +280,7 @@ def test_nan_reaches_what_depends_on_it(name):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("name", [name for name in STEPPING if name in DIFFERENT])
+@pytest.mark.parametrize("name", [name for name in STEPPING if name in COMPILED])
 def test_steps_of_unknown_sizes_in_a_graph_without_xla(name):
     """A stock TensorFlow Serving runs no XLA at all."""
     import tensorflow as tf
@@ -317,9 +309,7 @@ def test_steps_of_unknown_sizes_in_a_graph_without_xla(name):
     assert not [node.op for node in nodes if "xla" in node.op.lower()]
 
 
-@pytest.mark.parametrize(
-    "name", ["light", "dynamic", "light module", "convolution", "block", "attention"]
-)
+@pytest.mark.parametrize("name", ["dynamic", "convolution", "block", "attention"])
 def test_steps_need_weights_and_a_causal_layer(name):
     layer = built(name)
     for call in (
@@ -332,7 +322,7 @@ def test_steps_need_weights_and_a_causal_layer(name):
         ROWS[f"{name} causal"].make().get_initial_state(2, max_length=3)
 
 
-@pytest.mark.parametrize("name", STEPPING)
+@pytest.mark.parametrize("name", [name for name in STEPPING if name in COMPILED])
 def test_steps_of_wrong_shapes(name):
     layer = built(name)
     state, new = layer.get_initial_state(B, max_length=T), INPUTS[:, :1]
@@ -377,15 +367,3 @@ def test_masks_of_wrong_shapes(name, mask_name):
         error = f"`{mask_name}` must have the shape.*{mask_name}.shape="
         with pytest.raises(ValueError, match=error + re.escape(f"{shape}")):
             layer(**row.arguments(), **{mask_name: np.ones(shape, bool)})
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    "name", ["light", "dynamic", "dynamic module", "block", "attention", "positions"]
-)
-def test_ragged_tensors_are_refused(name):
-    import tensorflow as tf
-
-    ragged = tf.ragged.constant([[[1.0] * C] * 3, [[1.0] * C]], ragged_rank=1)
-    with pytest.raises(ValueError, match=r"`inputs` must be a dense.*RaggedTensor"):
-        ROWS[name].make()(ragged)
