@@ -1,7 +1,6 @@
 """Rates are as fairseq and PyTorch would set them; training ends where it should."""
 
 import signal
-import threading
 
 import keras
 import numpy as np
@@ -114,32 +113,6 @@ def test_signal_waits_for_the_end_of_the_update(tmp_path):
     fit(make_model(optimizer), callbacks, max_epochs=2)
     state = checkpoints.read_state(checkpoints.latest(tmp_path))
     assert (state["update"], state["position"]) == (2, 6)
-
-
-def test_second_interrupt_aborts_at_once():
-    model = make_model()
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, [GracefulStop(), Probe(2, send(signal.SIGINT, 2))], max_epochs=2)
-    assert completed(model) == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_handlers_come_back_after_an_error_and_are_of_the_main_thread():
-    before, stop = signal.getsignal(signal.SIGTERM), GracefulStop()
-
-    def fail():
-        assert signal.getsignal(signal.SIGTERM) is not before
-        raise RuntimeError("on purpose")
-
-    data = Stream().dataset().take(2)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        make_model().fit(data, callbacks=[stop, Probe(1, fail)], shuffle=False)
-    stop.close()
-    assert signal.getsignal(signal.SIGTERM) is before
-    thread = threading.Thread(target=stop.on_train_begin)
-    thread.start()
-    thread.join()
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_nothing_is_trained_beyond_max_updates():

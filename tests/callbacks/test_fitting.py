@@ -8,7 +8,6 @@ import pytest
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks import (
     Checkpoints,
-    EarlyStopping,
     GracefulStop,
     LogFile,
     ReduceOnPlateau,
@@ -137,17 +136,6 @@ def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
         fit(make_model(), [kept], max_epochs=2, directory=tmp_path)
     assert updates(tmp_path) == [5]
     checkpoints.check(checkpoints.path_of(tmp_path, 5))
-
-
-def test_states_of_callbacks(tmp_path):
-    stops = [EarlyStopping(10, "loss"), EarlyStopping(10, "loss", "max")]
-    kept = Checkpoints(tmp_path, recipe={"name": "small"})
-    fit(make_model(), [*stops, kept], max_epochs=2)
-    assert latest(tmp_path, "recipe") == ({"name": "small"},)
-    again = [EarlyStopping(10, "loss") for _ in range(2)]
-    fit(make_model(), [*again, kept], max_epochs=2, directory=tmp_path)
-    for one, other in zip(stops, again, strict=True):
-        assert one.get_state() == other.get_state()
 
 
 def test_train_function_is_made_once(tmp_path):
