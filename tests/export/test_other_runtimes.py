@@ -3,15 +3,12 @@
 import functools
 import http.server
 import importlib.util
-import io
-import random
 import shutil
 import threading
 
 import keras
 import numpy as np
 import pytest
-from sentencepiece import SentencePieceTrainer
 
 import keras_seqconv as ks
 from keras_seqconv import layers, models
@@ -24,7 +21,6 @@ from tests.small_models import (
     TEXTS,
     WORDS,
     answering,
-    make_language_model,
     make_translator,
 )
 
@@ -319,85 +315,3 @@ def test_a_page_searches_as_it_is_told(page, name):
     expected = translator.translate(texts, **search)
     assert expected != translator.translate(texts)
     assert browser.execute_async_script(TRANSLATE, texts) == expected
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-# Not U+FEFF behind U+0000, which Emscripten takes for a byte order mark in its results.
-UNUSUAL = [
-    *SYMBOLS, "<2xx>", "<s>", "<unk>", "<0x41>", "e\u0301", "ﬁ", "Ⅳ", "½", "ﾊﾟ", "İ",
-    "ẞ", "👩\u200d👧", "\u0378", "\U00020000", "\u2581", "  ", "\t", "\r", "\n", "\x0c",
-    "\x00a", "\x1f", "\x7f", "\x85", "\xa0", "\xad", "\u200b", "\u2028", "\u202e",
-    "\u3000", "\ufeff", "\ufffd",
-]  # fmt: skip
-
-
-def model_of_pieces(model_type, texts, **options):
-    """A model of sentencepiece with the ids of this package and symbols of a user."""
-    content, special = io.BytesIO(), {"bos_id": 0, "pad_id": 1, "eos_id": 2}
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=content, model_type=model_type,
-        vocab_size=600, hard_vocab_limit=False, user_defined_symbols=SYMBOLS,
-        control_symbols=["<2xx>"], minloglevel=2, unk_id=3, **special, **options,
-    )  # fmt: skip
-    return ks.tokenizers.SentencePieceTokenizer(content.getvalue())
-
-
-@pytest.mark.slow
-def test_a_page_splits_and_joins_as_sentencepiece(page):
-    """All kinds of models and rules; phrases, and texts and ids without sense."""
-    browser, folder, open_page = page
-    open_page()
-    rng = random.Random(0)
-    sources, targets = next(iter(ks.data.open_corpus("phrases").blocks("train")))
-    phrases = [*sources[:1500], *targets[:1500]]
-    texts = ["", " ", "a" * 3000, "日" * 3000, " ".join(phrases[:99]), *phrases[::5]]
-    for phrase in phrases[::3]:
-        letters = [
-            *phrase[:20],
-            *rng.choices(UNUSUAL, k=6),
-            chr(rng.randrange(1, 9999)),
-        ]
-        rng.shuffle(letters)
-        texts.append("".join(letters))
-    bare = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
-    rules = [{}, bare, {"normalization_rule_name": "nmt_nfkc_cf"}]
-    cases = [
-        (kind, rule) for kind in ("unigram", "word", "char", "bpe") for rule in rules
-    ]
-    cases += [(kind, {**bare, "byte_fallback": True}) for kind in ("unigram", "bpe")]
-    script = (
-        "const [file, texts, drawn, done] = arguments;"
-        "(async () => {const {Tokenizer} = await import('./translate.js');"
-        "const one = await Tokenizer.load(file, 3);"
-        "const ids = texts.map((text) => one.encodeIds(text));"
-        "done([ids, [...ids, ...drawn].map((row) => one.decode(row))])})()"
-    )
-    for number, (kind, rule) in enumerate(cases):
-        tokenizer = model_of_pieces(kind, phrases, **rule)
-        file = folder / f"{number}.model"  # no name twice, as browsers keep files
-        file.write_bytes(tokenizer.model)
-        never = {2, *tokenizer.unspellable_ids} - {3}  # in the results of a search
-        known = [i for i in range(tokenizer.vocabulary_size) if i not in never]
-        drawn = [rng.choices(known, k=k % 12) for k in range(500)]
-        found = browser.execute_async_script(script, file.name, texts, drawn)
-        ids = [row[:-1] for row in tokenizer.tokenize(texts)]
-        expected = ids, tokenizer.detokenize([*ids, *drawn])
-        inputs = texts, [*ids, *drawn]
-        for triples in zip(inputs, found, expected, strict=True):
-            triples = zip(*triples, strict=True)
-            wrong = [one for one in triples if one[1] != one[2]]
-            assert not wrong, (kind, rule, len(wrong), wrong[0])
-
-
-def test_what_cannot_be_exported(tmp_path):
-    with pytest.raises(ValueError, match="`translator` must be a Translator"):
-        ks.export.onnx_model(make_language_model(), tmp_path / "onnx")
-    with pytest.raises(ValueError, match="`source_tokenizer` must be a Sentence.*Word"):
-        ks.export.web_page(make_translator(), tmp_path / "onnx")
-    with pytest.raises(TypeError, match="Did you mean num_beams"):
-        ks.export.onnx_model(make_translator("pieces"), tmp_path / "onnx", num_beam=2)
-    quantized = make_translator.__wrapped__("pieces")
-    quantized.model.quantize("int8")
-    with pytest.raises(ValueError, match="`model` must not be quantized by Keras"):
-        ks.export.onnx_model(quantized, tmp_path / "onnx")
-    assert not (tmp_path / "onnx").exists()
