@@ -4,7 +4,6 @@ import platform
 
 import pytest
 
-from keras_seqconv.devices import keep_freed_memory
 from tests.processes import run_python
 
 CODE = """
@@ -42,8 +41,3 @@ def test_large_blocks_are_used_again_unless_the_user_has_settings():
         assert kept == "True" and int(faults) < 2000
     kept, faults = run(1, 80, GLIBC_TUNABLES="glibc.malloc.tcache_count=7")
     assert kept == "False" and int(faults) > 100_000
-
-
-def test_wrong_number_of_arenas():
-    with pytest.raises(ValueError, match="`arenas` must be a positive integer"):
-        keep_freed_memory(0)
