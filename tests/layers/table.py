@@ -207,7 +207,7 @@ ROWS = {
 # Rows that repeat the code of others see fewer tests.
 ALIKE = [
     "light", "light, dropped by position", "dynamic causal", "dynamic, one tap",
-    "dynamic, dropped alike", "depthwise", "query groups", "surplus", "light module",
+    "dynamic, dropped alike", "depthwise", "query groups", "light module",
     "dynamic module, no biases",
     "query module, compatible", "dense, folded", "convolution", "convolution, folded",
     "block alone", "feed forward, no biases", "scaled residual",

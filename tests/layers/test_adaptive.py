@@ -69,10 +69,7 @@ def weights_of(layer):
 class TestAdaptiveSoftmax:
     @pytest.mark.parametrize(
         ("blocks", "tied"),
-        quick_and_slow(
-            [(3, "nothing"), (None, "projections too")],
-            [(3, "tables"), (None, "nothing"), (3, "projections too")],
-        ),
+        quick_and_slow([(3, "projections too")], [(3, "tables"), (None, "nothing")]),
         indirect=["blocks"],
     )
     def test_equals_the_formula(self, blocks, tied):
@@ -97,9 +94,7 @@ class TestAdaptiveSoftmax:
 
     @pytest.mark.parametrize(
         ("blocks", "only"),
-        quick_and_slow(
-            [(3, None), (None, 2)], [(3, 0), (3, 3), (None, None), (None, 0)]
-        ),
+        quick_and_slow([(3, None), (None, 2)], [(3, 0), (None, None)]),
         indirect=["blocks"],
     )
     def test_gradients_are_those_of_the_full_distribution(self, blocks, only):
@@ -127,7 +122,8 @@ class TestAdaptiveSoftmax:
             assert difference < 1e-5 * scale
 
     @pytest.mark.tensorflow
-    @pytest.mark.parametrize("blocks", quick_and_slow([3], [None]), indirect=True)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("blocks", [3], indirect=True)
     def test_graph_with_unknown_shapes(self, blocks):
         import tensorflow as tf
 

@@ -164,22 +164,3 @@ def test_first_weights_are_normal(make, widths, deviations):
         assert np.isclose(values.std(), deviation, rtol=0.05)
         assert abs(values.mean()) < 0.1 * deviation
         assert np.abs(values).max() > 2.5 * deviation
-
-
-def test_initializers_that_are_given():
-    ones = layers.TokenEmbedding(7, 3, embeddings_initializer="ones", use_bias=True)
-    ones.build()
-    positions = layers.PositionEncoding("learned", 4, embeddings_initializer="ones")
-    feed_forward = layers.FeedForward(3, kernel_initializer="ones")
-    light = layers.LightConv(2, 3, kernel_initializer="ones")
-    module = layers.LightConvModule(2, 3, kernel_initializer="ones")
-    for layer in (positions, feed_forward, light, module):
-        layer.build((None, None, 4))
-    for weight in (ones.embeddings, positions.embeddings, light.kernel,
-                   feed_forward.output_dense.kernel, module.input_projection.kernel,
-                   module.output_projection.kernel):  # fmt: skip
-        assert np.all(to_numpy(weight) == 1)
-    padded = layers.AdaptiveInput(30, 8, (10, 20), factor=2.0, pad_id=1)
-    padded.build()
-    assert not to_numpy(padded.embeddings[0])[1].any()
-    assert to_numpy(padded.embeddings[1])[1].any()

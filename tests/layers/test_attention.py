@@ -124,3 +124,10 @@ def test_values_that_some_queries_may_not_see():
     memory = layer.project_memory(value, mask=mask)
     assert_close(layer.attend(inputs, memory), hidden)
     assert np.all(np.isfinite(hidden))
+
+
+def test_a_call_may_be_causal():
+    inputs = random(BATCH, TARGET, CHANNELS)
+    layer = randomized(MultiHeadAttention(HEADS), inputs.shape)
+    causal = randomized(MultiHeadAttention(HEADS, use_causal_mask=True), inputs.shape)
+    assert_close(layer(inputs, use_causal_mask=True), to_numpy(causal(inputs)))

@@ -4,7 +4,6 @@ What a row of the table computes is compared with NumPy in the test file of its 
 """
 
 import json
-import re
 
 import keras
 import numpy as np
@@ -25,7 +24,6 @@ from tests.layers.table import (
     STEPPING,
     B,
     C,
-    S,
     T,
     built,
     functional,
@@ -43,7 +41,7 @@ def test_the_table_has_every_layer():
     assert seen == exported - {"ConvS2SInitializer"}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_configuration_shapes_and_weights(name):
     row = ROWS[name]
     layer = built(name)
@@ -97,7 +95,7 @@ POLICY_CASES = quick_and_slow(["mixed_float16"], ["mixed_bfloat16", "bfloat16"])
 
 
 @pytest.mark.parametrize("policy", POLICY_CASES)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", COMPILED)
 def test_policies(name, policy):
     """Of the dtype of the policy, and near to float32 with the same weights."""
     row, reference = ROWS[name], built(name)
@@ -197,7 +195,9 @@ def test_what_a_mask_hides_changes_nothing(name, mask_name):
         assert_close(got, to_numpy(ops.convert_to_tensor(value)))
 
 
-@pytest.mark.parametrize(("name", "mask_name"), MASKABLE)
+@pytest.mark.parametrize(
+    ("name", "mask_name"), [one for one in MASKABLE if one[0] in COMPILED]
+)
 def test_sentences_without_any_token_are_finite(name, mask_name):
     row = ROWS[name]
     layer = built(name, dtype="mixed_float16")
@@ -234,7 +234,7 @@ def test_outputs_carry_the_mask_of_the_inputs(name):
     assert ROWS[name].make()(**inputs)._keras_mask is inputs["inputs"]._keras_mask
 
 
-@pytest.mark.parametrize("name", STEPPING)
+@pytest.mark.parametrize("name", [name for name in STEPPING if name in DIFFERENT])
 def test_any_split_into_steps_equals_the_full_pass(name):
     row = ROWS[name]
     layer = randomized(built(name))
@@ -247,10 +247,10 @@ def test_any_split_into_steps_equals_the_full_pass(name):
 
 
 # Products with zeros: of bands, of masked weights.
-BY_ZEROS = ["dynamic causal", "dynamic, long", "attention causal"]
+BY_ZEROS = ["dynamic, long", "attention causal"]
 
 
-@pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
+@pytest.mark.parametrize("name", [n for n in DIFFERENT if ROWS[n].inputs.ndim == 3])
 def test_nan_reaches_what_depends_on_it(name):
     """Not another sentence nor, in a full pass and in steps, the past."""
     row = ROWS[name]
@@ -322,26 +322,6 @@ def test_steps_need_weights_and_a_causal_layer(name):
         ROWS[f"{name} causal"].make().get_initial_state(2, max_length=3)
 
 
-@pytest.mark.parametrize("name", [name for name in STEPPING if name in COMPILED])
-def test_steps_of_wrong_shapes(name):
-    layer = built(name)
-    state, new = layer.get_initial_state(B, max_length=T), INPUTS[:, :1]
-    for inputs in ({"inputs": new}, new[:, 0], new[..., None], new[..., 1:]):
-        with pytest.raises(ValueError, match="`inputs` must .* Received: inputs"):
-            layer.step(inputs, state)
-    for wrong in (new, list(state), {**state, "further": new}):
-        with pytest.raises(ValueError, match="`state` must be a dict .*Received: stat"):
-            layer.step(new, wrong)
-    for key, value in state.items():
-        shape = tuple(value.shape)
-        axes = range(len(shape))
-        longer = [tuple(n + (a == axis) for a, n in enumerate(shape)) for axis in axes]
-        for wrong in (*longer, (*shape, 1)):
-            error = r"`state\['\w+'\]` must have the shape .*Received: state\["
-            with pytest.raises(ValueError, match=error):
-                layer.step(new, {**state, key: ops.zeros(wrong, value.dtype)})
-
-
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.inputs.ndim == 3])
 def test_shapes_that_a_layer_was_not_built_for(name):
     """Wider, narrower, of another rank, named when a functional model is built."""
@@ -357,13 +337,3 @@ def test_shapes_that_a_layer_was_not_built_for(name):
             arguments = symbols(row.arguments()) | {argument: keras.Input(shape[1:])}
             with pytest.raises(ValueError, match=named):
                 layer(**arguments)
-
-
-@pytest.mark.parametrize(("name", "mask_name"), MASKABLE)
-def test_masks_of_wrong_shapes(name, mask_name):
-    row, layer = ROWS[name], built(name)
-    length = T if mask_name == "mask" else S
-    for shape in [(B, length - 1), (B + 1, length), (B,), (B, 1, length)]:
-        error = f"`{mask_name}` must have the shape.*{mask_name}.shape="
-        with pytest.raises(ValueError, match=error + re.escape(f"{shape}")):
-            layer(**row.arguments(), **{mask_name: np.ones(shape, bool)})

@@ -78,7 +78,9 @@ CASES = {
             for mask in row.masks[-1:] or [None]
         ),
     ]
-    for mask in ["none"] + (["holes"] + ["empty"] * (name in ROWS)) * bool(mask_name)
+    for mask in (
+        ["holes"] + ["none", "empty"] * (name in ROWS) if mask_name else ["none"]
+    )
 }
 
 

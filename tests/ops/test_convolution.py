@@ -358,38 +358,3 @@ def test_what_is_not_finite_reaches_what_it_is_convolved_with(
         assert_spoiled(by_inputs, reaching)
     _, by_inputs, _ = finite(2)
     assert_spoiled(by_inputs, reaching)
-
-
-if keras.backend.backend() == "jax":
-
-    @pytest.mark.parametrize("dynamic", [False, True])
-    def test_forward_mode(dynamic):
-        """jvp, linearize, jacfwd and hessian against differences and reverse mode."""
-        import jax
-
-        inputs, kernel, _ = case(1, 5, 4, 2, 3, dynamic)
-        moved = case(1, 5, 4, 2, 3, dynamic, seed=1)[:2]
-        op = op_of(dynamic)
-        expected = op(moved[0], kernel, "same") + op(inputs, moved[1], "same")
-        convolve = jax.jit(lambda *tensors: op(*tensors, "same"))
-        for function in (lambda *tensors: op(*tensors, "same"), convolve):
-            outputs, slope = jax.jvp(function, (inputs, kernel), tuple(moved))
-            assert_close(outputs, op(inputs, kernel, "same"), 1e-6)
-            assert_close(slope, expected, 1e-6)
-            assert_close(
-                jax.linearize(function, inputs, kernel)[1](*moved), expected, 1e-6
-            )
-            for place in (0, 1):
-                forward, backward = (
-                    jacobian(function, place)(inputs, kernel)
-                    for jacobian in (jax.jacfwd, jax.jacrev)
-                )
-                assert_close(forward, backward, 1e-6)
-
-        def cubed(*tensors):
-            return ops.sum(op(*tensors, "same") ** 3)
-
-        once = jax.hessian(cubed, (0, 1))(inputs, kernel)
-        twice = jax.jacrev(jax.jacrev(cubed, (0, 1)), (0, 1))(inputs, kernel)
-        for got, by_reverse in zip(*map(jax.tree.leaves, (once, twice)), strict=True):
-            assert_close(got, by_reverse, 1e-5)
