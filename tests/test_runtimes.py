@@ -69,6 +69,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_results_of_keras_without_keras(folder):
     names = [folder / name for name in ("model", "other", "language")]
     plain = json.loads(run_python(PROGRAM, *names, "keras").stdout)
