@@ -172,6 +172,7 @@ def test_calls_are_traced_once_and_see_new_weights():
     assert dead() is None
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_search_in_a_function_with_dynamic_shapes():
     import tensorflow as tf

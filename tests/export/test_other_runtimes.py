@@ -181,7 +181,7 @@ def answering_translator(mixer):
 
 
 @pytest.mark.parametrize(
-    "case", quick_and_slow(["limits", "int8"], ["groups", "optimal", "n-grams"])
+    "case", quick_and_slow(["int8"], ["limits", "groups", "optimal", "n-grams"])
 )
 def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     mixer, search = SEARCHES.get(case, ("dynamic_conv", {}))

@@ -196,6 +196,30 @@ def test_validation_has_no_dropout(make):
     np.testing.assert_allclose(found[0][0], loss, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", quick_and_slow(["keras"], ["tokens"]))
+def test_losses_of_ones_own(kind):
+    one, other = small_model(), small_model()
+    train(one, loss=None)
+    loss = {
+        "keras": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "tokens": lambda y, x: -other.log_prob(x, y),
+    }[kind]
+    train(other, loss=loss)
+    assert_same_weights(one, other)
+
+
+def test_losses_that_layers_add_count_once_per_update():
+    models = [small_model(), small_model()]
+    for model in models:
+        dense = next(x for x in model._flatten_layers() if hasattr(x, "kernel"))
+        dense.kernel.regularizer = keras.regularizers.L2(0.1)
+    plain = small_model()
+    history = train(models[0])
+    train(models[1], steps=4)
+    assert_same_weights(*models)
+    assert history["loss"][0] > train(plain)["loss"][0] + 1e-3
+
+
 def test_sample_weight_and_further_metrics():
     """A sentence of weight 2 counts like two of it."""
     inputs, labels = ragged_batch(4)

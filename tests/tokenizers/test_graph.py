@@ -31,7 +31,7 @@ EDGES = [
 
 
 # Of each class and of each option that a graph sees.
-QUICK = ["bpe+bytes", "unigram", "nmt_nfkc", "words", "characters", "byte pairs"]
+QUICK = ["bpe+bytes", "nmt_nfkc", "words", "characters", "byte pairs"]
 
 
 @pytest.fixture(
