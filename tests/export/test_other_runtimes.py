@@ -185,7 +185,7 @@ def answering_translator(mixer):
 
 
 @pytest.mark.parametrize(
-    "case", quick_and_slow(["limits", "int8"], ["groups", "optimal", "n-grams"])
+    "case", quick_and_slow(["int8"], ["limits", "groups", "optimal", "n-grams"])
 )
 def test_the_loop_of_the_example_finds_the_same(case, tmp_path):
     mixer, search = SEARCHES.get(case, ("dynamic_conv", {}))
@@ -322,13 +322,45 @@ def test_a_page_searches_as_it_is_told(page, name):
 
 
 SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-# Not U+FEFF behind U+0000, which Emscripten takes for a byte order mark in its results.
 UNUSUAL = [
     *SYMBOLS, "<2xx>", "<s>", "<unk>", "<0x41>", "e\u0301", "ﬁ", "Ⅳ", "½", "ﾊﾟ", "İ",
     "ẞ", "👩\u200d👧", "\u0378", "\U00020000", "\u2581", "  ", "\t", "\r", "\n", "\x0c",
     "\x00a", "\x1f", "\x7f", "\x85", "\xa0", "\xad", "\u200b", "\u2028", "\u202e",
     "\u3000", "\ufeff", "\ufffd",
 ]  # fmt: skip
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
+
+
+SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
 
 
 def model_of_pieces(model_type, texts, **options):
