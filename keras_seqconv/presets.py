@@ -187,7 +187,8 @@ class Task:
     Args:
         name: corpus and languages, in short.
         languages: of source and target; None where they are not those of a translation.
-        tokenizer: kind that training makes unless told otherwise.
+        tokenizers: kinds of source and target that training makes unless told
+            otherwise.
         vocabulary_sizes: of source and target, or of the text of a language model;
             empty where no size is known.
         metric: of published scores, by its name in `keras_seqconv.evaluation.scores`.
@@ -196,7 +197,7 @@ class Task:
 
     name: str
     languages: tuple[str, str] | None = None
-    tokenizer: str = "sentencepiece_bpe"
+    tokenizers: tuple[str, str] = ("sentencepiece_bpe",) * 2
     vocabulary_sizes: tuple[int, ...] = ()
     metric: str = "tokenized_bleu"
     lowercase: bool = False
@@ -272,7 +273,7 @@ BILLION_WORD = Task(
 )
 SHAKESPEARE = Task(
     name="tinyshakespeare",
-    tokenizer="characters",
+    tokenizers=("characters",) * 2,
     vocabulary_sizes=(69,),
     metric="perplexity",
 )

@@ -39,7 +39,8 @@ class _Flags(Options):
     limit: int | None = option(None, "number of sentences to use, from the first", ge=1)
     metrics: str | None = option(
         None,
-        "any of bleu, chrf, ter, rouge, perplexity (default bleu,chrf)",
+        "any of bleu, chrf, ter, rouge, exact, wer, cer, perplexity (default bleu,chrf;"
+        " exact,wer,cer where no reference has four words)",
         metavar="A,B",
     )
     tokenize: str | None = option(
@@ -159,16 +160,17 @@ def _translations(options, result: dict, lines: list[str]) -> None:
                 setattr(options, name, getattr(translator, name))
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
-    options.metrics = options.metrics or evaluation.usual_metrics(language)
+    options.metrics = options.metrics or evaluation.usual_metrics(
+        language, references[0]
+    )
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     choices["target_language"] = language
-    if "bleu" in options.metrics:
-        evaluation.metric_of("bleu", **choices)  # whether it can be, before translating
+    metrics = [name for name in options.metrics if name != "perplexity"]
+    evaluation.check_metrics(metrics, **choices)
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
         hypotheses = _translated(translator, sources, options, result, lines)
-    metrics = [name for name in options.metrics if name != "perplexity"]
     separator = {"sentence_separator": options.rouge_separator}
     scores = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
     lines += [score.line for score in scores]
@@ -191,7 +193,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
 
 def _texts(options) -> tuple:
     """Sources, references, hypotheses, those to compare; None for what is not given."""
-    from keras_seqconv.evaluation.corpus_scores import check_references
+    from keras_seqconv.evaluation.error_rates import check_references
     from keras_seqconv.support.files import iterate_lines
 
     columns, limit = {}, options.limit

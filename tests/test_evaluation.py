@@ -130,7 +130,7 @@ def test_rouge_and_all_metrics_at_once():
     found = scores(texts, texts, METRICS)
     assert [one.name for one in found] == [
         "BLEU", "chrF2", "TER", "BLEU4", "compound-split BLEU4", "ROUGE-1", "ROUGE-2",
-        "ROUGE-L",
+        "ROUGE-L", "exact match", "WER", "CER",
     ]  # fmt: skip
     assert all(f"{one.value:.2f}" in one.line for one in found)
     assert [one.value for one in found[:5]] == pytest.approx([100, 100, 0, 100, 100])

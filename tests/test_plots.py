@@ -39,6 +39,17 @@ def check_labels_inside(figure):
             assert end <= start + 2, (axis.axes.get_title(), axis.axis_name)
 
 
+def test_confusions():
+    pairs = [("AA", "AO", 12), ("T", "", 3), ("", " ", 1)]
+    figure = plots.confusions(pairs)
+    (axes,) = figure.axes
+    assert texts_of(axes.get_yticklabels()) == ["AA → AO", "T → –", "– → ␣"]
+    assert [bar.get_width() for bar in axes.patches] == [12, 3, 1]
+    low, high = axes.get_ylim()
+    assert low > high  # the first on top
+    check_labels_inside(figure)
+
+
 def test_learning_curves():
     def records(count):
         kept = {"learning_rate": 1e-3, "gradient_norm": 1.0, "tokens_per_second": 10.0}

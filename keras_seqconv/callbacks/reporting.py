@@ -18,7 +18,8 @@ from keras import ops
 
 from keras_seqconv.callbacks.control import TrainingCallback, rate_of
 from keras_seqconv.data.batches import untuned
-from keras_seqconv.evaluation.corpus_scores import check_references, metric_of
+from keras_seqconv.evaluation.corpus_scores import metric_of
+from keras_seqconv.evaluation.error_rates import check_references
 from keras_seqconv.support import ProgressLine, clock, tf
 from keras_seqconv.support.arguments import check_ids
 from keras_seqconv.support.files import from_json, naming, read_text, write_file

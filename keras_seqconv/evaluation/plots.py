@@ -1,4 +1,4 @@
-"""Plots: learning curves, attention, kernels, BLEU by length.
+"""Plots: learning curves, attention, kernels, BLEU by length, confusions.
 
 Functions take arrays and return a `matplotlib.figure.Figure`; `save_figure` writes it.
 pyplot and its global state are not used. Needs the extra `plot` (matplotlib).
@@ -276,6 +276,35 @@ def bleu_by_length(
         place = {"loc": "outside upper center", "ncols": min(3, len(values))}
         _without_formulas(figure.legend(frameon=False, **place).get_texts())
     return figure
+
+
+def confusions(pairs: Sequence[Sequence]):
+    """Plots the counts of substitutions, insertions and deletions.
+
+    Args:
+        pairs: symbol of the reference, symbol of the hypothesis, count, as from
+            `keras_seqconv.evaluation.confusions`; the first is drawn on top.
+
+    Raises:
+        ValueError: `pairs` is empty.
+    """
+    if not pairs:
+        raise ValueError("`pairs` must hold a confusion; the texts are equal.")
+    figure = _figure(5.0, 0.22 * len(pairs) + 0.9)
+    axes = figure.subplots()
+    labels = [f"{_shown(before)} → {_shown(after)}" for before, after, _ in pairs]
+    axes.barh(range(len(pairs)), [count for *_, count in pairs], color=COLORS[0])
+    _token_labels(axes.yaxis, labels)
+    axes.invert_yaxis()
+    axes.set(xlabel="count", ylabel="reference → hypothesis")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    return figure
+
+
+def _shown(symbol: str) -> str:
+    """A symbol on an axis: nothing as a dash, a blank as its sign."""
+    return "–" if symbol == "" else symbol.replace(" ", "␣")
 
 
 # --- What they share ---

@@ -21,8 +21,8 @@ from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
 # What language models have nothing of.
 _OF_PAIRS = (
-    "joint_vocabulary", "min_length", "max_length", "max_ratio", "truncate_source",
-    "validation_bleu",
+    "source_tokenizer", "target_tokenizer", "joint_vocabulary", "min_length",
+    "max_length", "max_ratio", "truncate_source", "validation_bleu", "metrics",
 )  # fmt: skip
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate", "early_stopping")
