@@ -57,7 +57,9 @@ ALLOWED = {
         "hosts", "losses", "models", "optimizers", "presets", "schedules",
         "tokenizers", "training_options", "translation", "version",
     },
-    "export": {"decoding", "evaluation", "models", "ops", "runtime", "version"},
+    "export": {
+        "decoding", "evaluation", "models", "ops", "runtime", "tokenizers", "version",
+    },
 }  # fmt: skip
 # Needed by no one who only imports the package.
 OPTIONAL = [
