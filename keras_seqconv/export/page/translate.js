@@ -47,15 +47,14 @@ class Vocabulary {
 // SentencePiece in WebAssembly, built for Node.js: its `load` reads a file, here bytes.
 class Pieces {
   static async load(url, unknown) {
-    globalThis.exports = {};
-    globalThis.require = () => ({ readFileSync: (bytes) => bytes });
-    await import("./sentencepiece/index.js");
-    const { SentencePieceProcessor } = globalThis.exports;
-    delete globalThis.exports;
-    delete globalThis.require;
-    const self = Object.assign(new Pieces(), { unknown, model: new SentencePieceProcessor() });
-    await self.model.load(await bytes(url));
-    return self;
+    if (!globalThis.exports) {
+      globalThis.exports = {};
+      globalThis.require = () => ({ readFileSync: (bytes) => bytes });
+      await import("./sentencepiece/index.js");
+    }
+    const model = new globalThis.exports.SentencePieceProcessor();
+    await model.load(await bytes(url));
+    return Object.assign(new Pieces(), { unknown, model });
   }
 
   encodePieces(text) {
