@@ -47,11 +47,9 @@ class Vocabulary {
 // SentencePiece in WebAssembly, built for Node.js: its `load` reads a file, here bytes.
 class Pieces {
   static async load(url, unknown) {
-    if (!globalThis.exports) {
-      globalThis.exports = {};
-      globalThis.require = () => ({ readFileSync: (bytes) => bytes });
-      await import("./sentencepiece/index.js");
-    }
+    globalThis.exports ??= {};
+    globalThis.require ??= () => ({ readFileSync: (bytes) => bytes });
+    await import("./sentencepiece/index.js"); // once, whatever the number of calls
     const model = new globalThis.exports.SentencePieceProcessor();
     await model.load(await bytes(url));
     return Object.assign(new Pieces(), { unknown, model });
