@@ -1,6 +1,7 @@
 """How the test split is translated and scored at the end of a run, by kind of model."""
 
 import functools
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -14,6 +15,10 @@ from tests.cli.commands import write
 from tests.training.test_train import WORDS, corpus, options_for  # noqa: F401
 
 pytestmark = pytest.mark.tensorflow
+SYMBOLS = {
+    "hidden_dim": 64, "intermediate_dim": 64, "num_heads": 2, "num_encoder_layers": 1,
+    "num_decoder_layers": 1, "kernel_sizes": [3],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,7 @@ def test_translations_of_the_test_split_are_written_and_scored(
         target_language=language,
         translate=lambda texts: [text.replace("w", "v") for text in texts],
     )
-    options = SimpleNamespace(preset=f"dynamic_conv_{preset}")
+    options = SimpleNamespace(preset=f"dynamic_conv_{preset}", metrics=None)
     run = SimpleNamespace(folder=tmp_path, options=options)
     found = _translations(run, SimpleNamespace(corpus=pairs), translator, "test", str)
     assert (tmp_path / "test.hypotheses").read_text().splitlines() == hypotheses
@@ -47,6 +52,34 @@ def test_translations_of_the_test_split_are_written_and_scored(
     assert [*found][2:] == [one.name for one in wanted]
     assert [found[one.name]["line"] for one in wanted] == [one.line for one in wanted]
     assert 0 < wanted[0].value < 100
+
+
+@pytest.mark.slow
+def test_symbols(tmp_path, capsys):
+    """Words to their letters with blanks between them, by the metrics asked for."""
+    words = ["".join(letters) for letters in itertools.product("abc", repeat=4)]
+    for split, texts in (("train", words * 4), ("valid", words[::9]), ("test", words)):
+        write(tmp_path / f"{split}.letters", *texts)
+        write(tmp_path / f"{split}.phones", *(" ".join(text) for text in texts))
+    options = [
+        "train", "--preset", "dynamic_conv_phrases", "--dataset", tmp_path,
+        "--source", "letters", "--target", "phones", "--metrics", "exact,wer",
+        "--source-tokenizer", "characters", "--target-tokenizer", "words",
+        "--workdir", tmp_path / "run", "--tokens-per-batch", 512,
+        "--max-updates", 120, "--warmup-steps", 40, "--jit-compile", "false",
+        "--architecture", json.dumps(SYMBOLS),
+    ]  # fmt: skip
+    wrong = [*options, "--metrics", "exakt"]
+    assert main([*map(str, wrong)]) == 2
+    assert "--metrics must be one of" in capsys.readouterr().err
+    assert main([*map(str, options)]) == 0
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["exact match"]["score"] > 90 and scores["WER"]["score"] < 5
+    assert "test exact match " in capsys.readouterr().out
+    translator = ks.load(tmp_path / "run")
+    assert translator.translate(["cab"]) != [""]
+    saved = ks.export.saved_model(translator, tmp_path / "saved", run=tmp_path / "run")
+    assert "exact match|nrefs:1" in (saved / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.slow
